@@ -1,9 +1,9 @@
-"""The figures and the picture at the head of README.md, made from recorded runs; wants a quiet machine, a few minutes.
+"""The figures and pictures of README.md, made from recorded runs; wants a quiet machine, a few minutes, and Chromium.
 
     python -m benchmarks.readme            # from the record that lies in docs/readme
-    python -m benchmarks.readme --write    # trains the README's two commands again and replaces the record
+    python -m benchmarks.readme --write    # trains the README's three commands again and replaces the record
 
-A test holds README and picture against the record, and the record against the recipe of today.
+A test holds README and pictures against the record, and the record against the recipe of today.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from statistics import fmean
 from rich.console import Console
 
 from bench.base.exitcodes import Exit
+from bench.base.paths import BASELINES
 from bench.base.style import styled
 from bench.base.writing import write_text
-from bench.command.summary import CellOutcome, show_run
+from bench.command.run_lines import disturbance
+from bench.command.summary import CellOutcome, Summary, show_run
 from bench.report.page import Page
 from bench.report.sections import breakdown
 from bench.results.cells import cells
 from bench.results.runfolder import METRICS, Run, find_runs
 from bench.results.schema import Metrics
+from benchmarks import page_one
 from benchmarks.documents import DOCS, put
 
 ROOT = DOCS.parent
@@ -40,6 +43,7 @@ RECORD = DOCS / "readme"
 SAID = "out.txt"
 PICTURE = DOCS / "images" / "unequal-devices.png"
 RUN = "model=resnet_graph mode=nccl_cadence"
+PAGE = "-m model=mlp mode=solo,nccl_sync,nccl_cadence,cpu_async seed=0,1,2"
 SWEEP = "-m model=resnet_graph mode=solo,nccl_sync,nccl_cadence cluster.speeds=[1.0,0.4] seed=0,1,2"
 
 
@@ -51,8 +55,8 @@ def bench(folder: Path, words: str) -> str:
 
 
 def train(folder: Path) -> None:
-    """Run both commands in `folder`: `run` and `sweep`, each with what it printed in `said`."""
-    for name, words in (("run", RUN), ("sweep", SWEEP)):
+    """Run the commands in `folder`: `run`, `sweep` and `page`, each with what it printed in `said`."""
+    for name, words in (("run", RUN), ("sweep", SWEEP), ("page", PAGE)):
         (folder / name).mkdir()
         (folder / name / SAID).write_text(bench(folder / name, words), encoding="utf-8")
 
@@ -63,13 +67,15 @@ def record(folder: Path) -> None:
     (run,), _ = find_runs(folder / "run" / "runs")
     shutil.copyfile(run.path / METRICS, RECORD / "run.json")
     lines = (folder / "run" / SAID).read_text(encoding="utf-8").splitlines()
-    verdict = next(line for line in lines if line.startswith("verdict "))
-    write_text(RECORD / "verdict.txt", f"{verdict}\n")
+    first = next(number for number, line in enumerate(lines) if line.startswith("verdict "))
+    write_text(RECORD / "verdict.txt", "".join(f"{line}\n" for line in lines[first:-1]))
     runs, _ = find_runs(folder / "sweep" / "runs")
     # Windows and plans are most of a result, and nothing here shows them.
     short = [run.metrics.model_copy(update={"elche": None}).model_dump(mode="json") for run in runs]
     body = ",\n".join(map(json.dumps, short))
     write_text(RECORD / "sweep.json", f"[{body}]\n")
+    page_one.record(folder / "page" / "runs", BASELINES)
+    page_one.draw()
 
 
 def recorded() -> tuple[Metrics, list[Metrics]]:
@@ -82,9 +88,9 @@ def ending(run: Metrics) -> str:
     """Return what a run prints at its end, as a block of code; of the verdict what was recorded."""
     folder = Path("runs") / run.model / run.mode / run.run_id
     said = io.StringIO()
-    show_run(Console(file=said, width=200, highlight=False), CellOutcome(run.run_id, Exit.OK, folder, run))
-    verdict = (RECORD / "verdict.txt").read_text(encoding="utf-8").strip()
-    lines = [*said.getvalue().strip().splitlines(), verdict, f"report    {folder}/report.md"]
+    show_run(Summary(Console(file=said, width=200, highlight=False)), CellOutcome(run.run_id, Exit.OK, folder, run))
+    verdict = (RECORD / "verdict.txt").read_text(encoding="utf-8").splitlines()
+    lines = [*said.getvalue().strip().splitlines(), *verdict, f"report    {folder}/report.md"]
     return "\n".join(f"    {line}".rstrip() for line in lines)
 
 
@@ -113,11 +119,21 @@ def picture(sweep: Sequence[Metrics], folder: Path) -> Path:
     return made
 
 
+def front(folder: Path) -> str:
+    """Return the picture of page one, with the answer as its text; files go into `folder`."""
+    shown = page_one.blocks(folder)
+    picture = f"![{page_one.sentence(shown)}]({page_one.PICTURE.relative_to(ROOT)})"
+    results, _ = page_one.recorded()
+    busy = sum(disturbance(metrics) is not None for metrics in results)
+    note = f"\n\n*Other programs used the processor during {busy} of these {len(results)} runs: intervals are wide.*"
+    return picture + note * (busy > 0)
+
+
 def write() -> None:
     """Make README and picture from the record."""
     run, sweep = recorded()
-    put("../README.md", run=ending(run), unequal=claim(sweep))
     with tempfile.TemporaryDirectory() as folder:
+        put("../README.md", page=front(Path(folder)), run=ending(run), unequal=claim(sweep))
         shutil.copyfile(picture(sweep, Path(folder)), PICTURE)
 
 

@@ -79,7 +79,9 @@ def replica(job: Job, way: str, group: Group) -> Replica:
     within: InStep
     if way in ("nccl_sync", "over_gloo"):
         site = TransportConfig(folder, group.rank, group.world_size, CPU, 30.0)
-        collectives = Collectives(choose("memory", site) if way == "nccl_sync" else GlooOfTorch(site), meter, Heartbeat(30.0, lambda: None))
+        collectives = Collectives(
+            choose("memory", site) if way == "nccl_sync" else GlooOfTorch(site), meter, Heartbeat(30.0, lambda: None)
+        )
         group.barrier()  # every rank has its lock
         collectives.join(Join(group.rank, 0, tuple(range(group.world_size)), False, "benchmark"))
         within = GradientAverage(made.model, made.state, collectives, meter, made.optimizer)

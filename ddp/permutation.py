@@ -35,6 +35,14 @@ def permutation(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
     return places.astype(np.int64, copy=False)
 
 
+def visited(seed: int, epoch: int, samples: int, length: int) -> NDArray[np.int64]:
+    """Return what an epoch of `length` positions visits, shape [length]: a permutation of all samples, or its beginning, or
+    several one after the other, the last one cut."""
+    passes = -(-length // samples) if samples else 0
+    orders = [permutation(seed, epoch * passes + number, samples) for number in range(passes)]
+    return np.concatenate(orders)[:length] if len(orders) != 1 else orders[0][:length]
+
+
 def _sequence(seed: int, keys: tuple[int | str, ...]) -> SeedSequence:
     # SeedSequence pads with zeros and cuts numbers into 32-bit words, so [1], [1, 0] and [2**32 + 1] run together
     # there: the count in front and two words for each number keep them apart.

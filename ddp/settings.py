@@ -119,6 +119,17 @@ def norm_limit(name: str, value: Any) -> float | None:
     return None if value is None else number(name, value, 1e-12, 1e12, remedy="leave it out for no limit")
 
 
+def run_steps(name: str, value: Any, epochs: int) -> int | None:
+    """Return the steps of a run, or None; ValueError for what is no number of them, or not equally many for each epoch."""
+    if value is None:
+        return None
+    steps = whole(name, value, 1, MOST_SAMPLES)
+    if steps % epochs:
+        near = max(round(steps / epochs), 1) * epochs
+        raise ValueError(f"{name}={steps} cannot be cut into {epochs} epochs of equally many steps: {near} can")
+    return steps
+
+
 def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
     """Return a fault script, in the order of its steps; ValueError for one that cannot be played on so many ranks."""
     given = listed("faults", faults, "['1@40:crash']")

@@ -46,6 +46,7 @@ class BenchSweeper(Sweeper):
 
         self.config: DictConfig = config
         self.hydra_context: HydraContext = hydra_context
+        self.foresee = getattr(task_function, "foresee", lambda composed, overrides, params: None)
         self.loader = GroupLoader(hydra_context.config_loader)
         context = HydraContext(config_loader=self.loader, callbacks=hydra_context.callbacks)
         self.launcher: Launcher = Plugins.instance().instantiate_launcher(
@@ -74,9 +75,9 @@ class BenchSweeper(Sweeper):
             self.hydra_context.config_loader.load_sweep_config(self.config, [*every[0], setting])
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Raise HydraException for a point that does not compose."""
+        """Raise HydraException for a point that does not compose; tell the task of the others."""
         for overrides in batch:
-            self.loader.point(self.config, list(overrides))
+            self.foresee(self.loader.point(self.config, list(overrides)), overrides, self.params)
 
 
 class PlanLauncher(Launcher):

@@ -10,16 +10,19 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from bench.audit.definitions import defined, is_near
 from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
 from bench.audit.seeds import seed_of, step_seed
+from ddp.core.step_settings import PLAIN, StepSettings
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Task
 
@@ -44,6 +47,11 @@ class Rules:
     """Whether every rank keeps its own buffers in a step of all ranks, as PyTorch's modules do."""
     model: str = ""
     """Whose loss and metric are to be what they are by definition."""
+    step: StepSettings = PLAIN
+    batch_size: int = 0
+    """Samples of one step of one rank."""
+    ranks: int = 1
+    """Which have equally many micro-batches in a step of all."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +129,16 @@ class Bench:
         return state
 
     def step(
-        self, before: Mapping[Name, Tensor], epoch: int, ranks: Sequence[Work], seen: float, shake: float = 0.0
+        self,
+        before: Mapping[Name, Tensor],
+        epoch: int,
+        ranks: Sequence[Work],
+        seen: float,
+        shake: float = 0.0,
+        together: bool = False,
     ) -> Done:
         """Do a step from the state `before`. `shake`: how much each parameter is off at the beginning, of itself, to one
-        side or the other."""
+        side or the other; `together`: it is one of all ranks."""
         self._set_modes()
         self.load(before)
         if shake:
@@ -141,7 +155,8 @@ class Bench:
         losses, moved, self._undefined = [], [], []
         for work in ranks:
             self.load(before, (BUFFERS,))
-            losses.append([self._pass(epoch, start, stop, total) for start, stop in work if stop > start])
+            spans = [span for span in work if span[1] > span[0]]
+            losses.append([self._batch(epoch, start, stop, total, together) for start, stop in spans])
             moved.append({name: buffer.detach().clone() for name, buffer in self._present().items()})
         if len(ranks) > 1:
             self._average_buffers(before, moved, [sum(stop - start for start, stop in work) / total for work in ranks])
@@ -153,6 +168,30 @@ class Bench:
         after = {name: tensor.clone() for name, tensor in self.state(optimizers).items()}
         moves = {name: after[name] - first for name, first in begun.items()}
         return Done(losses, after, moves, tuple(self._undefined))
+
+    def _batch(self, epoch: int, start: int, stop: int, total: int, together: bool) -> float:
+        """Add the gradients of a batch, micro-batch by micro-batch; return its mean loss."""
+        ends = self._ends(start, stop, total, together and self.rules.ranks > 1)
+        losses = [self._pass(epoch, first, last, total) for first, last in pairwise(ends)]
+        if len(losses) == 1:
+            return losses[0]
+        parts = [last - first for first, last in pairwise(ends)]
+        return sum(loss * part for loss, part in zip(losses, parts, strict=True)) / (stop - start)
+
+    def _ends(self, start: int, stop: int, total: int, together: bool) -> list[int]:
+        """Return where the micro-batches of a batch begin and end: equal parts, the first have the odd samples.
+
+        There are as many as the largest slice of all ranks needs, each of at most `batch_size / accumulate` samples; a
+        part has two samples at least where the model has batch norm."""
+        if self.rules.step.accumulate == 1:
+            return [start, stop]
+        size = stop - start
+        least = 2 if any(isinstance(module, _BatchNorm) for module in self.model.modules()) else 1
+        largest, smallest = (-(-total // self.rules.ranks), total // self.rules.ranks) if together else (size, size)
+        parts = -(-largest * self.rules.step.accumulate // self.rules.batch_size)
+        parts = max(1, min(parts, smallest // least, size // least))
+        each, odd = divmod(size, parts)
+        return [start + part * each + min(part, odd) for part in range(parts + 1)]
 
     def _pass(self, epoch: int, start: int, stop: int, total: int) -> float:
         """Add the gradients of a batch, as its part of the mean; return its mean loss."""

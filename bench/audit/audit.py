@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from bench.audit.kept import (
 )
 from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content
+from bench.audit.rows import redo, steps_of
 from bench.results.audit_file import AuditItem, AuditReport, Outcome
 from ddp.replica.task import Task
 
@@ -58,10 +60,11 @@ class _Auditor:
 
     def __init__(self, order: AuditOrder, task: Task, kept: Kept) -> None:
         self._order, self._kept = order, kept
-        self._data = TrainingData(task.train_data(), order.seed, order.augment)
+        self._data = TrainingData(task.train_data(), order.seed, order.augment, order.length)
         self.final_sha256: str | None = None
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
-        limits = order.max_grad_norm, order.own_buffers, order.model
+        ranks = 1 if order.one_process else order.world_size
+        limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, ranks
         rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, *limits)
         self._bench = Bench(task, rules, self._data, self._device)
 
@@ -75,7 +78,7 @@ class _Auditor:
             )
         for name in self._kept.missing:
             yield AuditItem(what="step", outcome="skipped", line=f"{name} is not here", files=[name])
-        groups = list(_groups(self._kept.steps))
+        groups = list(steps_of(self._kept.steps))
         for group in groups:
             yield self._step(group)
         if self._order.planned:
@@ -117,36 +120,38 @@ class _Auditor:
         lines = "; ".join(map(str, apart[:MOST_LINES])) + (
             f"; and {len(apart) - MOST_LINES} more" if len(apart) > MOST_LINES else ""
         )
+        if apart and first.then:
+            lines = f"{len(first.row)} steps from there on: {lines}"
         return AuditItem(**about, outcome="different" if apart else "equal", line=lines, largest=largest)
 
     def _complete(self, group: Sequence[KeptStep]) -> None:
-        """Raise Incomplete for a step of several ranks of which not all were kept."""
+        """Raise Incomplete for steps of several ranks of which not all were kept."""
         if not group[0].together:
             return
-        at = 0
-        for start, stop in sorted(span for each in group for span in each.work if span[1] > span[0]):
-            if at not in (0, start):
-                raise Incomplete(
-                    f"the parts of ranks {[each.rank for each in group]} leave a gap before position {start}"
-                )
-            at = stop
-        total = sum(stop - start for each in group for start, stop in each.work)
-        if total != group[0].total:
-            raise Incomplete(f"{total} of {group[0].total} samples of the step were kept")
+        if len({tuple((each.seen, each.total) for each in kept.row) for kept in group}) > 1:
+            raise Incomplete(f"ranks {[each.rank for each in group]} kept other steps")
+        for parts in zip(*(each.row for each in group), strict=True):
+            at, total = 0, 0
+            for start, stop in sorted(span for part in parts for span in part.work if span[1] > span[0]):
+                if at not in (0, start):
+                    ranks = [each.rank for each in group]
+                    raise Incomplete(f"the parts of ranks {ranks} leave a gap before position {start}")
+                at, total = stop, total + stop - start
+            if total != parts[0].total:
+                raise Incomplete(f"{total} of {parts[0].total} samples of the step were kept")
 
     def _differences(self, group: Sequence[KeptStep]) -> tuple[list[StepDifference], float | None]:
-        first = group[0]
         before = whole(every(group, "before"))
         after = self._joined(group)
-        shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
-        work = [each.work for each in group]
-        own, apart = self._bench.step(before, first.epoch, work, first.seen), list(self._places(group))
+        own, apart = redo(self._bench, before, group), list(self._places(group))
         for loss, mean in own.undefined:
             apart.append(StepDifference("loss by its definition", f"{loss:.6g}", f"{mean:.6g}", float("inf")))
-        losses = [[loss for loss, (a, b) in zip(each.losses, each.work, strict=True) if b > a] for each in group]
+        losses = [[loss for loss, (a, b) in zip(each.losses, each.batches, strict=True) if b > a] for each in group]
         if identical(after, own, losses):
             return apart, None if apart else 0.0
-        shaken = self._bench.step(before, first.epoch, work, first.seen, shake)
+        # Roundings of each step add up.
+        shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
+        shaken = redo(self._bench, before, group, shake * math.sqrt(len(group[0].row)))
         for index, each in enumerate(group):
             at = f" of rank {each.rank}" if len(group) > 1 else ""
             apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at)
@@ -163,23 +168,34 @@ class _Auditor:
     def _places(self, group: Sequence[KeptStep]) -> Iterator[StepDifference]:
         """Hold rates, and what ranks were told to have been seen, against the schedule."""
         first, samples = group[0], len(self._data)
-        rates = self._bench.rates(first.seen)
+        last = first.row[-1].seen
+        rates = self._bench.rates(last)
         for each in group:
             if any(abs(ours - again) > 1e-9 * abs(again) for ours, again in zip(each.rates, rates, strict=True)):
                 ours, again = (", ".join(f"{rate:.6g}" for rate in both) for both in (each.rates, rates))
-                yield StepDifference(f"learning rate after {first.seen:g} samples", ours, again, float("inf"))
-        start = min(start for each in group for start, stop in each.work if stop > start)
-        in_turn = first.together or self._order.world_size == 1
-        if in_turn and self._order.planned and abs(first.seen - (first.epoch * samples + start)) >= 1:
-            engine, again = f"{first.seen:g}", f"{first.epoch * samples + start}"
-            yield StepDifference("samples seen before it", engine, again, float("inf"))
+                yield StepDifference(f"learning rate after {last:g} samples", ours, again, float("inf"))
+        if not ((first.together or self._order.world_size == 1) and self._order.planned):
+            return
+        for parts in zip(*(each.row for each in group), strict=True):
+            start = min(start for part in parts for start, stop in part.work if stop > start)
+            seen, planned = parts[0].seen, first.epoch * samples + start
+            if abs(seen - planned) >= 1:
+                yield StepDifference("samples seen before it", f"{seen:g}", f"{planned}", float("inf"))
 
     def _positions(self, groups: Sequence[Sequence[KeptStep]]) -> Iterator[AuditItem]:
         """Look for samples that several steps of an epoch have."""
         if not self._order.planned:
             return
         every_step = [each for group in groups for each in group]
-        spans = sorted((e.epoch, start, stop, e.place) for e in every_step for start, stop in e.work if stop > start)
+        spans = sorted(
+            {  # a step of a row may be kept alone, too
+                (each.epoch, start, stop, f"rank {each.rank}, step {each.step + number}")
+                for each in every_step
+                for number, step in enumerate(each.row)
+                for start, stop in step.work
+                if stop > start
+            }
+        )
         for (epoch, _, stop, place), (other, begin, _, there) in pairwise(spans):
             if epoch == other and begin < stop:
                 line = f"positions {begin} to {stop - 1} were trained by {place} and by {there}"
@@ -189,11 +205,13 @@ class _Auditor:
         """Compare what follows each other on a rank: the state after a step, and before the next one."""
         if not self._order.planned:
             return
-        for each in {step.rank for step in self._kept.steps}:
-            own = sorted((step for step in self._kept.steps if step.rank == each), key=lambda step: step.step)
-            for first, then in pairwise(own):
-                own_next = not first.together and then.step == first.step + 1 and then.averages == first.averages
-                if own_next or (first.together and then.averages == first.averages + 1):
+        begun: dict[tuple[int, int], list[KeptStep]] = {}
+        for step in self._kept.steps:
+            begun.setdefault((step.rank, step.step), []).append(step)
+        for first in self._kept.steps:
+            averages = first.averages + (len(first.row) if first.together else 0)
+            for then in begun.get((first.rank, first.step + len(first.batches)), ()):
+                if then.averages == averages:
                     # PyTorch gives buffers of the first rank to the others before an evaluation, and before each step.
                     yield _chained(first, then, not (self._order.own_buffers and then.rank))
 
@@ -233,17 +251,6 @@ class _Auditor:
                 return AuditItem(what="evaluation", outcome="different", line=line)
         line = evaluation.different(self._bench, self._order, (recorded[0], recorded[1]))
         return AuditItem(what="evaluation", outcome="different" if line else "equal", line=line, **about)
-
-
-def _groups(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:
-    """Iterate over steps: each of one rank, or the parts of one that is of all, by rank."""
-    shared: dict[tuple[int, float, int], list[KeptStep]] = {}
-    for each in steps:
-        if each.together:
-            shared.setdefault((each.epoch, each.seen, each.averages), []).append(each)
-    alone = ([each] for each in steps if not each.together)
-    for group in sorted(chain(alone, shared.values()), key=lambda group: (group[0].epoch, group[0].seen)):
-        yield sorted(group, key=lambda each: each.rank)
 
 
 def _chained(first: KeptStep, then: KeptStep, buffers: bool) -> AuditItem:

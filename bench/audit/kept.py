@@ -57,9 +57,17 @@ class Part:
 Parts = dict[Name, list[Part]]
 
 
+class FollowingStep(NamedTuple):
+    """A step of a row, behind the first one."""
+
+    seen: float
+    work: tuple[tuple[int, int], ...]
+    total: int
+
+
 @dataclass(frozen=True)
 class KeptStep:
-    """What one rank kept of one step."""
+    """What one rank kept of one step, or of a row of steps: the state before the first and after the last."""
 
     file: str
     rank: int
@@ -78,8 +86,20 @@ class KeptStep:
     """Whether it is a step of all ranks."""
     losses: tuple[float | None, ...]
     rates: tuple[float, ...]
+    """Of the last step."""
     before: Parts
     after: Parts
+    then: tuple[FollowingStep, ...] = ()
+
+    @property
+    def row(self) -> tuple[FollowingStep, ...]:
+        """The steps, in turn."""
+        return (FollowingStep(self.seen, self.work, self.total), *self.then)
+
+    @property
+    def batches(self) -> tuple[tuple[int, int], ...]:
+        """Positions of the batches of all its steps."""
+        return tuple(span for each in self.row for span in each.work)
 
     @property
     def place(self) -> str:
@@ -138,8 +158,13 @@ def _take(kept: Kept, name: str, values: mmap.mmap) -> None:
         kept.evaluated[about["epoch"]] = name, about["evaluated"]
         return
     about |= {name: tuple(about[name]) for name in ("losses", "rates")}
-    about["work"] = tuple(tuple(span) for span in about["work"])
+    about["work"] = _spans(about["work"])
+    about["then"] = tuple(FollowingStep(seen, _spans(work), total) for seen, work, total in about.get("then", ()))
     kept.steps.append(KeptStep(file=name, **about))
+
+
+def _spans(work: Iterable[Iterable[int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((start, stop) for start, stop in work)
 
 
 def _parts(entries: Iterable[Mapping[str, Any]], values: mmap.mmap) -> Parts:

@@ -11,8 +11,10 @@ from bench.config.plan import LaunchPlan
 from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
 from ddp.core.events import Finished, Progress, Ready
+from ddp.core.step_settings import PLAIN, StepSettings
+from ddp.engine.modes import engine_of
 from ddp.process.codec import Record
-from ddp.replica.task import Task
+from ddp.replica.task import Task, epoch_samples
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,13 @@ class AuditOrder:
     params_sha256: str | None
     evaluations: tuple[tuple[int, float | None, float | None], ...] = ()
     """(epoch, loss, metric) on the test set."""
+    step: StepSettings = PLAIN
+    batch_size: int = 0
+    """Samples of one step of one rank."""
+    length: int | None = None
+    """Positions of an epoch; None: as many as the data set has samples."""
+    one_process: bool = False
+    """Whether ranks are threads of one process, where each cuts its own part of a step into micro-batches."""
 
     @property
     def coarse(self) -> bool:
@@ -108,4 +117,8 @@ def order_of(
         eval_loss=last.eval_loss if last is not None else None,
         params_sha256=metrics.params_sha256,
         evaluations=tuple((row.epoch, row.eval_loss, row.eval) for row in metrics.epochs),
+        step=job.step,
+        batch_size=job.batch_size,
+        length=epoch_samples(job),
+        one_process=engine_of(spec.engine).one_process,
     )

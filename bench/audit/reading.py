@@ -33,19 +33,30 @@ def rows(source: Any, indices: NDArray[np.int64]) -> Any:
 class TrainingData:
     """The training samples by their positions in an epoch."""
 
-    def __init__(self, source: Any, seed: int, augment: bool) -> None:
+    def __init__(self, source: Any, seed: int, augment: bool, length: int | None = None) -> None:
+        """`length`: positions of an epoch; None: as many as samples."""
         self.source, self._seed, self._augment = source, seed, augment
-        self._order = lru_cache(maxsize=2)(lambda epoch: order_of(seed, epoch, len(source)))
+        self._length = len(source) if length is None else length
+        self._order = lru_cache(maxsize=2)(self._visits)
 
     def __len__(self) -> int:
-        return len(self.source)
+        return self._length
+
+    def _visits(self, epoch: int) -> NDArray[np.int64]:
+        """Return the samples of an epoch in their order: as many orders of all of them as it takes, the last one cut."""
+        orders = max(-(-self._length // max(len(self.source), 1)), 1)
+        return np.concatenate(
+            [order_of(self._seed, epoch * orders + number, len(self.source)) for number in range(orders)]
+        )[: self._length]
 
     def __call__(self, epoch: int, start: int, stop: int) -> Any:
         """Return the samples at positions [start, stop) of an epoch, as the model is to see them."""
         indices = self._order(epoch)[start:stop]
         first, *others = rows(self.source, indices)
         if self._augment:
-            first = torch.from_numpy(shifted(first.numpy(), PADDING, self._seed, epoch, indices))
+            # Another stream each time that an epoch has a sample.
+            again = np.arange(start, stop) // len(self.source) * len(self.source)
+            first = torch.from_numpy(shifted(first.numpy(), PADDING, self._seed, epoch, indices + again))
         return (first, *others)
 
 

@@ -23,9 +23,9 @@ def judged(steps: Sequence[KeptStep], reports: Sequence[StepReport]) -> Iterator
     for report in reports:
         by_rank[report.rank].append(report)
     for step in steps:
-        first, last = step.step, step.step + len(step.work)
+        first, last = step.step, step.step + len(step.batches)
         own = [each for each in by_rank[step.rank] if first <= each.first < each.last <= last]
-        if sum(each.last - each.first for each in own) == len(step.work) > 0:
+        if sum(each.last - each.first for each in own) == len(step.batches) > 0:
             line = "; ".join(_differences(step, own))
             place = {"rank": step.rank, "epoch": step.epoch, "step": step.step}
             yield AuditItem(
@@ -37,7 +37,7 @@ def _differences(step: KeptStep, own: Sequence[StepReport]) -> Iterator[str]:
     """Say what was reported of a step that it was not."""
     if epochs := {each.epoch for each in own} - {step.epoch}:
         yield f"epoch {epochs.pop()} was reported, {step.epoch} was trained"
-    sizes = [stop - start for start, stop in step.work]
+    sizes = [stop - start for start, stop in step.batches]
     samples = sum(each.samples for each in own)
     if samples != sum(sizes):
         yield f"{samples} samples were reported, {sum(sizes)} were trained"

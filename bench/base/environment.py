@@ -51,6 +51,11 @@ def source() -> dict[str, Any]:
     return {"sha": sha, "dirty": None if changed is None else bool(changed)}
 
 
+def commit(name: str) -> str | None:
+    """Return the commit that a branch, a tag or the like names; None where there is none, or no git."""
+    return _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}") or None
+
+
 class Usage(NamedTuple):
     """CPU seconds until some instant."""
 

@@ -157,6 +157,21 @@ def _more(arguments: list[str]) -> int:
     return int(more(options.path, options.baseline, dispatch, options.show))
 
 
+def _compare(arguments: list[str]) -> int:
+    two = "two trees of runs; or two commits or machines, of the runs in --runs"
+    parser = _parser("compare", f"Write what changed between {two}.")
+    parser.add_argument("before", metavar="A", help="a tree, a commit or a machine")
+    parser.add_argument("now", metavar="B", help="the same")
+    parser.add_argument("--runs", type=path_of, default=RUNS, help="where commits and machines are looked for")
+    parser.add_argument("--out", type=path_of, default=Path("reports/comparison"), help="folder to write into")
+    parser.add_argument("--github", action="store_true", help="append to the step summary (default in GitHub Actions)")
+    options = parser.read(arguments)
+    from bench.command.compare_command import compare
+
+    with no_collections():
+        return int(compare((options.before, options.now), options.runs, options.out, options.github))
+
+
 def _prove(arguments: list[str]) -> int:
     from bench.command.prove_command import prove
 
@@ -251,6 +266,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "report": _report,
     "validate": _validate,
     "more": _more,
+    "compare": _compare,
     "baseline": _baseline,
     "rerun": _on_one_run("rerun", RERUN),
     "replay": _on_one_run("replay", REPLAY),

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from bench.base import interrupts
 from bench.base.console import PipeSafeConsole
 from bench.base.exitcodes import STATUS, Exit, gravest
 from bench.base.usage import UsageError, usage
 from bench.command import summary
-from bench.command.summary import CellOutcome
-from bench.config.compose import compose
+from bench.command.run_lines import row_line
+from bench.command.summary import CellOutcome, Summary
+from bench.command.sweep_progress import SweepProgress
+from bench.config.compose import compose, settings_of
 from bench.config.config import Config, typed
 from bench.config.config_checks import Machine, check_faults, check_paths
 from bench.config.flags import SHOWS
@@ -42,6 +43,7 @@ from bench.results.runfolder import CONFIG, find_runs, finished, going_on, makin
 from ddp.core.errors import EngineError
 from ddp.engine.modes import engine_of
 from ddp.process.cores import cores
+from ddp.replica.task import epoch_samples
 from ddp.settings import known
 
 if TYPE_CHECKING:
@@ -62,7 +64,8 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
             from bench.command.planning import announce
 
             announce(session.console, arguments, verbs)
-        search = compose(arguments, verbs, session.job, session.print, session.take)
+        expect = session.progress.foresee
+        search = compose(arguments, verbs, session.job, session.print, session.take, expect=expect)
         return session.conclude(baseline, search)
     finally:
         if session.dashboard is not None:
@@ -73,13 +76,14 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
 class Session:
     """The cells of one command."""
 
-    console: Console
+    console: PipeSafeConsole
     machines: Machines | None = None
     cells: list[CellOutcome] = field(default_factory=list)
     config: Config | None = None
     sweep: bool = False
     dashboard: DashboardProcess | None = None
     """The live page, if one was asked for: the same for all cells."""
+    progress: SweepProgress = field(default_factory=SweepProgress)
     launched: bool = False
     """In a process of a launcher, with one cell of the command."""
 
@@ -89,13 +93,16 @@ class Session:
 
     @staticmethod
     def _launched() -> Session:
-        return Session(PipeSafeConsole(highlight=False), launched=True)
+        return Session(
+            PipeSafeConsole(highlight=False, force_terminal=False), launched=True
+        )  # the terminal is not its own
 
     def job(self, composed: DictConfig) -> CellOutcome:
         """Run one cell; Hydra calls this, in this process or another."""
         hydra = HydraConfig.get()
         self.sweep, self.config = hydra.mode is RunMode.MULTIRUN, None
         name = " ".join(hydra.overrides.task)
+        self.progress.begin()
         try:
             cell = self._cell(composed)
         except (UsageError, EngineError, OSError) as error:  # before the run began, or where its results are written
@@ -107,6 +114,7 @@ class Session:
             interrupts.check()
             defect = RuntimeError("".join(format_exception(error))) if self.launched else error
             cell = CellOutcome(name, Exit.INTERNAL, defect=defect)
+        self.progress.end(trained=not cell.note)
         value = objective(self.config.objective, cell.metrics) if self.config and cell.metrics else None
         experiment = hydra.runtime.choices.get("experiment")
         return replace(cell, swept=self.sweep, config=self.config, experiment=experiment, objective=value)
@@ -138,7 +146,7 @@ class Session:
             raise UsageError(complain(error)) from error
         for group in {"model", "engine", "policy", "backend"} - HydraConfig.get().runtime.choices.keys():
             raise UsageError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")
-        settings = _settings(composed)
+        settings = settings_of(composed)
         source = _source(config.resume, settings) if config.resume is not None else None
         if isinstance(source, Path):
             return self._finished(source)
@@ -183,8 +191,11 @@ class Session:
             source = left or source
         info = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric)
         with LoggerProcesses(names, making(*spec.key), Path(spec.output), info) as loggers:
+            self.console.above = self.progress.view if self.sweep and self.progress.points else None
             outcome = launch(run_plan, self.console, source, restarts)
             problems = loggers.end(outcome.folder)
+        if self.sweep:
+            self.print(row_line(outcome.metrics))
         self._note(problems)
         return CellOutcome(spec.title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
 
@@ -215,21 +226,22 @@ class Session:
         config = shown[-1].config if shown else None
         if config is None:
             return gravest(codes)
+        own = [cell.folder for cell in self.cells if cell.folder is not None]
+        printed = Summary(self.console, [cell.folder for cell in shown if cell.folder is not None and not cell.note])
         if shown[-1].swept:
             root, name = Path(config.output), shown[-1].experiment or Path(config.output).resolve().name
             out = Path("reports") / name
-            summary.show_sweep(self.console, self.cells)
+            summary.show_sweep(printed, self.cells)
             if search is not None:
-                summary.show_search(self.console, search)
+                summary.show_search(printed, search)
         else:
             assert shown[0].folder is not None
             root = out = shown[0].folder
-            summary.show_run(self.console, shown[0])
+            summary.show_run(printed, shown[0])
         if config.validate:
-            own = [cell.folder for cell in self.cells if cell.folder is not None]
-            codes.append(summary.judge(self.console, root, baseline, own))
+            codes.append(summary.judge(printed, root, baseline, own))
         if config.report:
-            summary.report(self.console, root, out, baseline if config.validate else None)
+            summary.report(printed, root, out, baseline if config.validate else None)
         return gravest(codes)
 
 
@@ -242,19 +254,6 @@ def _source(path: str, settings: dict[str, Any]) -> ResumeSource | Path:
         if isinstance(source, Path):
             agree(settings, read_object(source / CONFIG))
     return source
-
-
-def _settings(composed: DictConfig) -> dict[str, Any]:
-    """Return what the command line sets, by key, as it was composed."""
-    settings: dict[str, Any] = {}
-    for override in HydraConfig.get().overrides.task:
-        key, _, value = override.partition("=")
-        key = key.lstrip("+~").partition("@")[0]
-        selected = OmegaConf.select(composed, key, default=value)
-        if OmegaConf.is_config(selected):
-            selected = OmegaConf.to_container(selected)
-        settings[key] = value if isinstance(selected, dict) else selected
-    return settings
 
 
 def make_plan(
@@ -288,5 +287,5 @@ def make_plan(
         prepare(ready.recipe.data, config.data.dir, ready.recipe.data_options)
         task = tried(ready)
         if ready.job.faults:
-            check_faults(ready.job, config.mode, len(task.train_data()))
+            check_faults(ready.job, config.mode, epoch_samples(ready.job) or len(task.train_data()))
     return ready

@@ -1,4 +1,5 @@
-"""What is printed when a run or a sweep is over: quality, speed, where the time went, the verdict, where the report lies.
+"""What is printed when a run or a sweep is over: result, verdict in words, where the report lies. `training.log` gets the
+same, uncut.
 
 Imports the judges when they are needed: they bring pandas and matplotlib, and a run should begin at once.
 """
@@ -8,28 +9,41 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from tabulate import tabulate
 
 from bench.base import figures
+from bench.base.console import WIDTH, cut, verbosity
 from bench.base.exitcodes import Exit
-from bench.results.analysis.faults import notes, raised
-from bench.results.runfolder import going_on
-from bench.results.schema import Metrics, RankTime, Steady
+from bench.command.run_lines import (
+    LABEL,
+    TROUBLE,
+    Line,
+    error_lines,
+    result_lines,
+    shortened,
+    sweep_notes,
+    sweep_table,
+    trouble_lines,
+)
+from bench.results.analysis.faults import raised
+from bench.results.runfolder import LOG, Run, going_on
+from bench.results.schema import Metrics
 
 if TYPE_CHECKING:
     from bench.config.config import Config
     from bench.validate import Verdict
 
-MOST, WIDTH = 4, 90
-"""Verdicts that are named; signs of a line beside its label."""
+ROOM = WIDTH - LABEL - 1
+"""Signs beside a label."""
+NOTES = 4
+"""Notes on the cells of a sweep."""
 UNDECIDED = ("INCONCLUSIVE", "NO_BASELINE")
 """Verdicts that say that something is lacking, not that something is wrong."""
-PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 
 
 @dataclass(frozen=True)
@@ -55,75 +69,84 @@ class CellOutcome:
     """It is one of a sweep."""
 
 
-def show_run(console: Console, cell: CellOutcome) -> None:
+@dataclass
+class Summary:
+    """Prints lines on a console and appends them to the logs of the runs that they are about."""
+
+    console: Console
+    logs: Sequence[Path] = ()
+    """Run folders."""
+
+    def show(self, lines: Iterable[Line], whole: bool = False) -> None:
+        """Print and log lines; a command or a path is printed `whole`, all else is cut to a line's width."""
+        for line in lines:
+            text = str(line).rstrip()
+            self.print(text if whole or verbosity() > 0 else cut(text))
+            self.log(self.logs, [text])
+
+    def print(self, text: str) -> None:
+        """Print lines as they are."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    @staticmethod
+    def log(folders: Iterable[Path], lines: Iterable[str]) -> None:
+        """Append lines to the logs of runs; a log that cannot be written is not worth a run."""
+        text = "".join(f"{line}\n" for line in lines)
+        for folder in folders:
+            with suppress(OSError):
+                if (path := folder / LOG).is_file():
+                    with path.open("a", encoding="utf-8") as log:
+                        log.write(text)
+
+
+def show_run(summary: Summary, cell: CellOutcome) -> None:
     """Print the result of one run, a line for each question."""
-    m = cell.metrics
+    m, detail = cell.metrics, verbosity() > 0
     assert m is not None
-    console.print()
-    for line in raised(m.faults):  # before all figures: they are of a program with an error
-        _line(console, "error", line)
-    _line(console, m.final.eval_metric, f"{figures.metric(m.final.eval)}  ({_best(m)}{_target(m)})")
-    _line(console, "speed", _speed(m))
-    if m.throughput.steady is not None and m.world_size > 1:
-        _line(console, "steady", _steady(m.throughput.steady))
-    t = m.time_s
-    parts = f"startup {t.startup:.1f}, train {t.train:.1f}, eval {t.eval:.1f}, shutdown {t.shutdown:.1f}"
-    _line(console, "time", f"{t.total:.1f} s: {parts}")
-    lost = {fault.rank for fault in m.faults}
-    for rank, spent in enumerate(m.breakdown):
-        _line(console, f"rank {rank}", f"{'lost:  ' if rank in lost else ''}{_breakdown(spent)}")
-    for fault in m.faults:
-        who = "" if fault.rank is None else f"rank {fault.rank}, "
-        _line(console, "fault", f"{who}{fault.seconds:.1f} s after launch: {fault.text}; {fault.action}".rstrip("; "))
-    for warning in m.warnings:
-        if warning not in notes(m.faults):  # shown above
-            _line(console, "note", warning)
-    _line(console, "results", str(cell.folder))
+    summary.print("")
+    logged = [*error_lines(m), *result_lines(m, detail=True), *trouble_lines(m)]
+    summary.log(summary.logs, ["", *map(str, logged)])
+    terse = Summary(summary.console)
+    if detail:
+        terse.show(logged)
+    else:
+        errors = shortened(error_lines(m), 1)
+        terse.show([*errors, *result_lines(m), *shortened(trouble_lines(m), TROUBLE - len(errors))])
+    summary.show([Line("results", str(cell.folder))], whole=True)
     if m.status == "failed" and cell.folder is not None and (more := going_on(cell.folder)):
-        _line(console, "go on", more)
+        summary.show([Line("go on", more)], whole=True)
 
 
-def show_search(console: Console, search: Mapping[str, Any]) -> None:
+def show_search(summary: Summary, search: Mapping[str, Any]) -> None:
     """Print what a sweeper found by searching."""
-    console.print()
+    summary.print("")
     for name in ("best_params", "best_evaluated_params"):
         if isinstance(best := search.get(name), Mapping):
             value = search.get("best_value", search.get("best_evaluated_result"))
             settings = " ".join(f"{key}={value}" for key, value in best.items())
-            _line(console, "best", f"{settings}  ({value})")
-    for solution in search.get("solutions", ()):
-        _line(console, "best", f"{solution}")
+            summary.show([Line("best", f"{settings}  ({value})")], whole=True)
+    summary.show([Line("best", f"{solution}") for solution in search.get("solutions", ())], whole=True)
 
 
-def show_sweep(console: Console, cells: list[CellOutcome]) -> None:
-    """Print a row for each cell."""
-    headers = ["cell", "ranks", "seed", "status", "eval", "samples/s", "efficiency", "steady", "seconds"]
-    align = ("left", "right", "right", "left", *["right"] * 5)
-    table = tabulate([_row(cell) for cell in cells], headers, disable_numparse=True, colalign=align)
-    console.print()
-    console.print(table, markup=False, soft_wrap=True)
-    for warning in dict.fromkeys(note for cell in cells if cell.metrics for note in cell.metrics.warnings):
-        _line(console, "note", warning)
+def show_sweep(summary: Summary, outcomes: Sequence[CellOutcome]) -> None:
+    """Print a row for each cell, means over its seeds; then which were not run or disturbed. Each run's log gets its own
+    result."""
+    from bench.results.cells import cells
+
+    unique = {cell.folder: cell for cell in outcomes if cell.metrics is not None and cell.folder is not None}
+    for folder, cell in unique.items():
+        if cell.metrics is not None and not cell.note:
+            lines = [*error_lines(cell.metrics), *result_lines(cell.metrics, detail=True), *trouble_lines(cell.metrics)]
+            summary.log([folder], ["", *map(str, lines), str(Line("results", str(folder)))])
+    grouped = cells([Run(folder, cell.metrics) for folder, cell in unique.items() if cell.metrics is not None])
+    summary.print("")
+    summary.print(sweep_table(grouped))
+    terse = Summary(summary.console)
+    terse.show([Line("not run", cell.title) for cell in outcomes if cell.metrics is None])
+    terse.show(shortened(sweep_notes(grouped), NOTES))
 
 
-def _row(cell: CellOutcome) -> list[str]:
-    m = cell.metrics
-    if m is None:
-        return [cell.title, "-", "-", "not run"]
-    return [
-        f"{m.model} {m.mode}",
-        str(m.world_size),
-        str(m.seed),
-        cell.note or (f"{m.status}, a rank raised" if raised(m.faults) else m.status),
-        figures.metric(m.final.eval),
-        _number(m.throughput.samples_per_s, ",.0f"),
-        _number(m.throughput.efficiency, ".2f"),
-        _number(m.throughput.steady_efficiency, ".3f"),
-        f"{m.time_s.total:.1f}",
-    ]
-
-
-def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) -> Exit:
+def judge(summary: Summary, root: Path, baselines: Path, own: Collection[Path]) -> Exit:
     """Print the verdicts on the runs in the folders `own`, and one line on what else lies in `root`.
 
     Return the exit code as far as it concerns who trained: a regression that is proved, and a run that failed, do. Too few
@@ -139,40 +162,53 @@ def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) 
         judgement = judge_cells(mine, [], baselines)
         beside = judge_cells(others, [(root.name, text) for text in unread], baselines)
     except ValueError as error:
-        _line(console, "verdict", f"none: {error}")
+        summary.show([Line("verdict", f"none: {error}")])
         return Exit.REFUSED
     verdicts = judgement.verdicts
     errors = [line for cell in mine for m in cell.bereft for line in raised(m.faults)]
     raised_first = f"{errors[0]}{f' ({len(errors)} such errors)' * (len(errors) > 1)}; " if errors else ""
-    first, *rest = in_words(verdicts, root)
-    _line(console, "verdict", raised_first + first)
-    for line in rest:
-        _line(console, "", line)
+    first, *rest = in_words(verdicts)
+    summary.show([Line("verdict", raised_first + first), *(Line("", line) for line in rest)])
+    summary.show([Line(*pair) for pair in what_next(verdicts, root)], whole=True)
     if line := _others([verdict for verdict in beside.verdicts if verdict not in verdicts]):
-        _line(console, "others", f"{line}; not of this command: python -m bench validate {shlex.quote(str(root))}")
+        more = f"{line}; not of this command: python -m bench validate {shlex.quote(str(root))}"
+        summary.show([Line("others", more)], whole=True)
     return Exit.OK if judgement.code in (Exit.REFUSED, Exit.INCONCLUSIVE) else judgement.code
 
 
-def in_words(verdicts: Sequence[Verdict], root: Path) -> list[str]:
-    """Return what verdicts come to, for somebody who does not know their names; then whatever did not pass, cut short."""
-    place = shlex.quote(str(root))
+def in_words(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return what verdicts come to, for somebody who does not know their names; then the first that did not pass."""
     failing = [verdict for verdict in verdicts if verdict.name not in ("PASS", "XFAIL")]
     kinds = {verdict.name for verdict in failing}
     if not failing:
         return [f"as good as one device: all {len(verdicts)} verdicts pass" if verdicts else "none"]
     seeds = max((verdict.figures.seeds for verdict in verdicts if verdict.figures is not None), default=0)
-    decided = f"; what decides: python -m bench more {place}" if any(verdict.more for verdict in failing) else ""
     if kinds == {"INCONCLUSIVE"}:
-        lines = [f"nothing is wrong so far as {figures.plural(seeds, 'seed')} can tell{decided}"]
-    elif kinds == {"NO_BASELINE"}:
-        lines = [f"nothing to compare the result with{decided}"]
-    else:
-        lines = [f"{_counted(verdict.name for verdict in verdicts)}{decided}"]
-    shown = list(dict.fromkeys(f"{v.name} {v.cell}  {v.check}: {v.why}" for v in failing if v.name not in UNDECIDED))
-    lines += [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in shown[:MOST]]
-    if len(shown) > MOST or any(len(line) > WIDTH for line in shown):
-        lines.append(f"in full: python -m bench validate --brief {place}")
-    return lines
+        return [f"nothing is wrong so far as {figures.plural(seeds, 'seed')} can tell"]
+    if kinds == {"NO_BASELINE"}:
+        return ["nothing to compare the result with"]
+    return [_counted(verdict.name for verdict in verdicts), *_wrong(failing)[:1]]
+
+
+def what_next(verdicts: Sequence[Verdict], root: Path) -> list[tuple[str, str]]:
+    """Return a label and a command: what decides, where seeds or a baseline are lacking, or what did not pass, in full."""
+    place = shlex.quote(str(root))
+    wrong = _wrong(verdicts)
+    if len(wrong) > 1 or any(len(line) > ROOM for line in wrong):
+        return [("in full", f"python -m bench validate --brief {place}")]
+    if any(verdict.more for verdict in verdicts if verdict.name not in ("PASS", "XFAIL")):
+        return [("decides", f"python -m bench more {place}")]
+    return []
+
+
+def _wrong(verdicts: Sequence[Verdict]) -> list[str]:
+    return list(
+        dict.fromkeys(
+            f"{v.name} {v.cell}  {v.check}: {v.why}"
+            for v in verdicts
+            if v.name not in ("PASS", "XFAIL") and v.name not in UNDECIDED
+        )
+    )
 
 
 def _counted(names: Iterable[str]) -> str:
@@ -186,56 +222,11 @@ def _others(verdicts: Sequence[Verdict]) -> str:
     return f"{_counted(verdict.name for verdict in wrong)} in {places}" if wrong else ""
 
 
-def report(console: Console, root: Path, out: Path, baseline: Path | None) -> None:
+def report(summary: Summary, root: Path, out: Path, baseline: Path | None) -> None:
     """Write the report and print where it is."""
     from bench.report import write_report
 
     try:
-        _line(console, "report", str(write_report(root, out, baseline=baseline)))
+        summary.show([Line("report", str(write_report(root, out, baseline=baseline)))], whole=True)
     except (ValueError, OSError) as error:
-        _line(console, "report", f"not written: {error}")
-
-
-def _line(console: Console, label: str, text: str) -> None:
-    console.print(f"{label:<9} {text}", markup=False, soft_wrap=True)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _best(m: Metrics) -> str:
-    if m.final.best is None or m.final.best_epoch is None or m.final.best == m.final.eval:
-        return ""
-    return f"best {figures.metric(m.final.best)} in epoch {m.final.best_epoch + 1}, "  # as progress counts them
-
-
-def _target(m: Metrics) -> str:
-    if m.target.value is None:
-        return "no target"
-    if m.target.reached and m.target.seconds is not None:
-        return f"target {m.target.value:g} reached after {m.target.samples:,} samples, {m.target.seconds:.1f} s"
-    return f"target {m.target.value:g} not reached"
-
-
-def _speed(m: Metrics) -> str:
-    if m.throughput.samples_per_s is None:
-        return "-"
-    ranks = "" if m.world_size == 1 else f" ({' + '.join(f'{speed:,.0f}' for speed in m.throughput.per_rank)})"
-    efficiency = m.throughput.efficiency
-    bound = "" if efficiency is None else f", {efficiency:.0%} of what the ranks could do without waiting and averaging"
-    return f"{m.throughput.samples_per_s:,.0f} samples/s{ranks}{bound}"
-
-
-def _steady(steady: Steady) -> str:
-    """Return the speed without the beginning, the end and evaluation."""
-    apart = " / ".join("-" if share is None else f"{share:.1%}" for share in steady.waiting_or_communicating)
-    return (
-        f"{steady.samples_per_s:,.0f} samples/s over {steady.seconds:.1f} s, {steady.efficiency:.1%} of what the ranks do "
-        f"alone ({steady.bound:,.0f}); waiting or communicating {apart}"
-    )
-
-
-def _breakdown(spent: RankTime) -> str:
-    shares = [(name, getattr(spent, name)) for name in PARTS]
-    return "  ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
+        summary.show([Line("report", f"not written: {error}")])

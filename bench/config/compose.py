@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ import hydra
 import yaml  # type: ignore[import-untyped]
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.base.paths import CONF
@@ -48,9 +49,11 @@ def compose(
     leave_out: Callable[[str], None],
     take: Callable[[Any], None] = lambda result: None,
     planning: bool = False,
+    expect: Callable[[Sequence[str]], None] = lambda overrides: None,
 ) -> dict[str, Any] | None:
     """Have Hydra compose every cell that `arguments` ask for, and call `job` with each, here or in processes of a launcher;
-    `take` with its result; `leave_out` with a line on each point of a sweep that is no run. Return what a searching sweeper
+    `take` with its result; `leave_out` with a line on each point of a sweep that is no run; `expect`, before the first, with
+    the overrides of each that is one. Return what a searching sweeper
     wrote about its search; None: there was none. Raise UsageError, also for a sweep without a run. Our sweeper composes all
     points before the first job, so that a bad one is refused before anything is trained.
 
@@ -59,7 +62,7 @@ def compose(
     options, flags = read([in_our_words(word) for word in arguments])
     overrides = tuple(readable(override) for override in options.overrides)
     with scratch() as folder, _variables(folder):
-        task = PointTask(job, take, leave_out, overrides, folder)
+        task = PointTask(job, take, leave_out, overrides, folder, expect)
         try:
             problems = (beyond(override) or nameless(override) or nowhere(override) for override in overrides)
             for problem in filter(None, problems):
@@ -136,6 +139,19 @@ def composing(conf: Path = CONF) -> Iterator[Callable[[list[str]], DictConfig]]:
             yield lambda overrides: hydra.compose("config", overrides=overrides, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(complain(error)) from error
+
+
+def settings_of(composed: DictConfig) -> dict[str, Any]:
+    """Return what the command line of Hydra's present job sets, by key, as it was composed."""
+    settings: dict[str, Any] = {}
+    for override in HydraConfig.get().overrides.task:
+        key, _, value = override.partition("=")
+        key = key.lstrip("+~").partition("@")[0]
+        selected = OmegaConf.select(composed, key, default=value)
+        if OmegaConf.is_config(selected):
+            selected = OmegaConf.to_container(selected)
+        settings[key] = value if isinstance(selected, dict) else selected
+    return settings
 
 
 def _emptiness(overrides: tuple[str, ...]) -> str:

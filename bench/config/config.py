@@ -20,6 +20,8 @@ from ddp.core.averaging import Averaging
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES, Policy
+from ddp.core.step_settings import NAMES as STEP
+from ddp.core.step_settings import StepSettings
 from ddp.engine import ENGINES
 from ddp.engine.modes import Mode, mode_of, modes
 
@@ -45,8 +47,11 @@ class TrainConfig:
 
     epochs: int | None = None
     """Times that all samples are trained."""
+    steps: int | None = None
+    """Steps of the run, each of all ranks' batches, in place of passes over the data; `epochs` (1, if null) are then equal
+    parts of it."""
     batch_size: int | None = None
-    """Samples of one step of one rank."""
+    """Samples of one step of one rank; with `accumulate`, of each micro-batch."""
     global_batch_size: int | None = None
     """Samples of one step of all ranks together, in place of `batch_size`: each rank takes an equal share."""
     lr: float | None = None
@@ -55,6 +60,17 @@ class TrainConfig:
     """The rate is multiplied by 1 + ratio * (world_size - 1)."""
     max_grad_norm: float | None = None
     """Most that the L2 norm of a step's gradients may be, over all parameters of a rank; null: no limit."""
+    accumulate: int | None = None
+    """Micro-batches of `batch_size` samples that a rank's step is made of: their gradients add up; null: 1."""
+
+    @property
+    def step(self) -> StepSettings:
+        """Return how a rank does a step. Raises ValueError for what cannot be."""
+        given = {name: value for name in STEP if (value := getattr(self, name)) is not None}
+        try:
+            return StepSettings(**given)
+        except ValueError as error:
+            raise ValueError(f"train.{error}") from None
 
 
 @dataclass

@@ -12,6 +12,7 @@ from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
 from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.step_settings import NAMES as STEP
 from ddp.engine.modes import Mode, backend_of, engine_of
 from ddp.replica.task import Job
 from ddp.settings import (
@@ -25,6 +26,7 @@ from ddp.settings import (
     norm_limit,
     number,
     path,
+    run_steps,
     whole,
 )
 from ddp.suggest import unknown
@@ -56,15 +58,21 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
     if config.recipe not in setup.recipes:
         raise ValueError(unknown(f"recipe of model {config.model.name!r}", config.recipe, setup.recipes))
     train = replace(config.train, batch_size=_batch_size(config, world_size))
-    beyond = ("max_grad_norm", "global_batch_size")
+    if train.steps is not None and train.epochs is None:
+        train = replace(train, epochs=1)
+    beyond = ("max_grad_norm", "global_batch_size", "steps", *STEP)
     given = {key: value for key, value in vars(train).items() if value is not None and key not in beyond}
     recipe = replace(setup.recipes[config.recipe], **given)
     # 1 and 1.0 are one cell.
     recipe = replace(recipe, lr=float(recipe.lr), lr_scale_ratio=float(recipe.lr_scale_ratio))
     recipe = _data_of(config.data, recipe, data_names)
     recipe = replace(recipe, depth=_depth_of(config.model, setup))
-    whole("train.epochs", recipe.epochs, 1, MOST_EPOCHS)
+    run_steps("train.steps", train.steps, whole("train.epochs", recipe.epochs, 1, MOST_EPOCHS))
     whole("train.batch_size", recipe.batch_size, 1, MOST_SAMPLES)
+    if recipe.batch_size * train.step.accumulate > MOST_SAMPLES:
+        raise ValueError(
+            f"train.accumulate={train.step.accumulate} of batches of {recipe.batch_size} is too many samples"
+        )
     number("train.lr", recipe.lr, LEAST_RATE, HIGHEST_RATE)
     ratio, remedy = recipe.lr_scale_ratio, "0: the same rate for any world_size"
     number("train.lr_scale_ratio", ratio, 0.0, HIGHEST_RATE, remedy=remedy)
@@ -89,19 +97,24 @@ def _data_of(data: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe
 
 
 def _batch_size(config: Config, world_size: int) -> int | None:
-    """Return the samples of one step of one rank; None: the recipe's."""
-    own, together = config.train.batch_size, config.train.global_batch_size
+    """Return the samples of a micro-batch, or of a whole step of one rank; None: the recipe's."""
+    own, together, parts = (
+        config.train.batch_size,
+        config.train.global_batch_size,
+        world_size * config.train.step.accumulate,
+    )
     if together is None:
         return own
     if own is not None:
         raise ValueError("train.batch_size and train.global_batch_size contradict each other: give one of them")
     if together > MOST_SAMPLES * world_size:
         raise ValueError(f"train.global_batch_size={together} must be {MOST_SAMPLES * world_size} or less")
-    if together < 1 or together % world_size:
-        near = max(round(together / world_size), 1) * world_size
-        parts = f"equal parts for {world_size} ranks"
-        raise ValueError(f"train.global_batch_size={together} cannot be cut into {parts}: {near} can")
-    return together // world_size
+    if together < 1 or together % parts:
+        near = max(round(together / parts), 1) * parts
+        each = parts // world_size
+        into = f"equal parts for {world_size} ranks" + (f" in {each} micro-batches" if each > 1 else "")
+        raise ValueError(f"train.global_batch_size={together} cannot be cut into {into}: {near} can")
+    return together // parts
 
 
 def check_engine(config: Config) -> None:

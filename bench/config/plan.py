@@ -35,6 +35,7 @@ from ddp.backends import BACKENDS
 from ddp.core.averaging import Averaging
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import Policy
+from ddp.core.step_settings import NAMES as STEP
 from ddp.core.world import World
 from ddp.engine import ENGINES
 from ddp.engine.modes import backend_of
@@ -139,7 +140,7 @@ def spec_of(
         world_size=world_size,
         seed=config.seed,
         epochs=recipe.epochs,
-        batch_size=recipe.batch_size,
+        batch_size=recipe.batch_size * config.train.step.accumulate,
         lr=recipe.lr,
         lr_scale=1.0 + recipe.lr_scale_ratio * (world_size - 1),
         speeds=tuple(config.cluster.speeds),
@@ -162,7 +163,8 @@ def resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> 
     mode, backend = config.mode, backend_of(config.mode)
     # Settings that few give are left out where nobody did: hashes and old folders know nothing of them.
     few = {name: getattr(config.train, name) for name in ("lr_scale_ratio", "max_grad_norm")}
-    rare = {name: float(value) for name, value in few.items() if value is not None}
+    rare = {name: float(value) for name, value in few.items() if value is not None} | config.train.step.given
+    rare |= {} if config.train.steps is None else {"steps": config.train.steps}
     # A folder that the user chose is found whatever folder a later command is given in.
     data_dir = config.data.dir if config.data.dir == DataConfig.dir else os.path.abspath(config.data.dir)
     return {
@@ -215,6 +217,7 @@ def cell_hash(resolved: dict[str, Any], training: dict[str, Any]) -> str:
     cell["training"] = dict(training)
     if "max_grad_norm" in resolved["train"]:
         cell["training"]["max_grad_norm"] = resolved["train"]["max_grad_norm"]
+    cell["training"] |= {key: resolved["train"][key] for key in ("steps", *STEP) if key in resolved["train"]}
     cell["cluster"] = {
         key: value
         for key, value in resolved["cluster"].items()
@@ -240,6 +243,8 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tu
         backend=config.backend.name,
         scratch=Path(),  # the launcher makes it
         loading=config.loader,
+        steps=config.train.steps,
+        step=config.train.step,
         averaging=config.averaging if spec.config["averaging"] else Averaging(),  # as whoever goes on reads it
         checkpoints=config.checkpoint,
         device=cluster["device"],

@@ -11,7 +11,7 @@ import os
 import pickle
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -43,7 +43,8 @@ def _worst() -> float | None:
 
 
 class PointTask:
-    """The task of Hydra. `take` gets the results, here; `leave_out` a line on each point of a sweep that is no run."""
+    """The task of Hydra. `take` gets the results, here; `leave_out` a line on each point of a sweep that is no run; `expect`
+    the overrides of those that are, all before the first one, if the sweeper knows them."""
 
     def __init__(
         self,
@@ -52,9 +53,10 @@ class PointTask:
         leave_out: Callable[[str], None],
         overrides: tuple[str, ...],
         folder: Path,
+        expect: Callable[[Sequence[str]], None] = lambda overrides: None,
     ) -> None:
         self.job, self.overrides, self.folder = job, overrides, folder
-        self._take, self._leave_out = take, leave_out
+        self._take, self._leave_out, self._expect = take, leave_out, expect
         self.home = socket.gethostname(), os.getpid()
         self.jobs = self.others = 0
 
@@ -84,6 +86,11 @@ class PointTask:
                 file.rename(file.with_suffix(".result"))
         value: float | None = getattr(result, "objective", None)
         return _worst() if value is None else value
+
+    def foresee(self, composed: DictConfig, overrides: Sequence[str], params: Mapping[str, str]) -> None:
+        """Note a point of a sweep that is about to begin. `params`: what an experiment sweeps."""
+        if left_out_reason(composed, self.overrides, params) is None:
+            self._expect(overrides)
 
     def collect(self) -> None:
         """Take the results of other processes, in the order of the points."""

@@ -68,7 +68,9 @@ def script_spec(script: Script, task: ScriptTask, job: Job, mode: Mode, output: 
         world_size=job.world_size,
         seed=job.seed,
         recipe=RECIPE,
-        train=TrainConfig(lr_scale_ratio=task.lr_scale_ratio, max_grad_norm=job.max_grad_norm),
+        train=TrainConfig(
+            lr_scale_ratio=task.lr_scale_ratio, max_grad_norm=job.max_grad_norm, steps=job.steps, **job.step.given
+        ),
         data=DataConfig(name=task.data),
         loader=job.loading,
         cluster=_cluster(job),
@@ -79,7 +81,7 @@ def script_spec(script: Script, task: ScriptTask, job: Job, mode: Mode, output: 
     recipe = Recipe(
         data=task.data,
         epochs=job.epochs,
-        batch_size=job.batch_size,
+        batch_size=job.batch_size // job.step.accumulate,
         lr=task.lr,
         target=task.measure.target or 0.0,
         schedule=task.schedule,
@@ -92,7 +94,7 @@ def script_spec(script: Script, task: ScriptTask, job: Job, mode: Mode, output: 
     training: dict[str, Any] = resolved["training"] | {
         "data": task.data,
         "epochs": job.epochs,
-        "batch_size": job.batch_size,
+        "batch_size": job.batch_size // job.step.accumulate,
         "lr": task.lr,
         "lr_scale_ratio": task.lr_scale_ratio,
     }

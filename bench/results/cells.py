@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
+from ddp.core.step_settings import MOST_PARTS
+from ddp.core.step_settings import NAMES as STEP
 
 LARGEST = 1e100
 """Of what counts as measured: the squares of larger numbers overflow, so they have no mean nor deviation."""
@@ -38,13 +40,16 @@ class Workload(NamedTuple):
     """What is evaluated."""
     max_grad_norm: float | None = None
     """Most that a step's gradients may be; None: no limit."""
+    step: str = ""
+    """How steps are done where it is not as by itself; the samples of a run that is not of whole passes."""
 
     @staticmethod
     def of(run: Run) -> Workload:
         """Return the workload of a run."""
-        m, limit = run.metrics, norm_limit(run.config)
+        m = run.metrics
+        limits = norm_limit(run.config), step_settings(run.config, m.batch_size * m.world_size)
         return Workload(
-            m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr, m.depth, m.final.eval_metric, limit
+            m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr, m.depth, m.final.eval_metric, *limits
         )
 
     @property
@@ -57,7 +62,8 @@ class Workload(NamedTuple):
     def course(self) -> str:
         """How long it is trained, and how."""
         limit = "" if self.max_grad_norm is None else f", gradients up to {self.max_grad_norm:g}"
-        return f"{plural(self.epochs, 'epoch')}, batch {self.batch_size}, lr {self.lr:g}{limit}"
+        step = self.step and f", {self.step}"
+        return f"{plural(self.epochs, 'epoch')}, batch {self.batch_size}, lr {self.lr:g}{limit}{step}"
 
     @property
     def title(self) -> str:
@@ -71,6 +77,25 @@ def norm_limit(config: Mapping[str, Any]) -> float | None:
     train = config.get("train")
     limit = train.get("max_grad_norm") if isinstance(train, dict) else None
     return float(limit) if isinstance(limit, int | float) and abs(limit) <= LARGEST else None
+
+
+def micro_batches(config: Mapping[str, Any]) -> int:
+    """Return `train.accumulate` of a resolved configuration, whatever lies there: the micro-batches of a step."""
+    train = config.get("train")
+    parts = train.get("accumulate") if isinstance(train, dict) else None
+    return parts if isinstance(parts, int) and 0 < parts <= MOST_PARTS else 1
+
+
+def step_settings(config: Mapping[str, Any], global_batch: int) -> str:
+    """Return the settings of a step in a resolved configuration that are not as by themselves, whatever lies there; of a run
+    of so many steps, on `global_batch` samples each, the samples."""
+    train = config.get("train")
+    given = {key: train[key] for key in STEP if key in train} if isinstance(train, dict) else {}
+    said = [f"{key} {value}" for key, value in given.items() if isinstance(value, str | int | float)]
+    steps = train.get("steps") if isinstance(train, dict) else None
+    return ", ".join(
+        [f"{steps * global_batch:,} samples", *said] if isinstance(steps, int) and abs(steps) <= LARGEST else said
+    )
 
 
 @dataclass(frozen=True)

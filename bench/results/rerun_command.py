@@ -16,10 +16,12 @@ from typing import Any
 from bench.config.config import DataConfig
 from bench.config.overrides import quoted
 from bench.config.own import named_by
+from bench.results.cells import micro_batches
 from bench.results.runfolder import Run
 from ddp.core.averaging import Averaging
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES
+from ddp.core.step_settings import NAMES as STEP
 from ddp.engine.modes import engine_of, modes
 
 _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
@@ -47,9 +49,13 @@ def command(runs: Sequence[Run]) -> str:
     ]
     words += [] if engine_of(m.engine).one_rank else [setting("world_size", m.world_size)]
     words += [setting("recipe", m.recipe), *_data(run), setting("train.epochs", m.epochs_planned)]
-    words += [setting("train.batch_size", m.batch_size), setting("train.lr", m.lr)]
     train = _group(run, "train")
-    words += [setting(f"train.{name}", train[name]) for name in ("lr_scale_ratio", "max_grad_norm") if name in train]
+    words += [setting("train.batch_size", m.batch_size // micro_batches(run.config)), setting("train.lr", m.lr)]
+    words += [
+        setting(f"train.{name}", train[name])
+        for name in ("lr_scale_ratio", "max_grad_norm", "steps", *STEP)
+        if name in train
+    ]
     words += _cluster(run)
     words += [setting("profile.steps", steps) for steps in [_group(run, "profile").get("steps")] if steps]
     usual = _policy(_group(run, "policy").get("name")) | {"averaging": Averaging(), "loader": Loading()}

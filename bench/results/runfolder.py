@@ -24,6 +24,7 @@ from ddp.core.errors import ProtocolError
 from ddp.process.codec import Record, decode
 
 METRICS, CONFIG, EVENTS, GRAPH = "metrics.json", "config.json", "events.jsonl", "graph.json"
+LOG = "training.log"
 SLICES = "slices-*.jsonl"
 """What ranks measure themselves, while the run lasts; among the events when it is over."""
 CHECKPOINTS = "checkpoints"

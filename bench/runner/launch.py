@@ -28,11 +28,12 @@ from bench.results.audit_file import write_report
 from bench.results.chain import chained
 from bench.results.journal import Journal
 from bench.results.recompute import header_of, plain, result, sealed
-from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS
+from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, LOG, METRICS
 from bench.results.schema import Metrics
 from bench.results.writer import NotInPlace, RunWriter, Unwritten
+from bench.runner.live_view import announced_line
 from bench.runner.modelgraph import described
-from bench.runner.progress import Monitor
+from bench.runner.progress import ProgressDisplay
 from bench.runner.resume import ResumeSource, earlier
 from bench.timeline import begin_timeline, write_timeline
 from ddp.checkpoint.checkpoint import Torn, copy
@@ -46,8 +47,6 @@ from ddp.process.codec import Record, decode, encode, stamp
 from ddp.process.scratch import scratch
 from ddp.registry import member
 from ddp.replica.task import Job
-
-LOG = "training.log"
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def launch(
             _private(job) as private,
             (writer.path / LOG).open("w", encoding="utf-8") as log,
             Journal(writer.path / EVENTS) as journal,
-            Monitor(spec, console, log, past) as monitor,
+            ProgressDisplay(spec, console, log, past) as monitor,
         ):
             if source is None:
                 journal.add(header, launched)
@@ -206,7 +205,7 @@ def _draw(writer: RunWriter, metrics: Metrics, records: list[Record], spec: RunS
         yield f"the timeline is not written ({reason(error)}), all else is; it is by: python -m bench timeline {place}"
 
 
-def _train(job: Job, engine: str, journal: Journal, monitor: Monitor, watch: Emit | None) -> _End:
+def _train(job: Job, engine: str, journal: Journal, monitor: ProgressDisplay, watch: Emit | None) -> _End:
     """Run the engine to its end, whatever that is. Raise UsageError if it cannot go on from its checkpoint."""
 
     def emit(record: Record, at: float) -> None:
@@ -240,14 +239,11 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor, watch: Emi
     return _End("ok")
 
 
-def _announce(spec: RunSpec, monitor: Monitor, source: ResumeSource | None) -> None:
-    monitor.say(
-        f"{spec.model} {spec.mode}: recipe {spec.recipe} on {spec.data}, {plural(spec.epochs, 'epoch')} of batches of "
-        f"{spec.batch_size}, seed {spec.seed}  [{spec.run_id}]"
-    )
+def _announce(spec: RunSpec, monitor: ProgressDisplay, source: ResumeSource | None) -> None:
+    monitor.log(announced_line(spec), brief=True)
     if source is not None:
         books = source.checkpoint.books
         trained = f"{plural(books.epochs, 'epoch')}, {plural(books.samples, 'sample')}"
         monitor.say(f"goes on from {source.checkpoint.path}: {trained}")
     for warning in spec.warnings:
-        monitor.say(f"note: {warning}", style="yellow")
+        monitor.log(f"note: {warning}", "yellow", brief=True)

@@ -1,114 +1,99 @@
-"""What a person sees of a run while it lasts: a line for each epoch, and in a terminal a bar that moves between them.
+"""Shows a run while it lasts: in a terminal one line that changes, elsewhere a line for each epoch; the log has all of it.
 
-The figures are those of `bench.results.live`; here they become lines. Knows nothing of folders.
+What the lines say is in `bench.runner.live_view`. Knows nothing of folders.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
-from bench.base import figures
+from bench.base.console import PipeSafeConsole, cut, verbosity
 from bench.config.spec import RunSpec
 from bench.results.live.run import RunFigures
+from bench.runner.live_view import epoch_line, lost_line, rank_lines, ready_line, run_line, time_left
 from ddp.core.commands import Drop
-from ddp.core.events import Failed, Progress, Ready
+from ddp.core.events import Failed, Ready
 from ddp.core.summary import EpochFigures
+from ddp.process.clock import now
 from ddp.process.codec import Record
 
 MANY = 50_000
 """Records that take longer to analyse than a moment: a second or so."""
+REFRESH_HZ = 4
 
 
-def ready_line(spec: RunSpec, run: RunFigures) -> str:
-    """Return what is known when all ranks are ready."""
-    first = run.ready[0]
-    devices = "/".join(sorted({event.device for event in run.ready}))
-    ranks = f"{spec.world_size} rank{'s' * (spec.world_size > 1)}"
-    through = "" if first.transport == "none" else f", averaging through {first.transport}"
-    return f"{ranks} on {devices}{through}; {first.parameters:,} parameters, {first.samples:,} samples per epoch"
-
-
-def lost_line(spec: RunSpec, run: RunFigures, drop: Drop) -> str:
-    """Return which rank the run goes on without, since when and why."""
-    left = [str(rank) for rank in range(spec.world_size) if rank not in run.lost]
-    others = f"rank{'s' * (len(left) > 1)} {', '.join(left)}"
-    since = f"{run.since(run.ranks[drop.rank].lost or 0.0):.1f} s after launch"
-    return f"rank {drop.rank} is lost {since}: {drop.reason}; going on with {others}"
-
-
-def epoch_line(spec: RunSpec, run: RunFigures, epoch: EpochFigures) -> str:
-    """Return the figures of an epoch that was evaluated."""
-    width = len(str(spec.epochs))
-    line = (
-        f"epoch {epoch.epoch + 1:>{width}}/{spec.epochs}  loss {_metric(epoch.loss)}  "
-        f"{spec.metric} {_metric(epoch.eval)}  {run.rate or 0.0:,.0f} samples/s"
-    )
-    return f"{line}  {schedule(spec, run)}".rstrip()
-
-
-def _metric(value: float | None) -> str:
-    return figures.metric(math.nan if value is None else value)  # for the eye, which knows this word
-
-
-def schedule(spec: RunSpec, run: RunFigures) -> str:
-    """Return anchor and counts, where a window is more than a step."""
-    if run.plan is None or run.plan.in_step or spec.world_size == 1:
-        return ""
-    return f"anchor {run.plan.anchor}, steps {'/'.join(map(str, run.plan.counts))}"
-
-
-class Monitor:
-    """Shows a run on `console` and writes the same lines to `log`. A context manager."""
+class ProgressDisplay:
+    """Shows a run on `console` and writes what is known of it to `log`. A context manager."""
 
     def __init__(self, spec: RunSpec, console: Console, log: TextIO, before: Iterable[Record] = ()) -> None:
         """Show `spec`. `before`: that the run was launched, and what it goes on from."""
         self._run = RunFigures(spec.epochs)
+        self._last: EpochFigures | None = None
         for record in before:
-            self._run.add(record)
+            for epoch in self._run.add(record):
+                self._last = epoch
         self._spec, self._console, self._log = spec, console, log
+        self._above = console.above if isinstance(console, PipeSafeConsole) else None
+        self._detail = verbosity()
         self._ready: set[int] = set()
         self._failed: dict[int, Failed] = {}
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[facts]}"),
-            TimeRemainingColumn(),
+        self._traced: set[str] = set()
+        """Tracebacks that the log has."""
+        self._note = ""
+        """What stands in place of the run's line."""
+        self._live = Live(
             console=console,
+            get_renderable=self._view,
+            refresh_per_second=REFRESH_HZ,
             transient=True,
-            disable=not console.is_terminal,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._traced: set[str] = set()
-        """Tracebacks that the log has."""
-        self._bar = self._bars.add_task(f"{spec.model} {spec.mode}", total=None, facts="starting")
 
-    def __enter__(self) -> Monitor:
-        self._bars.start()
+    def __enter__(self) -> ProgressDisplay:
+        if self._console.is_terminal and self._detail >= 0:
+            self._live.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
+        self._live.stop()
+
+    @property
+    def _brief(self) -> bool:
+        """Whether a line that changes tells enough of a run."""
+        return self._detail < 0 or (self._detail == 0 and self._console.is_terminal)
+
+    def _view(self) -> RenderableType:
+        lines = [self._note or run_line(self._spec, self._run, self._last, now())]
+        lines += rank_lines(self._spec, self._run) if self._detail > 0 else []
+        parts: list[RenderableType] = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
+        return Group(*([self._above(time_left(self._spec, self._run))] if self._above else []), *parts)
 
     def say(self, line: str, style: str | None = None, *, on: Console | None = None) -> None:
-        """Print and log one line; the last ones go to another console, and the bar ends before them."""
+        """Print and log one line; the last ones go to another console, and the live line ends before them."""
         if on:
-            self._bars.stop()
+            self._live.stop()
         (on or self._console).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
         if line not in self._traced:
             self._write(line)
 
+    def log(self, line: str, style: str | None = None, *, brief: bool = False) -> None:
+        """Log one line; print it too, cut to a line's width, where more than one line a run is wanted. `brief`: print it
+        there too, but in a sweep, which has a line for the run when it is over."""
+        if not self._brief or (brief and self._detail >= 0 and self._above is None):
+            self._console.print(cut(line), style=style, markup=False, highlight=False, soft_wrap=True)
+        self._write(line)
+
     def analysing(self, records: int) -> None:
         """Say that training is over and so many records are looked at; few are done before anybody could read it."""
         if records >= MANY:
-            self.say(f"analysing {records:,} records ...")
-            self._bars.update(self._bar, description="analysing", facts="")
+            self._note = f"analysing {records:,} records ..."
+            self.log(self._note)
 
     def _write(self, text: str) -> None:
         self._log.write(f"{text}\n")
@@ -119,12 +104,16 @@ class Monitor:
         spec, run = self._spec, self._run
         for epoch in run.add(record):
             if epoch.evaluated:
-                self.say(epoch_line(spec, run, epoch))
+                began = 0.0 if self._last is None else self._last.seconds
+                self.log(epoch_line(spec, run, epoch, began))
+            self._last = epoch
+            if self._live.is_started:
+                self._live.refresh()  # a short run has few other moments
         match record:
             case Ready():
                 self._ready.add(record.rank)
                 if len(self._ready) == spec.world_size:
-                    self.say(ready_line(spec, run))
+                    self.log(ready_line(spec, run), brief=True)
             case Failed():
                 self._failed.setdefault(record.rank, record)
             case Drop():
@@ -133,7 +122,3 @@ class Monitor:
                     traceback = self._failed[record.rank].traceback.rstrip()
                     self._traced.add(traceback)  # which the run may end with later
                     self._write(traceback)  # too long for the eye
-            case Progress():
-                facts = f"{run.rate or 0.0:,.0f} samples/s  {schedule(spec, run)}"
-                total = spec.epochs * run.epoch_samples
-                self._bars.update(self._bar, completed=run.samples, total=total, facts=facts)

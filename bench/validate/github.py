@@ -13,8 +13,8 @@ from bench.validate.verdict import Verdict
 
 SHOWN = 10
 SUMMARY_BYTES = 1024 * 1024
-MESSAGE = 2000
-"""Characters of an annotation."""
+MESSAGE, BRIEF = 2000, 160
+"""Characters of an annotation, and of a line of the summary."""
 ERRORS = ("FAIL", "REFUSED", "EXPIRED", "NO_BASELINE")
 
 
@@ -45,14 +45,25 @@ def _escape(text: str, beyond: Sequence[str] = ()) -> str:
 
 
 def markdown(judgement: Judgement, room: int = SUMMARY_BYTES) -> str:
-    """Return the summary: what did not pass first, then all, at most `room` bytes."""
-    head = ["## Verdicts", "", f"**{summary(judgement)}**", "", *(f"- {line}" for line in judgement.footer)]
+    """Return the summary, at most `room` bytes: the first that did not pass, and folded a table of all."""
+    bad = [verdict for verdict in judgement.verdicts if verdict.name not in ("PASS", "XFAIL")]
+    head = ["## Verdicts", "", f"**{summary(judgement)}**", "", *(f"- {line}" for line in judgement.footer[:SHOWN])]
+    head += [f"- {verdict.name} {verdict.cell}, {verdict.check}: {_brief(verdict.why)}" for verdict in bad[:SHOWN]]
+    head += [f"- and {len(bad) - SHOWN} more that did not pass"] if len(bad) > SHOWN else []
     rows = sorted(judgement.verdicts, key=lambda verdict: verdict.name == "PASS")
-    table = ["", "| verdict | cell | check | what |", "|:--|:--|:--|:--|", *(_row(verdict) for verdict in rows)]
+    fold = ["", f"<details><summary>All {len(rows)} verdicts</summary>", ""]
+    table = ["| verdict | cell | check | what |", "|:--|:--|:--|:--|", *(_row(verdict) for verdict in rows)]
     for verdict in judgement.verdicts:
         if verdict.fields:
             table += ["", f"{verdict.cell}, {verdict.check}:", "", "```", *fields(verdict), "```"]
-    return _cut([*head, *table], room)
+    end = "\n</details>\n"
+    text = _cut([*head, *fold, *table], room - len(end)) if rows else _cut(head, room)
+    return text + end if "<details>" in text else text
+
+
+def _brief(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= BRIEF else f"{line[: BRIEF - 1]}…"
 
 
 def _row(verdict: Verdict) -> str:

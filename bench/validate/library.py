@@ -15,8 +15,9 @@ from bench.validate.fingerprint import FieldDifference, Fingerprint, cell_config
 from bench.validate.global_batch import global_batch
 from bench.validate.reference import Broken, Reference, read
 from ddp import regular_files
+from ddp.core.step_settings import NAMES as STEP
 
-APART = ("epochs", "batch_size", "lr", "max_grad_norm", "global_batch_size", "lr_scale_ratio")
+APART = ("epochs", "batch_size", "lr", "max_grad_norm", "global_batch_size", "lr_scale_ratio", "steps", *STEP)
 """Keys of `train` that are fields of a workload, or belong to a way of training: how the batches of ranks make one, and how
 the rate grows with their number."""
 

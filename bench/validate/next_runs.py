@@ -85,5 +85,7 @@ def _solo(run: Run) -> Run:
     cluster = run.config.get("cluster", {})
     config = kept | {"cluster": {"device": cluster["device"]} if "device" in cluster else {}}
     if not alone and "train" in kept:
-        config["train"] = {key: value for key, value in kept["train"].items() if key != "lr_scale_ratio"}
+        train = config["train"] = {key: value for key, value in kept["train"].items() if key != "lr_scale_ratio"}
+        if "steps" in train:  # of as many samples
+            train["steps"] *= run.metrics.world_size
     return replace(run, metrics=metrics, config=config)

@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from bench.base import canonical
-from bench.results.cells import Workload, norm_limit
+from bench.results.cells import Workload, norm_limit, step_settings
 from bench.results.schema import Strict
 from bench.validate.fingerprint import Fingerprint
 from bench.validate.statistics import GATING_SEEDS, Moments
@@ -181,7 +181,9 @@ class Reference(Strict):
     def workload(self) -> Workload:
         """What it is the reference for."""
         trained = (self.model, self.data, self.recipe, self.epochs, self.batch_size, self.lr, self.depth, self.metric)
-        return Workload(*trained, norm_limit(self.config))
+        return Workload(
+            *trained, norm_limit(self.config), step_settings(self.config, self.batch_size * self.world_size)
+        )
 
     @property
     def name(self) -> str:

@@ -24,7 +24,7 @@ def _groups(**settings: Any) -> Callable[[Any], None]:
     return change
 
 
-@OPTIMIZER.bug(REPLICA, "idle", RANKS, "a rank is silently idle: its optimizer does nothing", "D01")
+@OPTIMIZER.bug(REPLICA, "audit", RANKS, "a rank is silently idle: its optimizer does nothing", "D01")
 def idle_rank(replica: Module) -> None:
     def change(self: Any) -> None:
         if rank() == 1:

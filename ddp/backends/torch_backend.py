@@ -135,6 +135,10 @@ class TorchStep:
     def backward(self) -> None:
         """Do nothing: PyTorch's hooks are at work."""
 
+    def one_pass(self, last: bool) -> AbstractContextManager[None]:
+        """Have PyTorch exchange gradients in the last pass alone."""
+        return nullcontext() if last else self.module.no_sync()  # type: ignore[operator]
+
     def idle(self, batch: Batch) -> None:
         """Pass forward and backward with a weight of zero."""
         with Scalars():

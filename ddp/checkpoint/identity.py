@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from ddp.core.step_settings import PLAIN
 from ddp.replica.task import Job
 
 Origin = dict[str, str | int | None]
@@ -26,6 +27,8 @@ class RunIdentity:
     max_grad_norm: float | None
     settings: dict[str, Any]
     """Of the policy, and of averaging."""
+    step: dict[str, Any] = field(default_factory=dict)
+    """Settings of a step that are not as by themselves, and the number of steps if it is set."""
 
     @staticmethod
     def of(job: Job) -> RunIdentity:
@@ -33,11 +36,16 @@ class RunIdentity:
         several, rates = job.world_size > 1, (job.lr_scale, job.max_grad_norm)
         policy, backend = (type(job.policy).__name__, job.backend) if several else ("", "")
         settings = _as_read(job.policy, job.averaging.resolved()) if several else {}
-        return RunIdentity(job.world_size, policy, backend, job.seed, job.epochs, job.batch_size, *rates, settings)
+        step = job.step.given | ({} if job.steps is None else {"steps": job.steps})
+        trained = job.seed, job.epochs, job.batch_size, *rates
+        return RunIdentity(job.world_size, policy, backend, *trained, settings, step)
 
     def difference(self, other: RunIdentity) -> str:
         """Return the first thing in which a run of the `other` identity differs, with both values; empty: none."""
-        these, those = ({**vars(run), **run.settings, "settings": None} for run in (self, other))
+        plain = {"steps": None, **vars(PLAIN)}
+        these, those = (
+            {**vars(run), **run.settings, **plain, **run.step, "settings": None, "step": None} for run in (self, other)
+        )
         for name in these:
             if these[name] != those.get(name):
                 return f"of a run with {name}={those.get(name)}, this one has {these[name]}"

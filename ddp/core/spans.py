@@ -7,6 +7,7 @@ ranks' speeds, of processes or of tensors.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from ddp.core.values import replace
@@ -62,6 +63,21 @@ class Batch(NamedTuple):
     @property
     def samples(self) -> int:
         return self.stop - self.start
+
+
+def micro_batches(batch: Batch, ranks: int, most: int, least: int) -> list[Batch]:
+    """Return the parts that a rank trains its slice of a batch in, cut evenly; the batch itself where it has no samples.
+
+    They are as many as make parts of at most `most` samples of the largest slice on `ranks`, so that all ranks have equally
+    many; fewer where one would have less than `least` samples.
+    """
+    if not batch.samples:
+        return [batch]
+    largest = -(-batch.total // ranks)
+    parts = max(min(-(-largest // most), batch.total // ranks // least, batch.samples // least), 1)
+    each, odd = divmod(batch.samples, parts)
+    starts = [batch.start + part * each + min(part, odd) for part in range(parts + 1)]
+    return [Batch(batch.epoch, start, stop, stop - start) for start, stop in pairwise(starts)]
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,16 @@ class EpochOrder:
     """The order of each epoch, by its number. `len`: samples of an epoch."""
 
     def __init__(
-        self, seed: int, size: int, sampler: Sampler | None = None, whole: int = 1, shuffle: bool = True
+        self,
+        seed: int,
+        size: int,
+        sampler: Sampler | None = None,
+        whole: int = 1,
+        shuffle: bool = True,
+        length: int | None = None,
     ) -> None:
-        """Take `size` samples of a data set. `whole`: an epoch is cut at its end to a multiple of this.
+        """Take `size` samples of a data set. `whole`: an epoch is cut at its end to a multiple of this; `length`: it has so
+        many positions, in one order of the samples after the other; None: as many as one order.
 
         Raise ValueError for a sampler that gives nothing, or another order when it is asked again, or if nothing is left."""
         self.seed = seed
@@ -77,11 +84,13 @@ class EpochOrder:
                     "from torch, or from a generator that is made from the epoch"
                 )
             self._given = len(first)
-        self._length = self._given - self._given % whole
-        if not self._length and whole > 1:
+        self._length = self._given - self._given % whole if length is None else length
+        self.passes = max(-(-self._length // self._given), 1) if self._given else 1
+        """Orders of the samples that an epoch has, the last one perhaps in part."""
+        if not self._length and (whole > 1 or length):
             raise ValueError(f"{self._given} samples make no batch of {whole}: nothing is left with drop_last")
-        self._at_once = min(max(AT_ONCE // max(size, 1), 1), MOST) if sampler is None else 1
-        self._kept: dict[int, Tensor] = {} if first is None else {0: first[: self._length]}
+        self._at_once = min(max(AT_ONCE // max(size, self._length, 1), 1), MOST) if sampler is None else 1
+        self._kept: dict[int, Tensor] = {} if first is None or self.passes > 1 else {0: first[: self._length]}
 
     def __len__(self) -> int:
         return self._length
@@ -98,9 +107,21 @@ class EpochOrder:
         return kept[epoch]
 
     def _make(self, epoch: int) -> Tensor:
+        orders = [self._one(epoch * self.passes + number) for number in range(self.passes)]
+        return (orders[0] if self.passes == 1 else torch.cat(orders))[: self._length]
+
+    def _one(self, number: int) -> Tensor:
         if self._sampler is not None:
-            return self._sampled(epoch)[: self._length]
-        return (order(self.seed, epoch, self._size) if self._shuffle else torch.arange(self._size))[: self._length]
+            return self._sampled(number)
+        return order(self.seed, number, self._size) if self._shuffle else torch.arange(self._size)
+
+    def distinct(self, start: int, indices: Tensor) -> Tensor:
+        """Return numbers for the samples at positions from `start` on that tell an epoch's visits of one sample apart: their
+        indices in its first order, others behind."""
+        if self.passes == 1:
+            return indices
+        positions = torch.arange(start, start + len(indices), device=indices.device)
+        return indices + positions // self._given * self._size
 
     def _sampled(self, epoch: int) -> Tensor:
         sampler, inner = self._sampler, _within(self._sampler)

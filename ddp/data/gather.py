@@ -90,7 +90,7 @@ class Gather:
             if len(self._asked) == AT_ONCE:
                 self._tally()
         if self._drawn:
-            return self.source.batch(indices, Draws(self._visits.seed, batch.epoch, indices))
+            return self.source.batch(indices, self._streams(batch, indices))
         return self.source.batch(indices)
 
     def visited(self) -> int:
@@ -133,7 +133,10 @@ class Gather:
 
     def _draws(self, batch: Batch, indices: torch.Tensor | None) -> Draws:
         chosen = self.indices(batch) if indices is None else indices
-        return Draws(self._visits.seed, batch.epoch, chosen.to(self._to, non_blocking=True))
+        return self._streams(batch, chosen.to(self._to, non_blocking=True))
+
+    def _streams(self, batch: Batch, indices: torch.Tensor) -> Draws:
+        return Draws(self._visits.seed, batch.epoch, self._visits.distinct(batch.start, indices))
 
     def _staged(self, batch: Batch, indices: torch.Tensor) -> Staged:
         assert self._stream is not None

@@ -131,8 +131,8 @@ class TrainingLoop:
         self._stepped = now()
         if keeper is not None:
             keeper.add(loss)
-        if due:
-            self.keep_end()
+            if keeper.ends:
+                self.keep_end()
         return loss, busy
 
     def keep(self, batch: Batch, seen: float, work: Sequence[Span]) -> None:
@@ -154,7 +154,7 @@ class TrainingLoop:
 
     def expect(self, batches: Iterable[Batch]) -> None:
         """Read ahead what will be trained next, in place of what was expected before."""
-        self.replica.feed.expect(batches)
+        self.replica.expect(batches)
 
     def close(self) -> None:
         """Stop what runs in the background."""
@@ -212,6 +212,8 @@ class TrainingLoop:
         self._sum_up()
         self.pause()
         began = now()
+        if self.keeper is not None:
+            self.keeper.cut()
         with consensus or nullcontext():
             samples, loss, metric, content = self.replica.evaluate(order.part, order.parts, self._heartbeat)
             sketch = self.replica.sketcher.model()
@@ -230,6 +232,8 @@ class TrainingLoop:
         self._sum_up()
         began, counters = now(), (self._begun, self.total_steps, self.version)
         self.replica.state.gather()
+        if self.keeper is not None:
+            self.keeper.cut()
         with consensus or nullcontext():
             files, error = self._parts.save(order, counters, kept)
         self.meter.add("checkpoint", began)

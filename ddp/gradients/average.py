@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
@@ -58,6 +59,8 @@ class GradientAverage:
         """How often the gradient of each parameter came while nothing was sent."""
         self._weight = 0.0
         self._counting = self._may_send = self._sending = False
+        self._unfinished = False
+        """Other passes of this step follow, in which the same gradients come again."""
         self._counted = (-1, 0)
         """Epoch and size of the global batch of the last step in which all went at the end."""
         self._sketches = sketches or NoSketches()
@@ -66,7 +69,7 @@ class GradientAverage:
         """Clear the gradients; the mean of a slice is weighted when it goes to its bucket."""
         self._gradients.clear()
         self._launches.reset()
-        self._weight = batch.samples / batch.total
+        self._weight, self._unfinished = batch.samples / batch.total, False
         self._sketches.begin()
         due = self._counted != (batch.epoch, batch.total)
         if due:
@@ -77,12 +80,12 @@ class GradientAverage:
 
     def backward(self) -> None:
         """Send buckets from here on: what the user's loss does to gradients is done."""
-        self._sending = self._may_send
+        self._sending = self._may_send and not self._unfinished
 
     def _arrive(self, index: int) -> None:
         """Send the buckets that are complete with this gradient. Raises ValueError if it has gone already."""
         if not self._sending:
-            self._arrivals[index] += self._counting
+            self._arrivals[index] += self._counting and not self._unfinished
         elif index in self._early:
             try:
                 for number in self._launches.arrive(index):
@@ -93,6 +96,11 @@ class GradientAverage:
                     f"the gradient of {self._state.named[index][0]} {error}: call backward once, and checkpoint with "
                     "use_reentrant=False, or take mode=zero1"
                 ) from None
+
+    def one_pass(self, last: bool) -> AbstractContextManager[None]:
+        """Send nothing but in the last pass: gradients add up in their places."""
+        self._unfinished, self._sending = not last, False
+        return nullcontext()
 
     def idle(self, batch: Batch) -> None:
         """Do nothing: gradients of zero weigh nothing."""

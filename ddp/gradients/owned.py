@@ -43,7 +43,11 @@ class OwnedGradients:
         self._collectives, self._most, self._sketches = collectives, max(most, 1), sketches
         self._weight = 0.0
         self.touched: dict[int, None] = {}
-        """Parameters whose gradients came in this step, in the order in which they came."""
+        """Parameters whose gradients came in this pass, in the order in which they came."""
+        self._earlier: set[int] = set()
+        """Those whose gradients came in earlier passes of the step."""
+        self._passes = 0
+        """Passes of the step that have begun, where there are several."""
         self._learned = False
         # Backward passes begin at the end of a model; the first one tells exactly.
         self._assign(list(range(len(parameters))))
@@ -73,7 +77,19 @@ class OwnedGradients:
 
     def begin(self, weight: float) -> None:
         """Begin a step, whose gradients count `weight`."""
-        self._weight = weight
+        self._weight, self._passes = weight, 0
+        self._earlier.clear()
+        self._begin_pass()
+
+    def next_pass(self) -> None:
+        """Begin one of several passes of the step: what comes in it is added to what the passes before have brought."""
+        if self._passes:
+            self.flush()
+            self._earlier |= self.touched.keys()
+            self._begin_pass()
+        self._passes += 1
+
+    def _begin_pass(self) -> None:
         self.touched.clear()
         self._launches.reset()
         self._filling.clear()
@@ -122,12 +138,17 @@ class OwnedGradients:
         for index in self._plan[number]:
             if index in self._own:
                 start, stop, total = self._own[index]
-                total.copy_(values[self._places[index][1] + start : self._places[index][1] + stop])
+                mine = values[self._places[index][1] + start : self._places[index][1] + stop]
+                total.add_(mine) if self._passes > 1 else total.copy_(mine)
 
     def flush(self) -> None:
         """Send what nobody waits for any longer: of parameters that were not used, or of a slice without samples."""
         for bucket in self._launches.rest():
             self._send(bucket)
+
+    def used(self) -> set[int]:
+        """Return the parameters whose gradients came in this step."""
+        return self._earlier | self.touched.keys()
 
     def learn(self) -> None:
         """Take over the order in which gradients arrived on the first rank. All ranks call it, once."""

@@ -51,16 +51,26 @@ class Accumulating(Replica):
         seconds)."""
         began = self._slowdown.begin()
         self.update(counted=False)
-        meter, at = self._meter, now()
+        self.lr = self.rates.apply(self.fraction(seen))
+        at, parts, losses = now(), self.passes.cut(batch, together=False), []
+        for part in parts:
+            loss, at, waited = self._add_gradients(part, at)
+            began += waited
+            losses.append(loss if len(parts) == 1 else loss.detach() * (part.samples / batch.samples))
+        at = self._slowdown.pay(at - began, self._meter)
+        self.busy_s += at - began
+        return losses[0] if len(parts) == 1 else torch.stack(losses).sum(0), at - began
+
+    def _add_gradients(self, batch: Batch, at: float) -> tuple[Tensor, float, float]:
+        """Add the gradients of one pass; return (mean loss, when it was done, seconds of waiting for others' turns)."""
+        meter, waited = self._meter, 0.0
         part = batch.samples / self.own
         earlier = self._put_aside() if part < 1.0 else []
-        self.lr = self.rates.apply(self.fraction(seen))
         base = self._epoch(batch.epoch)
         with self.turns.of(lambda: (base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF, self._device):
             if self.turns.taken:
-                waited = at
-                at = meter.add("wait", at)
-                began += at - waited
+                waited, at = -at, meter.add("wait", at)
+                waited += at
             tensors = self.read(batch)
             at = meter.add("data", at)
             self.untouched.begin()
@@ -73,9 +83,7 @@ class Accumulating(Replica):
         (loss if part == 1.0 else loss * part).backward()  # type: ignore[no-untyped-call]
         self.untouched.end()
         _add_to(earlier)
-        at = self._slowdown.pay(meter.add("backward", at) - began, meter)
-        self.busy_s += at - began
-        return loss, at - began
+        return loss, meter.add("backward", at), waited
 
     def _put_aside(self) -> Sequence[tuple[Tensor, Tensor]]:
         """Take the window's gradients out of reach of the user's loss, which may clear them; return the pairs."""

@@ -77,7 +77,8 @@ class _Engine:
         self._loops = self._in_turn.run([partial(self._loop, shared, rank) for rank in range(job.world_size)])
         self._replicas = [cast(Accumulating, loop.replica) for loop in self._loops]
         states = [replica.state for replica in self._replicas]
-        exchange = self._exchange = Exchange(states, eager=job.policy.every_step)
+        single = job.policy.every_step and job.step.accumulate == 1  # else gradients are put aside in between
+        exchange = self._exchange = Exchange(states, eager=single)
         self._turns = SerializedRng([loop.device for loop in self._loops])
         for replica, gradients in zip(self._replicas, exchange.gradients, strict=True):
             replica.gradients, replica.turns = gradients, self._turns

@@ -2,7 +2,8 @@
 
 A run is cut into equal stretches of samples, and of each the step is drawn that trains a sample drawn from it; so every
 engine has as many, whatever ranks its steps fall to. Two more lie in the first and in the last window. Where ranks step on
-their own, each has two of its own beside, so that none is left out. Pure.
+their own, each has two of its own beside, so that none is left out. Besides, each rank keeps the states before and after a
+row of steps that follow each other: what happens at every tenth step is seldom in one that is drawn alone. Pure.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ STRETCHES = 8
 """Steps that are drawn of a run at least, but for the first and the last."""
 EARLY = 4
 """A rank's first own step is among so many."""
+ROW, MOST_ROW = 64, 64
+"""A row has one step of so many, and so many at most."""
+DRAWS = 1 << 20
+"""Places that a row may begin at."""
 ROUNDS = 4
 """Averages, about as many for each doubling of their number, before and after which optimizer states are compared."""
 
@@ -34,6 +39,8 @@ class StepDraws:
     steps: frozenset[int]
     """Numbers of the rank's own steps."""
     key: str
+    row: tuple[float, int] = (0.0, 0)
+    """Where the row begins at the earliest, as a share of the run; how many steps it has, 0: there is none."""
 
     @staticmethod
     def of(key: str, rank: int, total: int, window: int, alone: bool, stretches: int = STRETCHES) -> StepDraws:
@@ -45,7 +52,10 @@ class StepDraws:
         samples |= {drawn(key, few, "first"), total - 1 - drawn(key, few, "last")}
         own = -(-total // window)
         steps = {drawn(key, EARLY, "early", rank), drawn(key, max(own * 3 // 4, 1), "own", rank)} if alone else set()
-        return StepDraws(tuple(sorted(samples)), frozenset(steps), key)
+        length = min(own // ROW, MOST_ROW)
+        place = drawn(key, DRAWS, "row", *([rank] if alone else [])) / DRAWS
+        row = (1.0 - 2.0 * length / own) * place, length if length > 1 else 0
+        return StepDraws(tuple(sorted(samples)), frozenset(steps), key, row)
 
     def has(self, first: int, last: int, step: int) -> bool:
         """Return whether a step is kept that trains the samples [first, last) and is the rank's own number `step`."""

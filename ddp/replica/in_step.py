@@ -1,11 +1,12 @@
 """Own the seam between a replica's step and what ranks do together in it. Knows nothing of how gradients travel.
 
-A step is: `begin`, forward through `module`, backward of the loss times what `begin` gave, `exchange`, `clip`, the
-optimizer, `end`. Each rank has its slice of the global batch.
+A step is: `begin`, forward through `module`, backward of the loss times what `begin` gave (or several such passes),
+`exchange`, `clip`, the optimizer, `end`. Each rank has its slice of the global batch.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -23,6 +24,11 @@ class InStep(Protocol):
 
     def begin(self, batch: Batch) -> float:
         """Clear the gradients before the forward pass of a slice; returns the factor on the loss before backward."""
+        ...
+
+    def one_pass(self, last: bool) -> AbstractContextManager[None]:
+        """Surround one of several forward and backward passes of a step, whose gradients add up; all ranks have equally
+        many. A step of one pass does without."""
         ...
 
     def idle(self, batch: Batch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ PAIRED, LONG, CHEAP = 24, 400, 16 << 20
 few bytes must they take."""
 MOST, FEWEST = 1 << 30, 2
 """Bytes that they may take at all; but for so many, and those of the first and the last window."""
+ROWS = 4
+"""Parts of a row at most: averages and epochs cut it."""
 TIMES = 5
 """Bytes that a kept step takes, in those of parameters and buffers: momenta, and most of it twice."""
 SPARE = 4
@@ -46,6 +49,27 @@ def rank_draws(job: Job, rank: int, samples: int, alone: bool, size: int) -> Ste
     return StepDraws.of(job.audit, rank, total, window, alone and stretches == STRETCHES, stretches)
 
 
+@dataclass
+class _Open:
+    """What is kept of one step, or of a row of them, as far as it has come."""
+
+    file: PieceFile
+    about: dict[str, Any]
+    left: int
+    """Steps to come behind the first one."""
+    losses: list[Tensor | None] = field(default_factory=list)
+
+    @property
+    def torn(self) -> bool:
+        """Whether a step broke off: its loss never came."""
+        return len(self.losses) <= len(self.about["then"])
+
+    def follow(self, batch: Batch, seen: float) -> None:
+        """Add a step of one batch."""
+        self.about["then"].append((seen, ((batch.start, batch.stop),), batch.total))
+        self.left -= 1
+
+
 class StepKeeper:
     """Keeps steps of one rank in the run's scratch folder, as `kept-<rank>-<number>.state`."""
 
@@ -56,14 +80,17 @@ class StepKeeper:
         self._whole = replica.state.bytes <= LARGE
         own = job.epochs * replica.samples // (job.batch_size * job.world_size)
         self._pairs = self._size * PAIRED <= (BUDGET if own >= LONG else CHEAP)
-        """Whether the step behind a drawn one is kept, too."""
+        """Whether the step behind a drawn one is kept, too, and a row."""
         self._begun = 0
         self.windowed: bool = getattr(replica, "windowed", False)
         """Whether a step is of several batches, and others say where it begins and ends."""
         self._next = False
-        self._losses: list[Tensor | None] = []
-        self._file: PieceFile | None = None
-        self._about: dict[str, Any] = {}
+        self._due = self._row_due = False
+        self._one: _Open | None = None
+        self._row: _Open | None = None
+        self._row_left: int | None = None
+        """Steps that are still to be in a row; None: no row has begun."""
+        self._rows = 0
         self._files: list[Path] = []
         self._over: list[dict[str, Any]] = []
         """Digests of the optimizer's state before and after averages."""
@@ -75,7 +102,7 @@ class StepKeeper:
         return self.windowed or self._replica.in_step is not None
 
     def due(self, batch: Batch, seen: float, step: int) -> bool:
-        """Return whether this step, the rank's own number `step`, is to be kept."""
+        """Return whether something is to be kept from this step on, the rank's own number `step`."""
         if getattr(self._replica.in_step, "apart", False):
             return False
         together = self._together
@@ -87,38 +114,83 @@ class StepKeeper:
         # All ranks draw the same where a step is theirs together: by what all of them have seen.
         first = int(seen) if together else batch.epoch * self._replica.samples + batch.start
         drawn = self._draws.has(first, first + (batch.total if together else batch.samples), step)
-        due, self._next = drawn or self._next, drawn and self._pairs
-        return due
+        self._due, self._next = drawn or self._next, drawn and self._pairs
+        self._row_due = self._pairs and not self.windowed and self._begins_row(self._draws, batch, seen)
+        return self._due or self._row_due
+
+    def _begins_row(self, draws: StepDraws, batch: Batch, seen: float) -> bool:
+        """Return whether a row begins with this step; add the step to the row that there is."""
+        if self._row is not None and self._row.torn:
+            self._row = None
+        if self._row is not None and self._row.about["epoch"] != batch.epoch:
+            self.cut()
+        if self._row is not None:
+            self._row.follow(batch, seen)
+            return False
+        if self._row_left is None and draws.row[1] and self._replica.fraction(seen) >= draws.row[0]:
+            self._row_left = draws.row[1]
+        self._rows += bool(self._row_left)
+        return bool(self._row_left) and self._rows <= ROWS
 
     def begin(self, batch: Batch, work: Sequence[Span], seen: float, step: int, averages: int) -> None:
         """Keep the state before a step on `batch`, of which positions `work` are this rank's."""
+        self._one = None
+        about: dict[str, Any] = {
+            "rank": self._rank,
+            "step": step,
+            "averages": averages,
+            "epoch": batch.epoch,
+            "seen": seen,
+        }
+        about |= {"work": work, "total": batch.total, "together": self._together}
+        if self._due or self.windowed:
+            self._one = self._opened(about, 0)
+        if self._row_due:
+            self._row = self._opened(about, (self._row_left or 1) - 1)
+
+    def _opened(self, about: dict[str, Any], left: int) -> _Open | None:
         path = self._job.scratch / f"kept-{self._rank}-{self._begun}.state"
         room = os.statvfs(path.parent)
         if room.f_bavail * room.f_frsize < SPARE * self._size:
-            return  # the run goes on, and fewer steps are done again
-        self._losses, self._begun = [], self._begun + 1
-        self._about = {"rank": self._rank, "step": step, "averages": averages, "epoch": batch.epoch, "seen": seen}
-        self._about |= {"work": work, "total": batch.total, "together": self._together}
+            return None  # the run goes on, and fewer steps are done again
+        self._begun += 1
         with suppress(OSError), PieceFile(path, self._rank) as file:
-            self._about["before"] = file.lay(self._pieces())
-            self._file = file
+            return _Open(file, about | {"before": file.lay(self._pieces()), "then": []}, left)
+        return None
 
     def add(self, loss: Tensor | None) -> None:
         """Note the loss on a batch of the step."""
-        if self._file is not None:
-            self._losses.append(loss)
+        for each in (self._one, self._row):
+            if each is not None:
+                each.losses.append(loss)
+
+    @property
+    def ends(self) -> bool:
+        """Whether something is complete with the batch that was trained."""
+        return not self.windowed and (self._one is not None or (self._row is not None and not self._row.left))
 
     def end(self) -> None:
         """Keep the state after it, and the losses."""
-        file, self._file = self._file, None
-        if file is None:
-            return
+        one, self._one = self._one, None
+        if one is not None:
+            self._close(one)
+        if self._row is not None and not self._row.left:
+            self.cut()
+
+    def cut(self) -> None:
+        """End a row: what is done next is no step. What is left of it begins behind that."""
+        row, self._row = self._row, None
+        if row is not None and not row.torn:
+            self._row_left = row.left
+            self._close(row)
+
+    def _close(self, kept: _Open) -> None:
         groups = self._replica.optimizer.param_groups
-        self._about["losses"] = [None if loss is None else finite(float(loss.detach())) for loss in self._losses]
-        self._about["rates"] = [float(group["lr"]) for group in groups]
-        with suppress(OSError), file:
-            self._about["after"] = file.lay(self._pieces(), self._whole)
-            self._files.append(file.close(self._about))
+        kept.about["losses"] = [None if loss is None else finite(float(loss.detach())) for loss in kept.losses]
+        kept.about["rates"] = [float(group["lr"]) for group in groups]
+        with suppress(OSError), kept.file:
+            kept.about["after"] = kept.file.lay(self._pieces(), self._whole)
+            self._files.append(kept.file.close(kept.about))
 
     def _pieces(self) -> Iterator[StatePiece]:
         replica = self._replica
@@ -137,6 +209,7 @@ class StepKeeper:
 
     def average(self, round: int) -> None:
         """Note the optimizer's state before a replica takes in the average of a round, if it is drawn."""
+        self.cut()
         settings = self._job.averaging
         untouched = not (settings.optimizer_state or settings.resets)
         if untouched and self._draws is not None and self._draws.round(round) and not self._together:
@@ -154,6 +227,7 @@ class StepKeeper:
 
     def finish(self) -> Files:
         """Keep the final model, on the first rank; return what is kept: names, sizes and digests."""
+        self.cut()
         about: dict[str, Any] = {"rank": self._rank, "averages": self._over}
         with suppress(OSError), PieceFile(self._job.scratch / f"kept-{self._rank}-end.state", self._rank) as file:
             about["final"] = file.lay(of_model(self._replica.model, shared=True))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+
+from ddp.replica.flat import FlatState
 
 
 class Several:
@@ -151,3 +154,39 @@ def members(optimizer: Any) -> tuple[torch.optim.Optimizer, ...]:
 
 def _count(part: torch.optim.Optimizer) -> int:
     return sum(len(group["params"]) for group in part.param_groups)
+
+
+def usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
+    """Return what the optimizer's factory has made. Raises ValueError unless it can train the model of this state."""
+    if not isinstance(getattr(made, "param_groups", None), list):
+        raise ValueError(f"the optimizer's factory must return an optimizer of PyTorch, not {made!r:.60}")
+    for part in members(made):
+        _refuse_closure(part)
+    if any("initial_lr" in group for group in made.param_groups):
+        raise ValueError(
+            "a scheduler of PyTorch holds the optimizer, and rates are a function of the samples that all ranks have seen: "
+            "leave it out, and give schedule=lambda seen: factor, of the fraction seen from 0 to 1"
+        )
+    own = {id(parameter) for _, parameter in state.named}
+    known = [id(parameter) in own for group in made.param_groups for parameter in group["params"]]
+    if own and not any(known):
+        raise ValueError(
+            "the optimizer has none of the model's parameters, so nothing would be trained: make it of those that its "
+            "factory is given"
+        )
+    if not all(known):
+        raise ValueError(
+            f"the optimizer has {known.count(False)} of {len(known)} parameters from elsewhere, which each rank would train "
+            "for itself and the result would lack: make them parameters of the model"
+        )
+    optimizer: torch.optim.Optimizer = made
+    return optimizer
+
+
+def _refuse_closure(made: torch.optim.Optimizer) -> None:
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ValueError(
+            f"{type(made).__name__} asks for the loss several times in a step, and here a step is one forward and one "
+            "backward pass: take an optimizer whose step needs no closure, such as SGD or Adam"
+        )

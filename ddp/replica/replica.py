@@ -5,9 +5,9 @@ inside a step is an `InStep`."""
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any
 
@@ -27,13 +27,14 @@ from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
 from ddp.replica.flat import FlatState
 from ddp.replica.in_step import InStep, moved
-from ddp.replica.optimizers import as_one, members, settings_of
+from ddp.replica.optimizers import as_one, settings_of, usable
 from ddp.replica.parameter_guard import Untouched
+from ddp.replica.passes import StepPasses, backward
 from ddp.replica.rates import Rates
 from ddp.replica.scalars import Scalars
 from ddp.replica.sketcher import Sketcher
 from ddp.replica.step_sketches import StepSketches
-from ddp.replica.task import Job, Tensors, whole_batches
+from ddp.replica.task import Job, Task, Tensors, epoch_samples, whole_batches
 
 PATIENCE = 0.8
 """Of the deadline after which a silent rank is lost: how long a batch is waited for, so that the rank can still say why."""
@@ -55,7 +56,7 @@ class Replica:
         self.model = _module(self.task.model()).to(device)
         self.state = FlatState(self.model)
         # A list: a factory may go through it more than once.
-        self.optimizer = _usable(as_one(self.task.optimizer(list(self.model.parameters()))), self.state)
+        self.optimizer = usable(as_one(self.task.optimizer(list(self.model.parameters()))), self.state)
         self.sketcher = Sketcher(self.model, self.state, self.optimizer, job.seed)
         owned = {id(p) for p in moved(self.state, self.optimizer)}
         self._unmoved = [p for _, p in self.state.named if id(p) not in owned]
@@ -67,8 +68,7 @@ class Replica:
         self.scalars = Scalars()
         self._device = device
         self._source, evaluated = self.task.train_data(), self.task.eval_data()
-        visits = EpochOrder(job.seed, len(self._source), self.task.sampler, whole_batches(self.task.drop_last, job))
-        visits(0)  # made now, when nobody waits for it
+        visits = _order(self.task, job, len(self._source))
         patience = PATIENCE * job.deadline_s
         self.feed, note = feed(self._source, visits, device, job.loading, self.task.augment, patience)
         in_turn = EpochOrder(0, len(evaluated), shuffle=False)
@@ -80,6 +80,7 @@ class Replica:
         """What is trained and evaluated on."""
         self.note = "; ".join(dict.fromkeys(filter(None, (note, other))))
         """What a reader of the results must know: how the data is read, what a checkpoint lacks."""
+        self.passes = StepPasses(job, self.model, self.state.parameters)
         # The general call visits every kind of device, which costs a small model's step.
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
         self.in_step: InStep | None = None
@@ -135,27 +136,21 @@ class Replica:
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; return (mean loss, a device scalar, None for an empty batch; busy seconds)."""
         meter, team, began = self._meter, self.in_step, self._slowdown.begin()
-        tensors: Tensors = self.read(batch) if batch.samples else ()
+        parts = self.passes.cut(batch, team is not None)
+        tensors: Tensors = self.read(parts[0]) if batch.samples else ()
         at = meter.add("data", began)
         self.lr = self.rates.apply(self.fraction(seen))
-        self._seed((self._epoch(batch.epoch) + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
+        self._draw(batch)
         factor = 1.0
         if team is None:
             self._clear()
         else:
             factor = team.begin(batch)
         loss: Tensor | None = None
-        if batch.samples:
-            self.untouched.begin()
-            with self.scalars:
-                loss = self.task.loss(self.model if team is None else team.module, tensors)
-            self.rates.check()
-            at = meter.add("forward", at)
-            if team is not None:
-                team.backward()
-            _backward(loss if factor == 1.0 else loss * factor)
-            self.untouched.end()
-            at = meter.add("backward", at)
+        if len(parts) > 1:
+            loss, at = self._accumulate(parts, tensors, factor, at)
+        elif batch.samples:
+            loss, at = self._pass(tensors, factor, at)
         elif team is not None:
             team.idle(batch)
         busy = 0.0
@@ -173,6 +168,48 @@ class Replica:
         if team is not None:
             team.end()
         return loss, busy
+
+    def _draw(self, batch: Batch) -> None:
+        """Seed what the pass on a batch draws."""
+        self._seed((self._epoch(batch.epoch) + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
+
+    def _pass(self, tensors: Tensors, factor: float, at: float, several: bool = False) -> tuple[Tensor, float]:
+        """Add the gradients of a loss times `factor`; return the loss, and when it was done. `several`: other passes of the
+        step have gradients, too."""
+        team = self.in_step
+        marks = self.passes.marks() if several else None
+        self.untouched.begin()
+        with self.scalars:
+            loss = self.task.loss(self.model if team is None else team.module, tensors)
+        if marks is not None:
+            self.passes.check(marks)
+        self.rates.check()
+        at = self._meter.add("forward", at)
+        if team is not None:
+            team.backward()
+        backward(loss if factor == 1.0 else loss * factor)
+        self.untouched.end()
+        return loss, self._meter.add("backward", at)
+
+    def _accumulate(self, parts: Sequence[Batch], tensors: Tensors, factor: float, at: float) -> tuple[Tensor, float]:
+        """Add the gradients of micro-batches, each as its part of the mean over the slice. Return the mean loss, and when it
+        was done. `tensors`: of the first one."""
+        team, samples = self.in_step, sum(part.samples for part in parts)
+        losses: list[Tensor] = []
+        for part in parts:
+            if losses:
+                tensors = self.read(part)
+                at = self._meter.add("data", at)
+                self._draw(part)
+            share = part.samples / samples
+            with nullcontext() if team is None else team.one_pass(part is parts[-1]):
+                loss, at = self._pass(tensors, factor * share, at, several=True)
+            losses.append(loss.detach() * share)
+        return torch.stack(losses).sum(0), at
+
+    def expect(self, batches: Iterable[Batch]) -> None:
+        """Read ahead what will be trained next, in place of what was expected before."""
+        self.feed.expect(self.passes.cut_all(batches, self.in_step is not None))
 
     def _clear(self) -> None:
         """Begin a step of the rank's own: there are no gradients."""
@@ -234,53 +271,12 @@ def _module(made: Any) -> nn.Module:
     return made
 
 
-def _backward(loss: Tensor) -> None:
-    """Raise ValueError for a loss whose gradient was taken already."""
-    try:
-        loss.backward()  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
-        if "backward through the graph a second time" in str(error):
-            raise ValueError(
-                "the step called backward() on what its loss is made of: return the loss, and leave backward, the "
-                "optimizer's step and zero_grad to the engine"
-            ) from error
-        raise
-
-
-def _usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
-    """Return what the optimizer's factory has made. Raises ValueError unless it can train the model of this state."""
-    if not isinstance(getattr(made, "param_groups", None), list):
-        raise ValueError(f"the optimizer's factory must return an optimizer of PyTorch, not {made!r:.60}")
-    for part in members(made):
-        _refuse_closure(part)
-    if any("initial_lr" in group for group in made.param_groups):
-        raise ValueError(
-            "a scheduler of PyTorch holds the optimizer, and rates are a function of the samples that all ranks have seen: "
-            "leave it out, and give schedule=lambda seen: factor, of the fraction seen from 0 to 1"
-        )
-    own = {id(parameter) for _, parameter in state.named}
-    known = [id(parameter) in own for group in made.param_groups for parameter in group["params"]]
-    if own and not any(known):
-        raise ValueError(
-            "the optimizer has none of the model's parameters, so nothing would be trained: make it of those that its "
-            "factory is given"
-        )
-    if not all(known):
-        raise ValueError(
-            f"the optimizer has {known.count(False)} of {len(known)} parameters from elsewhere, which each rank would train "
-            "for itself and the result would lack: make them parameters of the model"
-        )
-    optimizer: torch.optim.Optimizer = made
-    return optimizer
-
-
-def _refuse_closure(made: torch.optim.Optimizer) -> None:
-    closure = inspect.signature(made.step).parameters.get("closure")
-    if closure is not None and closure.default is closure.empty:
-        raise ValueError(
-            f"{type(made).__name__} asks for the loss several times in a step, and here a step is one forward and one "
-            "backward pass: take an optimizer whose step needs no closure, such as SGD or Adam"
-        )
+def _order(task: Task, job: Job, size: int) -> EpochOrder:
+    """Return the order in which so many samples are trained, that of the first epoch being made."""
+    cut = whole_batches(task.drop_last, job)
+    visits = EpochOrder(job.seed, size, task.sampler, cut, length=epoch_samples(job))
+    visits(0)  # made now, when nobody waits for it
+    return visits
 
 
 def _content(batch: Any) -> float:

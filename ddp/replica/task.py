@@ -17,6 +17,7 @@ from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.faults import Fault
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import Policy
+from ddp.core.step_settings import StepSettings
 
 if TYPE_CHECKING:
     import torch
@@ -86,8 +87,9 @@ class Job:
     """A function importable by name (or a `functools.partial` of one) that makes the task inside a rank. Not one of
     `__main__`, which ranks do not import."""
     epochs: int
+    """Passes over the training data; with `steps`, equal parts of the run."""
     batch_size: int
-    """Samples of one step of one rank."""
+    """Samples of one step of one rank, of all its micro-batches."""
     seed: int
     world_size: int
     policy: Policy
@@ -97,6 +99,10 @@ class Job:
     """Folder for this run's private files: slices of the ranks, snapshots. Made empty and removed by the caller."""
     loading: Loading = field(default_factory=Loading)
     """How a rank gets at its data."""
+    steps: int | None = None
+    """Steps of the run, each of all ranks' batches, in place of passes over the data; a multiple of `epochs`."""
+    step: StepSettings = field(default_factory=StepSettings)
+    """How a rank does a step."""
     averaging: Averaging = field(default_factory=Averaging)
     """What an average is made of, and what becomes of it."""
     transport: str = "auto"
@@ -185,3 +191,8 @@ class RankProvider(Protocol):
 def whole_batches(drop_last: bool, job: Job) -> int:
     """Return what the samples of an epoch must be a multiple of."""
     return job.batch_size * job.world_size if drop_last else 1
+
+
+def epoch_samples(job: Job) -> int | None:
+    """Return the samples of an epoch of a run of so many steps; None: those of the training data."""
+    return None if job.steps is None else job.steps // job.epochs * job.batch_size * job.world_size

@@ -115,6 +115,10 @@ class ShardedStep:
     def backward(self) -> None:
         """Do nothing: what goes during the backward pass goes as it comes."""
 
+    def one_pass(self, last: bool) -> AbstractContextManager[None]:
+        """Let gradients add up where autograd puts them."""
+        return nullcontext()
+
     def idle(self, batch: Batch) -> None:
         """Do nothing: gradients of zero weigh nothing."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import nn
 
@@ -57,13 +59,18 @@ class Zero2(ShardedStep):
         self.gradients.begin(batch.samples / batch.total)
         return 1.0
 
+    def one_pass(self, last: bool) -> AbstractContextManager[None]:
+        """Send the gradients of the pass before to their owners, who add them up: nobody else keeps them."""
+        self.gradients.next_pass()
+        return nullcontext()
+
     def exchange(self, batch: Batch) -> None:
         """Send what the backward pass has not; buffers, and which parameters were used, to all."""
         site, gradients = self.site, self.gradients
         gradients.flush()
         began = now()
         site.sketches.exchange()
-        touched = {self._parameters[index] for index in gradients.touched}
+        touched = {self._parameters[index] for index in gradients.used()}
         self.together.pack(batch.samples / batch.total, used=[float(p in touched) for p in site.state.parameters])
         site.meter.add("copy", began)
         site.collectives.all_reduce(self.together.flats)

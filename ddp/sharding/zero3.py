@@ -9,7 +9,7 @@ and gradients.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -81,27 +81,41 @@ class Zero3(Zero2):
         factor = super().begin(batch)
         if not self._parted:
             self._part()
-        self._active, self._backward = True, False
         self._all = batch.idles
-        self._missing = {unit: len(unit.trained) for unit in self._units}
-        self._traces = {False: [], True: []}
+        self._begin_pass()
         for unit in self._units if self._all else ():
             self._gather(unit)
         self._packing.enter_context(saved_tensors_hooks(self._pack, self._unpack))
         return factor
 
+    def _begin_pass(self) -> None:
+        self._active, self._backward = True, False
+        self._missing = {unit: len(unit.trained) for unit in self._units}
+        self._traces = {False: [], True: []}
+
+    def one_pass(self, last: bool) -> AbstractContextManager[None]:
+        """Let go of all layers after the pass before, and begin as with the first one."""
+        self._stop()
+        self._learn()
+        self._begin_pass()
+        return super().one_pass(last)
+
     def exchange(self, batch: Batch) -> None:
         """Exchange as in `zero2`; no layer is needed any more."""
         self._packing.close()
         self._stop()
-        for backward, trace in self._traces.items():
-            self._next |= {(backward, unit): other for unit, other in pairwise(trace)}
+        self._learn()
         super().exchange(batch)
 
     def _stop(self) -> None:
         self._active = self._backward = self._all = False
         for unit in list(self._recent):
             self._free(unit)
+
+    def _learn(self) -> None:
+        """Note what followed what in the pass that is over."""
+        for backward, trace in self._traces.items():
+            self._next |= {(backward, unit): other for unit, other in pairwise(trace)}
 
     def _hand_out(self) -> None:
         self.site.collectives.fence()

@@ -20,7 +20,7 @@ from ddp.core.policies import DEFAULT, POLICIES
 from ddp.data.dataset import collated
 from ddp.data.epoch_order import EpochOrder
 from ddp.engine.modes import PAIRING, Mode, backend_of, engine_of, mode_of, modes
-from ddp.replica.task import Job, whole_batches
+from ddp.replica.task import Job, epoch_samples, whole_batches
 from ddp.trainer.mistakes import CALLS, check_function, refuse_keywords
 from ddp.trainer.state import CheckpointInfo
 from ddp.trainer.task import Parts, make_task
@@ -115,7 +115,8 @@ def check_data(job: Job, parts: Parts) -> None:
     last = checkpoint.resume(job)
     task = make_task(parts)
     source, evaluated = task.train_data(), task.eval_data()
-    visits = EpochOrder(job.seed, len(source), task.sampler, whole_batches(task.drop_last, job))
+    cut = whole_batches(task.drop_last, job)
+    visits = EpochOrder(job.seed, len(source), task.sampler, cut, length=epoch_samples(job))
     data = SameData((source, visits, task.augment), (evaluated, EpochOrder(0, len(evaluated), shuffle=False), None))
     if last is not None and data.lasting and last.books.epoch_samples == len(visits):
         data.check(load_part(last.path / checkpoint.MODEL, last.origin(None)).get("data"))

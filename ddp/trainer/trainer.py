@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ddp import settings as checks
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT
+from ddp.core.step_settings import StepSettings
 from ddp.core.world import World
 from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source
@@ -25,7 +26,7 @@ from ddp.process import forkserver
 from ddp.registry import member
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.rates import a_schedule
-from ddp.replica.task import Job, whole_batches
+from ddp.replica.task import Job, epoch_samples, whole_batches
 from ddp.trainer import arguments
 from ddp.trainer.handle import RunHandle
 from ddp.trainer.recording import RecordOrder, check_recording, make_recorder
@@ -44,8 +45,10 @@ class Trainer:
         train_step: (model, batch) -> mean loss over the batch, a scalar tensor. May call `ddp.record_scalar`.
         dataset: a tensor or a tuple of tensors of equal length, a TensorDataset, any map-style Dataset (batches are put
             together by `default_collate`), or a `ddp.replica.task.Source`. Batches arrive on the rank's device.
-        batch_size: samples of one step of one rank.
+        batch_size: samples of one step of one rank; with `accumulate`, of each micro-batch.
         epochs: passes over the data, all ranks together.
+        steps: steps of the run, each of all ranks' batches, in place of passes over the data: then `epochs` are equal parts
+            of the run.
         policy: when replicas are brought together: a key of `ddp.core.policies.POLICIES`; None: `cadence`.
         backend: how: `nccl` (a collective; gloo where ranks do not have a GPU each), `cpu` (snapshots); None: `nccl`.
         world_size: number of ranks; None: one for each CUDA device. One rank trains in this process.
@@ -57,6 +60,7 @@ class Trainer:
         schedule: fraction of all training samples seen by all ranks, in [0, 1] -> factor on the learning rates.
         lr_scale_ratio: learning rates are multiplied by 1 + lr_scale_ratio * (world_size - 1).
         max_grad_norm: most that the L2 norm of a step's gradients may be; None: no limit.
+        accumulate: micro-batches of a rank's step, whose gradients add up.
         augment: (batch, `ddp.Draws`) -> batch, for training alone: the same for a sample whatever the rank, the batch and
             the mode, as its random numbers come from (seed, epoch, sample). `ddp.crop_and_flip(4)` is one.
         sampler: the samples of an epoch in their order, in place of a permutation of all: a function of the epoch, or a
@@ -105,6 +109,7 @@ class Trainer:
         *,
         batch_size: int,
         epochs: int,
+        steps: int | None = None,
         policy: str | None = None,
         backend: str | None = None,
         world_size: int | None = None,
@@ -115,6 +120,7 @@ class Trainer:
         schedule: Callable[[float], float] | None = None,
         lr_scale_ratio: float = 1.0,
         max_grad_norm: float | None = None,
+        accumulate: int = 1,
         augment: Augment | None = None,
         sampler: Sampler | None = None,
         drop_last: bool = False,
@@ -150,6 +156,7 @@ class Trainer:
         way = self._mode = arguments.mode_for(mode, policy, backend)
         size = arguments.world_size_of(world_size, gpus, device, way)
         remedy = "0 leaves the learning rate as it is"
+        step = StepSettings(accumulate)
         ratio = checks.number("lr_scale_ratio", lr_scale_ratio, 0.0, checks.HIGHEST_RATE, remedy=remedy)
         self._parts = Parts(
             model_factory=model_factory,
@@ -171,7 +178,9 @@ class Trainer:
         self._job = Job(
             task=partial(make_task, self._parts),
             epochs=checks.whole("epochs", epochs, 1, checks.MOST_EPOCHS),
-            batch_size=checks.whole("batch_size", batch_size, 1, checks.MOST_SAMPLES),
+            batch_size=checks.whole("batch_size", batch_size, 1, checks.MOST_SAMPLES) * step.accumulate,
+            step=step,
+            steps=checks.run_steps("steps", steps, epochs),
             seed=checks.whole("seed", seed, 0, 2**31 - 1),
             world_size=size,
             policy=checks.make_policy(way.policy or DEFAULT, {**way.settings, **settings}),
@@ -203,8 +212,9 @@ class Trainer:
         arguments.check_mode(way, self._job)
         # What a sampler or drop_last leaves is refused here, not in the ranks.
         refuse_part(sampler)
-        visits = EpochOrder(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
-        checks.check_reach(self._job.faults, len(visits), epochs, batch_size, size, alike=way.alike)
+        cut, length = whole_batches(self._parts.drop_last, self._job), epoch_samples(self._job)
+        visits = EpochOrder(seed, len(self._parts.dataset), sampler, cut, length=length)
+        checks.check_reach(self._job.faults, len(visits), epochs, self._job.batch_size, size, alike=way.alike)
         if (earlier := arguments.folder_of("resume", resume)) is not None:
             self._job = replace(self._job, resume=arguments.latest_checkpoint(earlier))
             arguments.check_data(self._job, self._parts)

@@ -15,7 +15,7 @@ from bench.results.audit_file import AuditReport
 from ddp.backends import is_torch_native
 from ddp.core.events import Evaluated, Finished, Ready
 from ddp.core.policies import POLICIES
-from ddp.replica.task import Job, Task
+from ddp.replica.task import Job, Task, epoch_samples
 
 Order = Callable[..., AuditOrder]
 
@@ -57,6 +57,9 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         eval_loss=sum(event.loss_sum for event in last) / size,
         params_sha256=ends[0].digest,
         evaluations=tuple(evaluations(records)),
+        step=job.step,
+        batch_size=job.batch_size,
+        length=epoch_samples(job),
     )
     return replace(order, **changes)
 

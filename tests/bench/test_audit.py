@@ -23,6 +23,7 @@ from bench.results.audit_file import AUDIT, AuditItem, AuditReport, write_report
 from bench.results.runfolder import find_runs
 from ddp.backends import snapshot
 from ddp.core.policies import POLICIES
+from ddp.core.step_settings import StepSettings
 from ddp.data import epoch_order
 from ddp.data.augment import crop_and_flip
 from ddp.data.gather import Gather
@@ -150,7 +151,7 @@ def clipped(clip: Any, self: Any, team: Any) -> None:
 
 
 def scaled(backward: Any) -> Break:
-    return lambda patch: patch.setattr(replicas, "_backward", lambda loss: backward(loss * 1.01))
+    return lambda patch: patch.setattr(replicas, "backward", lambda loss: backward(loss * 1.01))
 
 
 def in_test_mode(step: Any, self: Any, *batch: Any) -> Any:
@@ -216,7 +217,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "optimizer state lost in steps": (wrapped(Replica, "__init__", forgetful), "change of parameter"),
     "optimizer state lost between steps": (wrapped(TrainingLoop, "_step", forgets_between), "chain, "),
     "clipping": (wrapped(Replica, "_clip", clipped), "change of parameter"),
-    "a scaled loss": (scaled(replicas._backward), "exp_avg"),
+    "a scaled loss": (scaled(replicas.backward), "exp_avg"),
     "test mode": (wrapped(Replica, "step", in_test_mode), "buffer"),
     "a schedule that never arrives": (wrapped(replicas.Rates, "apply", stuck), "learning rate after"),
     "a result that is better": (wrapped(Replica, "evaluate", best), "metric: "),
@@ -309,6 +310,29 @@ def test_steps_of_several_ranks_are_done_again(tmp_path: Path, mode: str) -> Non
     assert report.count("equal", "evaluation") == 2
     assert report.count("skipped") == 0
     assert report.count("equal", "average") or not mode.endswith(("_cadence", "_async")) or mode.startswith("graph")
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", POLICY_OF)
+def test_steps_of_micro_batches_are_done_again(tmp_path: Path, mode: str) -> None:
+    """Each with a batch norm of its own, which a step on the whole batch would not equal."""
+    job, records = train_together(tmp_path, mode, ADAM, batch_size=12, step=StepSettings(accumulate=3))
+    report = audited(job, records, one_process=mode.startswith("graph"))
+    assert different(report) == []
+    assert report.count("skipped") == 0
+    assert report.count("equal", "report") >= report.count("equal", "step") >= 4
+    assert different(audited(job, records, step=StepSettings()))
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("steps", [6, 20])
+def test_steps_of_a_run_of_steps_are_done_again(tmp_path: Path, steps: int) -> None:
+    """Of epochs that are shorter than the data, and longer; augmented."""
+    job, records = train_together(tmp_path, "nccl_sync", shifted, steps=steps, epochs=2)
+    report = audited(job, records, augment=True)
+    assert different(report) == []
+    assert report.count("equal", "step") >= 4
+    assert different(audited(job, records, augment=True, length=steps * 12 + 120))
 
 
 def unweighted(begin: Any, self: Any, batch: Any) -> float:

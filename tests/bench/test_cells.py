@@ -132,7 +132,7 @@ def test_an_interval_is_welchs_whichever_side_scatters_more(spread: str) -> None
 
 def judged(root: Path, base: Path, own: list[Path]) -> tuple[Exit, str]:
     out = io.StringIO()
-    code = summary.judge(Console(file=out, width=1000), root, base, own)
+    code = summary.judge(summary.Summary(Console(file=out, width=1000)), root, base, own)
     return code, out.getvalue()
 
 

@@ -40,7 +40,7 @@ def test_a_run_leaves_a_whole_folder(bench, capsys):
     assert run.config["config_hash"] == run.metrics.config_hash
     assert run.config["train"]["epochs"] == 2
     said = capsys.readouterr()
-    for word in ("accuracy", "speed", "rank 0", "verdict", "report", str(run.path), "epoch 2/2"):
+    for word in ("accuracy", "speed", "computing", "verdict", "report", str(run.path), "epoch 2/2"):
         assert word in said.out
     assert said.err == ""
 
@@ -315,7 +315,19 @@ def test_doctor_tells_what_runs_here(bench, capsys):
 
 
 def test_verbs_are_documented():
-    judging = {"report", "validate", "more", "baseline", "rerun", "replay", "audit", "prove", "timeline", "dashboard"}
+    judging = {
+        "report",
+        "validate",
+        "more",
+        "compare",
+        "baseline",
+        "rerun",
+        "replay",
+        "audit",
+        "prove",
+        "timeline",
+        "dashboard",
+    }
     assert set(cli.VERBS) == {"run", "plan", "list", "doctor"} | judging
 
 

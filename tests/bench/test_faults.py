@@ -18,7 +18,7 @@ from bench.results.analysis.stream import sort
 from bench.results.rerun_command import command
 from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics, json_schema
-from bench.runner.progress import Monitor
+from bench.runner.progress import ProgressDisplay
 from bench.timeline import make_trace, write_timeline
 from bench.validate import judge
 from ddp.core import commands, events
@@ -145,12 +145,12 @@ def test_a_rank_that_raised_is_told_of_before_all_else(tmp_path: Path, capsys: p
     metrics = make_metrics(SPEC, bereft(words, "ValueError: no"))
     folder = write_run(tmp_path / "runs", SPEC, metrics)
     said = "rank 1 raised ValueError: no, and the run went on without it"
-    console = Console(width=200)
-    summary.show_run(console, summary.CellOutcome("a", Exit.OK, folder, metrics))
+    printed = summary.Summary(Console(width=200))
+    summary.show_run(printed, summary.CellOutcome("a", Exit.OK, folder, metrics))
     assert capsys.readouterr().out.strip().splitlines()[0] == f"error     {said}"
-    summary.show_sweep(console, [summary.CellOutcome("a", Exit.OK, folder, metrics)])
-    assert " ok, a rank raised " in capsys.readouterr().out
-    summary.judge(console, tmp_path / "runs", tmp_path / "none", [folder])
+    summary.show_sweep(printed, [summary.CellOutcome("a", Exit.OK, folder, metrics)])
+    assert "1 ok, a rank raised " in capsys.readouterr().out
+    summary.judge(printed, tmp_path / "runs", tmp_path / "none", [folder])
     assert capsys.readouterr().out.splitlines()[0].startswith(f"verdict   {said}; ")
     (verdict,) = [v for v in judge([folder], tmp_path / "none.json").verdicts if v.check == "status"]
     assert (verdict.name, verdict.line.split(";")[0]) == ("PASS", f"seed 0: {said}")
@@ -158,7 +158,7 @@ def test_a_rank_that_raised_is_told_of_before_all_else(tmp_path: Path, capsys: p
 
 def test_a_machine_that_is_lost_is_no_error_of_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = make_metrics(SPEC, bereft(events.Lost(0.0, 1, "gone"), "gone"))
-    summary.show_run(Console(width=200), summary.CellOutcome("a", Exit.OK, tmp_path, metrics))
+    summary.show_run(summary.Summary(Console(width=200)), summary.CellOutcome("a", Exit.OK, tmp_path, metrics))
     assert not any(line.startswith("error") for line in capsys.readouterr().out.splitlines())
     write_run(tmp_path / "runs", SPEC, metrics)
     (verdict,) = [v for v in judge([tmp_path / "runs"], tmp_path / "none.json").verdicts if v.check == "status"]
@@ -167,7 +167,7 @@ def test_a_machine_that_is_lost_is_no_error_of_the_program(tmp_path: Path, capsy
 
 def test_the_traceback_of_an_error_that_ends_the_run_later_is_in_the_log_once() -> None:
     log, seen, trace = io.StringIO(), io.StringIO(), "Traceback: where"
-    with Monitor(SPEC, Console(file=io.StringIO()), log) as monitor:
+    with ProgressDisplay(SPEC, Console(file=io.StringIO()), log) as monitor:
         for record in bereft(events.Failed(0.0, 1, "ValueError: no", f"{trace}\n"), "ValueError: no"):
             monitor.update(record)
         monitor.say(trace, on=Console(file=seen))
@@ -192,7 +192,7 @@ def test_a_loss_is_marked_in_the_timeline(tmp_path: Path) -> None:
 
 def test_a_person_is_told_at_once_and_the_log_holds_the_traceback() -> None:
     seen, log = io.StringIO(), io.StringIO()
-    with Monitor(SPEC, Console(file=seen), log) as monitor:
+    with ProgressDisplay(SPEC, Console(file=seen), log) as monitor:
         for record in bereft(events.Failed(0.0, 1, "ValueError: no", "Traceback: where"), "ValueError: no"):
             monitor.update(record)
     assert "s after launch: ValueError: no; going on with ranks 0, 2" in seen.getvalue()

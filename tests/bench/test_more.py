@@ -8,7 +8,7 @@ import pytest
 
 from bench.command import cli
 from bench.command.more import lacking
-from bench.command.summary import in_words
+from bench.command.summary import ROOM, in_words, what_next
 from bench.results.runfolder import find_runs
 from bench.validate import judge
 from tests.bench import fake_engine
@@ -27,8 +27,9 @@ def library(tmp_path: Path) -> Path:
 def test_more_trains_the_seeds_that_a_decision_lacks(tmp_path: Path, library: Path) -> None:
     runs = cell(tmp_path / "runs", "nccl_sync", (0.91,))
     (run,) = find_runs(runs)[0]
-    first = in_words(judge([run.path], library).verdicts, run.path)[0]
-    assert first.startswith("nothing is wrong so far as 1 seed can tell; what decides: python -m bench more ")
+    verdicts = judge([run.path], library).verdicts
+    assert in_words(verdicts) == ["nothing is wrong so far as 1 seed can tell"]
+    assert what_next(verdicts, run.path) == [("decides", f"python -m bench more {run.path}")]
     (command,) = lacking(runs, library)
     assert " seed=1,2" in command
     assert lacking(run.path, library) == [command]
@@ -54,8 +55,9 @@ def test_more_makes_the_baseline_that_is_lacking(
 
 def test_what_failed_is_named_and_cut_short(tmp_path: Path, library: Path) -> None:
     runs = cell(tmp_path / "runs", "nccl_sync", (0.5, 0.51, 0.52, 0.5, 0.51))
-    lines = in_words(judge([runs], library).verdicts, runs)
-    assert "FAIL" in lines[0]
-    assert any(line.startswith("FAIL mlp nccl_sync ×2  quality: ") for line in lines)
-    assert max(map(len, lines[1:-1])) <= 90
-    assert lines[-1].startswith("in full: python -m bench validate --brief ")
+    verdicts = judge([runs], library).verdicts
+    count, first = in_words(verdicts)
+    assert "FAIL" in count
+    assert first.startswith("FAIL mlp nccl_sync ×2  quality: ")
+    assert len(first) > ROOM
+    assert what_next(verdicts, runs) == [("in full", f"python -m bench validate --brief {runs}")]

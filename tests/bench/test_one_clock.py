@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from bench.base import figures
-from bench.command.summary import CellOutcome, show_run
+from bench.command.summary import CellOutcome, Summary, show_run
 from bench.dashboard import view
 from bench.dashboard.about import RUNNING, RunCard
 from bench.dashboard.board import LIVE, ROW, whole
@@ -28,7 +28,7 @@ from bench.results.live.history import RunHistory
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs, read_records
 from bench.results.schema import Metrics
 from bench.results.writer import RunWriter
-from bench.runner.progress import Monitor
+from bench.runner.progress import ProgressDisplay
 from bench.timeline import make_trace
 from ddp.core import commands, events
 from ddp.core.summary import EpochFold
@@ -75,10 +75,10 @@ def terminal(records: list[Record], metrics: Metrics) -> str:
     """What is said of the loss while the run lasts, and at its end."""
     out = io.StringIO()
     console = Console(file=out, width=400)
-    with Monitor(SPEC, console, io.StringIO()) as monitor:
+    with ProgressDisplay(SPEC, console, io.StringIO()) as monitor:
         for record in records:
             monitor.update(record)
-    show_run(console, CellOutcome("it", 0, Path("it"), metrics))  # type: ignore[arg-type]
+    show_run(Summary(console), CellOutcome("it", 0, Path("it"), metrics))  # type: ignore[arg-type]
     return out.getvalue()
 
 
@@ -257,7 +257,7 @@ def test_terminal_page_trainer_and_loggers_tell_what_the_result_says(folder: Pat
         assert row[name] == over[name], name
     out = io.StringIO()
     spec = make_spec(folder.parent.name, metrics.world_size, epochs=metrics.epochs_planned)
-    with Monitor(spec, Console(file=out, width=400), io.StringIO()) as monitor:
+    with ProgressDisplay(spec, Console(file=out, width=400), io.StringIO()) as monitor:
         for record in records:
             monitor.update(record)
     lines = re.findall(r"epoch +(\d+)/\d+  loss (\S+)  accuracy (\S+)", out.getvalue())

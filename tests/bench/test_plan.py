@@ -17,6 +17,7 @@ from bench.config.plan import plan
 from bench.models.data import DATA, DataOptions
 from bench.models.setup import Recipe, Setup
 from ddp.core.policies import POLICIES
+from ddp.replica.task import epoch_samples
 
 SETUP = Setup(
     summary="",
@@ -94,6 +95,21 @@ def test_a_limit_on_gradients_reaches_the_job():
     assert (run.job.max_grad_norm, run.spec.config["train"]["max_grad_norm"]) == (5.0, 5.0)
 
 
+def test_a_step_of_micro_batches_is_one_step():
+    run = planned(train=TrainConfig(batch_size=8, accumulate=4))
+    assert (run.job.batch_size, run.spec.batch_size, run.job.step.accumulate) == (32, 32, 4)
+    assert (run.spec.config["train"]["batch_size"], run.spec.config["train"]["accumulate"]) == (8, 4)
+    assert planned(train=TrainConfig(global_batch_size=64, accumulate=4)).spec.config_hash == run.spec.config_hash
+    assert planned(train=TrainConfig(accumulate=1)).spec.config_hash == planned().spec.config_hash
+
+
+def test_a_run_of_steps_has_one_epoch_unless_it_is_told_otherwise():
+    run = planned(train=TrainConfig(steps=12))
+    assert (run.job.steps, run.job.epochs, epoch_samples(run.job)) == (12, 1, 12 * run.job.batch_size * 2)
+    run = planned(train=TrainConfig(steps=12, epochs=3))
+    assert (run.spec.epochs, epoch_samples(run.job)) == (3, 4 * run.job.batch_size * 2)
+
+
 def test_the_configuration_is_json():
     spec = planned(cluster=ClusterConfig(speeds=[1.0, 0.5])).spec
     assert json.loads(json.dumps(spec.config)) == spec.config
@@ -123,6 +139,8 @@ def test_where_results_go_does_not_change_what_they_are(output, flags, folder):
         {"train": TrainConfig(lr=0.2)},
         {"train": TrainConfig(lr_scale_ratio=1.0)},
         {"train": TrainConfig(max_grad_norm=1.0)},
+        {"train": TrainConfig(accumulate=2)},
+        {"train": TrainConfig(steps=12)},
         {"data": DataConfig(name="mnist")},
         {"policy": {"name": "async"}},
         {"policy": {"name": "cadence", "anchor": 11}},
@@ -186,6 +204,10 @@ def test_saying_the_default_is_saying_nothing():
         ({"train": TrainConfig(lr_scale_ratio=float("inf"))}, "0: the same rate for any world_size"),
         ({"train": TrainConfig(max_grad_norm=0.0)}, "leave it out for no limit"),
         ({"train": TrainConfig(max_grad_norm=float("nan"))}, "leave it out for no limit"),
+        ({"train": TrainConfig(accumulate=0)}, "train.accumulate=0 must be a whole number from 1"),
+        ({"train": TrainConfig(steps=0)}, "train.steps=0 must be a whole number from 1"),
+        ({"train": TrainConfig(steps=10, epochs=3)}, "cannot be cut into 3 epochs of equally many steps: 9 can"),
+        ({"train": TrainConfig(global_batch_size=20, accumulate=4)}, "2 ranks in 4 micro-batches: 16 can"),
         ({"seed": -1}, "0 or more"),
         ({"cluster": ClusterConfig(speeds=[1.0])}, "1 values for 2 ranks"),
         ({"cluster": ClusterConfig(speeds=[1.0, 0.0])}, "from 0.01 to 1"),

@@ -15,7 +15,9 @@ from bench.config.config_checks import Machine
 from bench.config.plan import plan
 from bench.models import load
 from bench.models.data import DATA
-from benchmarks import readme
+from benchmarks import page_one, readme
+from ddp.engine.modes import modes
+from tests.warm import PICTURES, Warm
 
 TEXT = (readme.ROOT / "README.md").read_text(encoding="utf-8")
 REMEDY = "run on a quiet machine: python -m benchmarks.readme --write"
@@ -43,7 +45,43 @@ def test_the_picture_is_drawn_from_the_recorded_runs(tmp_path: Path) -> None:
     assert drawn.convert("RGB").tobytes() == shown.convert("RGB").tobytes(), REMEDY
 
 
-@pytest.mark.parametrize("command", [readme.RUN, readme.SWEEP])
+def test_page_one_is_of_the_recorded_sweep(tmp_path: Path) -> None:
+    """The picture bears the digest of the text that it shows; pixels are the browser's own."""
+    from PIL import Image
+
+    shown = page_one.blocks(tmp_path)
+    with Image.open(page_one.PICTURE) as picture:
+        assert picture.info[page_one.FIGURES] == page_one.digest(shown), REMEDY
+        assert picture.size == page_one.SIZE
+    assert block("page") == readme.front(tmp_path).rstrip(), REMEDY
+    results, verdicts = page_one.recorded()
+    assert len(verdicts) > len(results)
+    assert {verdict.check for verdict in verdicts} >= {"quality", "audit"}
+
+
+def test_a_stranger_reads_it_in_three_minutes() -> None:
+    assert len(TEXT.splitlines()) <= 120
+    assert len(TEXT.split()) <= 1200
+
+
+def test_every_mode_is_in_the_table() -> None:
+    table = TEXT.partition("## What to expect")[2].partition("## Where")[0]
+    named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|")))
+    assert sorted(named) == sorted(modes())
+
+
+def test_the_model_of_ones_own_trains_as_it_is_printed(warm: Warm, tmp_path: Path) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len([line for line in script.splitlines() if line]) <= 10
+    (tmp_path / "touch.py").write_text(script)
+    code, out, err = warm.start(tmp_path, "touch.py", env={PICTURES: "none"}).result()
+    assert (code, err) == (0, "")
+    (folder,) = (tmp_path / "runs" / "touch" / "nccl_cadence").iterdir()
+    assert str(folder.relative_to(tmp_path)) in out
+    assert (folder / "report.html").is_file()
+
+
+@pytest.mark.parametrize("command", [readme.RUN, readme.SWEEP, readme.PAGE])
 def test_the_record_is_of_what_the_commands_mean_today(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"    python -m bench {command}" in TEXT or f"`python -m bench {command}`" in TEXT
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it: put it back
@@ -57,6 +95,6 @@ def test_the_record_is_of_what_the_commands_mean_today(command: str, monkeypatch
 
     compose(command.split(), (), note, lambda line: None)
     run, sweep = readme.recorded()
-    recorded = {(m.mode, m.run_id) for m in ([run] if command == readme.RUN else sweep)}
-    assert recorded == meant, REMEDY
-    assert all(m.status == "ok" for m in (run, *sweep))
+    results = {readme.RUN: [run], readme.SWEEP: sweep, readme.PAGE: page_one.recorded()[0]}[command]
+    assert {(m.mode, m.run_id) for m in results} == meant, REMEDY
+    assert all(m.status == "ok" for m in results)

@@ -92,7 +92,11 @@ def configs(draw: st.DrawFn) -> Config:
         world_size=size,
         seed=draw(st.integers(0, 2**31 - 1)),
         train=TrainConfig(
-            lr=draw(RATES), lr_scale_ratio=draw(RATES | st.none()), max_grad_norm=draw(RATES | st.none())
+            lr=draw(RATES),
+            lr_scale_ratio=draw(RATES | st.none()),
+            max_grad_norm=draw(RATES | st.none()),
+            steps=draw(st.integers(1, 10**6) | st.none()),
+            accumulate=draw(st.integers(1, 10) | st.none()),
         ),
         data=draw(DATA_CONFIGS),
         loader=draw(LOADING),

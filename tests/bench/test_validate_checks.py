@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.base.exitcodes import Exit
+from bench.results.analysis.volume import volume
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics
@@ -35,6 +36,16 @@ def test_volume_is_meetings_times_model(tmp_path: Path, mode: str, meetings: int
     run = find_runs(write_run(tmp_path, make_spec(mode)))[0][0]
     assert formula(run) == meetings * 2 * 500 * width
     assert one(tmp_path, tmp_path / "none", "volume").name == "PASS"
+
+
+@pytest.mark.parametrize(("backend", "meetings"), [("nccl", 6), ("zero1", 6), ("zero2", 22), ("zero3", 22)])
+def test_volume_with_micro_batches(backend: str, meetings: int) -> None:
+    """Two epochs of 106 samples, in steps of 2 ranks x 20 samples: the last has 26, in 3 micro-batches of 4 or 5."""
+    metrics = with_eval(make_spec("nccl_sync"), 0.97)
+    assert metrics.ledger is not None
+    about = {"backend": backend, "batch_size": 20, "epochs_planned": 2, "parameters": 500}
+    metrics = metrics.model_copy(update=about | {"ledger": metrics.ledger.model_copy(update={"samples": 106})})
+    assert volume(metrics, {"train": {"accumulate": 4}}).expected == meetings * 2 * 500 * 4
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.99, 2.0])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ddp.data import derive, order
 from ddp.data.epoch_order import EpochOrder
+from ddp.permutation import visited
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -40,6 +41,19 @@ def test_visits_are_the_orders_whichever_epochs_were_asked_for_before(
     visits = EpochOrder(7, size, shuffle=shuffle)
     for epoch in epochs:
         assert torch.equal(visits(epoch), order(7, epoch, size) if shuffle else torch.arange(size))
+
+
+@given(st.integers(1, 20), st.integers(1, 70), st.integers(0, 3), st.integers(0, 60))
+def test_epochs_of_another_length(size: int, length: int, epoch: int, start: int) -> None:
+    """The beginning of an order, or several; no sample has one stream twice."""
+    visits = EpochOrder(7, size, length=length)
+    assert len(visits) == length
+    assert visits(epoch).tolist() == visited(7, epoch, size, length).tolist()
+    whole = visits(epoch)[: length // size * size].view(-1, size)
+    assert all(sorted(part.tolist()) == list(range(size)) for part in whole)
+    numbers = visits.distinct(start % length, visits(epoch)[start % length :])
+    assert len(set(numbers.tolist())) == len(numbers)
+    assert (numbers % size).tolist() == visits(epoch)[start % length :].tolist()
 
 
 def test_equal_draws_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,10 @@
 """The formula of what ranks send: the one that results are described with and judged by.
 
 Payload = meetings x ranks x parameters x bytes of an element. Replicas that meet in every step meet once for each global
-batch, ceil(samples / (batch x ranks)) times an epoch; others as often as rounds are recorded. Gradients travel in 4 bytes an
-element, parameters in those of `averaging.wire` (the `cpu` backend: a snapshot there and an update back, 4 bytes each). What
-the formula leaves out: buffers, and a few bytes of bookkeeping a message.
+batch, ceil(samples / (batch x ranks)) times an epoch (`zero2` and `zero3` once for each of its micro-batches); others as
+often as rounds are recorded. Gradients travel in 4 bytes an element, parameters in those of `averaging.wire` (the `cpu`
+backend: a snapshot there and an update back, 4 bytes each). What the formula leaves out: buffers, and a few bytes of
+bookkeeping a message.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from bench.results.cells import micro_batches
 from bench.results.schema import Metrics
 from bench.results.schema_speed import Volume
 from ddp.backends import is_torch_native
 from ddp.core.policies import meets_every_step
 
+EVERY_PASS = ("zero2", "zero3")
+"""Backends that exchange gradients in every pass of a step."""
 WIRE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -33,7 +37,7 @@ def volume(m: Metrics, config: Mapping[str, Any]) -> Volume:
 
 def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
     """Return the bytes that all ranks hand over; None where the run is not whole, alone, or its collectives are not seen."""
-    meetings = _meetings(m)
+    meetings = _meetings(m, micro_batches(config) if m.backend in EVERY_PASS else 1)
     whole = m.status == "ok" and not m.resumed and not m.faults
     if m.world_size == 1 or not whole or not m.parameters or not meetings or m.sync.kind == "none":
         return None
@@ -49,8 +53,12 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
     return meetings * m.world_size * m.parameters * width
 
 
-def _meetings(m: Metrics) -> int:
+def _meetings(m: Metrics, parts: int) -> int:
     every_step = meets_every_step(m.policy) and not is_torch_native(m.backend)
-    if every_step and m.ledger is not None and m.ledger.samples:
-        return m.epochs_planned * math.ceil(m.ledger.samples / (m.batch_size * m.world_size))
-    return m.sync.count
+    if not every_step or m.ledger is None or not m.ledger.samples:
+        return m.sync.count
+    whole, rest = divmod(m.ledger.samples, m.batch_size * m.world_size)
+    most = m.batch_size // parts
+    # Of the last step, as many as there are at least: with batch norm a micro-batch has two samples.
+    last = max(min(math.ceil(math.ceil(rest / m.world_size) / most), rest // m.world_size // 2), 1) if rest else 0
+    return m.epochs_planned * (whole * parts + last)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.results.cells import micro_batches
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.linear import UNITS, Combined, apart, combine, distance, mean
@@ -46,7 +47,8 @@ def check(case: Case) -> Verdict | None:
 def _averages(run: Run, known: Records) -> Iterator[str]:
     """Say of each average that can be looked at what is wrong with it."""
     m, settings = run.metrics, run.config.get("averaging")
-    yield from _inside_steps(known, m.world_size)
+    # The gradients of micro-batches are added up, by some before they are exchanged, by others after it.
+    yield from _inside_steps(known, m.world_size, m.world_size * micro_batches(run.config))
     if m.policy is not None and isinstance(settings, dict):
         yield from _Rounds(known, settings, m.world_size).judge()
 
@@ -195,8 +197,8 @@ class _Outer:
         return combine([(share, here), (1.0 - share, last), (-self._lr * carried * on, kept)])
 
 
-def _inside_steps(known: Records, world_size: int) -> Iterator[str]:
-    roundings = 2.0 * world_size + FEW
+def _inside_steps(known: Records, world_size: int, parts: int) -> Iterator[str]:
+    roundings = 2.0 * parts + FEW
     for step in known.exchanges(world_size):
         weights = [(float(own.samples), own.before) for own in step]
         if not any(weight for weight, _ in weights):

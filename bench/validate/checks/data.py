@@ -20,7 +20,7 @@ from bench.validate.records import Records, recorded
 from bench.validate.reference import Sets
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.event_parts import DataContent, SetContent, Trained
-from ddp.permutation import permutation
+from ddp.permutation import visited
 from ddp.tally import MODULUS, order_tally
 
 
@@ -136,7 +136,7 @@ def _in_order(run: Run, known: Records, data: DataContent) -> Iterator[str]:
     for epoch, digest in sorted(_orders(known).items()):
         if before.setdefault(digest, epoch) != epoch:
             yield f"epochs {before[digest]} and {epoch} have the same order of samples, whose digest is {digest}"
-        wanted = permutation(run.metrics.seed, epoch, data.training.samples)[:length]
+        wanted = visited(run.metrics.seed, epoch, data.training.samples, length)
         if digest != (seeds := order_tally(np.arange(length), wanted)):
             yield f"epoch {epoch}: the order of samples has the digest {digest}, that of the seed {seeds}"
 

@@ -1,9 +1,9 @@
 """What ranks read is every sample once an epoch. The ledger says what was granted; this, what the data set was asked for.
 
 Ranks record a tally of the indices that they asked for (`ddp.tally`); those of all ranks add up to that of every sample,
-times epochs; with `drop_last`, to those that the seed's orders have first. So shards that overlap show, orders that differ
-between ranks and skipped samples, whatever the books say. Of a run that was gone on with nothing is said: it reads again
-what it had read ahead.
+times epochs; with `drop_last` or a number of steps, to those that the seed's orders have first. So shards that overlap
+show, orders that differ between ranks and skipped samples, whatever the books say. Of a run that was gone on with nothing
+is said: it reads again what it had read ahead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.validate.findings import Case
 from bench.validate.records import Records, recorded
 from bench.validate.reference import Sets
 from bench.validate.verdict import Verdict, verdict
-from ddp.permutation import permutation
+from ddp.permutation import visited
 from ddp.tally import MODULUS, tally
 
 
@@ -43,7 +43,7 @@ def _wanted(run: Run, known: Records) -> int:
     samples, epochs, data = known.ready[0].samples, run.metrics.epochs_planned, known.ready[0].data
     if data is None or data.training.samples == samples:
         return epochs * tally(range(samples))
-    orders = (permutation(run.metrics.seed, epoch, data.training.samples)[:samples] for epoch in range(epochs))
+    orders = (visited(run.metrics.seed, epoch, data.training.samples, samples) for epoch in range(epochs))
     return sum(tally(order) for order in orders)
 
 

@@ -1,0 +1,47 @@
+"""Puts together what ranks kept of the same steps, and does a row of them again, each from where the one before ended.
+
+Must not use the engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from torch import Tensor
+
+from bench.audit.again import Bench, Done
+from bench.audit.kept import KeptStep, Name
+
+
+def redo(bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep], shake: float = 0.0) -> Done:
+    """Return what came of the steps that the ranks of `group` kept: the last state, all losses. `shake`: as of one step."""
+    done: Done | None = None
+    for parts in zip(*(each.row for each in group), strict=True):
+        state = before if done is None else done.after
+        work = [part.work for part in parts]
+        step = bench.step(state, group[0].epoch, work, parts[0].seen, shake, together=group[0].together)
+        done, shake = step if done is None else _joined(done, step), 0.0
+    assert done is not None
+    moves = {name: done.after[name] - before[name].to(done.after[name].device) for name in done.moves}
+    return replace(done, moves=moves if len(group[0].row) > 1 else done.moves)
+
+
+def _joined(first: Done, then: Done) -> Done:
+    losses = [[*some, *more] for some, more in zip(first.losses, then.losses, strict=True)]
+    return Done(losses, then.after, then.moves, (*first.undefined, *then.undefined))
+
+
+def steps_of(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:
+    """Iterate over steps: each of one rank, or the parts of one that is of all, by rank."""
+    shared: dict[tuple[float, ...], list[KeptStep]] = {}
+    files: Counter[tuple[float, ...]] = Counter()
+    for each in steps:
+        if each.together:
+            key = (each.epoch, each.seen, each.averages, len(each.row))
+            files[*key, each.rank] += 1  # a row that was cut may be a step that was drawn alone
+            shared.setdefault((*key, files[*key, each.rank]), []).append(each)
+    alone = ([each] for each in steps if not each.together)
+    for group in sorted(chain(alone, shared.values()), key=lambda group: (group[0].epoch, group[0].seen)):
+        yield sorted(group, key=lambda each: each.rank)

@@ -1,0 +1,118 @@
+"""What moved between two sets of runs, cell by cell: the result, samples per second, the time to the target. Pure.
+
+A cell is worse, or better, if an interval leaves out no change, or if its status changed; of what is neither, nothing is
+known but the interval. Nothing is judged here: margins are those of `bench validate`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from bench.report.differences import MeanDifference, ratio
+from bench.report.sections.changes import Pair, common
+from bench.report.time_to_target import reach
+from bench.results.cells import Cell
+
+Trend = Literal["worse", "otherwise", "better", "open", "same"]
+"""Of a cell: an interval shows a loss, it is trained otherwise, an interval shows a gain, there is no interval, or none
+shows anything."""
+TRENDS: tuple[Trend, ...] = ("worse", "otherwise", "better", "open", "same")
+"""What concerns a reader most comes first."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One set of runs: what it is called, and what it came from."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+    def values(self, key: str) -> list[str]:
+        """Return the values of `commit`, `machine`, or a package that its runs have."""
+        known = {_origin(run.metrics.git, run.metrics.env, key) for cell in self.cells for run in cell.runs}
+        return sorted(value for value in known if value)
+
+
+def _origin(git: dict[str, Any], env: dict[str, Any], key: str) -> str:
+    if key == "commit":
+        sha = git.get("sha")
+        return f"{str(sha)[:12]}{' and changes' if git.get('dirty') else ''}" if sha else ""
+    if key == "machine":
+        gpus = env.get("gpus")
+        cards = f", {', '.join(map(str, gpus))}" if isinstance(gpus, list) and gpus else ""
+        return f"{env.get('cpu', '?')}, {env.get('cores', '?')} cores{cards}" if env else ""
+    return str(env.get(key, ""))
+
+
+@dataclass(frozen=True)
+class CellMove:
+    """A cell of both sides."""
+
+    pair: Pair
+
+    @property
+    def name(self) -> str:
+        """What the later side calls it."""
+        return self.pair.now.name
+
+    @cached_property
+    def quality(self) -> MeanDifference | None:
+        """Change of the final metric; positive: better."""
+        return self.pair.quality
+
+    @cached_property
+    def speed(self) -> MeanDifference | None:
+        """Logarithm of samples per second, now over before."""
+        return self.pair.ratios["samples/s"]
+
+    @cached_property
+    def time(self) -> MeanDifference | None:
+        """Logarithm of the time to the target, now over before; None where a seed never came there."""
+        seconds = [each.seconds for each in (reach(self.pair.before), reach(self.pair.now))]
+        if any(not side or not all(map(math.isfinite, side)) for side in seconds):
+            return None
+        return ratio(*seconds)
+
+    @property
+    def losses(self) -> list[str]:
+        """Names of what an interval, or the status, shows to be worse."""
+        return self._shown(-1)
+
+    @property
+    def gains(self) -> list[str]:
+        """Names of what is shown to be better."""
+        return self._shown(1)
+
+    def _shown(self, sign: int) -> list[str]:
+        turned = {"result": (self.quality, 1), "samples/s": (self.speed, 1), "time to target": (self.time, -1)}
+        names = [name for name, (move, way) in turned.items() if move and move.decided and sign * way * move.value > 0]
+        failed = [any(m.metrics.status != "ok" for m in cell.runs) for cell in (self.pair.before, self.pair.now)]
+        return [*(["status"] if sign * (failed[0] - failed[1]) > 0 else []), *names]
+
+    @property
+    def trend(self) -> Trend:
+        """Which way it moved."""
+        if self.losses:
+            return "worse"
+        if self.pair.retrained:
+            return "otherwise"
+        if self.gains:
+            return "better"
+        moves = [move for move in (self.quality, self.speed) if move is not None]
+        known = any(move.low is not None for move in moves) or self.pair.same_bits
+        return "same" if known else "open"
+
+
+def moves(before: Origin, now: Origin) -> list[CellMove]:
+    """Return the cells of both sides, what is worse first, each kind by its speed."""
+    found = [CellMove(pair) for pair in common(before.cells, now.cells)]
+    return sorted(found, key=lambda move: (TRENDS.index(move.trend), move.speed.value if move.speed else 0.0))
+
+
+def middle(values: Sequence[float]) -> float | None:
+    """Return the geometric mean of ratios that are given as logarithms; None of none."""
+    return math.exp(sum(values) / len(values)) if values else None

@@ -1,0 +1,235 @@
+"""The report of a comparison: page one of a difference, what changed cell by cell, and what the two sides are."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bench.base.figures import plural
+from bench.base.style import brief, styled
+from bench.base.usage import reason
+from bench.base.writing import write_text
+from bench.report import html, markdown
+from bench.report.blocks import Block, Heading, LeadText, TableBlock, Text, Tile, Tiles, nonempty, plain
+from bench.report.compare import gap, is_fraction
+from bench.report.differences import MeanDifference
+from bench.report.moves import CellMove, Origin, Trend, middle, moves
+from bench.report.page import NONE, Page, listed, more, table
+from bench.report.sections import changes
+
+ROWS, NAMED, DRAWN, FOLDED = 8, 2, 12, 100
+"""Cells in the table of page one, in a sentence, in the picture, and in the step summary."""
+WORDS: dict[Trend, str] = {
+    "worse": "worse",
+    "otherwise": "trained otherwise",
+    "better": "better",
+    "open": "one seed, no interval",
+    "same": "no change shown",
+}
+ORIGINS = ("commit", "machine", "torch", "python", "platform")
+
+
+def write_comparison(before: Origin, now: Origin, out: Path) -> tuple[Path, str]:
+    """Write `report.md`, `report.html` and figures into `out`; return the path of the first, and the summary of a CI step.
+    Raises ValueError if `out` cannot be written."""
+    found = moves(before, now)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        page = Page(Path(now.name), out, now.cells, (), (), previous=before.cells)
+        with styled():
+            blocks = [*front(page, before, now, found), *changes.section(page), *_sides(before, now)]
+        write_text(out / "report.md", markdown.render(blocks))
+        write_text(out / "report.html", html.render(blocks, out, "Comparison"))
+    except OSError as error:
+        raise ValueError(f"cannot write the comparison to {out}: {reason(error)}") from None
+    return out / "report.md", step_summary(before, now, found)
+
+
+def front(page: Page, before: Origin, now: Origin, found: Sequence[CellMove]) -> list[Block]:
+    """Return page one: the answer, four figures, a picture, and the cells that matter most."""
+    shown = table(map(row, found[:ROWS]), left=2)
+    return nonempty(
+        Heading(f"{plain(before.name)} → {plain(now.name)}", 1),
+        LeadText(sentence(found)),
+        _warning(before, now),
+        Tiles(tiles(found)) if found else None,
+        _picture(page, found[:DRAWN]),
+        shown,
+        more(len(found) - ROWS, "cell", "*What changed* and its data have them all"),
+        Text(_scope(found)),
+    )
+
+
+def sentence(found: Sequence[CellMove]) -> str:
+    """Return the answer in one or two sentences."""
+    if not found:
+        return "**Nothing to compare**: no cell is on both sides."
+    counts = Counter(move.trend for move in found)
+    parts = []
+    for trend, mark in (("worse", "**Worse in {}**"), ("better", "**Better in {}**"), ("otherwise", "Otherwise in {}")):
+        if kind := [move for move in found if move.trend == trend]:
+            named = [f"{plain(move.name)} ({_words(move)})" for move in kind[:NAMED]]
+            rest = [plural(len(kind) - NAMED, "other")] if len(kind) > NAMED else []
+            share = f"{len(kind)} of {plural(len(found), 'cell')}"
+            parts.append(f"{mark.format(share)}: {listed([*named, *rest])}.")
+    if counts["same"]:
+        same = plural(counts["same"], "cell")
+        parts.append(f"No change is shown in the other {same}." if parts else f"**No change is shown** in {same}.")
+    if counts["open"]:
+        parts.append(f"{plural(counts['open'], 'cell')} had too few seeds for an interval.")
+    return " ".join(parts)
+
+
+def _words(move: CellMove) -> str:
+    names = move.losses or move.gains
+    metric = move.pair.now.about.final.eval_metric
+    shown = {
+        "status": lambda: f"{move.pair.before.status} → {move.pair.now.status}",
+        "result": lambda: f"{plain(metric)} {_points(move.quality, metric)}",
+        "samples/s": lambda: f"samples/s {_factor(move.speed)}",
+        "time to target": lambda: f"time to target {_factor(move.time)}",
+    }
+    return "; ".join(shown[name]() for name in names) or "epochs, batch or rate"
+
+
+def tiles(found: Sequence[CellMove]) -> tuple[Tile, ...]:
+    """Return the counts, and the result, speed and time over all cells."""
+    counts = Counter(move.trend for move in found)
+    rest = ", ".join(f"{counts[trend]} {WORDS[trend]}" for trend in WORDS if trend != "worse" and counts[trend])
+    bits = sum(move.pair.same_bits for move in found)
+    return (
+        Tile("cells worse", f"{counts['worse']} of {len(found)}", rest),
+        _factors("samples/s, now over before", [(move.name, move.speed) for move in found]),
+        _factors("time to target, now over before", [(move.name, move.time) for move in found]),
+        Tile("cells with the same bits", f"{bits} of {len(found)}", "all seeds ended with equal parameters"),
+    )
+
+
+def _factors(label: str, named: Sequence[tuple[str, MeanDifference | None]]) -> Tile:
+    known = [move.value for _, move in named if move is not None]
+    mean = middle(known)
+    if mean is None:
+        return Tile(label, NONE, "not known of any cell")
+    low, high = math.exp(min(known)), math.exp(max(known))
+    return Tile(label, f"{mean:.2f} ×", f"mean of {plural(len(known), 'cell')}, {low:.2f} to {high:.2f}")
+
+
+def row(move: CellMove) -> dict[str, str]:
+    """Return what moved of one cell, with 95 % intervals."""
+    metric = move.pair.now.about.final.eval_metric
+    return {
+        "cell": plain(move.name),
+        "change": WORDS[move.trend],
+        "result": _points(move.quality, metric),
+        "samples/s": _factor(move.speed),
+        "time to target": _factor(move.time),
+        "seeds": f"{len(move.pair.before.one_each)}, {len(move.pair.now.one_each)}",
+    }
+
+
+def _points(change: MeanDifference | None, metric: str) -> str:
+    return _interval(change, lambda value: gap(-value, metric), " pt" if is_fraction(metric) else "")
+
+
+def _factor(change: MeanDifference | None) -> str:
+    return _interval(change, lambda value: f"{math.exp(value):.2f} ×", " ×")
+
+
+def _interval(change: MeanDifference | None, show: Callable[[float], str], unit: str) -> str:
+    if change is None:
+        return NONE
+    if change.low is None or change.high is None:
+        return show(change.value)
+    low, high = (show(end).removesuffix(unit) for end in (change.low, change.high))
+    return f"{show(change.value)} ({low} to {high})"
+
+
+def _scope(found: Sequence[CellMove]) -> str:
+    tests = sum(move is not None and move.low is not None for m in found for move in (m.quality, m.speed, m.time))
+    return (
+        "In brackets: 95 % intervals, Student's t over seeds; × is now over before; + in the result is better. Of "
+        f"{plural(tests, 'interval')}, about {0.05 * tests:.0f} leave out no change by chance."
+    )
+
+
+def _picture(page: Page, found: Sequence[CellMove]) -> Block | None:
+    """Draw the change of result and speed of each cell with its interval, and where nothing changed."""
+    drawn = [move for move in found if move.quality is not None or move.speed is not None]
+    if not drawn:
+        return None
+    figure = Figure(figsize=(10.5, 0.8 + 0.28 * len(drawn)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    metrics = sorted({move.pair.now.about.final.eval_metric for move in drawn})
+    points = all(map(is_fraction, metrics))
+    for place, move in enumerate(reversed(drawn)):
+        style = page.styles[move.pair.now.about.mode]
+        _whisker(left, place, move.quality, style, lambda value: (100 if points else 1) * value)
+        _whisker(right, place, move.speed, style, math.exp)
+    left.set_yticks(range(len(drawn)), [brief(move.name) for move in reversed(drawn)])
+    left.set_xlabel(brief(f"{listed(metrics)}{', points' if points else ''}, + is better"))
+    right.set_xlabel("samples/s, now over before")
+    for axes, none in ((left, 0.0), (right, 1.0)):
+        axes.axvline(none, color="#666666", lw=1)
+    alt = f"Change of result and speed of {plural(len(drawn), 'cell')} with 95 % intervals; the lines mark no change"
+    return page.figure(figure, "comparison", [_datum(move) for move in drawn], "", alt)
+
+
+def _whisker(
+    axes: Axes, place: int, change: MeanDifference | None, style: tuple[str, str], scale: Callable[[float], float]
+) -> None:
+    if change is None:
+        return
+    axes.plot([scale(change.value)], [place], style[1], color=style[0], ms=5)
+    if change.low is not None and change.high is not None:
+        axes.plot([scale(change.low), scale(change.high)], [place, place], color=style[0], lw=1.2, alpha=0.6)
+
+
+def _datum(move: CellMove) -> dict[str, Any]:
+    about = {"cell": move.name, "change": move.trend}
+    return {**about, **_ends("result", move.quality), **_ends("log speed", move.speed)}
+
+
+def _ends(name: str, change: MeanDifference | None) -> dict[str, float | None]:
+    parts = ("value", "low", "high")
+    return {f"{name} {part}": None if change is None else getattr(change, part) for part in parts}
+
+
+def _sides(before: Origin, now: Origin) -> list[Block]:
+    """Return what the two sides are, and where they differ."""
+    rows = []
+    for key in ORIGINS:
+        old, new = (", ".join(side.values(key)) or NONE for side in (before, now))
+        rows.append({"": key, "before": plain(old), "now": plain(new), "equal": "yes" if old == new else "**no**"})
+    runs = [
+        f"{sum(len(cell.runs) for cell in side.cells)} of {plural(len(side.cells), 'cell')}" for side in (before, now)
+    ]
+    rows.append({"": "runs", "before": runs[0], "now": runs[1], "equal": ""})
+    return nonempty(Heading("The two sides"), _warning(before, now), TableBlock(tuple(rows), 4))
+
+
+def _warning(before: Origin, now: Origin) -> Text | None:
+    if before.values("machine") == now.values("machine"):
+        return None
+    return Text("**The machines differ**: speeds say nothing of a change of the code.")
+
+
+def step_summary(before: Origin, now: Origin, found: Sequence[CellMove]) -> str:
+    """Return Markdown for the summary of a CI step: at most thirty lines to be seen, the table folded."""
+    head = nonempty(
+        Heading(f"{plain(before.name)} → {plain(now.name)}"),
+        LeadText(sentence(found)),
+        _warning(before, now),
+        Tiles(tiles(found)) if found else None,
+    )
+    text = markdown.render(head)
+    if not found:
+        return text
+    rows = nonempty(table(map(row, found[:FOLDED]), left=2), more(len(found) - FOLDED, "cell", "see the report"))
+    body = markdown.render([*rows, Text(_scope(found))])
+    return f"{text}\n<details><summary>{plural(len(found), 'cell')}</summary>\n\n{body}\n</details>\n"

@@ -1,0 +1,111 @@
+"""What a person sees of a run while it lasts, as lines: one for the run, one for an epoch, one for a rank. Pure.
+
+The figures are those of `bench.results.live`; here they become words. Knows neither terminals nor folders.
+"""
+
+from __future__ import annotations
+
+import math
+
+from bench.base import figures
+from bench.config.spec import RunSpec
+from bench.results.live.run import RunFigures
+from ddp.core.commands import Drop
+from ddp.core.summary import EpochFigures
+
+RANKS = 16
+"""As many have a line of their own."""
+
+
+def announced_line(spec: RunSpec) -> str:
+    """Return what is about to be trained."""
+    epochs = figures.plural(spec.epochs, "epoch")
+    return (
+        f"{spec.model} {spec.mode}: recipe {spec.recipe} on {spec.data}, {epochs} of batches of "
+        f"{spec.batch_size}, seed {spec.seed}  [{spec.run_id}]"
+    )
+
+
+def ready_line(spec: RunSpec, run: RunFigures) -> str:
+    """Return what is known when all ranks are ready."""
+    first = run.ready[0]
+    devices = "/".join(sorted({event.device for event in run.ready}))
+    ranks = f"{spec.world_size} rank{'s' * (spec.world_size > 1)}"
+    through = "" if first.transport == "none" else f", averaging through {first.transport}"
+    return f"{ranks} on {devices}{through}; {first.parameters:,} parameters, {first.samples:,} samples per epoch"
+
+
+def lost_line(spec: RunSpec, run: RunFigures, drop: Drop) -> str:
+    """Return which rank the run goes on without, since when and why."""
+    left = [str(rank) for rank in range(spec.world_size) if rank not in run.lost]
+    others = f"rank{'s' * (len(left) > 1)} {', '.join(left)}"
+    since = f"{run.since(run.ranks[drop.rank].lost or 0.0):.1f} s after launch"
+    return f"rank {drop.rank} is lost {since}: {drop.reason}; going on with {others}"
+
+
+def epoch_line(spec: RunSpec, run: RunFigures, epoch: EpochFigures, began: float) -> str:
+    """Return the figures of an epoch that was evaluated. `began`: the training clock at its start, seconds."""
+    seconds = epoch.seconds - began
+    rate = _rate(epoch.samples / seconds if seconds > 0 else None)
+    return f"{_epoch(spec, epoch)}  {rate}  {schedule(spec, run)}".rstrip()
+
+
+def run_line(spec: RunSpec, run: RunFigures, last: EpochFigures | None, now: float) -> str:
+    """Return a run so far on one line: the `last` epoch, samples per second, the time left by `now`."""
+    name = f"{spec.model} {spec.mode} seed {spec.seed}"
+    if run.began is None:
+        return f"{name}  starting, {duration(run.since(now))}"
+    done = f"epoch 0/{spec.epochs}" if last is None else _epoch(spec, last)
+    left = time_left(spec, run)
+    return f"{name}  {done}  {_rate(run.rate)}" + ("" if left is None else f"  {duration(left)} left")
+
+
+def rank_lines(spec: RunSpec, run: RunFigures) -> list[str]:
+    """Return a line for each rank: what it has trained, its speed and its memory; of many ranks, the first."""
+    lines = []
+    for number, rank in sorted(run.ranks.items())[:RANKS]:
+        if rank.lost is not None:
+            lines.append(f"  rank {number}  lost {run.since(rank.lost):.1f} s after launch")
+            continue
+        seconds = run.now - run.began if run.began is not None else 0.0
+        rate = _rate((rank.samples - rank.earlier) / seconds if seconds > 0 else None)
+        memory = f"  {rank.rss_bytes / 2**20:,.0f} MiB" if rank.rss_bytes else ""
+        busy = f"  at work {min(rank.busy_s / seconds, 1.0):.0%}" if seconds > 0 else ""
+        lines.append(f"  rank {number}  epoch {rank.epoch + 1}  {rank.samples:,} samples  {rate}{busy}{memory}")
+    if spec.world_size > RANKS:
+        lines.append(f"  and {spec.world_size - RANKS} more ranks")
+    return lines
+
+
+def time_left(spec: RunSpec, run: RunFigures) -> float | None:
+    """Return the seconds until the last sample, at the speed of the run so far; None: not known yet."""
+    if run.rate is None or not run.epoch_samples:
+        return None
+    return max(spec.epochs * run.epoch_samples - run.samples, 0) / run.rate
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as `0:07`, `12:30` or `3:04:59`."""
+    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def schedule(spec: RunSpec, run: RunFigures) -> str:
+    """Return anchor and counts, where a window is more than a step."""
+    if run.plan is None or run.plan.in_step or spec.world_size == 1:
+        return ""
+    return f"anchor {run.plan.anchor}, steps {'/'.join(map(str, run.plan.counts))}"
+
+
+def _epoch(spec: RunSpec, epoch: EpochFigures) -> str:
+    number = f"{epoch.epoch + 1:>{len(str(spec.epochs))}}/{spec.epochs}"
+    return f"epoch {number}  loss {_metric(epoch.loss)}  {spec.metric} {_metric(epoch.eval)}"
+
+
+def _rate(samples_per_s: float | None) -> str:
+    return f"{'-' if samples_per_s is None else f'{samples_per_s:,.0f}'} samples/s"
+
+
+def _metric(value: float | None) -> str:
+    return figures.metric(math.nan if value is None else value)  # for the eye, which knows this word

@@ -1,0 +1,61 @@
+"""The audit of rows of steps: sound ones are equal, and what happens now and then is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.audit.kept import read
+from ddp.core.events import Finished
+from ddp.replica import drawn
+from ddp.replica.replica import Replica
+from ddp.replica.task import Job
+from tests.bench.audited import audited, different, train_alone
+from tests.bench.test_audit import ADAM, train_together, wrapped
+from tests.runtime.conftest import in_process as in_process
+
+
+@pytest.fixture
+def long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of the steps lies in rows."""
+    monkeypatch.setattr(drawn, "ROW", 4)
+
+
+def in_rows(job: Job, records: list[Any]) -> list[int]:
+    """How many steps each row has that was kept."""
+    files = [file for record in records if isinstance(record, Finished) for file in record.kept]
+    return [len(step.row) for step in read(job.scratch, files).steps if step.then]
+
+
+@pytest.mark.usefixtures("in_process", "long_rows")
+@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "nccl_cadence", "cpu_async", "zero1", "zero2", "zero3"])
+def test_rows_of_steps_are_done_again(tmp_path: Path, mode: str) -> None:
+    made = train_alone(tmp_path, ADAM) if mode == "solo" else train_together(tmp_path, mode, ADAM, epochs=4)
+    rows = in_rows(*made)
+    assert sum(rows) >= 6, rows
+    report = audited(*made)
+    assert different(report) == []
+    assert [str(item) for item in report.items if item.outcome == "skipped"] == []
+
+
+def now_and_then(step: Any, self: Any, *batch: Any) -> Any:
+    self.count = getattr(self, "count", 0) + 1
+    done = step(*batch)
+    if self.count % 6 == 0:
+        self.optimizer.state.clear()
+    return done
+
+
+@pytest.mark.usefixtures("in_process", "long_rows")
+@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "zero1"])
+def test_what_happens_now_and_then_is_in_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """No step that is kept alone is one of those, but the row has one."""
+    monkeypatch.setattr(drawn.StepDraws, "has", lambda *about: False)
+    with monkeypatch.context() as patch:
+        wrapped(Replica, "step", now_and_then)(patch)
+        made = train_alone(tmp_path, ADAM) if mode == "solo" else train_together(tmp_path, mode, ADAM, epochs=6)
+    assert max(in_rows(*made)) >= 6
+    found = different(audited(*made))
+    assert any("steps from there on: loss" in line for line in found), found

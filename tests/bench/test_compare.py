@@ -1,0 +1,156 @@
+"""`bench compare`: what changed between two trees, commits or machines, as a report and as the summary of a CI step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.base import environment
+from bench.base.exitcodes import Exit
+from bench.command import cli
+from bench.command.compare_command import side
+from bench.report.moves import CellMove, Origin, moves
+from bench.report.two_sides import sentence, step_summary, tiles
+from bench.results.cells import cells
+from bench.results.runfolder import Run, find_runs
+from tests.bench.references import cell, put
+from tests.bench.streams import make_metrics, make_spec, write_run
+
+VALUES = (0.970, 0.972, 0.974)
+LINES = 30
+Capture = pytest.CaptureFixture[str]
+
+
+def origin(root: Path, name: str = "") -> Origin:
+    return Origin(name or root.name, tuple(cells(find_runs(root)[0])))
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> tuple[Path, Path]:
+    """Solo as it was, `nccl_sync` worse, `nccl_cadence` failed, `cpu_sync` of one seed, one cell gone and one new."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for root in (old, new):
+        cell(root, "solo", VALUES)
+        put(root, make_spec("cpu_sync"), 0.97)
+    cell(old, "nccl_sync", VALUES)
+    cell(new, "nccl_sync", tuple(value - 0.05 for value in VALUES))
+    cell(old, "cpu_async", VALUES)
+    cell(new, "cpu_cadence", VALUES)
+    put(old, make_spec("nccl_cadence"), 0.97)
+    spec = make_spec("nccl_cadence")
+    write_run(new, spec, make_metrics(spec, status="failed", error="boom"))
+    return old, new
+
+
+def found(trees: tuple[Path, Path]) -> dict[str, CellMove]:
+    return {move.pair.now.about.mode: move for move in moves(*map(origin, trees))}
+
+
+def test_what_is_worse_comes_first_with_its_reason(trees: tuple[Path, Path]) -> None:
+    known = found(trees)
+    assert {mode: move.trend for mode, move in known.items()} == {
+        "nccl_sync": "worse",
+        "nccl_cadence": "worse",
+        "solo": "same",
+        "cpu_sync": "same",  # the same bits
+    }
+    assert list(known)[:2] == ["nccl_sync", "nccl_cadence"] or list(known)[:2] == ["nccl_cadence", "nccl_sync"]
+    assert (known["nccl_sync"].losses, known["nccl_sync"].gains) == (["result"], [])
+    assert known["nccl_cadence"].losses == ["status"]
+    text = sentence(list(known.values()))
+    assert text.startswith("**Worse in 2 of 4 cells**: ")
+    assert "accuracy -5.00 pt (-5." in text
+    assert "1 ok → 1 failed" in text
+    assert text.endswith("No change is shown in the other 2 cells.")
+
+
+def test_the_other_way_round_it_is_better(trees: tuple[Path, Path]) -> None:
+    text = sentence(moves(*map(origin, reversed(trees))))
+    assert text.startswith("**Better in 2 of 4 cells**: ")
+    assert "accuracy +5.00 pt (+4." in text
+
+
+def test_nothing_in_common_is_said(tmp_path: Path, trees: tuple[Path, Path]) -> None:
+    cell(tmp_path / "other", "solo", VALUES, data="mnist")
+    assert sentence(moves(origin(trees[0]), origin(tmp_path / "other"))).startswith("**Nothing to compare**")
+
+
+def test_one_seed_shows_nothing(tmp_path: Path) -> None:
+    for name, value in (("old", 0.97), ("new", 0.96)):
+        metrics = make_metrics(make_spec("nccl_sync"))
+        own = {"final": metrics.final.model_copy(update={"eval": value}), "params_sha256": name}
+        write_run(tmp_path / name, make_spec("nccl_sync"), metrics.model_copy(update=own))
+    (move,) = moves(origin(tmp_path / "old"), origin(tmp_path / "new"))
+    assert move.trend == "open"
+    assert sentence([move]) == "1 cell had too few seeds for an interval."
+
+
+def test_the_report_begins_with_the_answer(
+    trees: tuple[Path, Path], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    monkeypatch.setenv("GITHUB_ACTIONS", "false")
+    words = ["compare", *map(str, trees), "--out", str(tmp_path / "out")]
+    assert cli.dispatch(words) == Exit.OK
+    assert "**Worse in 2 of 4 cells**" in capsys.readouterr().out
+    assert not (tmp_path / "summary.md").exists()
+    text = (tmp_path / "out" / "report.md").read_text()
+    head = text.partition("\n## ")[0]
+    assert (
+        head.index("Worse in 2") < head.index("| cells worse") < head.index("comparison.png") < head.index("| change")
+    )
+    assert len(head.split()) < 400
+    for heading in ("## What changed", "## The two sides"):
+        assert heading in text
+    assert len(pd.read_csv(tmp_path / "out" / "comparison.csv")) == 3, "one has no results now"
+    assert "<details" in (tmp_path / "out" / "report.html").read_text()
+    assert cli.dispatch([*words, "--github"]) == Exit.OK
+    assert (tmp_path / "summary.md").read_text().startswith("## ")
+
+
+def many(shift: float) -> Origin:
+    """Forty cells of three seeds."""
+    runs = []
+    metrics = make_metrics(make_spec("nccl_sync"))
+    for key in range(40):
+        for seed, value in enumerate(VALUES):
+            final = metrics.final.model_copy(update={"eval": value + shift})
+            own = {"final": final, "seed": seed, "config_hash": f"{key:08x}", "params_sha256": str(shift)}
+            runs.append(Run(Path(f"{key}-{seed}"), metrics.model_copy(update=own)))
+    return Origin(f"shift {shift}", tuple(cells(runs)))
+
+
+def test_the_summary_of_a_step_is_short_and_its_table_folded() -> None:
+    before, now = many(0.0), many(-0.05)
+    known = moves(before, now)
+    text = step_summary(before, now, known)
+    seen, _, folded = text.partition("<details>")
+    assert len(seen.splitlines()) <= LINES
+    assert folded.count("\n| mlp") == 40
+    assert text.rstrip().endswith("</details>")
+    assert tiles(known)[0].value == "40 of 40"
+
+
+def test_commits_and_machines_are_sides_of_one_tree(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    for k, (sha, cpu) in enumerate((("ab12" * 10, "Old CPU"), ("cd34" * 10, "New CPU"))):
+        spec = make_spec("nccl_sync")
+        own = {"git": {"sha": sha, "dirty": False}, "env": {"cpu": cpu, "cores": 2}}
+        metrics = make_metrics(spec).model_copy(update=own)
+        write_run(runs / str(k), spec, metrics)
+    monkeypatch.setattr(environment, "_git", lambda *words: "cd34" * 10 if "main^{commit}" in words else None)
+    for words in (("ab12ab1", "cd34cd3"), ("ab12ab1", "main"), ("old cpu", "New CPU")):
+        before, now = (side(word, runs) for word in words)
+        assert before.values("commit") == ["ab12ab12ab12"]
+        assert now.values("machine") == ["New CPU, 2 cores"]
+    assert cli.dispatch(["compare", "nobody", "main", "--runs", str(runs)]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("bench: nobody is no folder, nor a commit or machine of the runs in ")
+    assert "commits ab12ab12ab12, cd34cd34cd34; machines New CPU, 2 cores, Old CPU, 2 cores" in said
+    assert cli.dispatch(["compare", "old cpu", "main", "--runs", str(runs), "--out", str(tmp_path / "out")]) == Exit.OK
+    assert "The machines differ" in capsys.readouterr().out
+    assert cli.dispatch(["compare", "a", "b", "--runs", str(tmp_path / "none")]) == Exit.USAGE

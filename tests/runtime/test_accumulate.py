@@ -1,0 +1,131 @@
+"""Micro-batches: so many of a size equal one batch of all of them, in every mode that trains in step. And runs of steps."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from ddp.core.errors import RankFailed
+from ddp.core.events import Progress
+from ddp.core.spans import Batch, micro_batches
+from ddp.core.step_settings import StepSettings
+from ddp.permutation import visited
+from ddp.replica.task import Task, Tensors
+from tests.runtime import toy
+from tests.runtime.conftest import Play, Played
+
+pytestmark = pytest.mark.usefixtures("in_process")
+
+
+def double(dropout: bool = False, samples: int = toy.SAMPLES, **settings: Any) -> Task:
+    """The toy task in double precision, in which sums in another order hardly differ."""
+    task = toy.task(**settings)
+    inputs, targets = toy.data(samples)
+    source = toy.TensorSource(inputs.double(), targets)
+
+    def model() -> nn.Module:
+        return nn.Sequential(*task.model(), nn.Dropout(0.0 if not dropout else 0.5)).double()
+
+    return replace(task, model=model, train_data=lambda: source, eval_data=lambda: source)
+
+
+def apart(one: Played, other: Played) -> float:
+    mine, theirs = one.state(), other.state()
+    return max(
+        float((mine[name].detach().double() - value.detach().double()).abs().max()) for name, value in theirs.items()
+    )
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 7, 15, 16, 31, 32])
+@pytest.mark.parametrize("least", [1, 2])
+def test_micro_batches_are_the_batch(samples: int, least: int) -> None:
+    """Each sample once, in order; equally many on all ranks, for slices that differ by one."""
+    parts = micro_batches(Batch(3, 10, 10 + samples, samples), 1, 4, least)
+    assert [parts[0].start, *(part.stop for part in parts)] == [10, *(part.start for part in parts[1:]), 10 + samples]
+    sizes = [part.samples for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) <= 4 + (least > 1)
+    assert min(sizes) >= min(least, samples)
+    slices = [Batch(0, 0, samples, 2 * samples + 1), Batch(0, samples, 2 * samples + 1, 2 * samples + 1)]
+    assert len({len(micro_batches(part, 2, 4, least)) for part in slices}) == 1
+    assert micro_batches(Batch(0, 9, 9, 5, True), 2, 4, least) == [Batch(0, 9, 9, 5, True)]
+
+
+MODES = ["nccl", "zero1", "zero2", "zero3"]
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize("backend", MODES)
+def test_micro_batches_equal_one_batch(play: Play, backend: str, optimizer: str) -> None:
+    """203 samples: the last step of an epoch is a part of one."""
+    task = partial(double, optimizer=optimizer)
+    whole = play("sync", backend, task, batch_size=32)
+    parts = play("sync", backend, task, batch_size=32, step=StepSettings(accumulate=4))
+    assert apart(parts, whole) < 1e-12
+    assert len(parts.digests) == 1
+    assert sum(event.steps for event in parts.of(Progress)) == sum(event.steps for event in whole.of(Progress))
+    assert sum(event.samples for event in parts.of(Progress)) == 2 * toy.SAMPLES
+
+
+@pytest.mark.parametrize("backend", ["torch_ddp", "torch_zero1", "torch_fsdp"])
+def test_micro_batches_equal_one_batch_of_pytorch(play: Play, backend: str) -> None:
+    """Two samples are left for the last step of an epoch: each rank has one."""
+    whole = play("sync", backend, partial(double, samples=66), batch_size=32, epochs=1)
+    parts = play("sync", backend, partial(double, samples=66), batch_size=32, epochs=1, step=StepSettings(accumulate=4))
+    assert apart(parts, whole) < 1e-12
+
+
+def test_micro_batches_equal_one_batch_alone_and_in_one_process(play: Play) -> None:
+    graph = importlib.import_module("ddp.graph.engine")
+    for fields in ({"world_size": 1}, {"engine": graph}):
+        whole = play("sync", "nccl", double, batch_size=32, **fields)
+        parts = play("sync", "nccl", double, batch_size=32, step=StepSettings(accumulate=4), **fields)
+        assert apart(parts, whole) < 1e-12
+
+
+def clears(model: nn.Module, batch: Tensors) -> Tensor:
+    model.zero_grad()
+    return toy.loss(model, batch)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_step_that_clears_gradients_is_refused(play: Play, world_size: int) -> None:
+    task = partial(replace, toy.task(), loss=clears)
+    play("sync", "nccl", task, epochs=1, world_size=world_size)
+    with pytest.raises(RankFailed, match="leave backward\\(\\) and zero_grad\\(\\) to the engine"):
+        play("sync", "nccl", task, epochs=1, world_size=world_size, step=StepSettings(accumulate=2))
+
+
+def test_micro_batches_are_seeded_by_their_first_position(play: Play) -> None:
+    """Dropout draws in a micro-batch what it draws in a batch that begins there."""
+    one = play("sync", "nccl", partial(double, True, 192, lr=0.0), world_size=1, batch_size=8)
+    four = play(
+        "sync", "nccl", partial(double, True, 192, lr=0.0), world_size=1, batch_size=32, step=StepSettings(accumulate=4)
+    )
+    losses = [sum(event.loss_sum for event in run.of(Progress)) for run in (one, four)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("parts", [0, -1, 1.5, True, 10_001])
+def test_parts_that_cannot_be(parts: Any) -> None:
+    with pytest.raises(ValueError, match="must be a whole number from 1 to 10000"):
+        StepSettings(parts)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_run_of_steps_takes_one_order_after_the_other(play: Play, world_size: int) -> None:
+    """As a sampler of that order would have it, bit for bit; not as many steps are epochs."""
+    steps = 60 // world_size
+    fields: dict[str, Any] = {"world_size": world_size, "batch_size": 8}
+    run = play("sync", "nccl", steps=steps, epochs=2, **fields)
+    half = {epoch: visited(3, epoch, toy.SAMPLES, 240).tolist() for epoch in range(2)}
+    wanted = play("sync", "nccl", partial(replace, toy.task(), sampler=half.get), epochs=2, **fields)
+    assert run.digests == wanted.digests
+    assert sum(event.samples for event in run.of(Progress)) == 480
+    short = play("sync", "nccl", steps=6, epochs=1, **fields)
+    assert sum(event.steps for event in short.of(Progress)) == 6 * world_size
