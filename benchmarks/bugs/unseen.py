@@ -8,6 +8,7 @@ beside this, and a row here: `python -m benchmarks.bugs NAME` tries it, and it i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 
 from benchmarks.bugs import unseen_more as m
@@ -204,7 +205,7 @@ THIRD: dict[str, Bug] = {
         later,
         rate_a_step_late=("steps have the rate of the step before", "B5.09", SYNC, RATES),
         tested_counted_as_seen=("a rank counts what it evaluates as seen", "B5.05", CADENCE, REPLICA),
-        pace_of_one=("a rank counts its own samples alone within a grant", "B5.03", ASYNC, WORKER),
+        pace_of_one=("a rank counts its own samples alone within a grant", "B5.03", CADENCE, WORKER),
     ),
     **_family(
         "average",
@@ -229,4 +230,16 @@ THIRD: dict[str, Bug] = {
     ),
 }
 """Those that were tried last."""
+NAMED = {
+    "data": "torn_while_read first_batch_cached normalised_by_itself every_second_backwards tail_not_shuffled epochs_from_one",
+    "audit": "forward_before_average activation_capped logged_in_evaluation_mode kept_over_average amsgrad_left_on "
+    "other_epsilon last_step_of_epoch_lost rate_a_step_late tested_counted_as_seen padded_to_whole_batches "
+    "early_epochs_on_part last_copy_evaluated",
+    "average": "straggler_left_out shard_edge_alone shares_by_arrival far_values_left window_shares_late divergence_squared",
+    "rate": "pace_of_one",
+    "breakdown": "evaluation_time_twice",
+    "memory": "memory_in_kib",
+}
+"""The check that has caught each of them."""
+THIRD = {name: replace(THIRD[name], check=check) for check, names in NAMED.items() for name in names.split()}
 UNSEEN |= THIRD

@@ -82,7 +82,7 @@ def pace_of_one(worker: Module) -> None:
     """Have a rank count its own samples alone within what it is granted, not those of all."""
 
     def broken(receive: Any, self: Any, order: Any) -> Any:
-        return receive(replace(order, pace=1.0) if isinstance(order, worker.Train) else order)
+        return receive(replace(order, pace=1.0) if isinstance(order, worker.Train | worker.Pace) else order)
 
     wrap(worker.Worker, "receive", broken)
 
