@@ -231,7 +231,8 @@ THIRD: dict[str, Bug] = {
 }
 """Those that were tried last."""
 NAMED = {
-    "data": "torn_while_read first_batch_cached normalised_by_itself every_second_backwards tail_not_shuffled epochs_from_one",
+    "data": "torn_while_read first_batch_cached normalised_by_itself every_second_backwards tail_not_shuffled "
+    "epochs_from_one",
     "audit": "forward_before_average activation_capped logged_in_evaluation_mode kept_over_average amsgrad_left_on "
     "other_epsilon last_step_of_epoch_lost rate_a_step_late tested_counted_as_seen padded_to_whole_batches "
     "early_epochs_on_part last_copy_evaluated",
