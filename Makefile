@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign conformance golden lint bench controller calibration bugs clean-runs baselines discrimination convergence resume machines clean install
+.PHONY: run test campaign conformance golden lint bench controller calibration bugs clean-runs baselines discrimination convergence resume machines site clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -96,6 +96,13 @@ resume: $(STAMP)
 machines: $(STAMP)
 	MACHINES=all $(BIN)/python -m pytest tests/runtime/test_remote_run.py
 	$(BIN)/python -m benchmarks.machines --write $(ARGS)
+
+# The documents as a site in site/, with search, the reference of the public names and the example reports; no network but for
+# the generator, once.
+site: $(STAMP)
+	@$(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m benchmarks.site $(ARGS)
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

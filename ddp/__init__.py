@@ -29,17 +29,20 @@ if TYPE_CHECKING:
         setup,
         setup_with,
     )
+    from ddp.monitor import Monitor, Timeline
     from ddp.parallel import (
         DistributedDataParallel,
         Group,
         Replicas,
         RoundRobinSampler,
+        get_local_rank,
         get_rank,
         get_world_size,
         init,
         wrap,
     )
     from ddp.replica.handle import WorkerHandle
+    from ddp.replica.lr_schedule import LRSchedule
     from ddp.replica.scalars import record_scalar
     from ddp.trainer import CheckpointInfo, EpochMetrics, RunHandle, TrainedState, Trainer
 
@@ -57,15 +60,19 @@ __all__ = [
     "Graph",
     "GraphError",
     "Group",
+    "LRSchedule",
+    "Monitor",
     "RankFailed",
     "RankLost",
     "Replicas",
     "RoundRobinSampler",
     "RunHandle",
+    "Timeline",
     "TrainedState",
     "Trainer",
     "WorkerHandle",
     "crop_and_flip",
+    "get_local_rank",
     "get_rank",
     "get_world_size",
     "init",
@@ -88,6 +95,7 @@ _HOME = {
             "Group",
             "Replicas",
             "RoundRobinSampler",
+            "get_local_rank",
             "get_rank",
             "get_world_size",
             "init",
@@ -95,7 +103,9 @@ _HOME = {
         ),
         "ddp.parallel",
     ),
+    **dict.fromkeys(("Monitor", "Timeline"), "ddp.monitor"),
     "WorkerHandle": "ddp.replica.handle",
+    "LRSchedule": "ddp.replica.lr_schedule",
     "record_scalar": "ddp.replica.scalars",
 }
 

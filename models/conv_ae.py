@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.models.data import DataOptions, DataSet
-from bench.models.parts import Evaluate, Loss, images_of, task_on
+from bench.models.parts import Evaluate, Loss, images_of, recorded, task_on
 from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task, Tensors
 
@@ -45,7 +45,7 @@ def judged(data: DataSet) -> tuple[Loss, Evaluate]:
         images = batch[0]
         unit = torch.tensor(data.std, dtype=images.dtype, device=images.device).view(-1, 1, 1)
         error: Tensor = (model(images) - images) * unit
-        return error.square().mean()
+        return recorded("mse", error.square().mean(), len(images))
 
     def evaluate(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
         total = loss(model, batch) * len(batch[0])

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from bench.models.data import DataSet, data_set
 from bench.models.setup import Recipe
 from ddp.data import as_source, crop_and_flip
+from ddp.replica.scalars import record_sum
 from ddp.replica.task import Source, Task, Tensors
 
 Build = Callable[[DataSet], nn.Module]
@@ -74,11 +75,35 @@ def cross_entropy(model: nn.Module, batch: Tensors) -> Tensor:
     return F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
 
 
+def right(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the number of samples that logits [n, classes] classify as labels [n] say."""
+    return (logits.argmax(1) == labels).sum()
+
+
+def classified(model: nn.Module, batch: Tensors) -> Tensor:
+    """Return what `cross_entropy` does of (images, labels), and record the training `accuracy`."""
+    images, labels = batch
+    logits = model(images)
+    record_sum("accuracy", len(labels), right, logits, labels)
+    return F.cross_entropy(logits, labels)
+
+
+def continued(model: nn.Module, batch: Tensors) -> Tensor:
+    """Return what `cross_entropy` does of (tokens, the ones that follow), and record it as `cross-entropy`."""
+    return recorded("cross-entropy", cross_entropy(model, batch), len(batch[0]))
+
+
+def recorded(name: str, loss: Tensor, samples: int) -> Tensor:
+    """Return a mean loss over samples, and record it as the training metric `name`."""
+    record_sum(name, samples, torch.sum, (loss.detach() * samples).view(1))
+    return loss
+
+
 def accuracy(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
     """Return (sum of the cross-entropy, number of samples classified rightly) over (images, labels)."""
     images, labels = batch
     logits = model(images)
-    return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(1) == labels).sum()
+    return F.cross_entropy(logits, labels, reduction="sum"), right(logits, labels)
 
 
 def token_entropy(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
@@ -98,7 +123,7 @@ def classification(build: Build, optimizer: Optimizer, recipe: Recipe, data_dir:
             f"data set {recipe.data} has one class, so there is nothing to tell apart and every answer is right; give it "
             "two or more (of images of your own, data.path is the folder that has a folder for each class)"
         )
-    return task_on(data, build, optimizer, recipe, cross_entropy, accuracy)
+    return task_on(data, build, optimizer, recipe, classified, accuracy)
 
 
 def language(build: Build, optimizer: Optimizer, recipe: Recipe, data_dir: str) -> Task:
@@ -108,7 +133,7 @@ def language(build: Build, optimizer: Optimizer, recipe: Recipe, data_dir: str) 
         raise ValueError(f"this model reads text, and data set {recipe.data} is of images; choose data.name=pydoc")
     if data.classes < 2:
         raise ValueError(f"data set {recipe.data} has one character throughout: nothing to learn; give it a text")
-    return task_on(data, build, optimizer, recipe, cross_entropy, token_entropy)
+    return task_on(data, build, optimizer, recipe, continued, token_entropy)
 
 
 def images_of(recipe: Recipe, data_dir: str) -> DataSet:

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from bench.audit.definitions import defined, is_near
 from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
+from bench.audit.rules import Rules, autocast, micro_ends, unscale
 from bench.audit.seeds import seed_of, step_seed
-from ddp.core.step_settings import PLAIN, StepSettings
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Task
 
@@ -31,27 +30,6 @@ Reading = Callable[[int, int, int], Any]
 """(epoch, start, stop) -> what the model is to see for these positions."""
 Work = Sequence[tuple[int, int]]
 """Positions of the batches of one rank."""
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What of a run's configuration a step depends on."""
-
-    seed: int
-    epochs: int
-    samples: int
-    """Of an epoch."""
-    lr_scale: float
-    max_grad_norm: float | None = None
-    own_buffers: bool = False
-    """Whether every rank keeps its own buffers in a step of all ranks, as PyTorch's modules do."""
-    model: str = ""
-    """Whose loss and metric are to be what they are by definition."""
-    step: StepSettings = PLAIN
-    batch_size: int = 0
-    """Samples of one step of one rank."""
-    ranks: int = 1
-    """Which have equally many micro-batches in a step of all."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +43,8 @@ class Done:
     """By how much each parameter moved."""
     undefined: tuple[tuple[float, float], ...] = ()
     """(mean loss, what it is by definition) of batches where these differ."""
+    scale: tuple[float, int] = (1.0, 0)
+    """Of the loss behind it, and steps since it changed."""
 
 
 class Bench:
@@ -83,6 +63,7 @@ class Bench:
         self.model.register_forward_hook(self._note)
         self._training = [module.training for module in self.model.modules()]
         self._undefined: list[tuple[float, float]] = []
+        self._scale = 1.0
         self.initial = {name: tensor.clone() for name, tensor in self.state(None).items()}
 
     @cached_property
@@ -136,9 +117,10 @@ class Bench:
         seen: float,
         shake: float = 0.0,
         together: bool = False,
+        scale: tuple[float, int] = (1.0, 0),
     ) -> Done:
         """Do a step from the state `before`. `shake`: how much each parameter is off at the beginning, of itself, to one
-        side or the other; `together`: it is one of all ranks."""
+        side or the other; `together`: it is one of all ranks; `scale`: of the loss, and steps since it changed."""
         self._set_modes()
         self.load(before)
         if shake:
@@ -151,58 +133,69 @@ class Bench:
             group["lr"] = rate
         for parameter in self.parameters.values():
             parameter.grad = None
-        total = sum(stop - start for work in ranks for start, stop in work)
-        losses, moved, self._undefined = [], [], []
-        for work in ranks:
-            self.load(before, (BUFFERS,))
-            spans = [span for span in work if span[1] > span[0]]
-            losses.append([self._batch(epoch, start, stop, total, together) for start, stop in spans])
-            moved.append({name: buffer.detach().clone() for name, buffer in self._present().items()})
-        if len(ranks) > 1:
-            self._average_buffers(before, moved, [sum(stop - start for start, stop in work) / total for work in ranks])
-        if self.rules.max_grad_norm is not None:
-            owned = [parameter for group in groups for parameter in group["params"]]
+        self._scale, self._undefined = scale[0], []
+        losses = self._gradients(before, epoch, ranks, together)
+        owned = [parameter for group in groups for parameter in group["params"]]
+        moves_on, scale = unscale(self.rules.step, owned, scale)
+        if self.rules.max_grad_norm is not None and moves_on:
             nn.utils.clip_grad_norm_(owned, self.rules.max_grad_norm)
-        for optimizer in optimizers:
+        for optimizer in optimizers if moves_on else ():
             optimizer.step()
         after = {name: tensor.clone() for name, tensor in self.state(optimizers).items()}
         moves = {name: after[name] - first for name, first in begun.items()}
-        return Done(losses, after, moves, tuple(self._undefined))
+        return Done(losses, after, moves, tuple(self._undefined), scale)
 
-    def _batch(self, epoch: int, start: int, stop: int, total: int, together: bool) -> float:
-        """Add the gradients of a batch, micro-batch by micro-batch; return its mean loss."""
-        ends = self._ends(start, stop, total, together and self.rules.ranks > 1)
-        losses = [self._pass(epoch, first, last, total) for first, last in pairwise(ends)]
+    def _gradients(
+        self, before: Mapping[Name, Tensor], epoch: int, ranks: Sequence[Work], together: bool
+    ) -> list[list[float]]:
+        """Take the gradients of all ranks' batches, and move the buffers; return the losses."""
+        sizes = [sum(stop - start for start, stop in work) for work in ranks]
+        total, losses, moved = sum(sizes), [], []
+        sums: dict[str, Tensor] = {}
+        for work, size in zip(ranks, sizes, strict=True):
+            self.load(before, (BUFFERS,))
+            spans = [span for span in work if span[1] > span[0]]
+            # In half precision it matters what a loss is multiplied by: a rank's gradients are weighted afterwards.
+            whole = size if self.rules.step.half else total
+            losses.append([self._batch(epoch, start, stop, (whole, total), together) for start, stop in spans])
+            if self.rules.step.half:
+                self._set_aside(sums, size / total)
+            moved.append({name: buffer.detach().clone() for name, buffer in self._present().items()})
+        for name, gradient in sums.items():
+            self.parameters[name].grad = gradient
+        if len(ranks) > 1:
+            self._average_buffers(before, moved, [size / total for size in sizes])
+        return losses
+
+    def _set_aside(self, sums: dict[str, Tensor], weight: float) -> None:
+        """Add a rank's gradients to `sums`, and clear them."""
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not None:
+                weighted = parameter.grad * weight
+                sums[name] = sums[name] + weighted if name in sums else weighted
+                parameter.grad = None
+
+    def _batch(self, epoch: int, start: int, stop: int, totals: tuple[int, int], together: bool) -> float:
+        """Add the gradients of a batch, micro-batch by micro-batch; return its mean loss. `totals`: the samples that it is a
+        part of, and those of all ranks."""
+        ends = micro_ends(self.rules, self.model, (start, stop), totals[1], together)
+        losses = [self._pass(epoch, first, last, totals[0]) for first, last in pairwise(ends)]
         if len(losses) == 1:
             return losses[0]
         parts = [last - first for first, last in pairwise(ends)]
         return sum(loss * part for loss, part in zip(losses, parts, strict=True)) / (stop - start)
 
-    def _ends(self, start: int, stop: int, total: int, together: bool) -> list[int]:
-        """Return where the micro-batches of a batch begin and end: equal parts, the first have the odd samples.
-
-        There are as many as the largest slice of all ranks needs, each of at most `batch_size / accumulate` samples; a
-        part has two samples at least where the model has batch norm."""
-        if self.rules.step.accumulate == 1:
-            return [start, stop]
-        size = stop - start
-        least = 2 if any(isinstance(module, _BatchNorm) for module in self.model.modules()) else 1
-        largest, smallest = (-(-total // self.rules.ranks), total // self.rules.ranks) if together else (size, size)
-        parts = -(-largest * self.rules.step.accumulate // self.rules.batch_size)
-        parts = max(1, min(parts, smallest // least, size // least))
-        each, odd = divmod(size, parts)
-        return [start + part * each + min(part, odd) for part in range(parts + 1)]
-
     def _pass(self, epoch: int, start: int, stop: int, total: int) -> float:
         """Add the gradients of a batch, as its part of the mean; return its mean loss."""
         batch = moved(self._read(epoch, start, stop), self.device)
         torch.manual_seed(step_seed(self.rules.seed, epoch, start))
-        with Scalars():  # what the step records is not looked at
+        with Scalars(), autocast(self.rules.step, self.device):  # what the step records is not looked at
             loss = self.task.loss(self.model, batch)
         known = defined(self.rules.model, self.outputs, batch)
         if known is not None and not is_near(float(loss.detach()), mean := known[0] / (stop - start)):
             self._undefined.append((float(loss.detach()), mean))
-        part = (stop - start) / total
+        loss = loss.float() if loss.dtype.itemsize < 4 else loss
+        part = (stop - start) / total * self._scale
         (loss if part == 1.0 else loss * part).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bench.audit import evaluation, reports
-from bench.audit.again import Bench, Rules
+from bench.audit.again import Bench
 from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
 from bench.audit.counters import counted
 from bench.audit.kept import (
@@ -33,6 +33,7 @@ from bench.audit.kept import (
 from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content
 from bench.audit.rows import redo, steps_of
+from bench.audit.rules import Rules
 from bench.results.audit_file import AuditItem, AuditReport, Outcome
 from ddp.replica.task import Task
 

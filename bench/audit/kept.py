@@ -90,6 +90,8 @@ class KeptStep:
     before: Parts
     after: Parts
     then: tuple[FollowingStep, ...] = ()
+    scale: tuple[float, int] = (1.0, 0)
+    """Of the loss before the first step, in fp16, and steps since it changed."""
 
     @property
     def row(self) -> tuple[FollowingStep, ...]:

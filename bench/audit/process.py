@@ -74,10 +74,12 @@ def main(order: AuditOrder, connection: Connection) -> None:
     import torch
 
     from bench.audit.audit import audit
+    from ddp.process.determinism import deterministic
 
     torch.set_num_threads(1)
     try:
-        body: Any = audit(order).model_dump()
+        with deterministic(order.step.deterministic):
+            body: Any = audit(order).model_dump()
     except Exception as error:
         trace = "".join(traceback.format_exception(error)[-3:])
         body = f"{type(error).__name__}: {error}\n{trace}"

@@ -18,10 +18,12 @@ from bench.audit.kept import KeptStep, Name
 def redo(bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep], shake: float = 0.0) -> Done:
     """Return what came of the steps that the ranks of `group` kept: the last state, all losses. `shake`: as of one step."""
     done: Done | None = None
+    scale = group[0].scale
     for parts in zip(*(each.row for each in group), strict=True):
         state = before if done is None else done.after
-        work = [part.work for part in parts]
-        step = bench.step(state, group[0].epoch, work, parts[0].seen, shake, together=group[0].together)
+        work, together = [part.work for part in parts], group[0].together
+        step = bench.step(state, group[0].epoch, work, parts[0].seen, shake, together, scale)
+        scale = step.scale
         done, shake = step if done is None else _joined(done, step), 0.0
     assert done is not None
     moves = {name: done.after[name] - before[name].to(done.after[name].device) for name in done.moves}
@@ -30,7 +32,7 @@ def redo(bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep],
 
 def _joined(first: Done, then: Done) -> Done:
     losses = [[*some, *more] for some, more in zip(first.losses, then.losses, strict=True)]
-    return Done(losses, then.after, then.moves, (*first.undefined, *then.undefined))
+    return Done(losses, then.after, then.moves, (*first.undefined, *then.undefined), then.scale)
 
 
 def steps_of(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:

@@ -10,13 +10,16 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
 from bench.base.paths import BASELINES
 from bench.base.usage import UsageError, path_of, there, usage
 from ddp.suggest import nearest
+
+if TYPE_CHECKING:
+    from bench.results.cells import Cell
 
 RUNS = Path("runs")
 
@@ -234,14 +237,20 @@ def _dashboard(arguments: list[str]) -> int:
     parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine alone)")
     parser.add_argument("--port", type=int, default=0, help="default: any that is free")
+    parser.add_argument("--baseline", type=there, default=BASELINES, help="what verdicts compare with")
     # Beside a run: serve on this, as long as it lasts.
     parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--private", action="store_true", help=argparse.SUPPRESS)
     options = parser.read(arguments)
+    from bench.command.cell_verdict import cell_verdict
     from bench.dashboard import command
 
+    def judge(cell: Cell) -> dict[str, Any]:
+        return cell_verdict(cell, options.baseline)
+
     if options.socket is not None:
-        return command.attend(options.path, options.socket)
-    return command.serve(options.path, options.host, options.port)
+        return command.attend(options.path, options.socket, judge, options.private)
+    return command.serve(options.path, options.host, options.port, judge)
 
 
 def _dashboard_export(arguments: list[str]) -> int:

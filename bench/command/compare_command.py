@@ -11,7 +11,7 @@ from bench.base.environment import commit
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, usage
 from bench.command.validate_command import some_runs
-from bench.report.moves import Origin
+from bench.report.moves import Side
 from bench.report.two_sides import write_comparison
 from bench.results.cells import cells
 from bench.results.runfolder import Run
@@ -35,7 +35,7 @@ def compare(words: Sequence[str], root: Path, out: Path, github: bool) -> Exit:
     return Exit.OK
 
 
-def side(word: str, root: Path) -> Origin:
+def side(word: str, root: Path) -> Side:
     """Return the runs that a word means: a tree; or, of those in `root`, the runs of a commit or of a machine. Raise
     ValueError that says what there is."""
     if Path(word).is_dir():
@@ -45,7 +45,7 @@ def side(word: str, root: Path) -> Origin:
     runs = _some(root)
     if chosen := [run for run in runs if _is_of(run, word, commit(word))]:
         return _origin(word, chosen)
-    every = Origin("", tuple(cells(runs)))
+    every = Side("", tuple(cells(runs)))
     known = "; ".join(f"{key}s {', '.join(every.values(key)) or 'none'}" for key in ("commit", "machine"))
     raise UsageError(f"{word} is no folder, nor a commit or machine of the runs in {root}, which has {known}")
 
@@ -62,8 +62,8 @@ def _is_of(run: Run, word: str, sha: str | None) -> bool:
     return any(word.lower() in str(name).lower() for name in names if name)
 
 
-def _origin(name: str, runs: Sequence[Run]) -> Origin:
-    return Origin(name, tuple(cells(runs)))
+def _origin(name: str, runs: Sequence[Run]) -> Side:
+    return Side(name, tuple(cells(runs)))
 
 
 def _some(path: Path) -> Sequence[Run]:

@@ -24,7 +24,7 @@ Check = tuple[str, str | None, str]
 def examine() -> None:
     """Print the findings."""
     gloo, memory = _gloo(), _memory()
-    checks = (*_basics(), gloo, memory, *_data())
+    checks = (*_basics(), *_steps(), gloo, memory, *_data())
     findings = [(name, "no" if problem else "yes", problem or detail) for name, problem, detail in checks]
     print(tabulate(findings, tablefmt="plain"))
     print("\nmodes by world size:")
@@ -55,6 +55,18 @@ def _gpus() -> Check:
         return ("gpus, nccl", unusable if seen else "none; ranks train on the CPU", "")
     names = ", ".join(torch.cuda.get_device_name(index) for index in range(count))
     return ("gpus, nccl", None if torch.distributed.is_nccl_available() else "torch without NCCL", names)
+
+
+def _steps() -> list[Check]:
+    """Return what a step can be asked for here: `train.precision`, `train.compile`."""
+    import torch
+
+    from ddp.replica.abilities import HALF, lacks_compiler, lacks_half
+
+    device = torch.device("cuda" if torch.cuda.device_count() else "cpu")
+    detail = f"works on {device}"
+    half = [(f"precision {kind}", lacks_half(kind, device), detail) for kind in HALF]
+    return [*half, ("compiler", lacks_compiler(device), f"there for {device}")]
 
 
 def _gloo() -> Check:

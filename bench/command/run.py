@@ -28,7 +28,7 @@ from bench.command.summary import CellOutcome, Summary
 from bench.command.sweep_progress import SweepProgress
 from bench.config.compose import compose, settings_of
 from bench.config.config import Config, typed
-from bench.config.config_checks import Machine, check_faults, check_paths
+from bench.config.config_checks import Machine, check_faults, check_paths, dashboard_port
 from bench.config.flags import SHOWS
 from bench.config.hydra_errors import complain
 from bench.config.objective import check as check_objective
@@ -142,6 +142,7 @@ class Session:
             config = self.config = typed(composed)
             check_paths(config)
             check_objective(config.objective)
+            port = dashboard_port(config.dashboard)
         except (OmegaConfBaseException, ValueError) as error:  # settings check themselves
             raise UsageError(complain(error)) from error
         for group in {"model", "engine", "policy", "backend"} - HydraConfig.get().runtime.choices.keys():
@@ -155,12 +156,12 @@ class Session:
 
             with usage():
                 config = self.config = configured(config, settings, source)
-        if config.dashboard and self.launched:
+        if port is not None and self.launched:
             self._note(
                 [f"dashboard=true means nothing to a launcher's process: python -m bench dashboard {config.output}"]
             )
-        elif config.dashboard and self.dashboard is None:
-            self._open_dashboard(Path(config.output))
+        elif port is not None and self.dashboard is None:
+            self._open_dashboard(Path(config.output), port)
         with usage():
             loggers = chosen(config.logger)
         hosts = 1
@@ -193,6 +194,8 @@ class Session:
         with LoggerProcesses(names, making(*spec.key), Path(spec.output), info) as loggers:
             self.console.above = self.progress.view if self.sweep and self.progress.points else None
             outcome = launch(run_plan, self.console, source, restarts)
+            if names and self.config is not None and self.config.report:
+                summary.write_own_report(outcome)
             problems = loggers.end(outcome.folder)
         if self.sweep:
             self.print(row_line(outcome.metrics))
@@ -204,12 +207,16 @@ class Session:
         run = find_runs(folder)[0][0]
         return CellOutcome(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
 
-    def _open_dashboard(self, output: Path) -> None:
+    def _open_dashboard(self, output: Path, port: int) -> None:
         from bench.dashboard.process import DashboardProcess
 
         try:
-            self.dashboard = DashboardProcess(output)
-        except OSError as error:  # a run without a page is a run
+            self.dashboard = DashboardProcess(output, port)
+        except OSError as error:
+            if port:  # somebody is to look there
+                raise UsageError(
+                    f"dashboard={port}: {error}; choose another port, or dashboard=true for any"
+                ) from error
             self._note([f"no dashboard: {error}"])
         else:
             self.print(f"dashboard {self.dashboard.address}")

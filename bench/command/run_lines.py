@@ -106,7 +106,7 @@ def sweep_notes(cells: Sequence[Cell]) -> list[Line]:
         if disturbed:
             seeds = ", ".join(str(seed) for seed, _ in disturbed)
             what = disturbed[0][1].partition(" during ")[0]
-            lines.append(Line("disturbed", f"{cell.name}, seed {seeds}: {what}, so its speeds are too low"))
+            lines.append(Line("disturbed", f"{cell.name}, seed {seeds}: {what}; speeds too low"))
     others = [text for cell in cells for run in cell.runs for text in run.metrics.warnings if not text.startswith(BUSY)]
     return lines + [Line("note", text) for text in dict.fromkeys(others)]
 

@@ -36,6 +36,7 @@ from bench.results.schema import Metrics
 
 if TYPE_CHECKING:
     from bench.config.config import Config
+    from bench.runner.launch import Outcome
     from bench.validate import Verdict
 
 ROOM = WIDTH - LABEL - 1
@@ -230,3 +231,12 @@ def report(summary: Summary, root: Path, out: Path, baseline: Path | None) -> No
         summary.show([Line("report", str(write_report(root, out, baseline=baseline)))], whole=True)
     except (ValueError, OSError) as error:
         summary.show([Line("report", f"not written: {error}")])
+
+
+def write_own_report(outcome: Outcome) -> None:
+    """Write the report of one run, for loggers that keep it; whoever interrupts does not wait for that."""
+    from bench.report import write_report
+
+    if outcome.metrics.status != "killed":
+        with suppress(ValueError, OSError):  # said when the command's own is written
+            write_report(outcome.folder, outcome.folder)

@@ -23,13 +23,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from bench.base.console import VERBOSITY
 from bench.base.paths import CONF
 from bench.base.usage import UsageError
 from bench.config.config import register
 from bench.config.flags import read
 from bench.config.hydra_errors import beyond, complain, nameless, names_several, nowhere
 from bench.config.objective import CHOOSING, direction
-from bench.config.overrides import in_our_words, readable
+from bench.config.overrides import in_our_words, of_all, readable
 from bench.config.point_task import PointJob, PointTask
 from bench.config.sweep_points import empty
 from ddp.process.scratch import scratch
@@ -60,7 +61,11 @@ def compose(
     `planning`: the job only reads the configuration, so that no launcher is needed and nothing is copied."""
     register()
     options, flags = read([in_our_words(word) for word in arguments])
+    if options.verbosity is not None:
+        os.environ[VERBOSITY] = str(options.verbosity)  # for launchers' processes, too
     overrides = tuple(readable(override) for override in options.overrides)
+    if not options.multirun and any(map(of_all, overrides)):
+        flags = [*flags, "--multirun"]
     with scratch() as folder, _variables(folder):
         task = PointTask(job, take, leave_out, overrides, folder, expect)
         try:

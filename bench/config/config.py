@@ -63,6 +63,14 @@ class TrainConfig:
     accumulate: int | None = None
     """Micro-batches of `batch_size` samples that a rank's step is made of: their gradients add up; null: 1."""
 
+    precision: str | None = None
+    """Type of multiplications in training, by torch's autocast: `fp32`, `bf16`, `fp16`; null: `fp32`."""
+
+    compile: bool | None = None
+    """Whether the model is trained through torch.compile; null: false."""
+    deterministic: bool | None = None
+    """Whether PyTorch may take deterministic algorithms alone; null: false."""
+
     @property
     def step(self) -> StepSettings:
         """Return how a rank does a step. Raises ValueError for what cannot be."""
@@ -163,8 +171,8 @@ class Config:
     """Write a report after the run or sweep."""
     logger: Any = "none"
     """Tools that get the run as well, a name or a list: `none`, or of `list loggers`."""
-    dashboard: bool = False
-    """Serve a live page over `output` while the command lasts."""
+    dashboard: Any = False
+    """Serve a live page over `output` while the command lasts: `true` (any free port), a port, or `false`."""
     audit: bool = True
     """Keep some steps of the run, and do them again when it is over (`bench.audit`)."""
     validate: bool = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
 from bench.models.data import DATA, DataOptions, check
@@ -219,3 +220,15 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
     if config.cluster.faults:
         warnings.append(f"faults on purpose: {', '.join(config.cluster.faults)} (rank@its step:kind)")
     return tuple(warnings)
+
+
+def dashboard_port(value: Any) -> int | None:
+    """Return the port that `dashboard=...` asks for, 0: any that is free; None: no dashboard. Raise ValueError."""
+    word = str(value).lower()
+    if word in ("none", "null", "false", "no", "off", "n", "0"):
+        return None
+    if word in ("true", "yes", "on", "y", "1"):
+        return 0
+    if isinstance(value, int) and 1 < value < 1 << 16:
+        return value
+    raise ValueError(f"dashboard={value!r} must be true, false or a port from 2 to 65535, such as dashboard=8000")

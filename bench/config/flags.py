@@ -22,9 +22,12 @@ FLAGS: dict[tuple[str, ...], dict[str, object]] = {
     ("--shell-completion", "-sc"): {"action": "store_true", "help": 'in bash: eval "$(bench -sc install=bash)"'},
     ("--hydra-help",): {"action": "store_true", "help": "print Hydra's own help"},
     ("--version",): {"action": "store_true", "help": "print the version of Hydra"},
+    ("--verbose", "-v"): {"action": "count", "help": "print more: ranks (-v), averages (-vv), every record (-vvv)"},
+    ("--quiet",): {"action": "store_true", "help": "print less: what goes wrong, and the result"},
     ("--help", "-h"): {"action": "store_true", "help": "print this help"},
 }
-"""Names of a flag -> how argparse reads it. Hydra reads the same, but wants flags before overrides."""
+"""Names of a flag -> how argparse reads it. Hydra reads the same, but those of `OURS`, and wants flags before overrides."""
+OURS = ("--verbose", "--quiet")
 SHOWS = {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--shell-completion", "-sc", "--version"}
 """Flags with which Hydra only shows something."""
 _ONE_OF = ("run", "cfg", "multirun", "info", "shell_completion")
@@ -46,7 +49,10 @@ def read(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UsageError("-m alone varies nothing: say what to vary, as in -m mode=solo,nccl_cadence seed=0,1,2")
     if options.resolve and not (options.cfg or options.help):
         raise UsageError("--resolve needs --cfg, as in --cfg job --resolve")
-    return options, [word for names in FLAGS for word in _words(names[0], options)]
+    if options.verbose and options.quiet:
+        raise UsageError("only one of --verbose, --quiet at a time")
+    options.verbosity = -1 if options.quiet else min(options.verbose or 0, 3) or None
+    return options, [word for names in FLAGS if names[0] not in OURS for word in _words(names[0], options)]
 
 
 def _words(name: str, options: argparse.Namespace) -> list[str]:

@@ -13,14 +13,24 @@ from bench.base.usage import UsageError
 
 ALSO_SAID = {"+experiment": "experiment", "data_dir": "data.dir"}
 """Key -> ours. The group is in the defaults, so `+experiment=ci` would append a second one; the field says `data_dir`."""
+ALL = "glob(*)"
+"""Hydra's word for every member of a group."""
+GROUPS = ("model", "mode", "policy", "backend", "engine")
+"""Groups of which `all` may be asked for."""
 PATHS = ("data.dir", "data.path", "output", "resume")
 """Keys of files and folders: no brackets mean anything in them, and `~` is the user's own folder."""
 
 
 def in_our_words(override: str) -> str:
-    """Return an override of a key of `ALSO_SAID` as one of ours; any other word as it is."""
+    """Return an override of a key of `ALSO_SAID` as one of ours, `all` of a group as what Hydra calls it; any other word as
+    it is."""
     key, equals, value = override.partition("=")
-    return f"{ALSO_SAID.get(key, key)}{equals}{value}"
+    return f"{ALSO_SAID.get(key, key)}{equals}{ALL if key in GROUPS and value == 'all' else value}"
+
+
+def of_all(override: str) -> bool:
+    """Return whether an override means all members of a group, which makes it a sweep."""
+    return override.endswith(f"={ALL}")
 
 
 def readable(override: str) -> str:

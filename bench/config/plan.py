@@ -39,6 +39,7 @@ from ddp.core.step_settings import NAMES as STEP
 from ddp.core.world import World
 from ddp.engine import ENGINES
 from ddp.engine.modes import backend_of
+from ddp.engine.step_checks import check_step
 from ddp.replica.task import Job, Task
 from ddp.settings import check_parts, known, make_policy, script
 from ddp.user_code import CodeDigest
@@ -101,6 +102,7 @@ def plan(
     world_size = world_size_of(config.world_size, engine)
     recipe = recipe_of(config, setup, data_names, world_size)
     check_engine(config)
+    check_step(config.train.step, mode, world_size, "train.")
     check_cluster(config, world_size, machine)
     check_profile(config.profile, mode, world_size, machine)
     speeds, faults = speeds_of(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)

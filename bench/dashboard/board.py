@@ -18,8 +18,11 @@ from bench.dashboard import tree, view
 from bench.dashboard.about import BROKEN, RUNNING, RunCard
 from bench.results.live.history import RunHistory
 from bench.results.live.tail import Tail
+from bench.results.runfolder import Run
 
-ROW, ABOUT, LIVE = "row", "about", "live"
+ROW, ABOUT, LIVE, VERDICT = "row", "about", "live", "verdict"
+OF_ALL = (ROW, VERDICT)
+"""Kinds that a page gets of every run."""
 
 
 class Piece(NamedTuple):
@@ -58,10 +61,11 @@ class RunBoard:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def since(self, number: int, keys: Collection[str]) -> list[Piece]:
-        """Return what changed after `number`, in the order of changes: the rows of all runs, the rest of those in `keys`."""
+        """Return what changed after `number`, in the order of changes: rows and verdicts of all runs, the rest of those in
+        `keys`."""
         with self._lock:
             new = [piece for piece in self._pieces.values() if piece.number > number]
-        return sorted(piece for piece in new if piece.kind == ROW or piece.key in keys)
+        return sorted(piece for piece in new if piece.kind in OF_ALL or piece.key in keys)
 
     def refresh(self, keys: Collection[str]) -> bool:
         """Look at the folders again; follow the records of what is in progress and of the runs in `keys`. Whether there is
@@ -69,9 +73,23 @@ class RunBoard:
         places = tree.scan(self.root)
         for key in self._runs.keys() - places.keys():
             del self._runs[key]
-            for kind in (ROW, ABOUT, LIVE):
+            for kind in (ROW, ABOUT, LIVE, VERDICT):
                 self._show(kind, key, None)
         return sum(self._look_at(entry, key in keys) for key, entry in places.items()) > 0
+
+    @property
+    def finished(self) -> dict[str, tuple[Run, Any]]:
+        """Return the runs with a result, by key, and what changes when that does."""
+        return {
+            key: (Run(run.place.folder, run.about.metrics), run.place.marks)
+            for key, run in self._runs.items()
+            if run.about.metrics is not None
+        }
+
+    def enter(self, key: str, verdict: dict[str, Any]) -> None:
+        """Show the verdict on the cell of a run."""
+        if key in self._runs:
+            self._show(VERDICT, key, lambda: verdict)
 
     def _look_at(self, place: tree.RunPlace, wanted: bool) -> bool:
         """Refresh; whatever a folder does to that is shown in its own row, and harms no other."""

@@ -59,14 +59,15 @@ class Chart {
     new ResizeObserver(() => this.content && this.paint()).observe(this.element);
   }
 
-  /** series: [{name, color, dash, x: [], y: [], step, dots}], marks: [{x, label}]; zero: whether the axis begins there. */
+  /** series: [{name, color, dash, x: [], y: [], step, dots}], marks: [{x, label}]; zero: whether the axis begins there; most: where it ends at
+   *  the latest, of what cannot be more. */
   draw(content) {
     this.content = { marks: [], zero: false, log: false, ...content };
     this.paint();
   }
 
   paint() {
-    const { series, marks, zero, log } = this.content, width = this.element.clientWidth || 600;
+    const { series, marks, zero, log, most } = this.content, width = this.element.clientWidth || 600;
     const good = (y) => y !== null && y !== undefined && (!log || y > 0);
     const points = series.flatMap((line) => line.y.map((y, i) => [line.x[i], y]).filter(([x, y]) => good(y) && x !== null));
     if (!points.length) {
@@ -80,6 +81,7 @@ class Chart {
     if (zero) y0 = Math.min(0, y0);
     if (y1 === y0) { const pad = Math.abs(y1) * 0.1 || 1; y0 -= zero ? 0 : pad; y1 += pad; }
     else if (!log) { const pad = (y1 - y0) * 0.05; y1 += pad; if (y0 !== 0) y0 -= pad; }
+    if (most !== undefined && points.every((p) => p[1] <= most)) y1 = Math.min(y1, most);
     const f = log ? Math.log10 : (v) => v;
     const px = (x) => room.left + ((x - x0) / (x1 - x0)) * (width - room.left - room.right);
     const py = (y) => this.height - room.bottom - ((f(y) - f(y0)) / (f(y1) - f(y0))) * (this.height - room.top - room.bottom);

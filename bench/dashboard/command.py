@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ from bench.base.writing import write_text
 from bench.dashboard import page, server
 from bench.dashboard.board import whole
 from bench.dashboard.process import address, listen
+from bench.dashboard.verdicts import Judge
 from ddp.process.orphans import at_parents_end
 
 
@@ -36,8 +38,9 @@ def export(path: Path, out: Path) -> Exit:
     return Exit.OK
 
 
-def serve(path: Path, host: str, port: int) -> Exit:
-    """Serve the page over the runs in `path` until interrupted; `port` 0: any that is free. Raises UsageError."""
+def serve(path: Path, host: str, port: int, judge: Judge | None = None) -> Exit:
+    """Serve the page over the runs in `path` until interrupted; `port` 0: any that is free; `judge` gives verdicts. Raises
+    UsageError."""
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is not a folder; give a run folder or a tree of them, such as runs/")
     try:
@@ -45,22 +48,33 @@ def serve(path: Path, host: str, port: int) -> Exit:
     except OSError as error:
         raise UsageError(f"cannot listen on {host}:{port}: {error}; choose another --port, or 0 for any") from None
     print(f"dashboard over {path}: {address(listening, host)}", flush=True)
-    run(path, host, listening)
+    run(path, host, listening, judge=judge)
     return Exit.OK
 
 
-def attend(path: Path, descriptor: int) -> Exit:
-    """Serve on the socket that was inherited, beside the process at the other end of standard input, until that ends."""
+def attend(path: Path, descriptor: int, judge: Judge | None = None, private: bool = False) -> Exit:
+    """Serve on the socket that was inherited, beside the process at the other end of standard input, until that ends.
+    `private`: then remove the folder, which nobody else would if that process was killed."""
     at_parents_end(signal.SIGCONT)  # stopped, it would not notice
     os.nice(10)  # who trains goes first
     listening = socket.socket(fileno=descriptor)
-    run(path, listening.getsockname()[0], listening, until=_closed)
+    try:
+        run(path, listening.getsockname()[0], listening, until=_closed, judge=judge)
+    finally:
+        if private:
+            shutil.rmtree(path, ignore_errors=True)
     return Exit.OK
 
 
-def run(path: Path, host: str, listening: socket.socket, until: Callable[[], None] | None = None) -> None:
+def run(
+    path: Path,
+    host: str,
+    listening: socket.socket,
+    until: Callable[[], None] | None = None,
+    judge: Judge | None = None,
+) -> None:
     """Serve until a signal comes, or `until` returns."""
-    app = server.app(path, host)
+    app = server.app(path, host, judge=judge)
     runner = uvicorn.Server(
         uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=2, lifespan="on")
     )

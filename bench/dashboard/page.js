@@ -1,10 +1,10 @@
 // The list of runs, what is chosen of it, and the connection to the server; an exported page has its data in itself.
 
-const state = { rows: new Map(), about: new Map(), live: new Map(), chosen: [], start: null, fixed: null, source: null, shown: null, page: null, due: false };
+const state = { rows: new Map(), about: new Map(), live: new Map(), verdict: new Map(), over: false, chosen: [], start: null, fixed: null, source: null, shown: null, page: null, due: false };
 const byId = (id) => document.getElementById(id);
 
 function take(kind, key, body) {
-  const map = { row: state.rows, about: state.about, live: state.live }[kind];
+  const map = { row: state.rows, about: state.about, live: state.live, verdict: state.verdict }[kind];
   if (body === null) map.delete(key); else map.set(key, body);
   soon();
 }
@@ -22,6 +22,7 @@ function draw() {
     choose([(rows.find((row) => row.status === "running") || rows[0]).key], true);
   }
   drawList();
+  sweep.update([...state.rows.values()], state.verdict);
   const chosen = state.chosen.filter((key) => state.rows.has(key));
   const shown = chosen.length > 1 ? "several" : chosen.length ? `one ${chosen[0]}` : "none";
   if (shown !== state.shown) {
@@ -36,7 +37,7 @@ function draw() {
   document.title = first ? `${first.status === "running" ? `${Math.floor(100 * (first.progress || 0))} % ` : ""}${first.model} · ${first.mode}` : "Training runs";
 }
 
-const items = new Map();
+const items = new Map(), sweep = new SweepGrid();
 
 function drawList() {
   const words = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -99,20 +100,25 @@ function connect() {
   const source = (state.source = new EventSource(`events?${query}`));
   source.addEventListener("hello", (event) => {
     const { start, root } = JSON.parse(event.data);
-    if (state.start !== null && state.start !== start) for (const map of [state.rows, state.about, state.live]) map.clear(); // another server: it sends all
+    if (state.start !== null && state.start !== start) for (const map of [state.rows, state.about, state.live, state.verdict]) map.clear(); // another server: it sends all
     state.start = start;
     byId("root").textContent = root;
+    state.over = false;
     say("live", "live");
   });
-  for (const kind of ["row", "about", "live"])
+  source.addEventListener("bye", () => { state.over = true; });
+  for (const kind of ["row", "about", "live", "verdict"])
     source.addEventListener(kind, (event) => { const { key, body } = JSON.parse(event.data); take(kind, key, body); });
   source.onerror = () => {
-    say("off", "no connection; this is the last that was seen");
+    const running = [...state.rows.values()].some((row) => row.status === "running");
+    if (state.over || (state.rows.size && !running)) say("", "the runs are over; this is the last that was seen");
+    else say("off", "no connection; this is the last that was seen");
     if (source.readyState === EventSource.CLOSED && source === state.source) setTimeout(() => source === state.source && connect(), 1000);
   };
 }
 
 function start() {
+  byId("sweep").replaceChildren(sweep.element);
   const asked = new URLSearchParams(location.hash.slice(1)).getAll("run");
   byId("filter").addEventListener("input", soon);
   window.addEventListener("hashchange", () => choose(new URLSearchParams(location.hash.slice(1)).getAll("run")));

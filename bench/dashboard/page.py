@@ -16,7 +16,7 @@ from markupsafe import Markup
 from bench.dashboard.board import Piece
 
 HERE = Path(__file__).parent
-SCRIPTS = ("charts.js", "graph.js", "run.js", "page.js")
+SCRIPTS = ("charts.js", "graph.js", "run.js", "sweep.js", "page.js")
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 

@@ -21,11 +21,12 @@ ENDING_S = 3.0
 class DashboardProcess:
     """A dashboard over the runs below a folder. Ends with `close`, or with this process."""
 
-    def __init__(self, output: Path) -> None:
-        """Start it. Raises OSError if there can be none."""
-        with listen("127.0.0.1", 0) as listening:
+    def __init__(self, output: Path, port: int = 0, private: bool = False) -> None:
+        """Start it; `port` 0: any that is free. `private`: it removes the folder when it ends. Raises OSError if there can
+        be none."""
+        with listen("127.0.0.1", port) as listening:
             self.address = address(listening, "127.0.0.1")
-            words = ["dashboard", str(output), "--socket", str(listening.fileno())]
+            words = ["dashboard", str(output), "--socket", str(listening.fileno()), *(["--private"] if private else [])]
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "bench", *words],
                 env=inherited(),

@@ -41,7 +41,7 @@ function pick(options, current, change) {
 class RunPage {
   constructor() {
     this.row = this.live = this.about = null;
-    this.loss = new Chart(); this.eval = new Chart(); this.work = new Chart();
+    this.loss = new Chart(); this.eval = new Chart(); this.work = new Chart(); this.scalars = new Chart();
     this.anchor = new Chart(); this.apart = new Chart();
     this.parts = Object.fromEntries(["head", "faults", "ranks", "verdicts", "shares", "graph", "config"].map((name) => [name, h("div", {})]));
     const axis = pick({ s: "seconds", epochs: "epochs" }, () => choice.x, (x) => { choice.x = x; this.draw(); });
@@ -54,6 +54,7 @@ class RunPage {
     this.workTitle = h("p", { class: "quiet facts" });
     this.schedule = [half(card("Anchor and steps of a window", null, this.anchor.element)),
       half(card("How far replicas come apart", null, this.apart.element, this.parts.verdicts))];
+    this.scalarCard = half(card("Recorded by the steps, mean of each epoch", null, this.scalars.element));
     this.faultCard = card("Faults", null, this.parts.faults);
     this.faultCard.classList.add("faults");
     this.shareCard = card("Where the time went", null, this.parts.shares);
@@ -62,7 +63,7 @@ class RunPage {
       half(card("Training loss", h("div", { class: "tools" }, axis, log), this.loss.element)),
       half(card(this.evalTitle, null, this.eval.element)),
       card("Ranks", tabs, h("div", { class: "scroll" }, this.parts.ranks), this.workTitle, this.work.element),
-      ...this.schedule, this.shareCard, half(card("Model", null, this.parts.graph)), half(card("Configuration", null, this.parts.config)),
+      ...this.schedule, this.scalarCard, this.shareCard, half(card("Model", null, this.parts.graph)), half(card("Configuration", null, this.parts.config)),
     ];
     this.known = {};
   }
@@ -102,32 +103,38 @@ class RunPage {
     const line = (rank, what) => ({ name: rankName(rank), color: color(Number(rank)), dash: dash(Number(rank)), bridge: true,
       x: along(curves, curves.ranks[rank][what]), y: curves.ranks[rank][what] });
     const x = choice.x;
-    this.loss.x = this.eval.x = this.work.x = x;
+    this.loss.x = this.eval.x = this.work.x = this.scalars.x = x;
     const all = ranks.length > 1 ? [{ ...line("all", "loss"), color: "var(--ink)", dash: "", width: 1 }] : [];
-    this.loss.draw({ series: [...ranks.map((rank) => line(rank, "loss")), ...all], marks, log: choice.log });
+    const ended = (e) => (x === "s" ? e.seconds : e.epoch + 1);
+    const byEpoch = (name, value, look) => { const known = epochs.filter((e) => (value(e) ?? null) !== null);
+      return known.length ? [{ name, dots: true, bridge: true, ...look, x: known.map(ended), y: known.map(value) }] : []; };
+    const test = byEpoch("test loss", (e) => e.eval_loss, { color: color(2), dash: "5 3" });
+    this.loss.draw({ series: [...ranks.map((rank) => line(rank, "loss")), ...all, ...test], marks, log: choice.log });
     this.evalTitle.textContent = `Evaluation: ${row.metric || "metric"} after each epoch`;
-    const done = epochs.filter((epoch) => epoch.eval !== null);
     this.eval.format = metric;
-    this.eval.draw({ series: [{ name: row.metric || "metric", color: color(2), dots: true, bridge: true,
-      x: done.map((e) => (x === "s" ? e.seconds : e.epoch + 1)), y: done.map((e) => e.eval) }], marks });
+    this.eval.draw({ series: [...byEpoch(row.metric || "metric", (e) => e.eval, { color: color(2) }),
+      ...byEpoch(`training ${row.metric}`, (e) => e.scalars[row.metric], { color: color(0), dash: "5 3" })], marks, most: mostOf(row.metric) });
+    const names = [...new Set(epochs.flatMap((e) => Object.keys(e.scalars)))].filter((name) => name !== row.metric).sort();
+    this.scalarCard.hidden = !names.length;
+    this.scalars.draw({ series: names.flatMap((name, i) => byEpoch(name, (e) => e.scalars[name], { color: color(i), dash: dash(i) })), marks });
     Object.keys(TABS).forEach((key, i) => {
       this.tabs.children[i].hidden = WHERE_THERE.includes(key) && !ranks.some((rank) => curves.ranks[rank][key].some((value) => value !== null));
     });
     const [, unit, format] = TABS[choice.tab];
     this.workTitle.textContent = unit;
     this.work.format = format;
-    this.work.draw({ series: ranks.map((rank) => line(rank, choice.tab)), marks, zero: true });
+    this.work.draw({ series: ranks.map((rank) => line(rank, choice.tab)), marks, zero: true, most: choice.tab === "share" || choice.tab === "gpu" ? 1 : undefined });
     const windows = controller.plans.length > 0 && !controller.in_step && live.world_size > 1;
     for (const element of this.schedule) element.hidden = !windows;
     if (windows) this.drawSchedule(live);
   }
 
-  drawSchedule({ controller, faults, curves }) {
+  drawSchedule({ controller, faults, curves, ranks }) {
     const { plans, closed, verdicts } = controller, marks = faultMarks(faults);
     const until = Math.max(curves.width_s * curves.epoch.length, ...plans.map((p) => p.seconds));
     const x = plans.map((p) => p.seconds), size = Math.max(...plans.map((p) => p.counts.length));
-    const counts = Array.from({ length: size }, (_, rank) => ({ name: `rank ${rank}`, color: color(rank), dash: dash(rank), step: true, until,
-      x, y: plans.map((p) => p.counts[rank] ?? null) }));
+    const counts = Array.from({ length: size }, (_, rank) => ({ name: `rank ${rank}`, color: color(rank), dash: dash(rank), step: true,
+      until: ranks[rank]?.lost_s ?? until, x, y: plans.map((p) => p.counts[rank] ?? null) }));
     this.anchor.draw({ series: [...counts, { name: "anchor", color: "var(--ink)", step: true, until, width: 1.2, dash: "5 3", x, y: plans.map((p) => p.anchor) }], marks, zero: true });
     this.apart.draw({ series: [{ name: "divergence", color: color(3), bridge: true, x: closed.map((c) => c.seconds), y: closed.map((c) => c.divergence) }],
       marks: verdicts.slice(-40).map((v) => ({ x: v.seconds, label: v.verdict })), zero: true });
@@ -159,20 +166,23 @@ function head(row, live, about) {
   ];
 }
 
+/** Where the axis of a metric ends at the latest. */
+const mostOf = (name) => ((name || "").includes("accuracy") ? 1 : undefined);
+
 const faultMarks = (faults) => faults.map((f) => ({ x: f.seconds, label: f.rank === null ? f.kind : `rank ${f.rank} ${f.kind}` }));
 const faultLine = (fault) => h("li", {}, h("b", {}, fault.rank === null ? "all ranks" : `rank ${fault.rank}`), ` ${fault.kind} after ${time(fault.seconds)}: ${fault.text}`,
   fault.action ? h("span", { class: "quiet" }, `; ${fault.action}`) : null);
 
 function rankTable([ranks, over]) {
   const heads = ["rank", "state", "samples/s", "share", "ms per step", "cores", "memory", "peak", "epoch", "steps", "samples", "device"];
-  return h("table", {}, over ? h("caption", {}, `samples/s, share, ms per step and cores ${over}`) : null,
+  return h("table", { class: "ranks" }, over ? h("caption", {}, `samples/s, share, ms per step and cores ${over}`) : null,
     h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 || name === "device" ? "text" : null }, name)))),
     h("tbody", {}, ranks.map((r) => h("tr", { class: r.state === "lost" ? "gone" : null, "data-rank": r.rank },
       h("td", {}, h("i", { class: "swatch", style: { background: color(r.rank) } }), String(r.rank)),
       h("td", { class: "text" }, r.state === "lost" ? chip("lost", `lost at ${time(r.lost_s)}`) : r.state, " ", r.mark ? chip(r.mark) : null),
       [number(r.samples_per_s), percent(r.share), number(r.step_ms), number(r.cpu, 2), bytes(r.rss_bytes), bytes(r.peak_rss_bytes),
-        r.epoch === null ? "–" : String(r.epoch + 1), number(r.steps), number(r.samples)].map((text) => h("td", {}, text)),
-      h("td", { class: "text" }, r.device || "–")))));
+        r.epoch === null ? "–" : String(r.epoch + 1), number(r.steps), number(r.samples)].map((text, i) => h("td", { "data-name": heads[i + 2] }, text)),
+      h("td", { class: "text", "data-name": "device" }, r.device || "–")))));
 }
 
 function verdictList(verdicts) {
@@ -217,7 +227,8 @@ class Comparison {
     this.loss.draw({ series: line("loss"), log: choice.log });
     this.rate.draw({ series: line("samples_per_s"), zero: true });
     this.eval.draw({ series: there.map(({ live, i, ...run }) => { const done = live.epochs.filter((e) => e.eval !== null); return { name: title(run), color: color(i), dash: dash(i), dots: true, bridge: true,
-      x: done.map((e) => (choice.x === "s" ? e.seconds : e.epoch + 1)), y: done.map((e) => e.eval) }; }) });
+      x: done.map((e) => (choice.x === "s" ? e.seconds : e.epoch + 1)), y: done.map((e) => e.eval) }; }),
+      most: runs.every((run) => mostOf(run.row.metric) === 1) ? 1 : undefined });
     const heads = ["run", "status", "epochs", "time left", "time", "loss", "evaluation", "samples/s"];
     this.table.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 ? "text" : null }, name)))),
       h("tbody", {}, runs.map((run, i) => h("tr", {}, h("td", { class: "text" }, h("i", { class: "swatch", style: { background: color(i) } }), title(run)), h("td", { class: "text" }, status(run.row)),

@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -34,10 +34,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bench.base.hosts import named
 from bench.dashboard import page
 from bench.dashboard.board import Piece, RunBoard, whole
+from bench.dashboard.verdicts import CellVerdicts, Judge
 
 POLL_S = 0.2
 """Between two looks at the folders, while anybody is watching, seconds."""
 MOST_POLL_S = 1.0
+JUDGE_S = 2.0
+"""Between two looks for runs that are to be judged."""
 MOST_KEYS = 32
 """Runs that one page may ask for."""
 NOBODY = "frame-ancestors 'none'"
@@ -139,8 +142,10 @@ async def apart(work: Callable[[], T]) -> T:
 class BoardStream:
     """The board, looked after while somebody watches."""
 
-    def __init__(self, root: Path, poll_s: float, closing: Callable[[], bool]) -> None:
+    def __init__(self, root: Path, poll_s: float, closing: Callable[[], bool], judge: Judge | None = None) -> None:
         self.board = RunBoard(root)
+        self._verdicts = CellVerdicts(judge) if judge is not None else None
+        self._reading = asyncio.Lock()
         self.start = secrets.token_hex(4)
         self._closing = closing
         self._poll_s = poll_s
@@ -155,7 +160,7 @@ class BoardStream:
             keys = {key for keys in self._watching for key in keys}
             began = time.monotonic()
             try:
-                more = await apart(partial(self.board.refresh, keys))
+                more = await self._refresh(keys)
             except Exception:  # what a run does stays in its row; this is ours, and the next look may be better
                 more = False
                 self._complain(traceback.format_exc())
@@ -164,6 +169,24 @@ class BoardStream:
             elif not more:
                 # With very many runs or ranks a look takes longer; it is not to take a core from who trains.
                 await asyncio.sleep(min(max(self._poll_s, 4 * (time.monotonic() - began)), MOST_POLL_S))
+
+    async def _refresh(self, keys: Collection[str]) -> bool:
+        async with self._reading:
+            return await apart(partial(self.board.refresh, keys))
+
+    async def judge(self) -> None:
+        """Have the cells judged one by one while somebody watches, until cancelled. What trains goes first."""
+        if (verdicts := self._verdicts) is None:
+            return
+        while True:
+            await self._awake.wait()
+            async with self._reading:
+                finished = self.board.finished
+            known = await apart(partial(verdicts.next, finished))
+            async with self._reading:
+                for key, verdict in known:
+                    self.board.enter(key, verdict)
+            await asyncio.sleep(self._poll_s if known else JUDGE_S)
 
     def _complain(self, text: str) -> None:
         if text != self._complained:
@@ -187,6 +210,11 @@ class BoardStream:
                     sent = piece.number
                 if not pieces:
                     await asyncio.sleep(self._poll_s / 2)
+            with suppress(Exception):  # what it ends with is worth a last look
+                await self._refresh(keys)
+            for piece in self.board.since(sent, keys):
+                yield self._event(piece)
+            yield ServerSentEvent("{}", event="bye")
         finally:
             self._watching[keys] -= 1
             self._watching += Counter()  # without those at zero
@@ -196,19 +224,19 @@ class BoardStream:
         return ServerSentEvent(data, event=piece.kind, id=f"{self.start}-{piece.number}")
 
 
-def app(root: Path, bound: str = "127.0.0.1", poll_s: float = POLL_S) -> Starlette:
-    """Return the application over the runs below `root`, for a server that is bound to `bound`."""
+def app(root: Path, bound: str = "127.0.0.1", poll_s: float = POLL_S, judge: Judge | None = None) -> Starlette:
+    """Return the application over the runs below `root`, for a server that is bound to `bound`. `judge`: gives verdicts."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.stream = stream = BoardStream(root, poll_s, lambda: bool(app.state.closing()))
-        looking = asyncio.create_task(stream.look())
+        app.state.stream = stream = BoardStream(root, poll_s, lambda: bool(app.state.closing()), judge)
+        tasks = [asyncio.create_task(work) for work in (stream.look(), stream.judge())]
         try:
             yield
         finally:
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def index(request: Request) -> Response:
         text = page.live()

@@ -26,8 +26,10 @@ def row(about: RunCard, history: RunHistory) -> Json:
     """Return a line in the list of runs: of one with a result what that says, else what its records do."""
     model, mode, run_id = about.name
     known: Json = {"key": about.key, "model": model, "mode": mode, "run_id": run_id, "status": about.status}
+    known["world_size"] = _size(about, history.run) or None
+    known["cell"] = str(metrics.config_hash if (metrics := about.metrics) else about.setting("config_hash"))[:32]
     known["problem"] = about.problems[0] if about.problems else None
-    metrics, run = about.metrics, history.run
+    run = history.run
     paced = pace(history, _size(about, run), metrics)
     known |= {"samples_per_s": paced.rate, "over": paced.over}
     if metrics is not None:
@@ -107,7 +109,7 @@ def live(about: RunCard, history: RunHistory) -> Json:
         "epochs": [epoch(figures, run) for figures in history.epochs],
         "controller": controller(history),
         "faults": troubles(about, history, size),
-        "notes": notes(about, run),
+        "notes": notes(about, history),
     }
 
 
@@ -115,14 +117,16 @@ def _size(about: RunCard, run: RunFigures) -> int:
     return about.world_size or len(run.ranks)
 
 
-def notes(about: RunCard, run: RunFigures) -> list[str]:
-    """Return what a reader must know."""
-    lines = list(about.problems)
+def notes(about: RunCard, history: RunHistory) -> list[str]:
+    """Return what a reader must know, from the start on."""
+    lines, run = list(about.problems), history.run
     if run.resumed is not None:
         lines.append(f"went on from {run.resumed.source} at {run.resumed.samples:,} samples")
     lines += [event.note for event in run.ready if event.note]
     if about.metrics is not None:
         lines += about.metrics.warnings
+    elif history.warnings:
+        lines += history.warnings
     elif speeds := about.setting("cluster", "speeds"):
         lines.append(f"emulated devices: ranks are slowed down to {json.dumps(speeds)} of their speed")
     if run.aborted is not None:
@@ -131,12 +135,14 @@ def notes(about: RunCard, run: RunFigures) -> list[str]:
 
 
 def epoch(figures: EpochFigures, run: RunFigures) -> Json:
-    """Return an epoch, from 0; `eval` once all of its evaluation is in; `seconds` when its training ended."""
+    """Return an epoch, from 0; `eval` once all of its evaluation is in; `seconds` when its training ended; `scalars`: what
+    steps recorded, among it the training metric."""
     return {
         "epoch": figures.epoch,
         "samples": figures.seen,
         "seconds": short(run.since(figures.at)),
         **{name: short(getattr(figures, name)) for name in ("loss", "eval", "eval_loss", "lr")},
+        "scalars": {name: short(value) for name, value in figures.scalars.items()},
     }
 
 

@@ -22,6 +22,8 @@ from bench.loggers.recorded import Begun, Recorded, Scalar
 FOLDER = "mlruns"
 KEY = "bench.run_id"
 STATUS = {"ok": "FINISHED", "killed": "KILLED"}
+LONGEST = 5000
+"""Characters of a tag."""
 MOST = 500
 """Values that are handed over at once; MLflow takes 1000, and 100 parameters."""
 
@@ -52,6 +54,16 @@ class Stored:
             self._client.log_batch(self._id, metrics=metrics)
             self.values |= {(s.name, s.step): s.value for s in part}
 
+    def describe(self, run: Recorded) -> None:
+        """Add tags, among them those that MLflow knows by name, and the files of the run."""
+        tags = {f"bench.{name}": value for name, value in run.tags.items()}
+        if commit := run.tags.get("git.commit"):
+            tags["mlflow.source.git.commit"] = commit
+        self._client.log_batch(self._id, tags=[RunTag(key, value[:LONGEST]) for key, value in tags.items()])
+        for file in run.files:
+            kind = "pictures" if file in run.images else file.stem if file.stem in ("timeline", "report") else "run"
+            self._client.log_artifact(self._id, str(file), kind)
+
     def end(self) -> None:
         """Say that the run was killed."""
         self.close("killed")
@@ -80,6 +92,7 @@ def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
     same = isinstance(live, Stored) and live.values.items() <= values.items()
     stored = live if isinstance(live, Stored) and same else Stored(run, output)
     stored.add([s for s in run.scalars if (s.name, s.step) not in stored.values])
+    stored.describe(run)
     stored.close(run.metrics.status, run.metrics.time_s.total)
     stored.replace(run.metrics.status)
     return stored.folder

@@ -12,8 +12,10 @@ from bench.loggers import RunInfo
 from bench.results.live.curves import curves
 from bench.results.live.history import RunHistory
 from bench.results.live.tail import Tail
-from bench.results.runfolder import CONFIG, METRICS, Run, find_runs, flat, read_object
+from bench.results.runfolder import CONFIG, LOG, METRICS, Run, find_runs, flat, read_object
 from bench.results.schema import Epoch, Metrics, PlanRow
+
+FILES = (CONFIG, METRICS, LOG, "timeline.json", "timeline.html", "timeline.csv", "report.md", "report.html")
 
 
 class Scalar(NamedTuple):
@@ -22,7 +24,8 @@ class Scalar(NamedTuple):
     name: str
     value: float
     step: int
-    """Of an epoch its number from 1, of a plan or a stretch of time its number from 0, of the final values 0."""
+    """Of an epoch its number from 1, of a plan or a stretch of time its number from 0, of the loss within epochs the samples
+    trained, of the final values 0."""
     seconds: float
     """Since launch; of an epoch about, for what is evaluated in between is left out."""
 
@@ -54,6 +57,43 @@ class Recorded(Begun):
 
     metrics: Metrics
     scalars: list[Scalar]
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Return what a run is looked for by: the commit of its source, its place in the matrix, what went wrong."""
+        m = self.metrics
+        lost = sorted({fault.rank for fault in m.faults if fault.rank is not None})
+        known = {
+            "git.commit": None if m.git.get("sha") is None else str(m.git["sha"]),
+            "git.changed": str(m.git.get("dirty")).lower() if m.git.get("dirty") is not None else None,
+            "mode": m.mode,
+            "data": m.data,
+            "recipe": m.recipe,
+            "seed": str(m.seed),
+            "world_size": str(m.world_size),
+            "transport": m.transport,
+            "faults": str(len(m.faults)),
+            "faults.scripted": " ".join(m.scripted_faults),
+            "ranks_lost": " ".join(map(str, lost)),
+            "warnings": "; ".join(m.warnings),
+        }
+        return {name: value for name, value in known.items() if value}
+
+    @property
+    def files(self) -> list[Path]:
+        """Return what is worth keeping beside series: configuration, result, timeline, report, as far as they exist."""
+        there = [self.folder / name for name in FILES]
+        return [file for file in (*there, *self.images) if file.is_file()]
+
+    @property
+    def images(self) -> list[Path]:
+        """Return the pictures of the run."""
+        return sorted(self.folder.glob("*.png"))
+
+    @property
+    def settings(self) -> dict[str, float | str]:
+        """Return the configuration with numbers as numbers."""
+        return {name: _plain(value) for name, value in self.params.items()}
 
 
 def begun(folder: Path, info: RunInfo) -> Begun:
@@ -107,11 +147,16 @@ def _scalars(values: Mapping[str, float | None], step: int, seconds: float) -> I
 
 
 def _ranks(run: Run) -> Iterator[Scalar]:
-    """Yield what each rank did over time, in stretches as the live page has them."""
+    """Yield what each rank did over time, in stretches as the live page has them; of all ranks, the loss by samples."""
     tail = Tail(run.path, RunHistory)
     while tail.read():
         pass
-    shown = curves(tail.state)
+    shown, samples = curves(tail.state), tail.state.run.epoch_samples
+    for epoch, value, step in zip(
+        shown["epoch"], shown["ranks"]["all"]["loss"], range(len(shown["epoch"])), strict=True
+    ):
+        seen = {} if epoch is None else {"train/loss_within_epochs": value}
+        yield from _scalars(seen, round((epoch or 0.0) * samples), (step + 0.5) * shown["width_s"])
     for rank, lines in shown["ranks"].items():
         for name in ("samples_per_s", "share", "step_ms", "cpu", "rss_bytes") if rank != "all" else ():
             for step, value in enumerate(lines[name]):
@@ -130,3 +175,10 @@ def _final(m: Metrics) -> Iterator[Scalar]:
         **{f"final/rank{rank}_samples_per_s": speed for rank, speed in enumerate(m.throughput.per_rank)},
     }
     return _scalars(values, 0, m.time_s.total)
+
+
+def _plain(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -6,9 +6,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from PIL import Image
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.plugins.hparams import metadata as hparams
+from tensorboard.plugins.hparams.api_pb2 import Status
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from tensorboard.plugins.text import metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -16,6 +20,7 @@ from bench.loggers.base import Live
 from bench.loggers.recorded import Begun, Recorded, Scalar
 
 FOLDER = "tensorboard"
+STATUS = {"ok": Status.STATUS_SUCCESS}
 
 
 class Events:
@@ -26,6 +31,32 @@ class Events:
         shutil.rmtree(self.folder, ignore_errors=True)
         self._writer = EventFileWriter(str(self.folder))
         self._writer.add_event(Event(wall_time=run.began, step=0, summary=_table(run.params)))
+
+    def describe(self, run: Recorded) -> None:
+        """Append what the run was made with, for TensorBoard's table of runs, and its pictures."""
+        kept = run.metrics.config_hash, run.metrics.status
+        start = SessionStartInfo(group_name=kept[0], start_time_secs=run.began)
+        for name, value in run.settings.items():
+            if isinstance(value, float):
+                start.hparams[name].number_value = value
+            else:
+                start.hparams[name].string_value = value
+        end = SessionEndInfo(
+            status=STATUS.get(kept[1], Status.STATUS_FAILURE), end_time_secs=run.began + run.metrics.time_s.total
+        )
+        for tag, data in (
+            (hparams.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=start)),
+            (hparams.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=end)),
+        ):
+            shown = Summary.Value(tag=tag, metadata=hparams.create_summary_metadata(data), tensor=hparams.NULL_TENSOR)
+            self._writer.add_event(Event(wall_time=run.began, step=0, summary=Summary(value=[shown])))
+        for file in run.images:
+            with Image.open(file) as opened:
+                width, height = opened.size
+            picture = Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=file.read_bytes())
+            drawn = Summary(value=[Summary.Value(tag=file.stem, image=picture)])
+            self._writer.add_event(Event(wall_time=run.began + run.metrics.time_s.total, step=0, summary=drawn))
+        self._writer.flush()
 
     def add(self, scalars: Sequence[Scalar]) -> None:
         """Append, and have it seen."""
@@ -50,6 +81,7 @@ def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
     events = Events(run)
     try:
         events.add(run.scalars)
+        events.describe(run)
     finally:
         events.end()
     return events.folder

@@ -32,7 +32,8 @@ def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
         project="bench",
         name=run.title,
         group=f"{m.model} {m.mode} {m.config_hash[:8]}",
-        config=dict(run.params),
+        config={**run.settings, **{f"run.{name}": value for name, value in run.tags.items()}},
+        tags=[m.mode, m.data, m.status, *(["faults"] if m.faults else [])],
         dir=str(run.folder),
         mode=os.environ.get("WANDB_MODE", "offline"),
     ) as made:
@@ -44,4 +45,9 @@ def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
         for seconds in sorted(rows):
             made.log({"seconds": seconds, **{scalar.name: scalar.value for scalar in rows[seconds]}})
         made.summary.update({scalar.name: scalar.value for scalar in run.scalars if scalar.name.startswith("final/")})
+        made.log({f"pictures/{file.stem}": wandb.Image(str(file)) for file in run.images})
+        kept = wandb.Artifact(f"{m.model}-{m.mode}-{m.run_id}", type="run")
+        for file in run.files:
+            kept.add_file(str(file))
+        made.log_artifact(kept)
     return run.folder / FOLDER

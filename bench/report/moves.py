@@ -25,7 +25,7 @@ TRENDS: tuple[Trend, ...] = ("worse", "otherwise", "better", "open", "same")
 
 
 @dataclass(frozen=True)
-class Origin:
+class Side:
     """One set of runs: what it is called, and what it came from."""
 
     name: str
@@ -107,10 +107,10 @@ class CellMove:
         return "same" if known else "open"
 
 
-def moves(before: Origin, now: Origin) -> list[CellMove]:
+def moves(before: Side, now: Side) -> list[CellMove]:
     """Return the cells of both sides, what is worse first, each kind by its speed."""
-    found = [CellMove(pair) for pair in common(before.cells, now.cells)]
-    return sorted(found, key=lambda move: (TRENDS.index(move.trend), move.speed.value if move.speed else 0.0))
+    cells = [CellMove(pair) for pair in common(before.cells, now.cells)]
+    return sorted(cells, key=lambda move: (TRENDS.index(move.trend), move.speed.value if move.speed else 0.0))
 
 
 def middle(values: Sequence[float]) -> float | None:

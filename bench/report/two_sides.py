@@ -19,7 +19,7 @@ from bench.report import html, markdown
 from bench.report.blocks import Block, Heading, LeadText, TableBlock, Text, Tile, Tiles, nonempty, plain
 from bench.report.compare import gap, is_fraction
 from bench.report.differences import MeanDifference
-from bench.report.moves import CellMove, Origin, Trend, middle, moves
+from bench.report.moves import CellMove, Side, Trend, middle, moves
 from bench.report.page import NONE, Page, listed, more, table
 from bench.report.sections import changes
 
@@ -35,48 +35,48 @@ WORDS: dict[Trend, str] = {
 ORIGINS = ("commit", "machine", "torch", "python", "platform")
 
 
-def write_comparison(before: Origin, now: Origin, out: Path) -> tuple[Path, str]:
+def write_comparison(before: Side, now: Side, out: Path) -> tuple[Path, str]:
     """Write `report.md`, `report.html` and figures into `out`; return the path of the first, and the summary of a CI step.
     Raises ValueError if `out` cannot be written."""
-    found = moves(before, now)
+    cells = moves(before, now)
     try:
         out.mkdir(parents=True, exist_ok=True)
         page = Page(Path(now.name), out, now.cells, (), (), previous=before.cells)
         with styled():
-            blocks = [*front(page, before, now, found), *changes.section(page), *_sides(before, now)]
+            blocks = [*front(page, before, now, cells), *changes.section(page), *_sides(before, now)]
         write_text(out / "report.md", markdown.render(blocks))
         write_text(out / "report.html", html.render(blocks, out, "Comparison"))
     except OSError as error:
         raise ValueError(f"cannot write the comparison to {out}: {reason(error)}") from None
-    return out / "report.md", step_summary(before, now, found)
+    return out / "report.md", step_summary(before, now, cells)
 
 
-def front(page: Page, before: Origin, now: Origin, found: Sequence[CellMove]) -> list[Block]:
+def front(page: Page, before: Side, now: Side, cells: Sequence[CellMove]) -> list[Block]:
     """Return page one: the answer, four figures, a picture, and the cells that matter most."""
-    shown = table(map(row, found[:ROWS]), left=2)
+    shown = table(map(row, cells[:ROWS]), left=2)
     return nonempty(
         Heading(f"{plain(before.name)} → {plain(now.name)}", 1),
-        LeadText(sentence(found)),
+        LeadText(sentence(cells)),
         _warning(before, now),
-        Tiles(tiles(found)) if found else None,
-        _picture(page, found[:DRAWN]),
+        Tiles(tiles(cells)) if cells else None,
+        _picture(page, cells[:DRAWN]),
         shown,
-        more(len(found) - ROWS, "cell", "*What changed* and its data have them all"),
-        Text(_scope(found)),
+        more(len(cells) - ROWS, "cell", "*What changed* and its data have them all"),
+        Text(_scope(cells)),
     )
 
 
-def sentence(found: Sequence[CellMove]) -> str:
+def sentence(cells: Sequence[CellMove]) -> str:
     """Return the answer in one or two sentences."""
-    if not found:
+    if not cells:
         return "**Nothing to compare**: no cell is on both sides."
-    counts = Counter(move.trend for move in found)
+    counts = Counter(move.trend for move in cells)
     parts = []
     for trend, mark in (("worse", "**Worse in {}**"), ("better", "**Better in {}**"), ("otherwise", "Otherwise in {}")):
-        if kind := [move for move in found if move.trend == trend]:
+        if kind := [move for move in cells if move.trend == trend]:
             named = [f"{plain(move.name)} ({_words(move)})" for move in kind[:NAMED]]
             rest = [plural(len(kind) - NAMED, "other")] if len(kind) > NAMED else []
-            share = f"{len(kind)} of {plural(len(found), 'cell')}"
+            share = f"{len(kind)} of {plural(len(cells), 'cell')}"
             parts.append(f"{mark.format(share)}: {listed([*named, *rest])}.")
     if counts["same"]:
         same = plural(counts["same"], "cell")
@@ -98,16 +98,16 @@ def _words(move: CellMove) -> str:
     return "; ".join(shown[name]() for name in names) or "epochs, batch or rate"
 
 
-def tiles(found: Sequence[CellMove]) -> tuple[Tile, ...]:
+def tiles(cells: Sequence[CellMove]) -> tuple[Tile, ...]:
     """Return the counts, and the result, speed and time over all cells."""
-    counts = Counter(move.trend for move in found)
+    counts = Counter(move.trend for move in cells)
     rest = ", ".join(f"{counts[trend]} {WORDS[trend]}" for trend in WORDS if trend != "worse" and counts[trend])
-    bits = sum(move.pair.same_bits for move in found)
+    bits = sum(move.pair.same_bits for move in cells)
     return (
-        Tile("cells worse", f"{counts['worse']} of {len(found)}", rest),
-        _factors("samples/s, now over before", [(move.name, move.speed) for move in found]),
-        _factors("time to target, now over before", [(move.name, move.time) for move in found]),
-        Tile("cells with the same bits", f"{bits} of {len(found)}", "all seeds ended with equal parameters"),
+        Tile("cells worse", f"{counts['worse']} of {len(cells)}", rest),
+        _factors("samples/s, now over before", [(move.name, move.speed) for move in cells]),
+        _factors("time to target, now over before", [(move.name, move.time) for move in cells]),
+        Tile("cells with the same bits", f"{bits} of {len(cells)}", "all seeds ended with equal parameters"),
     )
 
 
@@ -150,17 +150,17 @@ def _interval(change: MeanDifference | None, show: Callable[[float], str], unit:
     return f"{show(change.value)} ({low} to {high})"
 
 
-def _scope(found: Sequence[CellMove]) -> str:
-    tests = sum(move is not None and move.low is not None for m in found for move in (m.quality, m.speed, m.time))
+def _scope(cells: Sequence[CellMove]) -> str:
+    tests = sum(move is not None and move.low is not None for m in cells for move in (m.quality, m.speed, m.time))
     return (
         "In brackets: 95 % intervals, Student's t over seeds; × is now over before; + in the result is better. Of "
         f"{plural(tests, 'interval')}, about {0.05 * tests:.0f} leave out no change by chance."
     )
 
 
-def _picture(page: Page, found: Sequence[CellMove]) -> Block | None:
+def _picture(page: Page, cells: Sequence[CellMove]) -> Block | None:
     """Draw the change of result and speed of each cell with its interval, and where nothing changed."""
-    drawn = [move for move in found if move.quality is not None or move.speed is not None]
+    drawn = [move for move in cells if move.quality is not None or move.speed is not None]
     if not drawn:
         return None
     figure = Figure(figsize=(10.5, 0.8 + 0.28 * len(drawn)), layout="constrained")
@@ -200,7 +200,7 @@ def _ends(name: str, change: MeanDifference | None) -> dict[str, float | None]:
     return {f"{name} {part}": None if change is None else getattr(change, part) for part in parts}
 
 
-def _sides(before: Origin, now: Origin) -> list[Block]:
+def _sides(before: Side, now: Side) -> list[Block]:
     """Return what the two sides are, and where they differ."""
     rows = []
     for key in ORIGINS:
@@ -213,23 +213,23 @@ def _sides(before: Origin, now: Origin) -> list[Block]:
     return nonempty(Heading("The two sides"), _warning(before, now), TableBlock(tuple(rows), 4))
 
 
-def _warning(before: Origin, now: Origin) -> Text | None:
+def _warning(before: Side, now: Side) -> Text | None:
     if before.values("machine") == now.values("machine"):
         return None
     return Text("**The machines differ**: speeds say nothing of a change of the code.")
 
 
-def step_summary(before: Origin, now: Origin, found: Sequence[CellMove]) -> str:
+def step_summary(before: Side, now: Side, cells: Sequence[CellMove]) -> str:
     """Return Markdown for the summary of a CI step: at most thirty lines to be seen, the table folded."""
     head = nonempty(
         Heading(f"{plain(before.name)} → {plain(now.name)}"),
-        LeadText(sentence(found)),
+        LeadText(sentence(cells)),
         _warning(before, now),
-        Tiles(tiles(found)) if found else None,
+        Tiles(tiles(cells)) if cells else None,
     )
     text = markdown.render(head)
-    if not found:
+    if not cells:
         return text
-    rows = nonempty(table(map(row, found[:FOLDED]), left=2), more(len(found) - FOLDED, "cell", "see the report"))
-    body = markdown.render([*rows, Text(_scope(found))])
-    return f"{text}\n<details><summary>{plural(len(found), 'cell')}</summary>\n\n{body}\n</details>\n"
+    rows = nonempty(table(map(row, cells[:FOLDED]), left=2), more(len(cells) - FOLDED, "cell", "see the report"))
+    body = markdown.render([*rows, Text(_scope(cells))])
+    return f"{text}\n<details><summary>{plural(len(cells), 'cell')}</summary>\n\n{body}\n</details>\n"

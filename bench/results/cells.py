@@ -91,10 +91,12 @@ def step_settings(config: Mapping[str, Any], global_batch: int) -> str:
     of so many steps, on `global_batch` samples each, the samples."""
     train = config.get("train")
     given = {key: train[key] for key in STEP if key in train} if isinstance(train, dict) else {}
-    said = [f"{key} {value}" for key, value in given.items() if isinstance(value, str | int | float)]
+    settings = [f"{key} {value}" for key, value in given.items() if isinstance(value, str | int | float)]
     steps = train.get("steps") if isinstance(train, dict) else None
     return ", ".join(
-        [f"{steps * global_batch:,} samples", *said] if isinstance(steps, int) and abs(steps) <= LARGEST else said
+        [f"{steps * global_batch:,} samples", *settings]
+        if isinstance(steps, int) and abs(steps) <= LARGEST
+        else settings
     )
 
 

@@ -10,8 +10,10 @@ import math
 from bench.base import figures
 from bench.config.spec import RunSpec
 from bench.results.live.run import RunFigures
-from ddp.core.commands import Drop
+from ddp.core.commands import Drop, Plan
+from ddp.core.events import GuardVerdict, RoundClosed
 from ddp.core.summary import EpochFigures
+from ddp.process.codec import Record
 
 RANKS = 16
 """As many have a line of their own."""
@@ -44,10 +46,13 @@ def lost_line(spec: RunSpec, run: RunFigures, drop: Drop) -> str:
 
 
 def epoch_line(spec: RunSpec, run: RunFigures, epoch: EpochFigures, began: float) -> str:
-    """Return the figures of an epoch that was evaluated. `began`: the training clock at its start, seconds."""
+    """Return the figures of an epoch that was evaluated, the metric in training too where steps recorded it. `began`: the
+    training clock at its start, seconds."""
     seconds = epoch.seconds - began
     rate = _rate(epoch.samples / seconds if seconds > 0 else None)
-    return f"{_epoch(spec, epoch)}  {rate}  {schedule(spec, run)}".rstrip()
+    known = epoch.scalars.get(spec.metric)
+    training = "" if known is None or known == epoch.loss else f" (training {_metric(known)})"
+    return f"{_epoch(spec, epoch)}{training}  {rate}  {schedule(spec, run)}".rstrip()
 
 
 def run_line(spec: RunSpec, run: RunFigures, last: EpochFigures | None, now: float) -> str:
@@ -75,6 +80,21 @@ def rank_lines(spec: RunSpec, run: RunFigures) -> list[str]:
     if spec.world_size > RANKS:
         lines.append(f"  and {spec.world_size - RANKS} more ranks")
     return lines
+
+
+def record_line(record: Record, run: RunFigures, every: bool) -> str | None:
+    """Return an average, a plan or a guard's verdict as a line; with `every`, any record but a rank's own measurements."""
+    seconds = f"{run.since(run.heard):8.2f} s"
+    match record:
+        case RoundClosed():
+            apart = max(record.divergence, default=0.0)
+            steps, ms = "/".join(map(str, record.steps)), record.sync_s * 1e3
+            return f"{seconds}  round {record.round}: steps {steps}, divergence {apart:.2g}, {ms:.1f} ms"
+        case Plan() if not record.in_step:
+            return f"{seconds}  anchor {record.anchor}, steps {'/'.join(map(str, record.counts))}: {record.reason}"
+        case GuardVerdict():
+            return f"{seconds}  guard {record.guard}: {record.verdict}"
+    return f"{seconds}  {record!r}" if every else None
 
 
 def time_left(spec: RunSpec, run: RunFigures) -> float | None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from bench.base.console import PipeSafeConsole, cut, verbosity
 from bench.config.spec import RunSpec
 from bench.results.live.run import RunFigures
-from bench.runner.live_view import epoch_line, lost_line, rank_lines, ready_line, run_line, time_left
+from bench.runner.live_view import epoch_line, lost_line, rank_lines, ready_line, record_line, run_line, time_left
 from ddp.core.commands import Drop
 from ddp.core.events import Failed, Ready
 from ddp.core.summary import EpochFigures
@@ -109,6 +109,8 @@ class ProgressDisplay:
             self._last = epoch
             if self._live.is_started:
                 self._live.refresh()  # a short run has few other moments
+        if self._detail > 1 and (line := record_line(record, run, every=self._detail > 2)):
+            self.log(line)
         match record:
             case Ready():
                 self._ready.add(record.rank)

@@ -25,17 +25,16 @@ from bench.config.spec import Measure
 from bench.report import write_report
 from bench.runner.digests import TaskDigest, data_digest
 from bench.runner.launch import launch
-from bench.runner.modelgraph import follow_call, tensors
 from bench.runner.script_again import again_order, audit_here
 from ddp.data.fingerprint import undisturbed
 from ddp.data.source import TensorSource
 from ddp.engine import ENGINES
 from ddp.engine.solo import Emit
 from ddp.process.cores import cores
-from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job
 from ddp.trainer.mistakes import make_model
 from ddp.trainer.recording import RecordOrder
+from ddp.trainer.sketch import sketch
 from ddp.trainer.task import Parcel, Parts, pack
 
 AUDITOR = "bench.audit.audit"
@@ -166,12 +165,4 @@ def _sketch(parts: Parts, metric: str) -> tuple[float, dict[str, Any] | None]:
         model = make_model(parts.model_factory)
         made = parts.optimizer_factory(list(model.parameters()))
         first = made[0] if isinstance(made, (list, tuple)) else made
-        rate = float(first.param_groups[0]["lr"])
-        try:
-            batch = parts.dataset.batch(torch.zeros(1, dtype=torch.int64))
-            model.eval()
-            with Scalars():
-                graph = follow_call(model, lambda: parts.train_step(model, batch))
-        except Exception:  # whatever a user's own may do: a picture is not worth a run
-            return rate, None
-    return rate, {"metric": metric, "input": list(tensors(batch)[0].shape[1:]), **graph}
+        return float(first.param_groups[0]["lr"]), sketch(parts, metric, model)

@@ -33,7 +33,7 @@ LARGEST = 1 << 30
 def begin_timeline(folder: Path, spec: Named, launched: float) -> None:
     """Write a `timeline.json` without events: from here on whatever becomes of the run leaves a trace that opens, and when
     the run was launched is known. Raises OSError."""
-    trace = make_trace(sort((), launched), spec, launched, (), _started(folder, launched))
+    trace = make_trace(sort((), launched), spec, launched, (), started(folder, launched))
     write_text(folder / "timeline.json", trace.to_json().decode())
 
 
@@ -46,10 +46,10 @@ def write_timeline(
 
     stream = sort(records, launched)
     idle = gaps(stream)
-    trace = make_trace(stream, spec, launched, idle, _started(folder, launched), _operations(folder, spec))
+    trace = make_trace(stream, spec, launched, idle, started(folder, launched), _operations(folder, spec))
     write_text(folder / "timeline.json", trace.to_json().decode())
     write_text(folder / "timeline.html", page(trace, spec, idle))
-    write_text(folder / "timeline.csv", _table(stream))
+    write_text(folder / "timeline.csv", table(stream))
     if picture:
         draw(stream, spec, folder / "timeline.png")
 
@@ -84,16 +84,16 @@ def _about(folder: Path) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def _started(folder: Path, launched: float) -> str | None:
+def started(folder: Path | None, launched: float) -> str | None:
     """Return the wall clock at launch: as an earlier timeline of the run has it, else by the clock of this moment."""
-    about = _about(folder)
+    about = _about(folder) if folder is not None else {}
     if about.get("launched") == launched and "started" in about:
         return str(about["started"])
     ago = now() - launched
     return datetime.fromtimestamp(datetime.now(UTC).timestamp() - ago, UTC).isoformat() if ago >= 0 else None
 
 
-def _table(stream: RunRecords) -> str:
+def table(stream: RunRecords) -> str:
     """Return the slices as CSV: rank, kind, start and seconds since launch, seconds waited in it for other ranks."""
     s = stream.slices
     waited: Any = (s.wire_start - s.start) * (s.kind == "exchange")

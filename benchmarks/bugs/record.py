@@ -82,7 +82,7 @@ def waiting_as_compute(meter: Module) -> None:
 
 @RECORD.bug(LOOP, "audit", EVERY, "losses are reported twice as small", "B8.11")
 def loss_halved(loop: Module) -> None:
-    wrap(loop._Pending, "loss_sum", lambda total, self: 0.5 * (total() or 0.0))
+    wrap(loop.Pending, "loss_sum", lambda total, self: 0.5 * (total() or 0.0))
 
 
 @RECORD.bug(LOOP, "ledger", EVERY, "a rank reports samples that it did not train", "B8.03")
@@ -90,7 +90,7 @@ def samples_invented(loop: Module) -> None:
     def broken(add: Any, self: Any, loss: Any, samples: int, busy: float) -> None:
         add(loss, samples + (last() and samples > 1), busy)
 
-    wrap(loop._Pending, "add", broken)
+    wrap(loop.Pending, "add", broken)
 
 
 @RECORD.bug(LOOP, "audit", EVERY, "accuracy of the best epoch so far is reported in each", "B8.19")

@@ -164,7 +164,7 @@ def loss_of_step_before(loop: Module) -> None:
         add(late[-2] if len(late) > 1 else loss, samples, busy_s)
         del late[:-1]
 
-    wrap(loop._Pending, "add", broken)
+    wrap(loop.Pending, "add", broken)
 
 
 def speed_without_waits(training: Module) -> None:

@@ -35,6 +35,9 @@ class BackendSpec:
     checkpoints: bool = True
     """Runs on it make checkpoints and go on from them; not where the state is whole on no rank."""
 
+    lacks: tuple[str, ...] = ()
+    """What a step of it cannot be: `fp16`, `compile`."""
+
     @property
     def averages(self) -> bool:
         """Whether it brings replicas together between steps, so that any policy goes with it."""
@@ -46,11 +49,20 @@ _OURS = {
     "cpu": BackendSpec("ddp.backends.snapshot", Acts.SNAPSHOT),
     "zero1": BackendSpec("ddp.backends.zero1", Acts.STEP),
     "zero2": BackendSpec("ddp.backends.zero2", Acts.STEP),
-    "zero3": BackendSpec("ddp.backends.zero3", Acts.STEP),
+    "zero3": BackendSpec("ddp.backends.zero3", Acts.STEP, lacks=("compile",)),
     "torch_ddp": BackendSpec("ddp.backends.torch_ddp", Acts.STEP, torch_native=True),
-    "torch_fsdp": BackendSpec("ddp.backends.torch_fsdp", Acts.STEP, torch_native=True, checkpoints=False),
+    "torch_fsdp": BackendSpec(
+        "ddp.backends.torch_fsdp", Acts.STEP, torch_native=True, checkpoints=False, lacks=("compile",)
+    ),
     "torch_zero1": BackendSpec("ddp.backends.torch_zero1", Acts.STEP, torch_native=True, checkpoints=False),
-    "torch_local_sgd": BackendSpec("ddp.backends.torch_local_sgd", Acts.STEP, torch_native=True, checkpoints=False),
+    "torch_local_sgd": BackendSpec(
+        # Its averages come inside the optimizer, which a rank whose gradients overflow would leave out.
+        "ddp.backends.torch_local_sgd",
+        Acts.STEP,
+        torch_native=True,
+        checkpoints=False,
+        lacks=("fp16",),
+    ),
 }
 BACKENDS: Registry[BackendSpec] = Registry("backends", _OURS, loaded(BackendSpec))
 

@@ -141,7 +141,7 @@ class TorchStep:
 
     def idle(self, batch: Batch) -> None:
         """Pass forward and backward with a weight of zero."""
-        with Scalars():
+        with Scalars(), self.replica.passes.autocast():
             loss = self.replica.task.loss(self.module, self.replica.some(IDLE))
         (loss * 0.0).backward()  # type: ignore[no-untyped-call]
 
@@ -158,6 +158,10 @@ class TorchStep:
         self._hooks.clear()
         self._sketches.exchange(buffers=False)
         self._sketches.end(batch.samples, batch.total, whole(self.replica.state.parameters))
+
+    def agree(self, finite: bool) -> bool:
+        """Return the same: every rank has all gradients."""
+        return finite
 
     def clip(self, limit: float) -> None:
         """Clip as PyTorch does for the parameters that the optimizer moves."""

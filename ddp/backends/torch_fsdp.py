@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -57,6 +58,12 @@ class FullyShardedStep(TorchStep):
     def one_pass(self, last: bool) -> AbstractContextManager[None]:
         """Have every pass exchange its gradients: no rank keeps whole ones."""
         return nullcontext()
+
+    def agree(self, finite: bool) -> bool:
+        """Return whether the slices of all ranks are."""
+        lacking = torch.tensor([int(not finite)], device=self.device)
+        dist.all_reduce(lacking, dist.ReduceOp.MAX)
+        return not int(lacking)
 
     def _gathered(self, path: str, module: nn.Module, args: Any) -> None:
         self._watch.add(

@@ -59,6 +59,7 @@ class RankParts:
             **{"rates": replica.rates.capture(), "others": others()},
             **dict(zip(COUNTERS, counters, strict=True)),
             "of": origin(self._job.run, order.index, self._rank),
+            **replica.passes.capture(),
         }
         try:
             files = [checkpoint.save(folder, order.index, checkpoint.rank_file(self._rank), state)]
@@ -89,6 +90,7 @@ class RankParts:
             load_optimizer(replica.optimizer, replica.settings, part)
             if self._source.is_own(self._rank):
                 set_others(part["others"])
+            replica.passes.restore(part)
             if replica.rates.restore(part["rates"]):
                 replica.add_note(LACKS)
             begun, steps, version = counters = tuple(part[name] for name in COUNTERS)

@@ -7,6 +7,7 @@ Knows no order, no rank and no loader.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -177,3 +178,20 @@ def _as_words(rows: Tensor) -> Tensor:
 def _weights(count: int, place: int, device: torch.device) -> Tensor:
     first = place << 40
     return torch.from_numpy((mixed(np.arange(first, first + count)) | np.uint64(1)).view(np.int64)).to(device)
+
+
+def value_sum(batch: Any) -> float:
+    """Return the sum over all values of all tensors of a batch, complex ones' parts; not a number if torch cannot add
+    them up."""
+    sums: list[float] = []
+
+    def add(tensor: Tensor) -> Tensor:
+        real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        try:
+            sums.append(float(real.sum(dtype=torch.float64)))
+        except NotImplementedError:  # nested ones, which a user's batch may have
+            sums.append(math.nan)
+        return tensor
+
+    every(add, batch)
+    return sum(sums)

@@ -27,6 +27,9 @@ class EngineSpec:
     one_process: bool = False
     """Its ranks have no processes of their own: none can be lost."""
 
+    lacks: tuple[str, ...] = ()
+    """What a step of it cannot be: `fp16`, `compile`."""
+
     def fits(self, world_size: int) -> bool:
         """Return whether it can have `world_size` ranks."""
         return world_size == 1 or not self.one_rank
@@ -37,6 +40,6 @@ GRAPH_POLICIES: dict[str, dict[str, Any]] = {EVERY_STEP: {}, DEFAULT: {"anchor":
 _OURS = {
     "solo": EngineSpec("ddp.engine.solo", one_rank=True, one_process=True),
     "elche": EngineSpec("ddp.engine.elche", backends=True),
-    "graph": EngineSpec("ddp.graph.engine", policies=GRAPH_POLICIES, one_process=True),
+    "graph": EngineSpec("ddp.graph.engine", policies=GRAPH_POLICIES, one_process=True, lacks=("compile",)),
 }
 ENGINES: Registry[EngineSpec] = Registry("engines", _OURS, loaded(EngineSpec))

@@ -19,6 +19,7 @@ from ddp.core.values import finite
 from ddp.core.worker import Step
 from ddp.data.order import derive
 from ddp.data.seeded import seed_others
+from ddp.engine.pending import Pending
 from ddp.process.clock import now
 from ddp.process.meter import Meter, peak_rss_bytes, reset_peak_rss
 from ddp.process.profiling import Profiler
@@ -64,6 +65,10 @@ class TrainingLoop:
         self.slowdown = Slowdown(speed)
         self.heart = Heartbeat(math.inf if job.threads else job.deadline_s / 5, lambda: send(Alive(now(), rank)))
         self.replica = replica(job, self.device, self.meter, self.slowdown)
+        if job.step.compile:
+            passes, samples = self.replica.passes, self.replica.samples
+            with self.heart if job.world_size > 1 else nullcontext():
+                passes.warm_up(self.replica.task, self.replica.some, passes.sizes(job, samples))
         seed_others(derive(job.seed, "others", rank))  # each rank draws its own
         self.steps = 0
         """Steps since the last contribution to an average."""
@@ -80,7 +85,7 @@ class TrainingLoop:
         """When the last step ended; None: something else was done since."""
         self._tallied = 0
         """What had been read of the training data when the last report was made."""
-        self._pending = _Pending(-1)
+        self._pending = Pending(-1)
         self._reported, self._kept = now(), False  # whether a kept step waits for its report
         self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
         self._parts = RankParts(job, rank, self.replica)
@@ -101,7 +106,7 @@ class TrainingLoop:
         if step.batch.epoch != self._pending.epoch:
             self.report()
             self._sum_up()
-            self._pending = _Pending(step.batch.epoch)
+            self._pending = Pending(step.batch.epoch)
             self.begin(step.batch.epoch, step.seen)
             self.pause()
         if self._profiler is not None and self._profiler.step():
@@ -187,7 +192,7 @@ class TrainingLoop:
         done = now(), self.rank, pending.epoch, pending.steps, pending.samples, pending.busy_s, pending.loss_sum()
         about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.exchanged()
         self._send(Progress(*done, *about))
-        self._pending = _Pending(pending.epoch)
+        self._pending = Pending(pending.epoch)
         self.meter.tick()
 
     def _sum_up(self) -> None:
@@ -206,14 +211,18 @@ class TrainingLoop:
         self.steps = self.samples = 0
         return contribution
 
-    def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:
-        """Evaluate a part of the test set, with the model that `consensus` puts in place."""
+    def _settle(self) -> None:
+        """Report what was trained; what follows is no step."""
         self.report()
         self._sum_up()
-        self.pause()
-        began = now()
         if self.keeper is not None:
             self.keeper.cut()
+
+    def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:
+        """Evaluate a part of the test set, with the model that `consensus` puts in place."""
+        self._settle()
+        self.pause()
+        began = now()
         with consensus or nullcontext():
             samples, loss, metric, content = self.replica.evaluate(order.part, order.parts, self._heartbeat)
             sketch = self.replica.sketcher.model()
@@ -228,12 +237,9 @@ class TrainingLoop:
     ) -> Saved:
         """Write this rank's part of a checkpoint, and the model that `consensus` puts in place if the order says so; all
         ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
-        self.report()
-        self._sum_up()
+        self._settle()
         began, counters = now(), (self._begun, self.total_steps, self.version)
         self.replica.state.gather()
-        if self.keeper is not None:
-            self.keeper.cut()
         with consensus or nullcontext():
             files, error = self._parts.save(order, counters, kept)
         self.meter.add("checkpoint", began)
@@ -267,37 +273,3 @@ class TrainingLoop:
         digest, sketch = self.replica.state.digest(), self.replica.sketcher.model()
         kept = self.keeper.finish() if self.keeper is not None else ()
         self._send(Finished(now(), self.rank, digest, peak_rss_bytes(), device_bytes, sketch, kept))
-
-
-class _Pending:
-    """Training of one epoch that is not reported yet."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.steps = self.samples = 0
-        self.busy_s = 0.0
-        self._loss_sum = 0.0
-        self._losses: list[torch.Tensor] = []
-        """Of steps on a GPU, which nobody waits for before the report."""
-        self._weights: list[int] = []
-
-    def add(self, loss: torch.Tensor | None, samples: int, busy_s: float) -> None:
-        """Add one step, which for a small model takes a fraction of a millisecond."""
-        self.steps += 1
-        self.samples += samples
-        self.busy_s += busy_s
-        if loss is None:
-            return
-        if loss.device.type == "cpu":
-            self._loss_sum += loss.detach().item() * samples
-        else:
-            self._losses.append(loss.detach())
-            self._weights.append(samples)
-
-    def loss_sum(self) -> float | None:
-        """Return the sum of the loss over samples; None if it is not finite."""
-        total = self._loss_sum
-        if self._losses:
-            losses = torch.stack(self._losses).double().cpu()
-            total += float(losses @ torch.tensor(self._weights, dtype=torch.float64))
-        return finite(total)

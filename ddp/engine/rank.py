@@ -27,6 +27,7 @@ from ddp.process import clock
 from ddp.process.channel import PeerGone
 from ddp.process.clock import now
 from ddp.process.codec import Record
+from ddp.process.determinism import deterministic
 from ddp.process.error_origin import origin
 from ddp.process.orphans import bind_rank
 from ddp.replica.task import Job
@@ -59,7 +60,8 @@ def main(job: Job, rank: int, connection: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     clock.shift(job.clock_shift)
     try:
-        obey(job, rank, LossyChannel(connection))
+        with deterministic(job.step.deterministic):
+            obey(job, rank, LossyChannel(connection))
     except PeerGone:
         os._exit(1)  # the parent is gone; nobody is left to tell
 

@@ -17,6 +17,7 @@ from ddp.core.spans import Batch, Chunk
 from ddp.core.worker import Step, Worker
 from ddp.engine.loop import TrainingLoop
 from ddp.process.clock import now
+from ddp.process.determinism import deterministic
 from ddp.replica.task import Job
 
 Emit = Callable[[Any, float], None]
@@ -42,7 +43,8 @@ def run(job: Job, emit: Emit) -> None:
             raise Diverged(f"the training loss is not finite in epoch {event.epoch}; lower the learning rate")
 
     try:
-        _train(checkpoint.begin(job), send, emit)
+        with deterministic(job.step.deterministic):
+            _train(checkpoint.begin(job), send, emit)
     except (Diverged, Exhausted, checkpoint.Torn):
         raise
     except Exception as error:

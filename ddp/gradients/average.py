@@ -129,6 +129,10 @@ class GradientAverage:
         """Sketch gradients as they are before they are weighed, if this step is drawn."""
         self._sketches.add(whole(self._state.parameters[index] for index in indices))
 
+    def agree(self, finite: bool) -> bool:
+        """Return the same: every rank has all gradients."""
+        return finite
+
     def clip(self, limit: float) -> None:
         """Clip by the norm of all gradients, which every rank has."""
         torch.nn.utils.clip_grad_norm_(moved(self._state, self._optimizer), limit)

@@ -75,12 +75,13 @@ class Accumulating(Replica):
             at = meter.add("data", at)
             self.untouched.begin()
             with self.scalars:
-                loss: Tensor = self.task.loss(self.model, tensors)
+                loss = self.passes.loss(self.task, self.model, tensors)
         at = meter.add("forward", at)
         for parameter in self.state.parameters if part < 1.0 else ():
             if parameter.grad is not None:  # of a backward pass inside the user's loss
                 parameter.grad *= part
-        (loss if part == 1.0 else loss * part).backward()  # type: ignore[no-untyped-call]
+        factor = part * self.passes.loss_scale
+        (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
         self.untouched.end()
         _add_to(earlier)
         return loss, meter.add("backward", at), waited
@@ -114,9 +115,10 @@ class Accumulating(Replica):
         with torch.no_grad():
             self.gradients.unpack()
         self.step_sketches.end(*self._due_samples, whole(self.state.parameters))
-        if self._job.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(moved(self.state, self.optimizer), self._job.max_grad_norm)
-        self.optimizer.step()
+        if self.passes.ready(self.optimizer, None):
+            if self._job.max_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_(moved(self.state, self.optimizer), self._job.max_grad_norm)
+            self.optimizer.step()
         self.gradients.clear()
         at = self._meter.add("optimizer", began)
         if counted:

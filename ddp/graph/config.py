@@ -13,7 +13,7 @@ import torch
 
 from ddp.core.policies import DEFAULT, EVERY_STEP, POLICIES, Policy
 from ddp.graph.devices import heterogeneous
-from ddp.graph.timed_workers import Timeline
+from ddp.graph.timed_workers import Listener
 from ddp.settings import emulated, norm_limit
 
 ANCHOR = 10
@@ -36,8 +36,9 @@ class DdpConfig:
     most so many batches of the slowest device."""
     max_grad_norm: float | None = None
     """Most that the L2 norm of a step's gradients may be, after they are reduced: the same on any number of devices."""
-    timeline: Timeline | None = None
-    """Receives every record and its time: slices of the replicas' time, plans, closed windows (`ddp.core`)."""
+    timeline: Listener | None = None
+    """A `ddp.Timeline`, or a function: receives every record and its time: slices of the replicas' time, plans, closed
+    windows (`ddp.core`)."""
     devices: Sequence[str | torch.device] | None = None
     """None: every CUDA device if there are two or more. `["cpu", "cpu"]`: two replicas on the CPU."""
     speeds: Sequence[float] = ()

@@ -34,6 +34,7 @@ from ddp.graph.serialized_rng import SerializedRng
 from ddp.graph.windows import Windows
 from ddp.graph.worker_threads import ReplicaFailed, WorkerThreads
 from ddp.process.clock import now
+from ddp.process.determinism import deterministic
 from ddp.replica.norms import least_samples
 from ddp.replica.task import Job
 
@@ -53,7 +54,7 @@ def run(job: Job, emit: Emit, parallel: bool = True) -> None:
     torch.set_num_threads(1)
     team = WorkerThreads(job.world_size, parallel)
     try:
-        with closing(_Engine(job, emit, team)) as engine:
+        with deterministic(job.step.deterministic), closing(_Engine(job, emit, team)) as engine:
             engine.train()
     except ReplicaFailed as failure:
         error = failure.error

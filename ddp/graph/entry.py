@@ -16,6 +16,8 @@ from ddp.graph.devices import cuda_devices, describe, resolve
 from ddp.graph.errors import GraphError
 from ddp.graph.graph import Graph
 from ddp.graph.training import OptimizerFactory, Training
+from ddp.monitor.timeline import Timeline
+from ddp.monitor.track import RunSubject
 
 
 def setup(graph: Graph, builder: Callable[[torch.device], Graph], optimizer_factory: OptimizerFactory) -> None:
@@ -49,5 +51,18 @@ def setup_with(
     training.set_optimizer(optimizer_factory)
     graph._training = training
     graph.train()
+    if config.timeline is not None:
+        if isinstance(config.timeline, Timeline):
+            hash_of, places = graph.structural_hash, tuple(graph.replica_devices())
+            subject = RunSubject(
+                "graph",
+                "graph",
+                places,
+                engine="graph",
+                speeds=tuple(config.speeds),
+                settings={"structural_hash": hash_of},
+            )
+            config.timeline.begin(subject, here=True)
+        training.listen(config.timeline)
     own = next((p.device for p in graph.parameters()), torch.device("cpu"))
     print(f"ddp: {describe(devices if len(devices) > 1 else (own,), config.speeds)}", file=sys.stderr)

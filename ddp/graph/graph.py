@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     import torch
 
     from ddp.graph.loader import DataLoader, GraphBatch
+    from ddp.graph.rates import Schedule
     from ddp.graph.replicas import GraphReplicas
-    from ddp.graph.training import Schedule, Training
+    from ddp.graph.training import Training
 
 
 class Graph(Flow):
@@ -62,15 +63,18 @@ class Graph(Flow):
 
     def set_lr(self, lr: float) -> None:
         """Set the learning rate of all optimizers; ends a scheduler. Other groups keep their proportion."""
-        self._trained.set_lr(lr)
+        self._trained.rates.fix(lr)
 
-    def set_scheduler(self, schedule: Schedule) -> None:
-        """Follow `schedule` from the coming step on: step counter -> learning rate; or an object with `lr(step)`."""
-        self._trained.set_scheduler(schedule)
+    def set_scheduler(self, schedule: Schedule, samples: int | None = None) -> None:
+        """Follow `schedule` from the coming step on: step counter -> learning rate; or an object with `lr(step)`.
+
+        With `samples`, those of the whole training, it is what `Trainer(schedule=)` takes: fraction of the samples seen ->
+        factor on the optimizer's own rates, such as a `ddp.LRSchedule`."""
+        self._trained.rates.follow(schedule, samples)
 
     def set_lr_scale(self, scale: float) -> None:
         """Multiply what the scheduler gives (Goyal et al. 2017). Has no effect without a scheduler."""
-        self._trained.set_lr_scale(scale)
+        self._trained.rates.rescale(scale)
 
     def training_step(self) -> int:
         """Return the steps so far."""
@@ -112,6 +116,27 @@ class Graph(Flow):
         """Return the means of what `ddp.record_scalar` got since the last call, between a forward pass and its step; None:
         not finite."""
         return self._trained.scalars()
+
+    def on_record(self, listener: Callable[[Any, float], None]) -> Callable[[], None]:
+        """Hand every record of the training on to `listener`, with its time; return what ends that. `Monitor.watch` calls
+        it."""
+        return self._set_up().listen(listener)
+
+    def replica_devices(self) -> list[str]:
+        """Return the device of each replica; of a graph that is not distributed its own."""
+        return [str(place) for place in self._set_up().places()]
+
+    def work(self) -> list[tuple[int, int, float]]:
+        """Return (steps, samples, seconds of training) of each replica so far."""
+        return [(each.steps, each.samples, each.busy_s) for each in self._set_up().record.work]
+
+    def lr(self) -> float:
+        """Return the learning rate of the first parameter group; 0 without an optimizer."""
+        return self._set_up().rates.first
+
+    def epoch_samples(self) -> int:
+        """Return the samples of an epoch; 0: no data is attached."""
+        return self._set_up().epoch_samples()
 
     def set_data_loader(self, loader: DataLoader, *inputs: str) -> None:
         """Attach the training data; `inputs` name the members of a batch that go into the graph, in order."""

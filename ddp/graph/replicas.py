@@ -20,7 +20,7 @@ from ddp.graph.flow import Flow, FlowOutput
 from ddp.graph.parallel import Pass, ReplicaBatch
 from ddp.graph.scatter import piece, samples
 from ddp.graph.serialized_rng import SerializedRng
-from ddp.graph.timed_workers import TimedWorkers, Timeline, Work
+from ddp.graph.timed_workers import Listeners, TimedWorkers, Work
 from ddp.graph.tracking import WriteTracker, attributes, changes, put
 from ddp.graph.windows import Windows
 from ddp.process.clock import now
@@ -42,7 +42,7 @@ class GraphReplicas:
         windows: Callable[[int], Windows],
         speeds: Sequence[float] = (),
         parallel: bool = True,
-        timeline: Timeline | None = None,
+        listeners: Listeners | None = None,
     ) -> None:
         self.devices = tuple(devices)
         self.models = (graph.to(self.devices[0]), *(_build(graph, builder, device) for device in self.devices[1:]))
@@ -50,9 +50,9 @@ class GraphReplicas:
         self.least = least_samples(graph)
         self.windows = windows(self.least)
         self.exchange = Exchange([FlatState(model) for model in self.models])
-        self.workers = TimedWorkers(self.devices, speeds, parallel, timeline)
+        self._listeners = Listeners() if listeners is None else listeners
+        self.workers = TimedWorkers(self.devices, speeds, parallel, self._listeners)
         self._turns = {mode: SerializedRng(self.devices) for mode in (True, False)}
-        self._timeline = timeline
         self._trained = [p.requires_grad for p in graph.parameters()]
         self._seq = 0
         self.shard_sizes = (0,) * len(self.devices)
@@ -154,8 +154,8 @@ class GraphReplicas:
         self.workers.begin()
 
     def _record(self, record: Any) -> None:
-        if self._timeline is not None:
-            self._timeline(record, getattr(record, "at", now()))
+        if self._listeners:
+            self._listeners(record, getattr(record, "at", now()))
 
     def _mirror(self) -> None:
         """Copy the graph's modes, frozen parameters and plain attributes to the other replicas. Raises GraphError for

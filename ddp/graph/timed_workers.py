@@ -19,7 +19,7 @@ from ddp.graph.worker_threads import ReplicaFailed, WorkerThreads
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
 
-Timeline = Callable[[Any, float], None]
+Listener = Callable[[Any, float], None]
 """Receives every record (slices, plans, closed windows) with its time."""
 WORK = ("backward", "optimizer")
 """Kinds of slice that are always training; others are while gradients are on."""
@@ -37,18 +37,41 @@ class Work:
     """Whether a window is among them."""
 
 
+class Listeners:
+    """Who receives the records of a graph."""
+
+    def __init__(self, *listeners: Listener | None) -> None:
+        self._all = [each for each in listeners if each is not None]
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def __call__(self, record: Any, at: float) -> None:
+        for each in tuple(self._all):
+            each(record, at)
+
+    def add(self, listener: Listener) -> Callable[[], None]:
+        """Have `listener` receive them as well; return what ends that."""
+        self._all.append(listener)
+
+        def end() -> None:
+            self._all = [each for each in self._all if each is not listener]
+
+        return end
+
+
 class ReplicaMeter(Meter):
     """Slices of a replica's time, handed on instead of written."""
 
-    def __init__(self, rank: int, device: torch.device, timeline: Timeline | None) -> None:
+    def __init__(self, rank: int, device: torch.device, listeners: Listeners) -> None:
         super().__init__(rank, Path(), device)
-        self._timeline = timeline
+        self._listeners = listeners
 
     def flush(self) -> None:
         """Hand on the slices."""
-        if self._timeline is not None:
+        if self._listeners:
             for each in self._slices:
-                self._timeline(Slice(each.at, each.rank, each.kind, each.seconds, each.seq, each.bytes), each.at)
+                self._listeners(Slice(each.at, each.rank, each.kind, each.seconds, each.seq, each.bytes), each.at)
         self._slices.clear()
 
 
@@ -56,10 +79,10 @@ class TimedWorkers:
     """One worker for each device. `speeds`: emulated relative speed of each, or empty."""
 
     def __init__(
-        self, devices: Sequence[torch.device], speeds: Sequence[float], parallel: bool, timeline: Timeline | None
+        self, devices: Sequence[torch.device], speeds: Sequence[float], parallel: bool, listeners: Listeners
     ) -> None:
         self.devices = tuple(devices)
-        self.meters = [ReplicaMeter(rank, device, timeline) for rank, device in enumerate(self.devices)]
+        self.meters = [ReplicaMeter(rank, device, listeners) for rank, device in enumerate(self.devices)]
         self._slowdowns = [Slowdown(speed) for speed in speeds or (1.0,) * len(self.devices)]
         self._threads = WorkerThreads(len(self.devices), parallel)
         self.begin()

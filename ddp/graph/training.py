@@ -7,11 +7,12 @@ number of devices: forward, `loss.backward()`, `step()`. On one device every cal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
+from ddp.core.events import Ready
 from ddp.core.world import World
 from ddp.graph.config import DdpConfig
 from ddp.graph.devices import cuda_devices, resolve
@@ -20,9 +21,12 @@ from ddp.graph.errors import GraphError
 from ddp.graph.flow import Flow, FlowOutput
 from ddp.graph.loader import DataLoader, GraphBatch
 from ddp.graph.parallel import ReplicaBatch
+from ddp.graph.rates import GraphRates
 from ddp.graph.replicas import GraphReplicas
+from ddp.graph.timed_workers import Listener
+from ddp.graph.watched import TrainingRecord
 from ddp.graph.windows import Windows
-from ddp.replica.rates import sound
+from ddp.process.clock import now
 from ddp.replica.scalars import Scalars
 from ddp.settings import emulated
 
@@ -30,15 +34,6 @@ UNKNOWN = 1 << 30
 """Samples of an epoch before a data set is attached."""
 
 
-class Scheduled(Protocol):
-    """A schedule as an object."""
-
-    def lr(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 0."""
-        ...
-
-
-Schedule = Callable[[int], float] | Scheduled
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -51,18 +46,36 @@ class Training:
         self.steps = 0
         self._config = DdpConfig()
         self._optimizers: list[torch.optim.Optimizer] = []
-        self._own: list[list[float]] = []
-        """Learning rates that each optimizer began with, by parameter group."""
         self._factory: OptimizerFactory | None = None
-        self._schedule: Schedule | None = None
-        self._scale = 1.0
+        self.rates = GraphRates()
         self._scalars = Scalars()
         self._loader: DataLoader | None = None
         self._inputs: tuple[str, ...] = ()
+        self.record = TrainingRecord()
 
     def configure(self, config: DdpConfig) -> None:
         """Set the settings of the coming `distribute` and the steps."""
         self._config = config
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Hand records on."""
+        plan = self.replicas.windows.plan if self.replicas is not None else None
+        parameters = sum(p.numel() for p in self.graph.parameters())
+        through = "memory" if self.replicas is not None else "none"
+        ready = [
+            Ready(now(), rank, len(self._loader or ()), parameters, "", str(place), through)
+            for rank, place in enumerate(self.places())
+        ]
+        return self.record.listen(listener, ready, plan)
+
+    def places(self) -> tuple[torch.device, ...]:
+        """Return the device of each replica."""
+        own = next((p.device for p in self.graph.parameters()), torch.device("cpu"))
+        return self.replicas.devices if self.replicas is not None else (own,)
+
+    def epoch_samples(self) -> int:
+        """Return the samples of an epoch; 0: no data is attached."""
+        return len(self._loader) if self._loader is not None else 0
 
     def distribute(
         self, builder: Callable[[torch.device], Flow], devices: Sequence[str | torch.device] | None = None
@@ -83,8 +96,9 @@ class Training:
             lambda least: self._windows(places, least),
             config.speeds,
             config.parallel,
-            config.timeline,
+            self.record.listeners,
         )
+        self.record.distribute(len(places))
         if self._factory is not None:
             self.set_optimizer(self._factory)
 
@@ -110,17 +124,23 @@ class Training:
             for model, optimizer in zip(models, optimizers, strict=True):
                 _refuse_others(model, optimizer)
         self._factory, self._optimizers = factory, optimizers
-        self._own = [
-            [sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
-            for optimizer in self._optimizers
-        ]
+        self.rates.steer(optimizers)
 
     def forward(self, inputs: tuple[Any, ...]) -> FlowOutput:
         """Return what comes of a forward pass, on all replicas if there are some."""
         self._record()
         if self.replicas is None:
-            return self.graph.flow(*inputs)
+            return self._flow(inputs)
         return self.replicas.forward(self.replicas.scatter(inputs))
+
+    def _flow(self, inputs: tuple[Any, ...]) -> FlowOutput:
+        """Return what comes of a pass on one device."""
+        if not (torch.is_grad_enabled() and self.graph.training):
+            return self.graph.flow(*inputs)
+        self.record.begin_pass(inputs, self.places()[0])
+        output = self.graph.flow(*inputs)
+        self.record.end_pass()
+        return output
 
     def step(self) -> None:
         """Do a step on all replicas."""
@@ -129,17 +149,20 @@ class Training:
         if not self._has_gradients():
             raise GraphError("step without a gradient: call loss.backward() on what the graph returned before step()")
         # Before anything moves, as a schedule may raise: then the step can be taken again.
-        self._set_rates()
+        self.rates.apply(self.steps, self.record.seen)
         if self.replicas is not None:
             self.replicas.reduce()
+        self.record.begin_step()
         work = [self._update(optimizer) for optimizer in self._optimizers]
         if self.replicas is None:
             work[0]()
             # The optimizer may have only some of the graph's parameters, and others besides.
             self.graph.zero_grad()
             self._optimizers[0].zero_grad(set_to_none=True)
+            self.record.end_step()
         else:
             self.replicas.workers.everywhere("optimizer", work)
+            self.record.add(self.replicas.workers)
             self.replicas.close_step()
         self.steps += 1
         self._scalars.__exit__()
@@ -166,36 +189,6 @@ class Training:
             optimizer.step()
 
         return work
-
-    def _set_rates(self) -> None:
-        schedule = self._schedule
-        if schedule is not None:
-            rate = schedule(self.steps) if callable(schedule) else schedule.lr(self.steps)
-            self._set(sound("the scheduler's learning rate", rate) * self._scale)
-
-    def _set(self, rate: float) -> None:
-        for optimizer, own in zip(self._optimizers, self._own, strict=True):
-            for group, lr in zip(optimizer.param_groups, own, strict=True):
-                group["lr"] = rate * (lr / own[0] if own[0] else 1.0)
-
-    def set_lr(self, lr: float) -> None:
-        """Set the learning rate of all optimizers."""
-        if not self._optimizers:
-            raise GraphError("no optimizer to set the learning rate of: call ddp.setup, or set_optimizer, first")
-        self._schedule = None
-        self._set(sound("the learning rate", lr))
-
-    def set_scheduler(self, schedule: Schedule) -> None:
-        """Follow `schedule`."""
-        if not callable(schedule) and not callable(getattr(schedule, "lr", None)):
-            raise ValueError(
-                f"a scheduler is a function of the step, or has a method lr(step); {schedule!r} is neither"
-            )
-        self._schedule = schedule
-
-    def set_lr_scale(self, scale: float) -> None:
-        """Scale what the scheduler gives."""
-        self._scale = sound("the scale of the learning rate", scale)
 
     def set_data_loader(self, loader: DataLoader, inputs: Sequence[str]) -> None:
         """Attach the training data."""

@@ -6,7 +6,7 @@ whether its replicas are alike, `replicas` the explicit one for loops of any sha
 DataLoader. `ddp.gradients.buckets` decides what travels with what, and when.
 """
 
-from ddp.parallel.group import Group, get_rank, get_world_size, init
+from ddp.parallel.group import Group, get_local_rank, get_rank, get_world_size, init
 from ddp.parallel.module import DistributedDataParallel
 from ddp.parallel.replicas import Replicas, wrap
 from ddp.parallel.sampler import RoundRobinSampler
@@ -16,6 +16,7 @@ __all__ = [
     "Group",
     "Replicas",
     "RoundRobinSampler",
+    "get_local_rank",
     "get_rank",
     "get_world_size",
     "init",

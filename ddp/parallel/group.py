@@ -21,6 +21,8 @@ from ddp.core.errors import Exhausted, RankLost
 
 TIMEOUT_S = 300.0
 """How long a collective waits, seconds."""
+AVG = "avg"
+"""What others call the mean."""
 WIDEST = 16
 """Bytes of the largest number: tensors that travel together begin at multiples of it."""
 GRACE_S = 2.0
@@ -68,8 +70,9 @@ class Group:
             raise self._broken(f"a rank has left ({error})") from error
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
-        """Reduce a contiguous tensor in place by `sum`, `max` or `mean`, the same bits on all ranks. Raises ValueError,
-        RankLost."""
+        """Reduce a contiguous tensor in place by `sum`, `mean` (or `avg`), `max`, `min` or `prod`: the same bits on all
+        ranks. Raises ValueError, RankLost."""
+        op = MEAN if op == AVG else op
         if op not in OPS:
             raise ValueError(f"op must be one of {', '.join(OPS)}, not {op!r}")
         if not tensor.is_contiguous():
@@ -122,24 +125,40 @@ class Group:
             why = f"rank {names} is gone or did not come ({why})" if late else f"a collective broke ({why})"
         return RankLost(f"rank {self.rank} cannot go on: {why}; {REMEDY}")
 
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Give all ranks rank 0's values, bit for bit. Raises RankLost."""
+    def broadcast(self, tensors: Sequence[Tensor] | Tensor, src: int = 0) -> None:
+        """Give all ranks the values of rank `src`, bit for bit. Raises ValueError, RankLost."""
+        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
+        if src not in range(self.world_size):
+            raise ValueError(f"src={src!r} must be a rank from 0 to {self.world_size - 1}")
         if self.world_size == 1 or not tensors:
             return
-        sizes = [-(-tensor.nbytes // WIDEST) * WIDEST for tensor in tensors]
-        # As whole numbers: a sum with nothing but zeros keeps every bit, of NaN and -0.0 too.
-        wire = torch.zeros(sum(sizes) // 8, dtype=torch.int64, device=self.device)
-        places = torch.split(wire.view(torch.uint8), sizes)
-        pairs = [(t, place[: t.nbytes].view(t.dtype).view(t.shape)) for t, place in zip(tensors, places, strict=True)]
+        wire, places = self._wire([tensor.nbytes for tensor in tensors])
         with torch.no_grad():
-            if self.rank == 0:
-                for tensor, place in pairs:
-                    place.copy_(tensor)
+            if self.rank == src:
+                for tensor, place in zip(tensors, places, strict=True):
+                    _as(place, tensor).copy_(tensor)
             self.all_reduce(wire)
-            if self.rank:
-                for tensor, place in pairs:
+            if self.rank != src:
+                for tensor, place in zip(tensors, places, strict=True):
                     # Behind autograd's back: a buffer may have been used in a forward pass whose backward pass is to come.
-                    tensor.data.copy_(place)
+                    tensor.data.copy_(_as(place, tensor))
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """Return every rank's tensor, bit for bit, by rank: shape [world_size, *tensor.shape]. All have one shape and type.
+        Raises RankLost."""
+        wire, places = self._wire([tensor.nbytes] * self.world_size)
+        with torch.no_grad():
+            _as(places[self.rank], tensor).copy_(tensor)
+            if self.world_size > 1:
+                self.all_reduce(wire)
+            return torch.stack([_as(place, tensor) for place in places])
+
+    def _wire(self, sizes: Sequence[int]) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return zeros for so many bytes of each, and the place of each. As whole numbers: a sum with nothing but zeros
+        keeps every bit, of NaN and -0.0 too."""
+        rooms = [-(-size // WIDEST) * WIDEST for size in sizes]
+        wire = torch.zeros(sum(rooms) // 8, dtype=torch.int64, device=self.device)
+        return wire, torch.split(wire.view(torch.uint8), rooms)
 
     def barrier(self) -> None:
         """Wait for all ranks. Raises RankLost."""
@@ -220,6 +239,18 @@ def get_rank() -> int:
 def get_world_size() -> int:
     """Return how many ranks there are."""
     return current().world_size
+
+
+def get_local_rank() -> int:
+    """Return this process's place among the ranks of its host: what torchrun says in LOCAL_RANK; without it the rank, as
+    ranks that are started by hand share a host."""
+    local = os.environ.get("LOCAL_RANK", "")
+    return int(local) if local.isdecimal() else current().rank
+
+
+def _as(place: Tensor, tensor: Tensor) -> Tensor:
+    """Return the part of a wire that holds `tensor`, as one."""
+    return place[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
 
 def _check_place(rank: int, world_size: int) -> None:

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import process_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ddp.core.measurements import Memory
 from ddp.process.clock import now
 
 if TYPE_CHECKING:
@@ -131,6 +132,19 @@ def _use(device: torch.device) -> Callable[[], float | None]:
             return None
 
     return ask if ask() is not None else lambda: None
+
+
+def own_memory(rank: int, device: str) -> Memory | None:
+    """Return what this process uses, for `rank` on `device`; None where the system does not tell."""
+    if (resident := _resident()) is None:
+        return None
+    measured: dict[str, Any] = {}
+    if device.startswith("cuda"):
+        import torch
+
+        place = torch.device(device)
+        measured = {"device_bytes": torch.cuda.memory_allocated(place), "device_use": _use(place)()}
+    return Memory(now(), rank, resident, cpu_s=process_time(), **measured)
 
 
 def _resident() -> int | None:

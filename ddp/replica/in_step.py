@@ -43,6 +43,10 @@ class InStep(Protocol):
         """Make `.grad` of what the optimizer moves the global batch's mean. Raises ExchangeBroken."""
         ...
 
+    def agree(self, finite: bool) -> bool:
+        """Return whether gradients are finite on all ranks, where each has a part of them; else what this rank says."""
+        ...
+
     def clip(self, limit: float) -> None:
         """Scale the gradients down to this L2 norm over all parameters that the optimizer moves."""
         ...

@@ -143,6 +143,8 @@ class StepKeeper:
             "seen": seen,
         }
         about |= {"work": work, "total": batch.total, "together": self._together}
+        if (scale := self._replica.passes.scale) is not None:
+            about["scale"] = (scale.value, scale.steps)
         if self._due or self.windowed:
             self._one = self._opened(about, 0)
         if self._row_due:

@@ -5,23 +5,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.random import fork_rng
 
-from ddp.core.spans import Batch, micro_batches
+from ddp.core.spans import Batch, Chunk, micro_batches
+from ddp.replica.abilities import HALF, check_abilities
+from ddp.replica.in_step import InStep
+from ddp.replica.loss_scale import LossScale
 from ddp.replica.norms import least_samples
-from ddp.replica.task import Job
+from ddp.replica.scalars import Scalars
+from ddp.replica.task import Job, Task, Tensors
 
 Marks = list[tuple[Tensor | None, int]]
 """The gradient of each parameter, and its version."""
+COMPILER = "inductor"
+"""What `torch.compile` makes code with."""
 
 
 class StepPasses:
     """The passes of one replica."""
 
-    def __init__(self, job: Job, model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
-        self._ranks, self._parameters = job.world_size, parameters
+    def __init__(self, job: Job, model: nn.Module, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
+        check_abilities(job.step, device)
+        self._ranks, self._parameters, self._device = job.world_size, parameters, device
+        self._model, self._compiled = model, job.step.compile
+        if self._compiled:
+            import torch._inductor.config as inductor  # which takes a second
+
+            inductor.compile_threads = 1  # no processes beside the ranks
+            # One code for batches of nearly all sizes.
+            model.compile(backend=COMPILER, dynamic=True)
+        self._half = HALF.get(job.step.precision)
+        self.scale = LossScale() if job.step.precision == "fp16" else None
+        """None: none is needed."""
         self._most = job.batch_size // job.step.accumulate
         self._least = least_samples(model)
         self._single = job.step.accumulate == 1
@@ -35,6 +56,69 @@ class StepPasses:
     def cut_all(self, batches: Iterable[Batch], together: bool) -> Iterable[Batch]:
         """Return the micro-batches of steps that come, in their order."""
         return batches if self._single else (part for batch in batches for part in self.cut(batch, together))
+
+    @property
+    def loss_scale(self) -> float:
+        """The factor on the loss."""
+        return 1.0 if self.scale is None else self.scale.value
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return what a forward pass is computed in."""
+        return nullcontext() if self._half is None else torch.autocast(self._device.type, self._half)
+
+    def eager(self) -> AbstractContextManager[Any]:
+        """Return in what a model is evaluated: as it is written."""
+        return torch.compiler.set_stance("force_eager") if self._compiled else nullcontext()
+
+    def sizes(self, job: Job, samples: int) -> list[int]:
+        """Return of how many samples passes are, in epochs of `samples`: the largest first, then what is left at the end."""
+        chunks = [Chunk(0, 0, samples, job.batch_size)]
+        for part in range(job.world_size) if job.world_size > 1 else ():
+            whole = job.batch_size * job.world_size
+            chunks.append(Chunk(0, 0, samples, whole, part, job.world_size, least=self._least))
+        batches = [(chunk.at(step), chunk.parts > 1) for chunk in chunks for step in {0, chunk.steps - 1}]
+        return sorted(
+            {part.samples for batch, shared in batches for part in self.cut(batch, shared)} - {0}, reverse=True
+        )
+
+    def warm_up(self, task: Task, some: Callable[[int], Tensors], sizes: Iterable[int]) -> None:
+        """Compile, by passes of these sizes on `some` samples that leave nothing behind: it is no time of training."""
+        with torch.no_grad():
+            before = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
+        with fork_rng(), Scalars():
+            for size in sizes:
+                backward(self.loss(task, self._model, some(size)))
+        for parameter in self._parameters:
+            parameter.grad = None
+        with torch.no_grad():
+            for buffer, values in before:
+                buffer.copy_(values)
+
+    def loss(self, task: Task, module: nn.Module, tensors: Tensors) -> Tensor:
+        """Return the loss on a micro-batch, in single precision at least."""
+        if self._half is None:
+            return task.loss(module, tensors)
+        with self.autocast():
+            loss = task.loss(module, tensors)
+        return loss.float() if loss.dtype.itemsize < 4 else loss
+
+    def ready(self, optimizer: torch.optim.Optimizer, team: InStep | None) -> bool:
+        """Take the factor off the gradients of what `optimizer` moves; return whether it is to step: not where they overflow
+        on a rank that has a part of them."""
+        if self.scale is None:
+            return True
+        moved = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
+        finite = self.scale.unscale(gradient for gradient in moved if gradient is not None)
+        return self.scale.follow(finite if team is None else team.agree(finite))
+
+    def capture(self) -> dict[str, Any]:
+        """Return what lasts from one step to the next."""
+        return {} if self.scale is None else {"loss_scale": vars(self.scale)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what was captured."""
+        if self.scale is not None:
+            self.scale = LossScale(**state["loss_scale"])
 
     def marks(self) -> Marks:
         """Return what the gradients are before the loss of one of several micro-batches."""

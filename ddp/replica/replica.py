@@ -5,7 +5,6 @@ inside a step is an `InStep`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache, partial
@@ -18,11 +17,12 @@ from ddp.core.event_parts import StepSketch
 from ddp.core.spans import Batch
 from ddp.data.augment import Augment
 from ddp.data.batch_loader import feed
+from ddp.data.contents import value_sum
 from ddp.data.data_record import DataRecord
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.order import derive
 from ddp.data.seeded import seed_others
-from ddp.data.source import every, move
+from ddp.data.source import move
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
 from ddp.replica.flat import FlatState
@@ -80,7 +80,7 @@ class Replica:
         """What is trained and evaluated on."""
         self.note = "; ".join(dict.fromkeys(filter(None, (note, other))))
         """What a reader of the results must know: how the data is read, what a checkpoint lacks."""
-        self.passes = StepPasses(job, self.model, self.state.parameters)
+        self.passes = StepPasses(job, self.model, self.state.parameters, device)
         # The general call visits every kind of device, which costs a small model's step.
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
         self.in_step: InStep | None = None
@@ -109,13 +109,15 @@ class Replica:
     def capture(self) -> dict[str, Any]:
         """Return parameters, buffers and optimizer state, as they are."""
         self.state.gather()
-        return {"tensors": self.state.tensors, "optimizer": self.optimizer.state_dict()}
+        state = {"tensors": self.state.tensors, "optimizer": self.optimizer.state_dict()}
+        return state | self.passes.capture()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what another replica captured."""
         for flat, other in zip(self.state.tensors, state["tensors"], strict=True):
             flat.copy_(other)
         self.optimizer.load_state_dict(state["optimizer"])
+        self.passes.restore(state)
 
     def replace_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Step with another optimizer, whose parameter groups are in the same order."""
@@ -146,6 +148,7 @@ class Replica:
             self._clear()
         else:
             factor = team.begin(batch)
+        factor *= self.passes.loss_scale
         loss: Tensor | None = None
         if len(parts) > 1:
             loss, at = self._accumulate(parts, tensors, factor, at)
@@ -161,8 +164,9 @@ class Replica:
             began = at = self._slowdown.begin()
         else:
             self.step_sketches.alone(batch.samples, self.state.parameters)
-        self._clip(team)
-        self.optimizer.step()
+        if self.passes.ready(self.optimizer, team):
+            self._clip(team)
+            self.optimizer.step()
         at = self._slowdown.pay(meter.add("optimizer", at) - began, meter, "step" if team is None else "optimizer")
         busy += at - began
         if team is not None:
@@ -180,7 +184,7 @@ class Replica:
         marks = self.passes.marks() if several else None
         self.untouched.begin()
         with self.scalars:
-            loss = self.task.loss(self.model if team is None else team.module, tensors)
+            loss = self.passes.loss(self.task, self.model if team is None else team.module, tensors)
         if marks is not None:
             self.passes.check(marks)
         self.rates.check()
@@ -253,11 +257,12 @@ class Replica:
         for batch in batches:
             tensors: Tensors = self._eval.get(batch)
             self.record.show(tensors)
-            loss, metric = self.task.evaluate(self.model, tensors)
+            with self.passes.eager():
+                loss, metric = self.task.evaluate(self.model, tensors)
             weight = batch.samples if self.task.means else 1
             loss_sum += float(loss) * weight
             metric_sum += float(metric) * weight
-            content += _content(tensors)
+            content += value_sum(tensors)
             heartbeat()
         for module in training:
             module.training = True
@@ -277,20 +282,3 @@ def _order(task: Task, job: Job, size: int) -> EpochOrder:
     visits = EpochOrder(job.seed, size, task.sampler, cut, length=epoch_samples(job))
     visits(0)  # made now, when nobody waits for it
     return visits
-
-
-def _content(batch: Any) -> float:
-    """Return the sum over all values of all tensors of a batch, complex ones' parts; not a number if torch cannot add
-    them up."""
-    sums: list[float] = []
-
-    def add(tensor: Tensor) -> Tensor:
-        real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-        try:
-            sums.append(float(real.sum(dtype=torch.float64)))
-        except NotImplementedError:  # nested ones, which a user's batch may have
-            sums.append(math.nan)
-        return tensor
-
-    every(add, batch)
-    return sum(sums)

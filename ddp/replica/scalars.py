@@ -6,8 +6,9 @@ Nothing is read from a device until a report is due: a step that records costs n
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ LONGEST = 100
 """Characters of a name."""
 _FOLD = 1024
 """Tensors kept before they are added up."""
+
+_TOGETHER, _MOST_BYTES = 64, 1 << 20
+"""Sums that are put off, and bytes of what they are of, until they are taken: a small model's step must not feel it."""
 
 _open = threading.local()
 
@@ -40,11 +44,47 @@ def record_scalar(name: str, value: float | Tensor) -> None:
     scalars.add(name, value)
 
 
+def record_sum(name: str, count: int, total: Callable[..., Tensor], *tensors: Tensor) -> None:
+    """Record a sum over `count` samples of this step that is cheap for many steps at once: `total` gets the tensors of many
+    calls, each joined along its first dimension, when a report is due. A mean over samples comes of it.
+
+    What is given must stay as it is. Does nothing outside of a train step: what evaluates calls the same functions."""
+    scalars: Scalars | None = getattr(_open, "scalars", None)
+    if scalars is not None:
+        scalars.add_later(name, count, total, tensors)
+
+
+class _Later(NamedTuple):
+    """One call of `record_sum`."""
+
+    samples: int
+    total: Callable[..., Tensor]
+    tensors: tuple[Tensor, ...]
+
+
 @dataclass
 class _Sum:
     total: float = 0.0
     calls: int = 0
     tensors: list[Tensor] = field(default_factory=list)
+    later: list[_Later] = field(default_factory=list)
+    later_bytes: int = 0
+
+    def put_off(self, entry: _Later) -> None:
+        """Take note of a sum that is to be taken."""
+        self.later.append(entry)
+        self.later_bytes += sum(tensor.nbytes for tensor in entry.tensors)
+        self.calls += entry.samples
+        if len(self.later) >= _TOGETHER or self.later_bytes >= _MOST_BYTES:
+            self.take()
+
+    def take(self) -> None:
+        """Take the sums that were put off."""
+        if self.later:
+            with torch.no_grad():
+                joined = [torch.cat(column) for column in zip(*(entry.tensors for entry in self.later), strict=True)]
+                self.tensors.append(self.later[0].total(*joined).to(torch.float64))
+            self.later, self.later_bytes = [], 0
 
     def fold(self) -> Tensor:
         """Return the tensors added up, where they are, and forget them."""
@@ -59,7 +99,7 @@ class Scalars:
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._sums: dict[str, _Sum] = {}
-        self._step: list[tuple[str, float | Tensor]] = []
+        self._step: list[tuple[str, float | Tensor | _Later]] = []
         """Of the last step, which may yet be undone."""
 
     def __enter__(self) -> Scalars:
@@ -75,6 +115,12 @@ class Scalars:
         known = self._known(name)
         self._step.append((known, (_scalar if isinstance(value, Tensor) else _number)(known, value)))
 
+    def add_later(self, name: str, count: int, total: Callable[..., Tensor], tensors: tuple[Tensor, ...]) -> None:
+        """Record a sum that is taken later. Raises ValueError."""
+        self._step.append(
+            (self._known(name), _Later(count, total, tuple(t.detach() if t.requires_grad else t for t in tensors)))
+        )
+
     def undo(self) -> None:
         """Forget the last step."""
         self._step.clear()
@@ -82,6 +128,9 @@ class Scalars:
     def _count(self) -> None:
         for name, value in self._step:
             entry = self._sums.setdefault(name, _Sum())
+            if isinstance(value, _Later):
+                entry.put_off(value)
+                continue
             if isinstance(value, Tensor):
                 entry.tensors.append(value)
                 if len(entry.tensors) >= _FOLD:
@@ -106,6 +155,8 @@ class Scalars:
         """Return (name, sum, calls) since the last time, by name; a sum of None is not finite."""
         self._count()
         sums, self._sums = self._sums, {}
+        for entry in sums.values():
+            entry.take()
         folded = {name: entry.fold() for name, entry in sums.items() if entry.tensors}
         device = next(iter(folded.values())).device if folded else None
         read = torch.stack([total.to(device) for total in folded.values()]).tolist() if folded else []

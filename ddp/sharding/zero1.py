@@ -130,6 +130,12 @@ class ShardedStep:
         """Count changes of buffers from here."""
         self.together.rebase()
 
+    def agree(self, finite: bool) -> bool:
+        """Return whether the shards of all ranks are."""
+        lacking = torch.tensor([int(not finite)], device=self.groups[0].device)
+        self.site.collectives.all_reduce([lacking], MAX)
+        return not int(lacking)
+
     def clip(self, limit: float) -> None:
         """Clip by the norm over all shards of all ranks that the optimizer moves, taken in double precision."""
         held = {id(p) for group in self.site.optimizer.param_groups for p in group["params"]}

@@ -20,6 +20,7 @@ from ddp.core.policies import DEFAULT, POLICIES
 from ddp.data.dataset import collated
 from ddp.data.epoch_order import EpochOrder
 from ddp.engine.modes import PAIRING, Mode, backend_of, engine_of, mode_of, modes
+from ddp.engine.step_checks import check_step
 from ddp.replica.task import Job, epoch_samples, whole_batches
 from ddp.trainer.mistakes import CALLS, check_function, refuse_keywords
 from ddp.trainer.state import CheckpointInfo
@@ -50,6 +51,7 @@ def mode_for(mode: str | None, policy: str | None, backend: str | None) -> Mode:
 
 def check_mode(way: Mode, job: Job) -> None:
     """Raise ValueError for what the mode cannot do."""
+    check_step(job.step, way, job.world_size)
     able, backend = engine_of(way.engine), backend_of(way)
     if job.faults and able.one_process:
         raise ValueError(f"faults with mode={way.name!r}, whose ranks are in this very process: use mode='nccl_sync'")

@@ -14,23 +14,24 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
-
-import torch
 
 from ddp.checkpoint.checkpoint import place
 from ddp.core.commands import Drop, Publish
 from ddp.core.errors import Aborted, RankFailed
 from ddp.core.events import Finished, Ready, Saved
 from ddp.core.summary import EpochFigures, EpochFold
-from ddp.data.seeded import others, set_others
 from ddp.engine.solo import Emit
+from ddp.monitor import Monitor
 from ddp.process.scratch import scratch
 from ddp.replica.task import Job
 from ddp.trainer.epochs import EpochMetrics, epoch_metrics
+from ddp.trainer.in_place import put_back
+from ddp.trainer.observers import RunObservers
 from ddp.trainer.recording import Recorder
 from ddp.trainer.state import CheckpointInfo, TrainedState, read_state
 from ddp.trainer.summary import SHOWN, RunSummary
@@ -64,12 +65,15 @@ class RunHandle:
         saved: Callable[[CheckpointInfo], None] | None = None,
         recorder: Recorder | None = None,
         names: tuple[str, str] = ("", "metric"),
+        *,
+        observers: RunObservers,
     ) -> None:
         """`engine` runs the job; `parcel`: what ranks get, None: they are in this process; `names`: of the mode, and of what
-        is evaluated."""
+        is evaluated; `observers`: who sees the run besides."""
         self._job, self._parcel, self._recorder, self._names = job, parcel, recorder, names
         self._engine = engine if recorder is None else recorder.run
         self._devices, self._saved = tuple(devices), saved
+        self._observers = observers
         self._epochs, self._seconds = EpochFold(job.epochs), 0.0
         """Epochs in progress; the training clock at the end of those that were handed out."""
         self._metrics: SimpleQueue[EpochMetrics | None] = SimpleQueue()
@@ -179,6 +183,15 @@ class RunHandle:
         if threading.current_thread() is not self._thread:
             self._ended.wait(PATIENCE_S)
 
+    def setup_monitor(self, monitor: Monitor) -> None:
+        """Show this run on the page of `monitor`: what it is, its layers, all that has happened and will."""
+        self._observers.attach(monitor)
+
+    def architecture_svg(self) -> str:
+        """Return the layers of the model as an SVG picture; "" for a model that cannot be followed. Makes the model once. A
+        run in this process does it between two steps."""
+        return self._observers.svg()
+
     def __enter__(self) -> RunHandle:
         return self
 
@@ -205,7 +218,8 @@ class RunHandle:
     def _run(self) -> None:
         try:
             room = (self._parcel.bytes if self._parcel else 0) + (self._recorder.room if self._recorder else 0)
-            with scratch(room) as folder, _put_back(in_place=self._parcel is None):
+            observed = partial(self._observers.during, written=lambda: self.folder)
+            with scratch(room) as folder, put_back(in_place=self._parcel is None), observed(folder):
                 task = self._parcel.deliver(folder) if self._parcel is not None else self._job.task
                 self._engine(replace(self._job, scratch=folder, task=task), self._emit)
                 self._state = read_state(folder, self._finished)
@@ -242,6 +256,7 @@ class RunHandle:
         processes."""
         if self._stop.is_set():
             raise _Stop
+        self._observers.take(record, at)
         if isinstance(record, Finished):
             self._finished[record.rank] = record.digest
         if isinstance(record, Ready) and record.note:
@@ -275,21 +290,6 @@ def _refuse_beside_another() -> None:
             "a run without processes of its own is going on in this one, whose random generators it needs: join or abort it "
             "before the next one, or train that in a process of its own"
         )
-
-
-@contextmanager
-def _put_back(in_place: bool) -> Iterator[None]:
-    """Put back at the end what a run changes for all of this process: threads, and the random generators if in place."""
-    threads = torch.get_num_threads()
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    before = others()
-    try:
-        with torch.random.fork_rng(devices=gpus, enabled=in_place):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        if in_place:
-            set_others(before)
 
 
 @atexit.register

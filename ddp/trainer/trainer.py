@@ -22,6 +22,7 @@ from ddp.data.dataset import Collate, as_source
 from ddp.data.epoch_order import EpochOrder, Sampler, refuse_part
 from ddp.engine import ENGINES
 from ddp.engine.loop import place
+from ddp.monitor.track import RunSubject
 from ddp.process import forkserver
 from ddp.registry import member
 from ddp.replica.handle import WorkerHandle
@@ -29,7 +30,9 @@ from ddp.replica.rates import a_schedule
 from ddp.replica.task import Job, epoch_samples, whole_batches
 from ddp.trainer import arguments
 from ddp.trainer.handle import RunHandle
+from ddp.trainer.observers import RunObservers
 from ddp.trainer.recording import RecordOrder, check_recording, make_recorder
+from ddp.trainer.sketch import sketch
 from ddp.trainer.state import CheckpointInfo
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
 
@@ -61,6 +64,9 @@ class Trainer:
         lr_scale_ratio: learning rates are multiplied by 1 + lr_scale_ratio * (world_size - 1).
         max_grad_norm: most that the L2 norm of a step's gradients may be; None: no limit.
         accumulate: micro-batches of a rank's step, whose gradients add up.
+        precision: of multiplications in training: `fp32`, or `bf16`, `fp16` by torch's autocast.
+        compile: the model is trained through torch.compile.
+        deterministic: PyTorch takes deterministic algorithms, or raises where it has none.
         augment: (batch, `ddp.Draws`) -> batch, for training alone: the same for a sample whatever the rank, the batch and
             the mode, as its random numbers come from (seed, epoch, sample). `ddp.crop_and_flip(4)` is one.
         sampler: the samples of an epoch in their order, in place of a permutation of all: a function of the epoch, or a
@@ -95,6 +101,7 @@ class Trainer:
         target: value of the metric that counts as reached; None: none does.
         audit: keep some steps of a recorded run, and do them again when it is over.
         mode: any mode (`docs/reference/modes.md`), in place of policy and backend: `solo`, `graph_sync`, `zero3`, ...
+        timeline: a `ddp.Timeline`, or a function of every record and its time.
         settings: settings of the policy (`python -m bench list policies`): anchor, max_anchor, overhead_target, ...
 
     Raises ValueError that names the remedy.
@@ -121,6 +128,9 @@ class Trainer:
         lr_scale_ratio: float = 1.0,
         max_grad_norm: float | None = None,
         accumulate: int = 1,
+        precision: str = "fp32",
+        compile: bool = False,
+        deterministic: bool = False,
         augment: Augment | None = None,
         sampler: Sampler | None = None,
         drop_last: bool = False,
@@ -148,6 +158,7 @@ class Trainer:
         target: float | None = None,
         audit: bool = True,
         mode: str | None = None,
+        timeline: Callable[[Any, float], None] | None = None,
         **settings: Any,
     ) -> None:
         if (eval_step is None) != (eval_dataset is None):
@@ -156,7 +167,7 @@ class Trainer:
         way = self._mode = arguments.mode_for(mode, policy, backend)
         size = arguments.world_size_of(world_size, gpus, device, way)
         remedy = "0 leaves the learning rate as it is"
-        step = StepSettings(accumulate)
+        step = StepSettings(accumulate, precision, compile, deterministic)
         ratio = checks.number("lr_scale_ratio", lr_scale_ratio, 0.0, checks.HIGHEST_RATE, remedy=remedy)
         self._parts = Parts(
             model_factory=model_factory,
@@ -209,6 +220,9 @@ class Trainer:
         self._callback = checkpoint_callback
         self._recording = check_recording(output, name, metric, higher_is_better, target, audit)
         self._ratio, self._metric = ratio, metric
+        if timeline is not None:
+            checks.function("timeline", timeline)
+        self._timeline = timeline
         arguments.check_mode(way, self._job)
         # What a sampler or drop_last leaves is refused here, not in the ranks.
         refuse_part(sampler)
@@ -234,11 +248,31 @@ class Trainer:
             job = replace(job, preload=recorder.preload)
         engine = member("engine", self._mode.engine, ENGINES[self._mode.engine].module, "run")
         names = (self._mode.name, self._metric)
-        if in_place:
-            return RunHandle(job, engine, None, devices, self._callback, recorder, names)
-        parcel = pack(self._parts)
-        forkserver.warm(job.preload)  # here, where it can be kept from Ctrl-C
-        return RunHandle(job, engine, parcel, devices, self._callback, recorder, names)
+        seen = RunObservers(
+            self._subject(devices), partial(sketch, self._parts, self._metric), self._timeline, in_place
+        )
+        parcel = None
+        if not in_place:
+            parcel = pack(self._parts)
+            forkserver.warm(job.preload)  # here, where it can be kept from Ctrl-C
+        return RunHandle(job, engine, parcel, devices, self._callback, recorder, names, observers=seen)
+
+    def _subject(self, devices: list[str]) -> RunSubject:
+        """Return what timelines and monitors call a run."""
+        job, way = self._job, self._mode
+        name = self._recording.name if self._recording is not None else _word(self._parts.model_factory)
+        settings = {"batch_size": job.batch_size, "seed": job.seed, "samples": len(self._parts.dataset)} | {
+            "metric": self._metric
+        }
+        return RunSubject(
+            name, way.name, tuple(devices), way.engine, way.policy, way.backend, job.epochs, job.speeds, settings
+        )
+
+
+def _word(factory: Any) -> str:
+    """Return what to call what a function makes."""
+    name = str(getattr(factory, "__name__", type(factory).__name__))
+    return "model" if name.startswith("<") else name
 
 
 def _refuse_in_a_rank(world_size: int) -> None:

@@ -43,9 +43,9 @@ def read(fifths: int = 1) -> tuple[Labelled, Labelled]:
 
 def _package() -> Path:
     """Return scikit-learn's folder, without importing it. Raises ValueError if it is not installed."""
-    if (found := find_spec("sklearn")) is None or not found.submodule_search_locations:
+    if (spec := find_spec("sklearn")) is None or not spec.submodule_search_locations:
         raise ValueError("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 def source(part: Labelled) -> TensorSource:

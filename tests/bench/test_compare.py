@@ -11,7 +11,7 @@ from bench.base import environment
 from bench.base.exitcodes import Exit
 from bench.command import cli
 from bench.command.compare_command import side
-from bench.report.moves import CellMove, Origin, moves
+from bench.report.moves import CellMove, Side, moves
 from bench.report.two_sides import sentence, step_summary, tiles
 from bench.results.cells import cells
 from bench.results.runfolder import Run, find_runs
@@ -23,8 +23,8 @@ LINES = 30
 Capture = pytest.CaptureFixture[str]
 
 
-def origin(root: Path, name: str = "") -> Origin:
-    return Origin(name or root.name, tuple(cells(find_runs(root)[0])))
+def origin(root: Path, name: str = "") -> Side:
+    return Side(name or root.name, tuple(cells(find_runs(root)[0])))
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_the_report_begins_with_the_answer(
     assert (tmp_path / "summary.md").read_text().startswith("## ")
 
 
-def many(shift: float) -> Origin:
+def many(shift: float) -> Side:
     """Forty cells of three seeds."""
     runs = []
     metrics = make_metrics(make_spec("nccl_sync"))
@@ -119,7 +119,7 @@ def many(shift: float) -> Origin:
             final = metrics.final.model_copy(update={"eval": value + shift})
             own = {"final": final, "seed": seed, "config_hash": f"{key:08x}", "params_sha256": str(shift)}
             runs.append(Run(Path(f"{key}-{seed}"), metrics.model_copy(update=own)))
-    return Origin(f"shift {shift}", tuple(cells(runs)))
+    return Side(f"shift {shift}", tuple(cells(runs)))
 
 
 def test_the_summary_of_a_step_is_short_and_its_table_folded() -> None:

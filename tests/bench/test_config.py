@@ -150,7 +150,15 @@ def test_text_that_hydra_has_no_place_for_is_quoted(said, meant, monkeypatch):
 
 @pytest.mark.parametrize(
     ("said", "meant"),
-    [("data_dir=a=b", "data.dir=a=b"), ("+experiment=ci", "experiment=ci"), ("+seed=1", "+seed=1"), ("-m", "-m")],
+    [
+        ("data_dir=a=b", "data.dir=a=b"),
+        ("+experiment=ci", "experiment=ci"),
+        ("+seed=1", "+seed=1"),
+        ("-m", "-m"),
+        ("model=all", "model=glob(*)"),
+        ("mode=all", "mode=glob(*)"),
+        ("output=all", "output=all"),
+    ],
 )
 def test_other_words_for_our_keys(said, meant):
     assert in_our_words(said) == meant

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.config.config_checks import dashboard_port
 from bench.dashboard.board import ROW
 from bench.dashboard.process import DashboardProcess
 from bench.results.runfolder import find_runs
@@ -24,8 +26,8 @@ def test_a_run_with_a_dashboard_is_the_same_run_and_survives_it(
     made: list[DashboardProcess] = []
 
     class Watched(DashboardProcess):
-        def __init__(self, output: Path) -> None:
-            super().__init__(output)
+        def __init__(self, output: Path, port: int) -> None:
+            super().__init__(output, port)
             made.append(self)
             self._process.kill()  # it dies at the worst moment
 
@@ -62,3 +64,22 @@ def test_judging_a_tree_of_runs_imports_no_torch(tmp_path: Path) -> None:
     make_records(make_spec())
     code = "import sys; import bench.dashboard.command; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_dashboard_takes_a_port_and_one_that_is_taken_is_a_line(
+    quiet: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert quiet("model=mlp", "mode=solo", f"dashboard={port}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"bench: dashboard={port}: ")
+    assert "choose another port" in line
+    assert quiet("model=mlp", "mode=solo", "dashboard=70000") == 2
+    assert "a port from 2 to 65535" in capsys.readouterr().err
+    assert not list(tmp_path.glob("runs/**/metrics.json"))
+
+
+@pytest.mark.parametrize(("value", "port"), [(True, 0), ("on", 0), (False, None), (None, None), (8000, 8000)])
+def test_what_asks_for_a_dashboard(value: object, port: int | None) -> None:
+    assert dashboard_port(value) == port

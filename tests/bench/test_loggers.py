@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from bench import loggers
 from bench.loggers import RunInfo
@@ -24,6 +25,8 @@ from tests.bench.streams import make_spec, write_run
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     place = write_run(tmp_path / "runs", make_spec())
+    Image.new("RGBA", (4, 3), "red").save(place / "timeline.png")
+    (place / "report.md").write_text("# it")
     (place / CONFIG).write_text(
         json.dumps({"run_id": "it", "policy": {"anchor": 10}, "cluster": {"speeds": [1.0, 0.5]}})
     )
@@ -47,6 +50,9 @@ def test_what_is_logged_is_what_is_recorded(folder: Path) -> None:
     assert series["final/rank1_samples_per_s"] == [metrics.throughput.per_rank[1]]
     assert metrics.elche is not None
     assert series["schedule/anchor"] == [plan.anchor for plan in metrics.elche.plans]
+    within = [scalar for scalar in run.scalars if scalar.name == "train/loss_within_epochs"]
+    assert len(within) > len(metrics.epochs)
+    assert [scalar.step for scalar in within] == sorted(scalar.step for scalar in within)
     assert {"train/lr", "train/samples_per_s", "rank0/samples_per_s", "rank1/share"} <= series.keys()
     assert run.params == {"run_id": "it", "policy.anchor": "10", "cluster.speeds": "[1.0, 0.5]"}
 
@@ -54,6 +60,7 @@ def test_what_is_logged_is_what_is_recorded(folder: Path) -> None:
 def test_tensorboard_reads_its_event_files_back(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     for _ in range(2):  # a rerun replaces
         log("tensorboard", folder, tmp_path / "runs")
@@ -64,6 +71,15 @@ def test_tensorboard_reads_its_event_files_back(folder: Path, tmp_path: Path) ->
     for name in {scalar.name for scalar in run.scalars}:
         ours = [(scalar.step, pytest.approx(scalar.value, rel=1e-6)) for scalar in run.scalars if scalar.name == name]
         assert [(event.step, event.value) for event in events.Scalars(name)] == ours
+    (picture,) = events.Images("timeline")
+    assert (picture.width, picture.height) == (4, 3)
+    start, end = (
+        HParamsPluginData.FromString(events.SummaryMetadata(f"_hparams_/session_{name}_info").plugin_data.content)
+        for name in ("start", "end")
+    )
+    assert start.session_start_info.hparams["policy.anchor"].number_value == 10
+    assert start.session_start_info.hparams["run_id"].string_value == "it"
+    assert end.session_end_info.status == 1  # success
     (said,) = events.Tensors("configuration")
     assert "| policy.anchor | 10 |" in said.tensor_proto.string_val[0].decode()
 
@@ -102,6 +118,11 @@ def test_mlflow_has_the_run_once_with_parameters_and_series(
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert [(point.step, point.value) for point in history] == [(e.epoch + 1, e.train_loss) for e in metrics.epochs]
     assert find_runs(tmp_path / "runs")[1] == []  # its store is no run
+    assert run.data.tags["bench.faults"] == str(len(metrics.faults))
+    assert run.data.tags["mlflow.source.git.commit"] == metrics.git["sha"]
+    kinds = [kind.path for kind in client.list_artifacts(run.info.run_id)]
+    kept = {file.path for kind in kinds for file in client.list_artifacts(run.info.run_id, kind)}
+    assert {"run/config.json", "run/metrics.json", "report/report.md", "pictures/timeline.png"} <= kept
 
 
 def test_wandb_is_offline_and_gets_everything_in_the_order_of_time(
@@ -110,7 +131,9 @@ def test_wandb_is_offline_and_gets_everything_in_the_order_of_time(
     """With a double of the package, which is large and a service's; the real one below, where it is installed."""
     asked: dict[str, Any] = {}
     made: list[Any] = []
-    rows: list[dict[str, float]] = []
+    rows: list[dict[str, Any]] = []
+    pictures: list[dict[str, Any]] = []
+    artifacts: list[Any] = []
 
     class Run:
         def __init__(self) -> None:
@@ -124,18 +147,33 @@ def test_wandb_is_offline_and_gets_everything_in_the_order_of_time(
 
         def define_metric(self, *_: object, **__: object) -> None: ...
 
-        def log(self, row: dict[str, float]) -> None:
-            rows.append(row)
+        def log(self, row: dict[str, Any]) -> None:
+            (rows if "seconds" in row else pictures).append(row)
+
+        def log_artifact(self, artifact: Any) -> None:
+            artifacts.append(artifact)
+
+    class Artifact:
+        def __init__(self, name: str, type: str) -> None:
+            self.name, self.files = name, list[str]()
+
+        def add_file(self, file: str) -> None:
+            self.files.append(Path(file).name)
 
     def init(**settings: Any) -> Run:
         asked.update(settings)
         return Run()
 
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init, Image=str, Artifact=Artifact))
     monkeypatch.delitem(sys.modules, "bench.loggers.wandb_offline", raising=False)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     log("wandb", folder, tmp_path)
     assert (asked["mode"], asked["dir"]) == ("offline", str(folder))
+    assert asked["config"]["policy.anchor"] == 10
+    assert asked["config"]["run.git.commit"] == find_runs(folder)[0][0].metrics.git["sha"]
+    assert "nccl_cadence" in asked["tags"]
+    assert pictures == [{"pictures/timeline": str(folder / "timeline.png")}]
+    assert {"config.json", "metrics.json", "report.md", "timeline.png"} <= set(artifacts[0].files)
     assert [row["seconds"] for row in rows] == sorted({row["seconds"] for row in rows})
     assert sum(len(row) - 1 for row in rows) == len({(s.seconds, s.name) for s in recorded(folder).scalars})
     assert "final/accuracy" in made[0].summary

@@ -100,7 +100,7 @@ def test_a_step_of_micro_batches_is_one_step():
     assert (run.job.batch_size, run.spec.batch_size, run.job.step.accumulate) == (32, 32, 4)
     assert (run.spec.config["train"]["batch_size"], run.spec.config["train"]["accumulate"]) == (8, 4)
     assert planned(train=TrainConfig(global_batch_size=64, accumulate=4)).spec.config_hash == run.spec.config_hash
-    assert planned(train=TrainConfig(accumulate=1)).spec.config_hash == planned().spec.config_hash
+    assert planned(train=TrainConfig(accumulate=1, precision="fp32")).spec.config_hash == planned().spec.config_hash
 
 
 def test_a_run_of_steps_has_one_epoch_unless_it_is_told_otherwise():
@@ -141,6 +141,7 @@ def test_where_results_go_does_not_change_what_they_are(output, flags, folder):
         {"train": TrainConfig(max_grad_norm=1.0)},
         {"train": TrainConfig(accumulate=2)},
         {"train": TrainConfig(steps=12)},
+        {"train": TrainConfig(precision="bf16")},
         {"data": DataConfig(name="mnist")},
         {"policy": {"name": "async"}},
         {"policy": {"name": "cadence", "anchor": 11}},
@@ -208,6 +209,8 @@ def test_saying_the_default_is_saying_nothing():
         ({"train": TrainConfig(steps=0)}, "train.steps=0 must be a whole number from 1"),
         ({"train": TrainConfig(steps=10, epochs=3)}, "cannot be cut into 3 epochs of equally many steps: 9 can"),
         ({"train": TrainConfig(global_batch_size=20, accumulate=4)}, "2 ranks in 4 micro-batches: 16 can"),
+        ({"train": TrainConfig(precision="fp8")}, "train.precision='fp8' is not one of fp32, bf16, fp16"),
+        ({"train": TrainConfig(precision="fp16"), "backend": Choice("torch_local_sgd")}, "choose one of solo, "),
         ({"seed": -1}, "0 or more"),
         ({"cluster": ClusterConfig(speeds=[1.0])}, "1 values for 2 ranks"),
         ({"cluster": ClusterConfig(speeds=[1.0, 0.0])}, "from 0.01 to 1"),

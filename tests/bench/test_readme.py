@@ -52,7 +52,7 @@ def test_page_one_is_of_the_recorded_sweep(tmp_path: Path) -> None:
     shown = page_one.blocks(tmp_path)
     with Image.open(page_one.PICTURE) as picture:
         assert picture.info[page_one.FIGURES] == page_one.digest(shown), REMEDY
-        assert picture.size == page_one.SIZE
+        assert all(side <= most for side, most in zip(picture.size, page_one.SIZE, strict=True)), "one page"
     assert block("page") == readme.front(tmp_path).rstrip(), REMEDY
     results, verdicts = page_one.recorded()
     assert len(verdicts) > len(results)

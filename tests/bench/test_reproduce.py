@@ -96,6 +96,7 @@ def configs(draw: st.DrawFn) -> Config:
             lr_scale_ratio=draw(RATES | st.none()),
             max_grad_norm=draw(RATES | st.none()),
             steps=draw(st.integers(1, 10**6) | st.none()),
+            precision=draw(st.sampled_from(["bf16", None])),
             accumulate=draw(st.integers(1, 10) | st.none()),
         ),
         data=draw(DATA_CONFIGS),

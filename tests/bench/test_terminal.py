@@ -161,7 +161,7 @@ def test_the_cell_that_other_programs_disturbed_is_named() -> None:
         metrics = make_metrics(spec).model_copy(update={"warnings": [note] if seed == 1 else []})
         runs.append(Run(Path("runs") / spec.run_id, metrics))
     grouped = cells(runs)
-    what = "other programs used 1.2 of 2 cores, so its speeds are too low"
+    what = "other programs used 1.2 of 2 cores; speeds too low"
     assert [str(line) for line in sweep_notes(grouped)] == [f"disturbed {grouped[0].name}, seed 1: {what}"]
     assert [line.text for line in trouble_lines(runs[1].metrics)] == [note]
     row = sweep_table(grouped).splitlines()[2].split()

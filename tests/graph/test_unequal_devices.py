@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ddp.core.commands import Plan
-from ddp.core.events import RoundClosed, Slice
+from ddp.core.events import Ready, RoundClosed, Slice
 from ddp.graph import DataLoader
 from tests.graph.oracle import data, made
 from tests.graph.several import backward, on, plain
@@ -68,7 +68,7 @@ def test_el_che_gives_a_slow_device_fewer_batches_and_records_it() -> None:
     windows = [record for record in records if isinstance(record, RoundClosed)]
     assert len(windows) == graph.training_step()
     assert sum(sum(window.steps) for window in windows) == 100
-    assert {type(record) for record in records} == {Slice, Plan, RoundClosed}
+    assert {type(record) for record in records} == {Ready, Slice, Plan, RoundClosed}
     assert {r.kind for r in records if isinstance(r, Slice)} >= {"forward", "backward", "optimizer", "exchange", "data"}
 
 

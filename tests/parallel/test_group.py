@@ -128,18 +128,52 @@ def test_broadcast_keeps_every_bit(together: Together) -> None:
         ]
 
 
+def test_products_and_gathered_parts_are_in_the_order_of_ranks(together: Together) -> None:
+    values = torch.rand(3, 5, generator=torch.Generator().manual_seed(0))
+
+    def act(group: ddp.Group) -> list[torch.Tensor]:
+        product, least = values[group.rank].clone(), values[group.rank].clone()
+        group.all_reduce(product, "prod")
+        group.all_reduce(least, "min")
+        return [product, least, group.all_gather(values[group.rank] > 0.5), group.all_gather(torch.zeros(0, 2))]
+
+    for product, least, larger, nothing in together(3, act):
+        assert torch.equal(product, values[0] * values[1] * values[2])
+        assert torch.equal(least, values.min(0).values)
+        assert torch.equal(larger, values > 0.5)
+        assert nothing.shape == (3, 0, 2)
+
+
 def reduces(folder: Path, transport: str) -> None:
     group = ddp.init(transport=transport, timeout_s=GROUP_TIMEOUT_S)
     loss = torch.tensor(1.0 + group.rank, requires_grad=True)
     group.all_reduce(loss, "mean")
     assert loss.item() == 1.5
     for tensor, op, said in (
-        (torch.ones(2), "avg", "op must be one of sum, max, mean, not 'avg'"),
+        (torch.ones(2), "median", "op must be one of sum, max, mean, min, prod, not 'median'"),
         (torch.ones(2, 3).t(), "sum", r"reduce tensor\.contiguous"),
         (torch.ones(2, dtype=torch.int64), "mean", r"reduce tensor\.double"),
     ):
         with pytest.raises(ValueError, match=said):
             group.all_reduce(tensor, op)
+    for op, result in (("avg", 3.0), ("min", 2.0), ("prod", 8.0), ("sum", 6.0), ("max", 4.0)):
+        for dtype in (torch.float32, torch.float16, torch.int64):
+            own = torch.full((3,), 2.0 + 2 * group.rank, dtype=dtype)
+            if op != "avg" or dtype.is_floating_point:
+                group.all_reduce(own, op)
+                assert own.tolist() == [result] * 3
+    odd = torch.tensor([-0.0, float("nan"), 1.0 + group.rank])
+    every = group.all_gather(odd)
+    assert every.shape == (2, 3)
+    assert every[:, 2].tolist() == [1.0, 2.0]
+    assert torch.signbit(every[:, 0]).all()
+    group.broadcast(odd, src=1)
+    assert odd[2] == 2.0
+    with pytest.raises(ValueError, match=r"src=2 must be a rank from 0 to 1"):
+        group.broadcast([odd], src=2)
+    assert ddp.get_local_rank() == int(os.environ["LOCAL_RANK"])
+    del os.environ["LOCAL_RANK"]
+    assert ddp.get_local_rank() == group.rank
     group.barrier()
 
 

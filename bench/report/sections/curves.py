@@ -25,7 +25,8 @@ NEAR = 5
 
 INTRO = (
     "One point per evaluated epoch: mean over the seeds; against samples with a band from the lowest to the highest. "
-    "Seconds are training seconds; the clock stands still during evaluation."
+    "Seconds are training seconds; the clock stands still during evaluation. Dotted: the test loss, and the training "
+    "metric where steps recorded it."
 )
 
 
@@ -55,6 +56,8 @@ def curve(cell: Cell) -> list[dict[str, float | str | int]]:
             "seconds": row.seconds,
             "loss": math.nan if row.train_loss is None else row.train_loss,
             "metric": row.eval,
+            "test_loss": math.nan if row.eval_loss is None else row.eval_loss,
+            "train_metric": math.nan if (known := row.scalars.get(m.final.eval_metric)) is None else known,
         }
         for m in cell.one_each
         for row in m.epochs
@@ -71,13 +74,18 @@ class Panel:
     label: str
     fraction: bool
     """Plot the error rate, 1 - metric: on its logarithm, good results stay apart."""
+    beside: str
+    """The same quantity of the other data, dotted."""
 
     def draw(self, axes: Axes, points: pd.DataFrame, look: dict[str, Any]) -> None:
-        """Add the curve of one cell; the band of its seeds where they share the abscissa."""
-        values = points.assign(**{self.y: 1 - points[self.y]}) if self.fraction else points
+        """Add the curves of one cell; the band of its seeds where they share the abscissa."""
+        values = points.assign(**{y: 1 - points[y] for y in (self.y, self.beside)}) if self.fraction else points
         by_epoch = values.groupby("epoch")
         x, y = by_epoch[self.x].mean(), by_epoch[self.y].mean()
         axes.plot(x, y, markevery=max(1, len(x) // 10), **look)
+        other = by_epoch[self.beside].mean()
+        if other.notna().any():
+            axes.plot(x, other, **{**look, "ls": ":", "marker": "", "lw": 1.0, "alpha": 0.8})
         if self.x == "samples" and points["seed"].nunique() > 1:
             low, high = by_epoch[self.y].min(), by_epoch[self.y].max()
             axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)
@@ -108,8 +116,8 @@ def _figure(size: int, group: CellGroup, whole: list[Cell]) -> Picture:
     fraction = is_fraction(metric) and bool((data["metric"] < 1).all())
     eval_label = f"Test error (1 − {metric})" if fraction else f"Test {metric}"
     panels = [
-        Panel(x, y, label, fraction and y == "metric")
-        for y, label in (("loss", "Training loss"), ("metric", eval_label))
+        Panel(x, y, label, fraction and y == "metric", beside)
+        for y, label, beside in (("loss", "Training loss", "test_loss"), ("metric", eval_label, "train_metric"))
         for x in ("samples", "seconds")
     ]
     figure = Figure(figsize=(10.5, 6.2), layout="constrained")

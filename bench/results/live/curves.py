@@ -40,7 +40,8 @@ def _lines(bins: list[TimeBin], sums: list[float]) -> dict[str, list[float | Non
     return {
         "loss": [short(ratio(b.loss_sum, b.samples)) for b in bins],
         "samples_per_s": [short(ratio(b.samples, b.seconds)) for b in bins],
-        "share": [short(ratio(b.samples, total)) for b, total in zip(bins, sums, strict=True)],
+        # Where no report covers a stretch there is no share: a lost rank has none of 0.
+        "share": [short(ratio(b.samples, total)) if b.seconds else None for b, total in zip(bins, sums, strict=True)],
         "step_ms": [short(ratio(b.busy_s * 1e3, b.steps)) for b in bins],
         "cpu": [short(ratio(b.cpu_s, b.used_s)) for b in bins],
         "gpu": [short(ratio(b.gpu_s, b.gpu_used_s)) for b in bins],

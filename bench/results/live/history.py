@@ -13,6 +13,7 @@ from bench.results.live.run import RankFigures, RunFigures, Trouble, is_change
 from bench.results.live.series import Series, TimeBin
 from ddp.core.commands import Abort, Drop, Join, Plan
 from ddp.core.events import AverageFailed, Failed, GuardVerdict, Lost, Memory, Progress, Resumed, RoundClosed
+from ddp.core.run_bounds import RunHeader
 from ddp.core.summary import EpochFigures
 from ddp.process.codec import Record
 
@@ -48,12 +49,14 @@ class RunHistory:
         """Records that it is made of."""
         self.series = Series()
         self.complete: list[EpochFigures] = []
-        """Epochs, without the scalars that steps recorded."""
+        """Epochs, without what each rank recorded."""
         self.plans: list[PlanInForce] = []
         self.rounds = 0
         self.closed: list[RoundView] = []
         self.verdicts: list[tuple[float, GuardVerdict]] = []
         """With seconds since launch."""
+        self.warnings: tuple[str, ...] = ()
+        """What is known of the run before it begins."""
         self.trouble: list[tuple[float, Trouble]] = []
         """With its time on the clock of the records."""
 
@@ -87,7 +90,7 @@ class RunHistory:
         if isinstance(record, Progress | Memory):
             self._spread(record, self.run.ranks.get(record.rank, RankFigures(reported=at)))
         for epoch in self.run.add(record):
-            _keep(self.complete, replace(epoch, scalars={}, rank_scalars={}))
+            _keep(self.complete, replace(epoch, rank_scalars={}))
         seconds = self.run.since(at)
         match record:
             case Plan() if is_change(record, plan):
@@ -96,6 +99,8 @@ class RunHistory:
                 self.rounds += 1
                 divergence = max((value for value in record.divergence if math.isfinite(value)), default=None)
                 _keep(self.closed, RoundView(seconds, record.round, divergence, record.sync_s * 1e3))
+            case RunHeader() if isinstance(known := record.spec.get("warnings"), (list, tuple)):
+                self.warnings = tuple(str(text) for text in known[:POINTS])
             case GuardVerdict():
                 self.verdicts = [*self.verdicts, (seconds, record)][-POINTS:]
             case Join() if all(isinstance(known, Join) for _, known in self.trouble):
@@ -106,11 +111,11 @@ class RunHistory:
     def _spread(self, record: Progress | Memory, rank: RankFigures) -> None:
         """Enter into the series what a rank did since its last report; `rank`: as it was before."""
         stop = self.run.since(record.at)
+        if rank.lost is not None:
+            return  # what it says later is not heard
         if isinstance(record, Progress):
             start, loss = self.run.since(rank.reported), math.nan if record.loss_sum is None else record.loss_sum
             what = TimeBin(stop - start, record.steps, record.samples, record.busy_s, loss)
-            if rank.lost is not None:
-                return  # what it says later is not heard
         else:
             start = self.run.since(record.at if rank.used is None else rank.used)
             measured = rank.used is not None and record.cpu_s is not None and record.cpu_s >= rank.cpu_s

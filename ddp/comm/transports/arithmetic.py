@@ -2,44 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from ddp.comm.transports.base import MAX, MEAN, SUM
+from ddp.comm.transports.base import MAX, MEAN, MIN, PROD, SUM
 
 TYPES = {
     each: code for code, each in enumerate((torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64))
 }
-OPS = {SUM: 0, MAX: 1, MEAN: 2}
+OPS = {SUM: 0, MAX: 1, MEAN: 2, MIN: 3, PROD: 4}
+Combine = Callable[..., Tensor]
+COMBINE: dict[str, Combine] = {SUM: torch.add, MEAN: torch.add, PROD: torch.mul}
+COMBINE |= {MAX: torch.maximum, MIN: torch.minimum}
 
 
 def about(flat: Tensor, op: str) -> int:
     """Return a number that says what is reduced, and how."""
-    return flat.numel() << 8 | TYPES.get(flat.dtype, len(TYPES)) << 2 | OPS[op]
+    return flat.numel() << 8 | TYPES.get(flat.dtype, len(TYPES)) << 3 | OPS[op]
 
 
 def words(what: int) -> str:
     """Say in words what a number of `about` means."""
-    kind = next((str(dtype)[6:] for dtype, code in TYPES.items() if code == what >> 2 & 63), "another type")
-    op = next(name for name, code in OPS.items() if code == what & 3)
+    kind = next((str(dtype)[6:] for dtype, code in TYPES.items() if code == what >> 3 & 31), "another type")
+    op = next(name for name, code in OPS.items() if code == what & 7)
     return f"{what >> 8} x {kind} to their {op}"
 
 
 def reduction(parts: list[Tensor], op: str, out: Tensor) -> None:
-    """Reduce `parts` in their order, into `out`. Half precision is summed in float32, and a mean of three or of
-    more than four in double, so that the mean of equal values is that value, bit for bit; of two and four it is anyway."""
+    """Reduce `parts` in their order, into `out`. Half precision is summed and multiplied in float32. A mean of three or of
+    more than four is taken in double, so that equal values keep their bits; of two and four they do anyway."""
     count = len(parts)
     if count == 1:
         out.copy_(parts[0])
         return
     half = out.dtype in (torch.bfloat16, torch.float16)
-    if op != MAX and (half or (op == MEAN and count not in (2, 4))):
+    if op not in (MAX, MIN) and (half or (op == MEAN and count not in (2, 4))):
         total = parts[0].to(torch.float32 if half else torch.float64, copy=True)  # never theirs: others read it too
         for part in parts[1:]:
-            total.add_(part)
+            COMBINE[op](total, part, out=total)
         out.copy_(total.div_(count) if op == MEAN else total)
         return
-    combine = torch.maximum if op == MAX else torch.add
+    combine = COMBINE[op]
     combine(parts[0], parts[1], out=out)
     for part in parts[2:]:
         combine(out, part, out=out)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ddp.comm.transports import TRANSPORTS
 from ddp.core.errors import EngineError
 
-SUM, MAX, MEAN = "sum", "max", "mean"
+SUM, MAX, MEAN, MIN, PROD = "sum", "max", "mean", "min", "prod"
 
 Run = tuple[int, int, int]
 """(owner's place in the group, start, stop): elements of a flat tensor that one member owns."""

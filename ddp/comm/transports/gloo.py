@@ -17,12 +17,18 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore  # what torch.distributed exports
 
-from ddp.comm.transports.base import MAX, MEAN, SUM, ExchangeBroken, Run, TransportConfig, Wait
+from ddp.comm.transports.base import MAX, MEAN, MIN, PROD, SUM, ExchangeBroken, Run, TransportConfig, Wait
 
 DAY = timedelta(days=1)
 BUCKET_BYTES = 25 << 20
 """A collective moves at most so much at once: the field's default."""
-OPS = {SUM: dist.ReduceOp.SUM, MAX: dist.ReduceOp.MAX, MEAN: dist.ReduceOp.SUM}
+OPS = {
+    SUM: dist.ReduceOp.SUM,
+    MAX: dist.ReduceOp.MAX,
+    MEAN: dist.ReduceOp.SUM,
+    MIN: dist.ReduceOp.MIN,
+    PROD: dist.ReduceOp.PRODUCT,
+}
 UNKNOWN = (torch.int16, torch.uint16, torch.uint32, torch.uint64)
 """Types that neither gloo nor NCCL has."""
 LEAST = torch.iinfo(torch.int64).min
@@ -78,8 +84,8 @@ class Transport:
             limit_collectives(DAY)
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
-        """Reduce in buckets; integers of a type that the library lacks, whose maximum is asked for, as int64."""
-        if op == MAX and tensor.dtype in UNKNOWN:
+        """Reduce in buckets; integers of a type that the library lacks, whose maximum or minimum is asked for, as int64."""
+        if op in (MAX, MIN) and tensor.dtype in UNKNOWN:
             wide = _widened(tensor)
             self.all_reduce(wide, op)
             tensor.copy_(_narrowed(wide, tensor.dtype))

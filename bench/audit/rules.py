@@ -1,0 +1,73 @@
+"""What of a run's configuration a step depends on, and what that means for it, as documented. Must not use the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ddp.core.step_settings import PLAIN, StepSettings
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What of a run's configuration a step depends on."""
+
+    seed: int
+    epochs: int
+    samples: int
+    """Of an epoch."""
+    lr_scale: float
+    max_grad_norm: float | None = None
+    own_buffers: bool = False
+    """Whether every rank keeps its own buffers in a step of all ranks, as PyTorch's modules do."""
+    model: str = ""
+    """Whose loss and metric are to be what they are by definition."""
+    step: StepSettings = PLAIN
+    batch_size: int = 0
+    """Samples of one step of one rank."""
+    ranks: int = 1
+    """Which have equally many micro-batches in a step of all."""
+
+
+def micro_ends(rules: Rules, model: nn.Module, span: tuple[int, int], total: int, together: bool) -> list[int]:
+    """Return where the micro-batches of a batch begin and end: equal parts, the first have the odd samples.
+
+    There are as many as the largest slice of all ranks needs, each of at most `batch_size / accumulate` samples; a part has
+    two samples at least where the model has batch norm."""
+    (start, stop), accumulate = span, rules.step.accumulate
+    if accumulate == 1:
+        return [start, stop]
+    size = stop - start
+    least = 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
+    sharing = together and rules.ranks > 1
+    largest, smallest = (-(-total // rules.ranks), total // rules.ranks) if sharing else (size, size)
+    parts = -(-largest * accumulate // rules.batch_size)
+    parts = max(1, min(parts, smallest // least, size // least))
+    each, odd = divmod(size, parts)
+    return [start + part * each + min(part, odd) for part in range(parts + 1)]
+
+
+def autocast(step: StepSettings, device: torch.device) -> AbstractContextManager[Any]:
+    """Return what a forward pass is computed in."""
+    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    return torch.autocast(device.type, kinds[step.precision]) if step.half else nullcontext()
+
+
+def unscale(
+    step: StepSettings, parameters: Sequence[Tensor], scale: tuple[float, int]
+) -> tuple[bool, tuple[float, int]]:
+    """Divide gradients by the scale of the loss; return whether the step is done, and the scale behind it."""
+    if step.precision != "fp16":
+        return True, scale
+    (value, steps), gradients = scale, [p.grad for p in parameters if p.grad is not None]
+    for gradient in gradients:
+        gradient.div_(value)
+    if value > 1.0 and not all(bool(gradient.isfinite().all()) for gradient in gradients):
+        return False, (max(value / 2, 1.0), 0)
+    return True, ((value * 2, 0) if steps + 1 == 2000 else (value, steps + 1))

@@ -1,0 +1,98 @@
+"""The learning rates of a graph's optimizers: fixed, by steps, or by the samples that all replicas have seen.
+
+Owns what a scheduler means. Must not know replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from ddp.graph.errors import GraphError
+from ddp.replica.lr_schedule import LRSchedule
+from ddp.replica.rates import ROUNDING, a_schedule, sound
+from ddp.settings import whole
+
+
+class StepSchedule(Protocol):
+    """A schedule as an object."""
+
+    def lr(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
+        ...
+
+
+Schedule = Callable[[int], float] | Callable[[float], float] | StepSchedule
+
+
+class GraphRates:
+    """Sets the rates of all optimizers; of several parameter groups the first is meant, others keep their proportion."""
+
+    def __init__(self) -> None:
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._own: list[list[float]] = []
+        """Rates that each optimizer began with, by parameter group."""
+        self._rate: Callable[[int], float] | None = None
+        """Step -> learning rate."""
+        self._factor: Callable[[float], float] | None = None
+        """Fraction of `_samples` seen -> factor on the optimizers' own rates."""
+        self._samples = 1
+        self._scale = 1.0
+
+    def steer(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Set the rates of `optimizers` from here on."""
+        self._optimizers = list(optimizers)
+        self._own = [
+            [sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
+            for optimizer in optimizers
+        ]
+
+    @property
+    def first(self) -> float:
+        """Return the rate of the first parameter group; 0 without an optimizer."""
+        return float(self._optimizers[0].param_groups[0]["lr"]) if self._optimizers else 0.0
+
+    def apply(self, step: int, seen: int) -> None:
+        """Set the rates of `step`, before which so many samples were seen."""
+        if self._factor is not None:
+            factor = sound("the scheduler's factor", self._factor(min(seen / self._samples, 1.0)), ROUNDING)
+            for optimizer, own in zip(self._optimizers, self._own, strict=True):
+                for group, lr in zip(optimizer.param_groups, own, strict=True):
+                    group["lr"] = lr * factor * self._scale
+        elif self._rate is not None:
+            self._set(sound("the scheduler's learning rate", self._rate(step)) * self._scale)
+
+    def _set(self, rate: float) -> None:
+        for optimizer, own in zip(self._optimizers, self._own, strict=True):
+            for group, lr in zip(optimizer.param_groups, own, strict=True):
+                group["lr"] = rate * (lr / own[0] if own[0] else 1.0)
+
+    def fix(self, lr: float) -> None:
+        """Train with `lr`; ends a schedule."""
+        if not self._optimizers:
+            raise GraphError("no optimizer to set the learning rate of: call ddp.setup, or set_optimizer, first")
+        self._rate = self._factor = None
+        self._set(sound("the learning rate", lr))
+
+    def follow(self, schedule: Schedule, samples: int | None) -> None:
+        """Follow a schedule over steps, or with `samples`, those of the whole training, over the fraction of them seen."""
+        if samples is not None:
+            self._samples = whole("samples", samples, 1)
+            self._rate, self._factor = None, a_schedule(schedule)
+            return
+        if isinstance(schedule, LRSchedule):
+            raise ValueError(
+                "an LRSchedule goes by samples: give samples=, those of the whole training (epochs x data)"
+            )
+        by_step = schedule if callable(schedule) else getattr(schedule, "lr", None)
+        if not callable(by_step):
+            raise ValueError(
+                f"a scheduler is a function of the step, or has a method lr(step); {schedule!r} is neither"
+            )
+        self._rate, self._factor = by_step, None
+
+    def rescale(self, scale: float) -> None:
+        """Multiply what a schedule gives."""
+        self._scale = sound("the scale of the learning rate", scale)

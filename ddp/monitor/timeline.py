@@ -1,0 +1,141 @@
+"""`Timeline`: records what a run does from its first moment on, and saves it as JSON, CSV or one HTML page.
+
+Owns which runs were recorded. Must not know what a lane or a page looks like.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ddp.core.events import Ready, Slice
+from ddp.monitor.harness import save_timeline
+from ddp.monitor.track import Looking, RunSubject, RunTrack
+from ddp.process.clock import now
+from ddp.process.codec import Record
+from ddp.settings import number
+
+KINDS = ("data", "forward", "backward", "optimizer", "exchange", "copy", "wait", "evaluate", "checkpoint")
+"""What `measure` measures."""
+DAY_MS = 86_400_000.0
+
+
+class Timeline:
+    """Records runs between `start` and `stop`: give it to `Trainer(timeline=)` or `DdpConfig(timeline=)`.
+
+        with ddp.Timeline() as timeline:
+            Trainer(..., timeline=timeline).run().join()
+        timeline.save_html("timeline.html")
+
+    Several runs may share it, one after the other; `run` of the methods that save is the number of one, -1 the last. In a
+    loop of your own, `measure` records a stretch of time. `poll_ms`: from one measurement of this process's memory and
+    processors to the next, where the ranks are in it; ranks that are processes measure themselves. Leaves no file.
+    """
+
+    def __init__(self, poll_ms: float = 100.0) -> None:
+        self._poll_s = number("poll_ms", poll_ms, 1.0, DAY_MS) / 1000
+        self._runs: list[RunTrack] = []
+        self._measured: list[RunTrack] = []
+        """Runs whose ranks are in this process."""
+        self._looking: Looking | None = None
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    @property
+    def runs(self) -> int:
+        """Return how many runs there are."""
+        return len(self._runs)
+
+    def start(self) -> None:
+        """Record from here on. A run that begins does so as well, unless `stop` was called."""
+        with self._lock:
+            self._stopped = False
+            if self._looking is None:
+                self._looking = Looking(self._look, self._poll_s, "ddp-timeline")
+
+    def stop(self) -> None:
+        """Record nothing more."""
+        with self._lock:
+            looking, self._looking, self._stopped = self._looking, None, True
+        if looking is not None:
+            looking.close()
+            self._look()
+
+    def __enter__(self) -> Timeline:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def _look(self) -> None:
+        for track in list(self._measured):
+            track.measure()
+
+    def begin(self, subject: RunSubject, here: bool = False) -> RunTrack:
+        """Begin a run. `here`: its ranks are in this process and do not measure themselves. An engine calls it."""
+        track = RunTrack(subject)
+        self._runs.append(track)
+        if here:
+            self._measured.append(track)
+        if not self._stopped:
+            self.start()
+        return track
+
+    def end(self, track: RunTrack) -> None:
+        """Note that nothing more comes of a run."""
+        self._measured = [each for each in self._measured if each is not track]
+
+    @property
+    def recording(self) -> bool:
+        """Return whether records are taken."""
+        return not self._stopped
+
+    def __call__(self, record: Record, at: float) -> None:
+        """Add a record to the last run, which happened `at` seconds on the clock of all records."""
+        if self.recording:
+            self._own()(record, at)
+
+    def _own(self) -> RunTrack:
+        """Return the run that is recorded, one of this process if none was begun."""
+        if not self._runs:
+            track = self.begin(RunSubject("loop", "loop", ("cpu",)), here=True)
+            track(Ready(now(), 0, 0, 0, "", "cpu", "none"), now())
+        return self._runs[-1]
+
+    @contextmanager
+    def measure(self, kind: str, rank: int = 0) -> Iterator[None]:
+        """Record the time of the block as `kind`: `data`, `forward`, `backward`, `optimizer`, `exchange`, ... ValueError for
+        another one. Work on a GPU counts as far as the host waits for it."""
+        if kind not in KINDS:
+            raise ValueError(f"measure({kind!r}): choose one of {', '.join(KINDS)}")
+        began = now()
+        try:
+            yield
+        finally:
+            self(Slice(began, rank, kind, now() - began), began)
+
+    def save_json(self, path: str | Path, run: int = -1) -> Path:
+        """Write a Chrome trace, which opens in Perfetto; return where. Raises ValueError without a run, OSError."""
+        return self._save("json", path, run)
+
+    def save_csv(self, path: str | Path, run: int = -1) -> Path:
+        """Write a table of the measured stretches of time."""
+        return self._save("csv", path, run)
+
+    def save_html(self, path: str | Path, run: int = -1) -> Path:
+        """Write one page with lanes, counters and idle time, which needs no network."""
+        return self._save("html", path, run)
+
+    def _save(self, form: str, path: str | Path, run: int) -> Path:
+        if not -len(self._runs) <= run < len(self._runs):
+            what = f"run={run}, and it has {len(self._runs)}" if self._runs else "nothing yet"
+            raise ValueError(f"the timeline has recorded {what}: give it to Trainer(timeline=) or DdpConfig(timeline=)")
+        track, place = self._runs[run], Path(path)
+        config: dict[str, Any] = track.subject.config()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        save_timeline(form, place, config, track.launched, track.lines())
+        return place

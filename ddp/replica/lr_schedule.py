@@ -1,0 +1,62 @@
+"""`LRSchedule`: PyTorch's schedulers of learning rates as functions of samples, the same for any way of training.
+
+Owns the table of factors. Must not know who trains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ddp.replica.rates import sound
+from ddp.settings import number, whole
+
+MOST = 10_000_000
+"""Steps of a scheduler."""
+CLOSE = 1e-9
+"""How far a fraction of the samples may be off from that at which a step begins."""
+
+
+class LRSchedule:
+    """A scheduler of `torch.optim.lr_scheduler` as a function of the fraction of all training samples seen.
+
+        schedule = ddp.LRSchedule(lambda optimizer: MultiStepLR(optimizer, [100, 150], gamma=0.1), steps=200)
+        Trainer(..., schedule=schedule)             # and worker.set_scheduler(schedule)
+        graph.set_scheduler(schedule, samples=200 * len(dataset))
+
+    `steps`: how often the scheduler steps in the whole training, such as once an epoch; its `k`-th rate holds from the
+    fraction `k / steps` of the samples on. `lr`: rate of the optimizer that the scheduler is made for; what rates it gives
+    are factors to that. Raises ValueError for a scheduler that follows a loss (ReduceLROnPlateau), or changes more than the
+    rate (OneCycleLR and CyclicLR: cycle_momentum=False).
+    """
+
+    def __init__(self, make: Callable[[torch.optim.Optimizer], Any], steps: int, lr: float = 1.0) -> None:
+        self.steps = whole("steps", steps, 1, MOST)
+        own = number("lr", lr, 1e-12)
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=own, momentum=0.9)
+        (group,) = optimizer.param_groups
+        try:
+            scheduler, rates = make(optimizer), []
+            before = {name: value for name, value in group.items() if name in ("momentum", "weight_decay")}
+            for _ in range(self.steps):
+                rates.append(float(group["lr"]))
+                optimizer.step()
+                scheduler.step()
+        except Exception as error:  # whatever it does with an optimizer of one parameter
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(
+                "LRSchedule takes a function that makes a scheduler of torch.optim.lr_scheduler for an optimizer, one that "
+                f"steps {self.steps} times without a loss ({why:.160})"
+            ) from error
+        if {name: group[name] for name in before} != before:
+            raise ValueError(
+                f"{type(scheduler).__name__} changes more than the learning rate: give it cycle_momentum=False"
+            )
+        self._factors = tuple(sound("a factor of the scheduler", rate / own) for rate in rates)
+
+    def __call__(self, seen: float) -> float:
+        """Return the factor on the learning rate once the fraction `seen` of all samples, in [0, 1], is trained."""
+        return self._factors[min(max(math.floor(seen * self.steps + CLOSE), 0), self.steps - 1)]

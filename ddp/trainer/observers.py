@@ -1,0 +1,144 @@
+"""Who sees a run besides its handle: a timeline from its first moment, monitors from when they are attached.
+
+Owns what they are told, and when the model is looked at: in a run in this process by the thread that trains, between two
+records, as both draw from the same random generators. Must not know what is shown.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ddp.core.errors import Diverged
+from ddp.core.events import Ready
+from ddp.monitor import Monitor, Timeline
+from ddp.monitor.harness import Json, picture
+from ddp.monitor.track import RunSubject, RunTrack
+from ddp.process.codec import Record
+
+KEPT = 4096
+"""Last records that a monitor gets which comes late; all that there are of most runs."""
+Listener = Callable[[Record, float], None]
+
+
+class RunObservers:
+    """The observers of one run."""
+
+    def __init__(
+        self, subject: RunSubject, sketch: Callable[[], Json | None], timeline: Listener | None, in_place: bool
+    ) -> None:
+        """`sketch`: makes the model, and describes its layers; `in_place`: the run is in this process."""
+        self._subject, self._sketch, self._in_place = subject, sketch, in_place
+        self._timeline = timeline
+        self._track: RunTrack | None = None
+        """Of the timeline."""
+        self._monitors: list[tuple[Monitor, RunTrack]] = []
+        self._ready: list[tuple[Record, float]] = []
+        self._latest: deque[tuple[Record, float]] = deque(maxlen=KEPT)
+        self._waiting: list[Callable[[], None]] = []
+        """What the thread that trains is to do."""
+        self._thread: threading.Thread | None = None
+        self._folder: Path | None = None
+        self._end: tuple[str, str | None] | None = None
+        """Status, and what ended it."""
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def during(self, folder: Path, written: Callable[[], Path | None]) -> Iterator[None]:
+        """Tell observers of the run that goes on inside; its ranks measure themselves in `folder`, and what they measured
+        may lie in `written` at the end."""
+        with self._lock:
+            self._thread, self._folder = threading.current_thread(), folder
+            for monitor, track in self._monitors:
+                monitor.measure(track, folder)
+        if isinstance(self._timeline, Timeline):
+            self._track = self._timeline.begin(self._subject)
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            with self._lock:
+                self._folder = self._thread = None
+                self._do_waiting()
+            tracks = [*([] if self._track is None else [self._track]), *(track for _, track in self._monitors)]
+            for place in (folder, written()):
+                for track in tracks if place is not None else ():
+                    track.collect(place or folder)
+            if isinstance(self._timeline, Timeline) and self._track is not None:
+                self._timeline.end(self._track)
+            with self._lock:
+                self._end = _status(error)
+                for monitor, track in self._monitors:
+                    monitor.end(track, *self._end)
+
+    def take(self, record: Record, at: float) -> None:
+        """Hand a record on."""
+        if isinstance(self._timeline, Timeline):
+            if self._track is not None and self._timeline.recording:
+                self._track(record, at)
+        elif self._timeline is not None:
+            self._timeline(record, at)
+        with self._lock:
+            (self._ready if isinstance(record, Ready) else self._latest).append((record, at))
+            for _, track in self._monitors:
+                track(record, at)
+            self._do_waiting()
+
+    def _do_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each()
+
+    def attach(self, monitor: Monitor) -> None:
+        """Have `monitor` show the run."""
+        with self._lock:
+            track = monitor.begin(self._subject)
+            for record, at in (*self._ready, *self._latest):
+                track(record, at)
+            self._monitors.append((monitor, track))
+            if self._folder is not None:
+                monitor.measure(track, self._folder)
+            if self._end is not None:
+                monitor.end(track, *self._end)
+        self._apart(lambda: monitor.describe(track, self._sketch()))
+
+    def svg(self) -> str:
+        """Return the picture of the model."""
+        graphs: list[Json | None] = []
+        self._apart(lambda: graphs.append(self._sketch())).wait()
+        return picture(graphs[0]) if graphs and graphs[0] is not None else ""
+
+    def _apart(self, work: Callable[[], Any]) -> threading.Event:
+        """Do `work` where it disturbs nobody; return what is set once it is done."""
+        done = threading.Event()
+
+        def act() -> None:
+            try:
+                work()
+            finally:
+                done.set()
+
+        with self._lock:
+            other = self._in_place and self._thread not in (None, threading.current_thread())
+            if other:
+                self._waiting.append(act)
+        if not other:
+            act()
+        return done
+
+
+def _status(error: BaseException | None) -> tuple[str, str | None]:
+    """Return the status of a run that ended so, and why in one line."""
+    if error is None:
+        return "ok", None
+    why = (str(error) or type(error).__name__).splitlines()[0]
+    if isinstance(error, KeyboardInterrupt):  # so ends a run that was aborted
+        return "killed", "interrupted"
+    return ("diverged" if isinstance(error, Diverged) else "failed"), why

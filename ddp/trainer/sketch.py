@@ -1,0 +1,32 @@
+"""The layers of a user's model: made once, followed for one sample. Owns what is looked at; must not know who draws it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddp.data.fingerprint import undisturbed
+from ddp.graph.scatter import leaves
+from ddp.graph.structure import describe, digest
+from ddp.monitor.harness import layers
+from ddp.replica.scalars import Scalars
+from ddp.trainer.mistakes import make_model
+from ddp.trainer.task import Parts
+
+
+def sketch(parts: Parts, metric: str, model: nn.Module | None = None) -> dict[str, Any] | None:
+    """Return the layers of `model` (None: it is made) with their hash; None of one that cannot be followed. Leaves random
+    generators as they were."""
+    with undisturbed():
+        try:
+            model = (make_model(parts.model_factory) if model is None else model).eval()
+            batch = parts.dataset.batch(torch.zeros(1, dtype=torch.int64))
+            with Scalars():
+                graph = layers(model, lambda: parts.train_step(model, batch))
+            known = {"structural_hash": digest(describe(model))}
+        except Exception:  # whatever a user's own may do: a picture is not worth a run
+            return None
+    inputs = leaves(batch)
+    return {"metric": metric, "input": list(inputs[0].shape[1:]) if inputs else [], **known, **graph}

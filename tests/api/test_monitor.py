@@ -1,0 +1,309 @@
+"""`ddp.Monitor` and `ddp.Timeline`: with the builder, with graphs, with loops of one's own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import MultiStepLR, OneCycleLR, ReduceLROnPlateau
+
+import ddp
+from ddp.trainer.observers import RunObservers
+from tests.api.conftest import Make, right
+from tests.bench.dashboards import messages, until
+from tests.graph.several import backward, on
+from tests.runtime import toy
+
+MARK = "const EXPORTED"
+
+
+def pieces(page: Path) -> dict[str, Any]:
+    """What an exported page holds of its only run, by kind."""
+    text = page.read_text()
+    start = text.index('{"root":')
+    found = json.JSONDecoder().raw_decode(text[start:].replace("\\u003c", "<"))[0]["pieces"]
+    return {piece["kind"]: piece["body"] for piece in found}
+
+
+def train_step(model: nn.Module, batch: Any) -> Tensor:
+    logits = model(batch[0])
+    ddp.record_scalar("train_acc", (logits.argmax(1) == batch[1]).double().mean())
+    return nn.functional.cross_entropy(logits, batch[1])
+
+
+@pytest.fixture
+def in_turn(in_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks in this process, whose random generators they share with who looks at the model."""
+    begin = RunObservers.__init__
+
+    def here(self: RunObservers, subject: Any, sketch: Any, timeline: Any, in_place: bool) -> None:
+        begin(self, subject, sketch, timeline, in_place=True)
+
+    monkeypatch.setattr(RunObservers, "__init__", here)
+
+
+@pytest.mark.usefixtures("in_turn")
+def test_the_first_example_of_the_seeds(make: Make, tmp_path: Path) -> None:
+    """Builder, timeline, monitor, scheduler and record_scalar, as the worked example wires them."""
+    epochs = 4
+    timeline = ddp.Timeline(100)
+    timeline.start()
+    trainer = make(
+        train_step=train_step,
+        epochs=epochs,
+        policy="cadence",
+        backend="nccl",
+        max_grad_norm=5.0,
+        lr_scale_ratio=1.0,
+        timeline=timeline,
+        schedule=ddp.LRSchedule(lambda optimizer: MultiStepLR(optimizer, [2, 3], gamma=0.1), steps=epochs),
+        eval_step=right,
+        eval_dataset=toy.data(20),
+        metric="accuracy",
+    )
+    handle = trainer.run()
+    monitor = ddp.Monitor(epochs)
+    handle.setup_monitor(monitor)
+    address = monitor.serve()
+    port = int(address.rpartition(":")[2].strip("/"))
+    rates = []
+    while (m := handle.next_metrics()) is not None:
+        assert 0 <= (m.scalars["train_acc"] or 0.0) <= 1
+        rates.append(m.lr)
+        monitor.log(m.epoch, timedelta(seconds=m.seconds), m)
+    assert handle.join().params
+    timeline.stop()
+    assert rates == pytest.approx([0.2, 0.2, 0.02, 0.002])
+    seen = messages(port)
+    row = next(message.body for message in seen if message.kind == "row" and message.body["body"]["status"] == "ok")
+    seen.close()
+    assert row["body"] | {"epoch": epochs, "epochs": epochs, "mode": "nccl_cadence"} == row["body"]
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", "/", headers={"Host": "evil.example"})
+    assert connection.getresponse().status == 403
+    connection.close()
+    root = monitor._root
+    assert root is not None
+    monitor.finish()
+    assert not root.exists()
+    live = pieces(monitor.save_html(tmp_path / "page.html"))["live"]
+    assert [epoch["epoch"] for epoch in live["epochs"]] == list(range(epochs))
+    assert {"0", "1", "all"} == set(live["curves"]["ranks"])
+    check_timeline(
+        timeline, tmp_path / "runs" / "touch", {"forward", "backward", "optimizer", "exchange"}, ranks={0, 1}
+    )
+
+
+def check_timeline(timeline: ddp.Timeline, folder: Path, kinds: set[str], ranks: set[int]) -> None:
+    trace = json.loads(timeline.save_json(folder / "timeline.json").read_text())
+    assert any(event["ph"] == "X" for event in trace["traceEvents"])
+    rows = [line.split(",") for line in timeline.save_csv(folder / "timeline.csv").read_text().splitlines()[1:]]
+    assert {row[1] for row in rows} >= kinds
+    assert {int(row[0]) for row in rows} == ranks
+    assert timeline.save_html(folder / "timeline.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.usefixtures("in_turn")
+def test_a_monitor_that_comes_late_and_a_shared_timeline_miss_nothing(make: Make, tmp_path: Path) -> None:
+    records: list[Any] = []
+    with ddp.Timeline() as timeline:
+        for policy in ("async", "sync"):
+            make(policy=policy, timeline=timeline).run().join()
+    timeline(ddp_event(), 0.0)  # after stop: not recorded
+    assert timeline.runs == 2
+    for run in (0, 1):
+        assert timeline.save_csv(tmp_path / f"{run}.csv", run=run).read_text().count("\n") > 50
+    run = make(timeline=lambda record, at: records.append(record), name=None).run()
+    state = run.join()
+    monitor = ddp.Monitor(2)
+    run.setup_monitor(monitor)
+    kept = pieces(monitor.save_html(tmp_path / "page.html"))
+    assert kept["row"]["status"] == "ok"
+    assert [epoch["epoch"] for epoch in kept["live"]["epochs"]] == [0, 1]
+    assert kept["about"]["graph"]["nodes"][0]["type"] == "Linear"
+    config = dict(kept["about"]["config"])
+    assert re.fullmatch("[0-9a-f]{64}", config["structural_hash"])
+    assert config["policy.name"] == "cadence"
+    assert "Progress" in {type(record).__name__ for record in records}
+    assert state.params
+
+
+def ddp_event() -> Any:
+    from ddp.core.events import Alive
+
+    return Alive(0.0, 0)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_picture_of_the_model_changes_nothing(size: int, make: Make, request: pytest.FixtureRequest) -> None:
+    if size > 1:
+        request.getfixturevalue("in_turn")
+    plain = make(world_size=size, epochs=3, policy="sync").run().join()
+    run = make(world_size=size, epochs=3, policy="sync").run()
+    picture = run.architecture_svg()
+    drawn = run.join()
+    assert all(torch.equal(plain.params[name], drawn.params[name]) for name in plain.params)
+    svg = ElementTree.fromstring(picture)
+    assert svg.tag.endswith("svg")
+    assert len(svg.findall("{http://www.w3.org/2000/svg}g")) == 4
+    assert run.architecture_svg() == picture
+
+
+def test_a_model_that_cannot_be_followed_has_no_picture(make: Make) -> None:
+    def none(model: nn.Module, batch: Any) -> Tensor:
+        if len(batch[0]) == 1:
+            raise RuntimeError("not one sample")
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    with make(world_size=1, train_step=none).run() as run:
+        assert run.architecture_svg() == ""
+        run.join()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_graph_is_watched_and_timed(size: int, tmp_path: Path) -> None:
+    x, y = toy.data(40)
+    x = torch.cat([x, x[:, :2]], dim=1)
+    timeline = ddp.Timeline(20)
+    graph = on(size, timeline=timeline)
+    width = next(graph.parameters()).shape[1]
+    x = x[:, :width]
+    with ddp.Monitor(epochs=2) as monitor:
+        monitor.watch(graph)
+        for epoch in range(2):
+            began = time.monotonic()
+            for part in range(0, 40, 20):
+                loss = backward(graph, x[part : part + 20], y[part : part + 20])
+                graph.step()
+            monitor.log(epoch, time.monotonic() - began, graph, loss=float(loss), eval=0.5, gain=epoch)
+    timeline.stop()
+    live = pieces(monitor.save_html(tmp_path / "page.html"))
+    assert live["row"]["status"] == "ok"
+    assert [(epoch["samples"], epoch["eval"]) for epoch in live["live"]["epochs"]] == [(40, 0.5), (80, 0.5)]
+    assert live["live"]["epochs"][-1]["loss"] == pytest.approx(float(loss), rel=1e-3)
+    assert len(live["live"]["ranks"]) == size
+    assert len(live["about"]["graph"]["nodes"]) > 2
+    check_timeline(timeline, tmp_path, {"forward", "backward", "optimizer"}, set(range(size)))
+    assert any(line.startswith(b'{"type":"Memory"') for line in timeline._runs[-1].lines())
+
+
+def test_a_loop_of_ones_own_is_watched_and_timed(tmp_path: Path) -> None:
+    model, data = toy.net(norm=False), toy.data(32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor, timeline = ddp.Monitor(epochs=3), ddp.Timeline()
+    monitor.watch(model)
+    with timeline:
+        for epoch in range(3):
+            with timeline.measure("forward"):
+                loss = train_step_alone(model, data)
+            with timeline.measure("backward"):
+                loss.backward()  # type: ignore[no-untyped-call]
+            with timeline.measure("optimizer"):
+                optimizer.step()
+            monitor.log(epoch, 0.1, {"loss": loss, "accuracy": 0.25, "samples": 32}, lr=0.1)
+    monitor.finish()
+    shown = pieces(monitor.save_html(tmp_path / "page.html"))
+    assert shown["row"] | {"status": "ok", "epoch": 3, "epochs": 3, "model": "Sequential"} == shown["row"]
+    assert [epoch["samples"] for epoch in shown["live"]["epochs"]] == [32, 64, 96]
+    check_timeline(timeline, tmp_path, {"forward", "backward", "optimizer"}, {0})
+
+
+def train_step_alone(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def test_mistakes_are_one_line(tmp_path: Path, make: Make) -> None:
+    monitor = ddp.Monitor(2)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="choose another port") as error:
+        monitor.serve(taken.getsockname()[1])
+    assert "\n" not in str(error.value)
+    assert monitor.address is None
+    with pytest.raises(ValueError, match=r"log: loss is 'low'; give one number"):
+        monitor.log(0, 0.1, {"loss": "low"})
+    with pytest.raises(ValueError, match="log takes a mapping"):
+        monitor.log(0, 0.1, 3)
+    with pytest.raises(ValueError, match="recorded nothing yet"):
+        ddp.Timeline().save_html(tmp_path / "x.html")
+    with pytest.raises(ValueError, match="choose one of data, forward"), ddp.Timeline().measure("thinking"):
+        pass
+    with pytest.raises(ValueError, match="timeline must be a function"):
+        make(timeline=3)
+    with pytest.raises(ValueError, match="epochs=0"):
+        ddp.Monitor(0)
+
+
+CODE = """
+import time, ddp
+from pathlib import Path
+monitor = ddp.Monitor(2)
+monitor.log(0, 0.1, loss=1.0)
+monitor.serve()
+print(monitor._page._process.pid, monitor._root, flush=True)
+time.sleep(60)
+"""
+
+
+def test_nothing_is_left_of_a_script_that_is_killed() -> None:
+    import psutil
+
+    script = subprocess.Popen([sys.executable, "-c", CODE], stdout=subprocess.PIPE, text=True)
+    assert script.stdout is not None
+    pid, _, root = script.stdout.readline().strip().partition(" ")
+    assert Path(root).is_dir()
+    os.kill(script.pid, signal.SIGKILL)
+    script.communicate()
+    until(lambda: not psutil.pid_exists(int(pid)))
+    assert not Path(root).exists()
+
+
+def test_one_scheduler_means_the_same_in_the_builder_and_in_a_graph(make: Make) -> None:
+    epochs, samples = 4, toy.SAMPLES
+    schedule = ddp.LRSchedule(lambda optimizer: MultiStepLR(optimizer, [1, 3], gamma=0.1), steps=epochs)
+    handle = make(world_size=1, epochs=epochs, schedule=schedule).run()
+    built = [m.lr for m in iter(handle.next_metrics, None)]
+    handle.join()
+    model = toy.net(norm=False)
+    graph = ddp.FlowBuilder.from_(model).build()
+    graph.set_optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    graph.set_scheduler(schedule, samples=epochs * samples)
+    x, y = toy.data()
+    graphs = []
+    for _ in range(epochs):
+        for part in range(0, samples, 8):
+            backward(graph, x[part : part + 8], y[part : part + 8])
+            graph.step()
+        graphs.append(graph.lr())
+    assert graphs == pytest.approx(built)
+    assert built == pytest.approx([0.1, 0.01, 0.01, 0.001])
+
+
+def test_schedulers_of_torch_keep_their_rates_and_what_is_none_says_so() -> None:
+    schedule = ddp.LRSchedule(lambda o: OneCycleLR(o, 0.5, total_steps=10, cycle_momentum=False), steps=10, lr=0.1)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = OneCycleLR(optimizer, 0.5, total_steps=10, cycle_momentum=False)
+    for step in range(10):
+        assert 0.1 * schedule(step / 10) == pytest.approx(scheduler.get_last_lr()[0])
+        optimizer.step()
+        if step < 9:
+            scheduler.step()
+    assert schedule(1.0) == schedule(0.99)
+    with pytest.raises(ValueError, match="without a loss"):
+        ddp.LRSchedule(ReduceLROnPlateau, steps=3)
+    with pytest.raises(ValueError, match="cycle_momentum=False"):
+        ddp.LRSchedule(lambda o: OneCycleLR(o, 0.5, total_steps=10), steps=5)
+    with pytest.raises(ValueError, match="goes by samples"):
+        on(1).set_scheduler(schedule)

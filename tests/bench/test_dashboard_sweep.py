@@ -1,0 +1,213 @@
+"""The dashboard over a sweep: a grid with verdicts as they come, lines that end with their rank, what is said at the end."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import uvicorn
+from playwright.sync_api import Page
+
+from bench.command.cell_verdict import cell_verdict
+from bench.dashboard import page as pages
+from bench.dashboard import server, view
+from bench.dashboard.about import RUNNING, RunCard
+from bench.dashboard.board import VERDICT, RunBoard, whole
+from bench.dashboard.process import listen
+from bench.dashboard.verdicts import CellVerdicts
+from bench.results.cells import Cell, cells
+from bench.results.live.curves import curves
+from bench.results.live.history import RunHistory
+from bench.results.runfolder import EVENTS, find_runs
+from ddp.core import commands, events
+from ddp.core.run_bounds import RunHeader
+from ddp.process.codec import Record, encode
+from tests.bench.dashboards import begin, line, messages, progress, serving
+from tests.bench.references import FIVE, baselines, cell
+from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec, write_run
+from tests.bench.test_faults import SPEC, bereft
+from tests.browser import browser  # noqa: F401
+from tests.browser import page as tab  # noqa: F401
+
+VALUES = (0.970, 0.972, 0.974)
+
+
+def folded(records: list[Record]) -> RunHistory:
+    history = RunHistory()
+    for record in records:
+        history.add(record)
+    return history
+
+
+def test_no_curve_goes_on_after_its_rank_is_lost() -> None:
+    """Its share went on at 0, and its memory as it was."""
+    records = bereft(events.Lost(0.0, 1, "gone"), "gone")
+    dropped = next(place for place, record in enumerate(records) if isinstance(record, commands.Drop))
+    last = max(getattr(record, "at", 0.0) for record in records)
+    late = [events.Memory(last + 0.1 * k, 1, 1 << 20, 1.0 + k) for k in range(3)]
+    history = folded([*records, *late])
+    shown = curves(history)
+    lost = history.run.ranks[1].lost
+    assert lost is not None
+    gone = int((lost - LAUNCHED) / shown["width_s"]) + 1
+    assert dropped
+    assert gone < len(shown["epoch"])
+    for name, values in shown["ranks"]["1"].items():
+        assert values[gone:] == [None] * len(values[gone:]), name
+    assert all(value is not None for value in shown["ranks"]["0"]["share"][gone - 1 : gone])
+
+
+def test_what_is_emulated_or_oversubscribed_is_said_from_the_start() -> None:
+    texts = ["emulated devices: ranks run at speeds 1/0.4", "oversubscribed: 4 ranks share 2 cores"]
+    header = RunHeader(LAUNCHED, LAUNCHED, {"warnings": texts}, {}, {})
+    card = RunCard("mlp/nccl_cadence/it", RUNNING, {"model": "mlp"})
+    assert view.notes(card, folded([header])) == texts
+    assert view.notes(card, folded([replace(header, spec={"warnings": 7})])) == []
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    root = tmp_path / "runs"
+    for mode in ("solo", "nccl_sync"):
+        cell(root, mode, VALUES)
+    spec = make_spec("cpu_async")
+    write_run(root, spec, make_metrics(spec, status="failed", error="boom"))
+    return root
+
+
+def test_each_cell_is_judged_once_and_again_when_a_run_is_new(sweep: Path, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def judge(each: Cell) -> dict[str, str]:
+        asked.append(each.label)
+        if each.about.mode == "cpu_async":
+            raise ValueError("damaged")
+        return {"name": "PASS", "words": "as good"}
+
+    board, verdicts = RunBoard(sweep), CellVerdicts(judge)
+    while board.refresh([]):
+        pass
+    while known := verdicts.next(board.finished):
+        for key, verdict in known:
+            board.enter(key, verdict)
+    assert sorted(asked) == ["cpu_async ×2", "nccl_sync ×2", "solo"]
+    shown = {piece.key: json.loads(piece.text) for piece in board.since(0, []) if piece.kind == VERDICT}
+    assert len(shown) == 7
+    assert {key.split("/")[1]: verdict["name"] for key, verdict in shown.items()} == {
+        "solo": "PASS",
+        "nccl_sync": "PASS",
+        "cpu_async": "REFUSED",
+    }
+    spec = make_spec("nccl_sync", seed=9)
+    write_run(sweep, spec)
+    while board.refresh([]):
+        pass
+    assert len(verdicts.next(board.finished)) == 4
+    assert verdicts.next(board.finished) == []
+
+
+def test_the_words_are_those_of_the_terminal(tmp_path: Path) -> None:
+    base = baselines(tmp_path)
+    (good,) = cells(find_runs(cell(tmp_path / "good", "nccl_sync", FIVE[:3]))[0])
+    verdict = cell_verdict(good, base)
+    assert verdict == {"name": "INCONCLUSIVE", "words": "nothing is wrong so far as 3 seeds can tell"}
+    (bad,) = cells(find_runs(cell(tmp_path / "bad", "nccl_sync", tuple(v - 0.4 for v in VALUES)))[0])
+    assert cell_verdict(bad, base)["name"] == "FAIL"
+
+
+def test_a_stream_brings_verdicts_and_says_when_it_ends(tmp_path: Path) -> None:
+    """A run that ended well ended in a red `no connection`."""
+    cell(tmp_path, "solo", VALUES)
+    listening = listen("127.0.0.1", 0)
+    app = server.app(tmp_path, poll_s=0.05, judge=lambda each: {"name": "PASS", "words": each.label})
+    runner = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
+    app.state.closing = lambda: runner.should_exit
+    thread = threading.Thread(target=runner.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        stream = messages(listening.getsockname()[1])
+        seen = list(islice(stream, 7))
+        assert [message.kind for message in seen].count("verdict") == 3
+        write_run(tmp_path, make_spec("nccl_sync"))
+        runner.should_exit = True
+        rest = [message.kind for message in stream]
+        assert rest[-1] == "bye"
+        assert "row" in rest, "what came last is seen"
+    finally:
+        runner.should_exit = True
+        thread.join(20)
+        listening.close()
+
+
+def drawn(tab: Page, title: str, what: str, attribute: str) -> list[str]:  # noqa: F811
+    """An attribute, or else the text, of parts of the chart with this title."""
+    return tab.evaluate(  # type: ignore[no-any-return]
+        """([title, what, attribute]) => [...document.querySelectorAll("#detail section")]
+        .filter((card) => card.innerText.startsWith(title)).flatMap((card) => [...card.querySelectorAll(what)])
+        .map((part) => (attribute ? part.getAttribute(attribute) : part.textContent))""",
+        [title, what, attribute],
+    )
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_page_of_a_sweep(tab: Page, sweep: Path, tmp_path: Path, width: int) -> None:  # noqa: F811
+    write_run(sweep / "lost", SPEC, make_metrics(SPEC, bereft()))
+    levels = iter((0.99, 0.995, *[0.9999] * 99))
+    records = [
+        replace(record, metric_sum=next(levels) * record.samples) if isinstance(record, events.Evaluated) else record
+        for record in bereft()
+    ]
+    (folder,) = (sweep / "lost" / SPEC.model / SPEC.mode).iterdir()
+    (folder / EVENTS).write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    (tmp_path / "it.html").write_text(pages.exported(whole(sweep), sweep))
+    tab.set_viewport_size({"width": width, "height": 900})
+    key = f"lost/{folder.relative_to(sweep / 'lost').as_posix()}"
+    tab.goto(f"{(tmp_path / 'it.html').as_uri()}#run={key}")
+    grid = tab.inner_text("#sweep")
+    for words in ("8 of 8 runs are over", "3 ok", "1 failed", "accuracy 0.9720"):
+        assert words in grid, words
+    assert width == 400 or "nccl_sync ×2" in grid
+    cut = "document.querySelector('table.ranks').scrollWidth - document.querySelector('.card .scroll').clientWidth"
+    assert width > 400 or tab.evaluate(cut) <= 0
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    paths = drawn(tab, "Anchor", "svg path", "d")
+    ends = [float(path.rpartition("H")[2]) for path in paths if "H" in path]
+    assert ends[1] < ends[0] - 10, "the line of rank 1 ends where it was lost"
+    levels = [float(text) for text in drawn(tab, "Evaluation", "svg text[text-anchor=end]", "") if text[0].isdigit()]
+    assert len(levels) > 1
+    assert max(levels) <= 1
+    tab.click("#sweep .gridcell >> nth=0")
+    assert "Comparison" in tab.inner_text("#detail"), "its runs beside each other"
+
+
+def test_the_end_of_what_went_well_is_not_red(tab: Page, tmp_path: Path) -> None:  # noqa: F811
+    """A server that is gone is no news when all runs are over; with one in progress it is."""
+    cell(tmp_path / "over", "solo", VALUES)
+    for root, kind, words in (("over", "chip ", "the runs are over"), ("going", "chip off", "no connection")):
+        with serving(tmp_path / root) as port:
+            if root == "going":
+                writer = begin(tmp_path / root)
+                (writer.path / EVENTS).write_bytes(line(progress(1.0)))
+            tab.goto(f"http://127.0.0.1:{port}/")
+            tab.wait_for_selector("#link.live")
+            tab.wait_for_selector("#runs li")
+            if root == "going":
+                tab.evaluate("state.source.addEventListener('bye', (e) => e)")
+                tab.route("**/events*", lambda route: route.abort())
+                tab.evaluate("state.source.onerror()")
+                assert words in tab.inner_text("#link")
+                assert tab.get_attribute("#link", "class") == kind
+                continue
+        tab.wait_for_function("document.getElementById('link').textContent.includes('over')")
+        assert words in tab.inner_text("#link")
+        assert tab.get_attribute("#link", "class") == kind
+
+
+def test_records_of_a_run_make_all_its_lines() -> None:
+    """So that what ends a line is the loss of its rank alone."""
+    shown = curves(folded(make_records(make_spec())))
+    assert all(values["share"][-1] is not None for rank, values in shown["ranks"].items() if rank != "all")
