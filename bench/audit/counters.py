@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 from bench.audit.kept import BUFFERS, KeptStep, Parts
 from bench.audit.order import AuditOrder
@@ -40,7 +41,7 @@ def _item(own: Sequence[KeptStep], name: str, passes: float) -> AuditItem:
         between, wanted = then.step - first.step, passes * (then.step - first.step)
         if after is not None and after - before != wanted:
             line = f"{name} counted {after - before:g} passes in {between} steps up to this one, {wanted:g} are due"
-            place = {"rank": 0, "epoch": then.epoch, "step": then.step, "files": [first.file, then.file]}
+            place: dict[str, Any] = {"rank": 0, "epoch": then.epoch, "step": then.step, "files": [first.file, then.file]}
             return AuditItem(what="chain", outcome="different", line=line, **place)
     return AuditItem(what="chain", outcome="equal", rank=0)
 
