@@ -41,7 +41,12 @@ def _item(own: Sequence[KeptStep], name: str, passes: float) -> AuditItem:
         between, wanted = then.step - first.step, passes * (then.step - first.step)
         if after is not None and after - before != wanted:
             line = f"{name} counted {after - before:g} passes in {between} steps up to this one, {wanted:g} are due"
-            place: dict[str, Any] = {"rank": 0, "epoch": then.epoch, "step": then.step, "files": [first.file, then.file]}
+            place: dict[str, Any] = {
+                "rank": 0,
+                "epoch": then.epoch,
+                "step": then.step,
+                "files": [first.file, then.file],
+            }
             return AuditItem(what="chain", outcome="different", line=line, **place)
     return AuditItem(what="chain", outcome="equal", rank=0)
 
