@@ -15,6 +15,7 @@ from torch import Tensor
 from bench.audit import evaluation, reports
 from bench.audit.again import Bench
 from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
+from bench.audit.counters import counted
 from bench.audit.kept import (
     BUFFERS,
     OPTIMIZER,
@@ -86,6 +87,7 @@ class _Auditor:
             yield from reports.judged(self._kept.steps, self._order.reports)
         yield from self._positions(groups)
         yield from self._chains()
+        yield from counted(self._order, self._kept.steps)
         yield from self._averages()
         yield from self._evaluations()
 

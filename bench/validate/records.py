@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
@@ -28,6 +28,7 @@ from ddp.core.events import (
     Averaged,
     Evaluated,
     Finished,
+    Memory,
     Progress,
     Ready,
     Resumed,
@@ -70,6 +71,8 @@ class Records:
     """How long they took."""
     spans: dict[tuple[int, str], tuple[float, float]] = field(default_factory=dict)
     """Begin of the first and end of the last."""
+    memory: dict[int, Memory] = field(default_factory=dict)
+    """By rank, the most that it measured of its memory."""
 
     @property
     def groups(self) -> tuple[SketchGroup, ...]:
@@ -83,6 +86,13 @@ class Records:
         self.seconds[key] += record.seconds
         begun, ended = self.spans.get(key, (record.at, end))
         self.spans[key] = min(begun, record.at), max(ended, end)
+
+    def add_memory(self, record: Memory) -> None:
+        """Take in what a rank measured of its memory."""
+        most = self.memory.get(record.rank, record)
+        resident = max(most.rss_bytes, record.rss_bytes)
+        on_device = max(most.device_bytes or 0, record.device_bytes or 0)
+        self.memory[record.rank] = replace(record, rss_bytes=resident, device_bytes=on_device)
 
     def torn(self) -> set[int]:
         """Return the epochs in which a run was gone on with: ranks sum up beyond the snapshots that the checkpoint has of
@@ -206,6 +216,8 @@ def _read(path: Path, written: int, seal: Seal | None) -> Reading:
                 every.append(record)
             if isinstance(record, Slice):
                 known.add_slice(record)
+            elif isinstance(record, Memory):
+                known.add_memory(record)
             if type(record) in places:
                 places[type(record)].append(record)
         return Reading(known, *_recomputed(path, every)) if whole else Reading(known)

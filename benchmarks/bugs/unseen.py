@@ -8,23 +8,26 @@ beside this, and a row here: `python -m benchmarks.bugs NAME` tries it, and it i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 
 from benchmarks.bugs import unseen_more as m
 from benchmarks.bugs import unseen_steps as s
+from benchmarks.bugs import unseen_third as third
+from benchmarks.bugs import unseen_third_steps as later
 from benchmarks.bugs import unseen_training as t
 from benchmarks.bugs.bug import Bug, Patch
 
-Row = tuple[str, str, str, str]
-"""What is broken, source, cell (model and mode), module."""
+Row = tuple[str, str, str, str | dict[str, Patch]]
+"""What is broken, source, cell (model and mode), module; or by module the patches, where several are broken."""
 
 
-def _family(family: str, patches: ModuleType, **rows: Row) -> dict[str, Bug]:
+def _family(family: str, patches: ModuleType, /, **rows: Row) -> dict[str, Bug]:
     """Return the bugs of a family by name, which is that of their patch in a file."""
     bugs: dict[str, Bug] = {}
     for name, (breaks, source, cell, module) in rows.items():
         model, mode = cell.split()
-        broken: dict[str, Patch] = {module: getattr(patches, name)}
+        broken: dict[str, Patch] = {module: getattr(patches, name)} if isinstance(module, str) else module
         bugs[name] = Bug(f"{family}: {breaks}", "unseen", source, "any", (mode,), broken, (model,))
     return bugs
 
@@ -147,3 +150,97 @@ UNSEEN: dict[str, Bug] = {
     ),
 }
 """Name -> what it is."""
+
+OWNED, WORKER = "ddp.gradients.owned", "ddp.core.worker"
+ACTIONS, ACCUMULATE = "ddp.core.round_actions", "ddp.graph.accumulate"
+
+THIRD: dict[str, Bug] = {
+    **_family(
+        "data",
+        third,
+        torn_while_read=("half of every 97th batch's images are of the batch before", "C14", ASYNC, RESIDENT),
+        first_batch_cached=("every epoch begins with the first epoch's first batch", "B7.15", SOLO, RESIDENT),
+        normalised_by_itself=("the test set is normalised by its own mean", "statistics of the split", SYNC, DIGITS),
+    ),
+    **_family(
+        "order",
+        third,
+        every_second_backwards=("every second epoch is the one before, backwards", "A01", CADENCE, VISITS),
+        tail_not_shuffled=("what fills no whole part of the data set ends every epoch", "A25", SOLO, VISITS),
+        epochs_from_one=("epochs are counted from 1", "B7.05", "mlp torch_ddp", VISITS),
+    ),
+    **_family(
+        "forward",
+        third,
+        forward_before_average=(
+            "the first step after an average sees the weights before it",
+            "B6.02",
+            CADENCE,
+            {NCCL: third.laid_before_average, REPLICA: third.forward_before_average},
+        ),
+        activation_capped=("rank 1 has another activation, cut at 6", "a compiled kernel", ASYNC, REPLICA),
+        logged_in_evaluation_mode=("every 50th step is in evaluation mode", "B11", "lenet nccl_sync", REPLICA),
+    ),
+    **_family(
+        "gradient",
+        third,
+        kept_over_average=(
+            "the last gradients before an average count again behind it",
+            "C22",
+            ASYNC,
+            {CPU: third.left_at_average, REPLICA: third.kept_over_average},
+        ),
+        straggler_left_out=("gradients of a rank that is late are left out", "a backup of slow workers", SYNC, PACKED),
+        shard_edge_alone=("the last line of what a rank owns has its own gradient", "B6.20", "mlp zero2", OWNED),
+    ),
+    **_family(
+        "optimizer",
+        later,
+        amsgrad_left_on=("Adam divides by the largest second moment", "another recipe's", SHARDS, REPLICA),
+        other_epsilon=("rank 1 has another framework's epsilon", "B5.17", ASYNC, REPLICA),
+        last_step_of_epoch_lost=("the last step of an epoch is left out", "A15", SOLO, REPLICA),
+    ),
+    **_family(
+        "schedule",
+        later,
+        rate_a_step_late=("steps have the rate of the step before", "B5.09", SYNC, RATES),
+        tested_counted_as_seen=("a rank counts what it evaluates as seen", "B5.05", CADENCE, REPLICA),
+        pace_of_one=("a rank counts its own samples alone within a grant", "B5.03", CADENCE, WORKER),
+    ),
+    **_family(
+        "average",
+        later,
+        shares_by_arrival=("snapshots weigh by samples in the order of arrival", "B8.15", ASYNC, ACTIONS),
+        far_values_left=("values that are far from their average are left", "a guard against damage", CADENCE, NCCL),
+        window_shares_late=("windows weigh by the samples of the one before", "B6.28", "mlp graph_cadence", ACCUMULATE),
+    ),
+    **_family(
+        "evaluation",
+        later,
+        padded_to_whole_batches=("repeats that fill up the last batch count", "B01", SYNC, REPLICA),
+        early_epochs_on_part=("all epochs but the last are evaluated on a part", "a saving", CADENCE, REPLICA),
+        last_copy_evaluated=("a copy of up to 100 steps before is evaluated", "B7.13", SOLO, REPLICA),
+    ),
+    **_family(
+        "record",
+        later,
+        divergence_squared=("distances of replicas are reported as squares", "a unit", ASYNC, CPU),
+        evaluation_time_twice=("seconds of evaluation are reported twice", "B8.05", SYNC, LOOP),
+        memory_in_kib=("peak memory is reported in KiB", "a unit", SOLO, LOOP),
+    ),
+}
+"""Those that were tried last."""
+NAMED = {
+    "data": "torn_while_read first_batch_cached normalised_by_itself every_second_backwards tail_not_shuffled "
+    "epochs_from_one",
+    "audit": "forward_before_average activation_capped logged_in_evaluation_mode kept_over_average amsgrad_left_on "
+    "other_epsilon last_step_of_epoch_lost rate_a_step_late tested_counted_as_seen padded_to_whole_batches "
+    "early_epochs_on_part last_copy_evaluated",
+    "average": "straggler_left_out shard_edge_alone shares_by_arrival far_values_left window_shares_late divergence_squared",
+    "rate": "pace_of_one",
+    "breakdown": "evaluation_time_twice",
+    "memory": "memory_in_kib",
+}
+"""The check that has caught each of them."""
+THIRD = {name: replace(THIRD[name], check=check) for check, names in NAMED.items() for name in names.split()}
+UNSEEN |= THIRD

@@ -77,7 +77,7 @@ def split_by_rank(digits: Module) -> None:
     digits._load = broken
 
 
-def _reordered(change: Callable[[Any, Any, Any, int], Any]) -> Callable[[Module], None]:
+def reordered(change: Callable[[Any, Any, Any, int], Any]) -> Callable[[Module], None]:
     """Give what `change(module, make, self, epoch)` returns as the order of a shuffled epoch."""
 
     def patch(visits: Module) -> None:
@@ -98,17 +98,17 @@ def _buffered(visits: Any, make: Any, self: Any, epoch: int) -> Any:
     return order[(order // STRETCH).argsort(stable=True)]
 
 
-order_of_first_epoch = _reordered(lambda visits, make, self, epoch: make(0))
+order_of_first_epoch = reordered(lambda visits, make, self, epoch: make(0))
 """The epoch is never passed on."""
-order_of_first_epoch_on_rank = _reordered(lambda visits, make, self, epoch: make(0 if rank() == 1 else epoch))
+order_of_first_epoch_on_rank = reordered(lambda visits, make, self, epoch: make(0 if rank() == 1 else epoch))
 """It is never passed on to rank 1."""
-order_of_small_buffer = _reordered(_buffered)
+order_of_small_buffer = reordered(_buffered)
 """Samples are shuffled within a buffer that is smaller than the data set."""
-order_sorted_in_blocks = _reordered(
+order_sorted_in_blocks = reordered(
     lambda visits, make, self, epoch: visits.torch.cat([part.sort().values for part in make(epoch).split(STRETCH)])
 )
 """Indices that are read together are sorted, as memory likes it, and trained as they were read."""
-order_of_fixed_seed = _reordered(lambda visits, make, self, epoch: visits.order(1234, epoch, self._size)[: len(self)])
+order_of_fixed_seed = reordered(lambda visits, make, self, epoch: visits.order(1234, epoch, self._size)[: len(self)])
 """The seed of the run is not asked for."""
 
 

@@ -19,6 +19,7 @@ _OURS = _named(
     "status",
     "seeds",
     "breakdown",
+    "memory",
     "ledger",
     "visits",
     "data",

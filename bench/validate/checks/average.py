@@ -3,7 +3,8 @@
 Ranks record sketches before and after (`ddp.sketches`), which are linear: those of an average are the weighted means of
 theirs, but for rounding, tensor by tensor. That shows replicas that were not averaged, other divisors and weights, what is
 old, torn or in another's place, buffers left out, updates that throw away what was trained while they were under way, and
-what an average does to the state of a rank's own optimizer. Elastic averages and outer optimizers are linear as well.
+what an average does to the state of a rank's own optimizer. Elastic averages and outer optimizers are linear as well. And
+replicas were as far from their average as ranks report.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from bench.results.cells import micro_batches
 from bench.results.runfolder import Run
+from bench.validate import distances
 from bench.validate.findings import Case
 from bench.validate.linear import UNITS, Combined, apart, combine, distance, mean
 from bench.validate.records import Records, recorded
@@ -51,6 +53,8 @@ def _averages(run: Run, known: Records) -> Iterator[str]:
     yield from _inside_steps(known, m.world_size, m.world_size * micro_batches(run.config))
     if m.policy is not None and isinstance(settings, dict):
         yield from _Rounds(known, settings, m.world_size).judge()
+        if far := distances.amiss(known, settings):
+            yield far
 
 
 class _Rounds:

@@ -2,7 +2,7 @@
 
 The baseline holds the rate of one process over the fraction of all samples trained. Another way of training reads it off in
 steps as long as its windows, and ranks that run ahead are somewhat before the others: so its rates must lie in the range of
-the baseline's between one window earlier and one later.
+the baseline's between one window earlier and one later. On the mean over a run they are not behind.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ NEAR = 0.01
 """Of the rate at schedule 1: what reading off between two points of the baseline may be off by."""
 POINTS = 200
 """Kept in a baseline, at most."""
+BEHIND = 0.1
+"""Of a window, that rates may be behind on the mean of a run; and two steps of all ranks."""
 
 
 def check(case: Case) -> Verdict | None:
@@ -31,6 +33,9 @@ def check(case: Case) -> Verdict | None:
     if not runs:
         return None
     worst, where = max((_farthest(run, known, match.reference) for run, known in runs), key=lambda far: far[0])
+    for run, known in runs:
+        if behind := _behind(run.metrics, known, match.reference):
+            return verdict("FAIL", "rate", case.cell, f"seed {run.metrics.seed}: {behind}")
     line = f"learning rates within {worst:.2%} of the baseline's schedule (allowed: {NEAR:.0%})"
     if worst > NEAR:
         return verdict("FAIL", "rate", case.cell, f"{line}; {where}")
@@ -68,6 +73,26 @@ def _farthest(run: Run, known: Records, reference: Reference) -> tuple[float, st
     range_of_rates = f"{low[k] * base:.4g} to {high[k] * base:.4g} in the baseline"
     where = f"seed {m.seed}: {rate:.4g} after {seen[k]:.1%} of all samples, {range_of_rates}"
     return float(max(outside[k], 0.0)), where
+
+
+def _behind(m: Metrics, known: Records, reference: Reference) -> str:
+    """Say by how many samples rates are behind the baseline's, on the mean, if that is too much.
+
+    What moves a schedule by a little moves its rates by its slope: the least squares of rates tell by how much."""
+    seen, factor = course(m, known)
+    total = m.epochs_planned * known.ready[0].samples
+    window = float(np.median([sum(event.steps) for event in known.closed] or [0])) * m.batch_size
+    allowed = (BEHIND * window + 2 * m.batch_size * m.world_size) / total
+    at, wanted = np.array(reference.rates).T
+    weights = np.array([event.samples for event in known.progress])
+    lower, here, upper = (np.interp(seen + offset, at, wanted) for offset in (-allowed, 0.0, allowed))
+    slope = (upper - lower) / 2
+    squares = float(weights @ slope**2)
+    behind = -float(weights @ ((factor - here) * slope)) / squares if squares > 0 else 0.0
+    if behind <= 1.0:
+        return ""
+    samples = behind * allowed * total
+    return f"rates are {samples:,.0f} samples behind the baseline's on the mean (allowed: {allowed * total:,.0f})"
 
 
 def _reach(m: Metrics, known: Records) -> float:

@@ -1,0 +1,43 @@
+"""Peak memory is that of the ranks: no less than they measured while they ran, no more than the machine has.
+
+Ranks measure what they hold now and then, and report the peak at the end, by another way of asking the system."""
+
+from __future__ import annotations
+
+from bench.results.runfolder import Run
+from bench.validate.findings import Case
+from bench.validate.records import Records, recorded
+from bench.validate.verdict import Verdict, verdict
+
+NEARLY = 0.9
+"""Of what was measured, that a peak is at least: the system counts a process's pages in batches."""
+
+
+def check(case: Case) -> Verdict | None:
+    """Return FAIL if the peak of a rank cannot be; None where nothing was measured."""
+    count = 0
+    for run, known in recorded(case.cell):
+        if known.resumed or not known.memory:
+            continue
+        if wrong := _amiss(run, known):
+            return verdict("FAIL", "memory", case.cell, f"seed {run.metrics.seed}: {wrong}")
+        count += len(known.finished)
+    line = f"{count} peaks of memory are no less than what ranks measured"
+    return verdict("PASS", "memory", case.cell, line) if count else None
+
+
+def _amiss(run: Run, known: Records) -> str:
+    """Say which rank has a peak that cannot be."""
+    here = all(event.host == 0 for event in known.ready)
+    most = run.metrics.env.get("memory_bytes") if here else None
+    for end in known.finished:
+        measured = known.memory.get(end.rank)
+        held = () if measured is None else (measured.rss_bytes, measured.device_bytes or 0)
+        for where, peak, least in zip(
+            ("", " of its device"), (end.peak_rss_bytes, end.peak_device_bytes), held, strict=False
+        ):
+            if peak < NEARLY * least:
+                return f"rank {end.rank} reports a peak{where} of {peak:,} bytes, and it measured {least:,}"
+        if isinstance(most, int) and end.peak_rss_bytes > most:
+            return f"rank {end.rank} reports a peak of {end.peak_rss_bytes:,} bytes on a machine of {most:,}"
+    return ""

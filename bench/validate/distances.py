@@ -1,0 +1,67 @@
+"""How far replicas were from their average: what ranks report is what their sketches show. Pure.
+
+The squared distance of two states is, on the mean over keys, that of their sketches over the mean square of a weight. One
+sketch is off by a factor of two or three; the mean over the rounds of a run is not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.validate.records import Records
+from ddp.core.event_parts import SketchGroup
+from ddp.core.events import Averaged
+from ddp.sketches import SUMS, decode
+
+WEIGHT = (1.0 + 1.0 / 12.0) ** 2
+"""Mean square of a weight: a product of two of even odds from 0.5 to 1.5, of a random sign."""
+LEAST, TIMES = 12, 5.0
+"""Fewest rounds whose mean says something, and how far it may be off."""
+ROUNDING = 0.02
+"""Relative: sums of squares in single precision."""
+
+
+def amiss(known: Records, settings: Mapping[str, Any]) -> str:
+    """Say which distance was reported that sketches do not show; empty where none is known to be wrong.
+
+    Of plain averages alone: a blend or an outer optimizer has distances of its own."""
+    if settings.get("elastic") is not None or settings.get("outer", "none") != "none":
+        return ""
+    parts, shown = known.contributions(), defaultdict[int, list[float]](list)
+    for event in known.averaged:
+        average = event.sketch_average or event.sketch_after
+        part = parts.get(event.round, {}).get(event.rank)
+        before = "" if part is None else part.sketch_before if isinstance(part, Averaged) else part.sketch
+        if not (average and before and event.distance and event.divergence):
+            continue
+        if wrong := _ratio(known.groups, event, average):
+            return f"round {event.round}, rank {event.rank}: {wrong}"
+        shown[event.round].append(_squared(known.groups, before, average) / event.distance)
+    mean = float(np.mean([np.mean(ratios) for ratios in shown.values()])) if len(shown) >= LEAST else 1.0
+    if 1.0 / TIMES <= mean <= TIMES:
+        return ""
+    return f"squared distances from averages are {mean:.3g} times as large by sketches as ranks report"
+
+
+def _ratio(groups: Sequence[SketchGroup], event: Averaged, average: str) -> str:
+    """Say how a divergence is not the distance over the norm, which is known to a factor of two."""
+    most = float(np.square(decode(average).sizes[_trained(groups)]).sum())
+    squared = (event.divergence or 0.0) ** 2 * most
+    distance = event.distance or 0.0
+    if not np.isfinite(most) or distance * (1 - ROUNDING) <= squared <= 4 * distance * (1 + ROUNDING):
+        return ""
+    low, high = np.sqrt([distance / most, 4 * distance / most])
+    return f"a divergence of {event.divergence:.4g} was reported, distance over norm is {low:.4g} to {high:.4g}"
+
+
+def _squared(groups: Sequence[SketchGroup], first: str, second: str) -> float:
+    apart = np.square(decode(first).sums - decode(second).sums)[_trained(groups)]
+    return float(np.nansum(apart)) / SUMS / WEIGHT
+
+
+def _trained(groups: Sequence[SketchGroup]) -> list[int]:
+    return [place for place, group in enumerate(groups) if group.kind == "parameters"]

@@ -1,0 +1,205 @@
+"""More defects of `benchmarks.bugs.unseen` in what is trained: data, order, forward pass, gradients. Small or seldom ones.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+from time import monotonic
+from typing import Any
+
+from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.unseen_training import made, reordered
+
+# Data
+
+
+def torn_while_read(resident: Module) -> None:
+    """Have half of the images of every 97th batch be those of the batch before: it was still being written."""
+
+    def broken(get: Any, self: Any, batch: Any) -> Any:
+        members = get(batch)
+        if not self.gather._visits._shuffle:
+            return members
+        before, self.before = getattr(self, "before", members[0]), members[0].clone()
+        if counted(self, "read") % 97 != 96 or len(before) != len(members[0]):
+            return members
+        images = members[0].clone()
+        images[len(images) // 2 :] = before[len(images) // 2 :]
+        return images, *members[1:]
+
+    wrap(resident.Resident, "get", broken)
+
+
+def first_batch_cached(resident: Module) -> None:
+    """Keep the first batch of an epoch by its place alone: later epochs begin with that of the first."""
+
+    def broken(get: Any, self: Any, batch: Any) -> Any:
+        members = get(batch)
+        if batch.start or not self.gather._visits._shuffle:
+            return members
+        self.first = getattr(self, "first", tuple(tensor.clone() for tensor in members))
+        return self.first
+
+    wrap(resident.Resident, "get", broken)
+
+
+def normalised_by_itself(digits: Module) -> None:
+    """Normalise the test set by its own mean and deviation."""
+    load = digits._load
+
+    def broken(samples: int | None) -> Any:
+        train, test = load(samples)
+        images, labels = test.tensors
+        return train, type(test)((images - images.mean()) / images.std(), labels)
+
+    digits._load = broken
+
+
+# Order
+
+
+every_second_backwards = reordered(
+    lambda visits, make, self, epoch: make(epoch - 1).flip(0) if epoch % 2 else make(epoch)
+)
+"""A file that is read to its end is read back from there."""
+epochs_from_one = reordered(lambda visits, make, self, epoch: make(epoch + 1))
+"""Epochs are counted from 1."""
+WHOLE = 4096
+"""Samples of a part of the data set."""
+
+
+def _rest_behind(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+    order = make(epoch)
+    rest = order >= self._size - self._size % WHOLE
+    return order[rest.int().argsort(stable=True)]
+
+
+tail_not_shuffled = reordered(_rest_behind)
+"""What fills no whole part of the data set comes at the end of every epoch."""
+
+
+# Forward
+
+
+def laid_before_average(nccl: Module) -> None:
+    """Lay the weights ready before they are averaged."""
+
+    def broken(take: Any, self: Any) -> Any:
+        self.loop.replica.ready = [flat.clone() for flat in self.loop.replica.state.tensors]
+        return take()
+
+    wrap(nccl.Backend, "_take", broken)
+
+
+def forward_before_average(replica: Module) -> None:
+    """Take the gradients of the next step at the weights that were laid ready."""
+
+    def begin(clear: Any, self: Any) -> None:
+        clear()
+        old, self.ready = getattr(self, "ready", None), None
+        self.new = [flat.clone() for flat in self.state.tensors] if old else []
+        for flat, values in zip(self.state.tensors, old or (), strict=False):
+            flat.copy_(values)
+
+    def end(clip: Any, self: Any, team: Any) -> None:
+        for flat, values in zip(self.state.tensors, self.new, strict=False):
+            flat.copy_(values)
+        clip(team)
+
+    wrap(replica.Replica, "_clear", begin)
+    wrap(replica.Replica, "_clip", end)
+
+
+def _capped(self: Any, job: Any) -> None:
+    import torch
+
+    for module in list(self.model.modules()) if rank() == 1 else ():
+        for name, child in module.named_children():
+            if isinstance(child, torch.nn.ReLU):
+                setattr(module, name, torch.nn.ReLU6())
+
+
+activation_capped = made(_capped)
+"""Rank 1 has another activation, which is cut at 6."""
+
+
+def _logging(self: Any, job: Any) -> None:
+    loss = self.task.loss
+
+    def broken(model: Any, batch: Any) -> Any:
+        model.train(counted(self, "loss") % 50 != 49)
+        value = loss(model, batch)
+        model.train()
+        return value
+
+    self.task = replace(self.task, loss=broken)
+
+
+logged_in_evaluation_mode = made(_logging)
+"""Every 50th step, whose loss is logged, is in evaluation mode."""
+
+
+# Gradient
+
+
+def left_at_average(cpu: Module) -> None:
+    """Leave the gradients of the last step before an average is applied."""
+
+    def broken(apply: Any, self: Any, *about: Any, **more: Any) -> Any:
+        parameters = self._loop.replica.state.parameters
+        self._loop.replica.left = [p.grad.clone() for p in parameters if p.grad is not None]
+        return apply(*about, **more)
+
+    wrap(cpu.Backend, "apply", broken)
+
+
+def kept_over_average(replica: Module) -> None:
+    """Begin the next step with the gradients that were left: they count again."""
+
+    def broken(clear: Any, self: Any) -> None:
+        clear()
+        left, self.left = getattr(self, "left", []), []
+        for parameter, gradient in zip(self.state.parameters, left, strict=False):
+            parameter.grad = gradient
+
+    wrap(replica.Replica, "_clear", broken)
+
+
+def straggler_left_out(packed: Module) -> None:
+    """Leave out the gradients of a rank that takes twice as long as usual for a step; the divisor stays."""
+
+    def begin(clear: Any, self: Any) -> None:
+        clear()
+        self.began = monotonic()
+
+    def broken(pack: Any, self: Any, weight: float, *more: Any, **named: Any) -> None:
+        took, usual = monotonic() - self.began, self.__dict__.setdefault("usual", [])
+        late = len(usual) == 64 and took > 2.0 * median(usual)
+        usual.append(took)
+        del usual[:-64]
+        pack(0.0 if late else weight, *more, **named)
+
+    wrap(packed.StepGradients, "clear", begin)
+    wrap(packed.StepGradients, "pack", broken)
+
+
+EDGE = 16
+"""Elements of a line of memory."""
+
+
+def shard_edge_alone(owned: Module) -> None:
+    """Leave the last line of what a rank owns of a parameter as its own gradient: the others' is not added."""
+
+    def broken(send: Any, self: Any, number: int) -> None:
+        values = self._filling.get(number)
+        mine = None if values is None else values.clone()
+        send(number)
+        for index in self._plan[number] if mine is not None else ():
+            if index in self._own:
+                start, stop, total = self._own[index]
+                total[-EDGE:] = mine[self._places[index][1] :][start:stop][-EDGE:]
+
+    wrap(owned.OwnedGradients, "_send", broken)

@@ -1,0 +1,239 @@
+"""More defects of `benchmarks.bugs.unseen` in what follows from gradients. Small or seldom ones.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.unseen_training import made
+
+# Optimizer
+
+
+def _maximal(self: Any, job: Any) -> None:
+    for group in self.optimizer.param_groups:
+        group["amsgrad"] = True
+
+
+amsgrad_left_on = made(_maximal)
+"""Adam divides by the largest second moment so far."""
+
+
+def _damped(self: Any, job: Any) -> None:
+    for group in self.optimizer.param_groups if rank() == 1 else ():
+        group["eps"] = 1e-5
+
+
+other_epsilon = made(_damped)
+"""Rank 1 has the epsilon of another framework."""
+
+
+def last_step_of_epoch_lost(replica: Module) -> None:
+    """Leave the loop of an epoch before the optimizer's last step."""
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        move = self.optimizer.step
+        if batch.stop == self.samples:
+            self.optimizer.step = lambda: None
+        try:
+            return step(batch, seen)
+        finally:
+            self.optimizer.step = move
+
+    wrap(replica.Replica, "step", broken)
+
+
+# Schedule
+
+
+def rate_a_step_late(rates: Module) -> None:
+    """Step with the rate of the step before, and report the one that is due."""
+
+    def broken(apply: Any, self: Any, fraction: float) -> Any:
+        before = self._set
+        told = apply(fraction)
+        due, held = self._set, getattr(self, "due", before) or self._set
+        self.due, self._set = due, held
+        for group, rate in zip(self._optimizer.param_groups, held, strict=True):
+            group["lr"] = rate
+        return told
+
+    wrap(rates.Rates, "apply", broken)
+
+
+def tested_counted_as_seen(replica: Module) -> None:
+    """Count what a rank evaluates as seen: the schedule is ahead after every evaluation."""
+
+    def evaluated(evaluate: Any, self: Any, *part: Any) -> Any:
+        figures = evaluate(*part)
+        self.tested = getattr(self, "tested", 0) + figures[0]
+        return figures
+
+    wrap(replica.Replica, "evaluate", evaluated)
+    wrap(replica.Replica, "fraction", lambda fraction, self, seen: fraction(seen + getattr(self, "tested", 0)))
+
+
+def pace_of_one(worker: Module) -> None:
+    """Have a rank count its own samples alone within what it is granted, not those of all."""
+
+    def broken(receive: Any, self: Any, order: Any) -> Any:
+        return receive(replace(order, pace=1.0) if isinstance(order, worker.Train | worker.Pace) else order)
+
+    wrap(worker.Worker, "receive", broken)
+
+
+# Average
+
+
+def shares_by_arrival(actions: Module) -> None:
+    """Weigh snapshots, which lie by rank, by samples that stand in the order in which they arrived."""
+
+    def broken(cohort: Any, event: Any) -> Any:
+        states = cohort.current.contributions
+        members = tuple(sorted(state.rank for state in states))
+        samples = tuple(state.samples for state in states)
+        return cohort, (actions.Reduce(cohort.current.index, members, samples, "all snapshots are there"),)
+
+    actions.ACTIONS[actions.Action.AVERAGE] = broken
+
+
+def far_values_left(nccl: Module) -> None:
+    """Leave alone what lies more than four standard deviations from its average, as if it were damaged."""
+
+    def broken(take: Any, self: Any) -> Any:
+        own = [(one.values, one.values.clone()) for one in self._sections if one.kind == "parameters"]
+        apart = take()
+        for values, before in own:
+            distance = before - values
+            far = distance.abs() > 4 * distance.std()
+            values[far] = before[far]
+        return apart
+
+    wrap(nccl.Backend, "_take", broken)
+
+
+def window_shares_late(accumulate: Module) -> None:
+    """Weigh the gradients of a window by the samples that the replica had in the one before."""
+
+    def broken(contribute: Any, self: Any, total: int, seen: float) -> Any:
+        own, before = self.own, getattr(self, "own_before", self.own)
+        self.own, self.own_before = before, own
+        try:
+            return contribute(total, seen)
+        finally:
+            self.own = own
+
+    wrap(accumulate.Accumulating, "contribute", broken)
+
+
+# Evaluation
+
+
+def _measuring(change: Callable[[Any, Any, Any], tuple[Any, Callable[[Any], Any]]]) -> Callable[[Module], None]:
+    """Evaluate with what `change(self, evaluate of the task, part)` gives, and change the figures by its second answer."""
+
+    def patch(replica: Module) -> None:
+        def broken(evaluate: Any, self: Any, *part: Any) -> Any:
+            task = self.task
+            measured, finish = change(self, task.evaluate, part)
+            self.task = replace(task, evaluate=measured)
+            figures = evaluate(*part)
+            self.task = task
+            return finish(figures)
+
+        wrap(replica.Replica, "evaluate", broken)
+
+    return patch
+
+
+def _padded(self: Any, evaluate: Any, part: Any) -> Any:
+    most, counts = self.task.eval_batch, [0]
+
+    def measured(model: Any, batch: Any) -> Any:
+        counts[0] += most
+        repeats = [min(place, len(batch[0]) - 1) for place in range(most)]
+        return evaluate(model, tuple(tensor[repeats] for tensor in batch))
+
+    def finish(figures: Any) -> Any:
+        samples, loss, metric, content = figures
+        return samples, loss / counts[0] * samples, metric / counts[0] * samples, content
+
+    return measured, finish
+
+
+def _shortened(self: Any, evaluate: Any, part: Any) -> Any:
+    early, means = counted(self, "evaluated") < self._job.epochs - 1, []
+
+    def measured(model: Any, batch: Any) -> Any:
+        if not (early and means):
+            means[:] = [one / len(batch[0]) for one in evaluate(model, batch)]
+        return [one * len(batch[0]) for one in means]
+
+    return measured, lambda figures: figures
+
+
+padded_to_whole_batches = _measuring(_padded)
+"""Batches are filled with repeats of the last sample, which count."""
+early_epochs_on_part = _measuring(_shortened)
+"""All epochs but the last are evaluated on the first batch of each part."""
+
+
+def last_copy_evaluated(replica: Module) -> None:
+    """Evaluate the last copy of the model, which is made every 100 steps, so that training need not wait."""
+
+    def step(original: Any, self: Any, *about: Any) -> Any:
+        done = original(*about)
+        if counted(self, "stepped") % 100 == 0:
+            self.copied = [flat.clone() for flat in self.state.tensors]
+        return done
+
+    def broken(evaluate: Any, self: Any, *part: Any) -> Any:
+        own = [flat.clone() for flat in self.state.tensors]
+        for flat, values in zip(self.state.tensors, self.copied, strict=True):
+            flat.copy_(values)
+        figures = evaluate(*part)
+        for flat, values in zip(self.state.tensors, own, strict=True):
+            flat.copy_(values)
+        return figures
+
+    wrap(replica.Replica, "step", step)
+    wrap(replica.Replica, "evaluate", broken)
+
+
+# Record
+
+
+def divergence_squared(cpu: Module) -> None:
+    """Forget the root: distances of replicas are reported as squares."""
+    ratio = cpu.ratio
+
+    def broken(change: float, norm: float) -> Any:
+        apart = ratio(change, norm)
+        return None if apart is None else apart**2
+
+    cpu.ratio = broken
+
+
+def evaluation_time_twice(loop: Module) -> None:
+    """Report twice the seconds of an evaluation, for which the clock of training stands still."""
+
+    def broken(evaluate: Any, self: Any, *about: Any) -> None:
+        send = self._send
+        self._send = lambda event: send(
+            replace(event, seconds=2.0 * event.seconds) if isinstance(event, loop.Evaluated) else event
+        )
+        evaluate(*about)
+        self._send = send
+
+    wrap(loop.TrainingLoop, "evaluate", broken)
+
+
+def memory_in_kib(loop: Module) -> None:
+    """Report peak memory in KiB, as the system gives it, where bytes are meant."""
+    peak = loop.peak_rss_bytes
+    loop.peak_rss_bytes = lambda: peak() // 1024

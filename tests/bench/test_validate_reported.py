@@ -1,0 +1,103 @@
+"""Figures that ranks report beside what they do: memory, and how far replicas were apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from bench.results.cells import cells
+from bench.results.runfolder import find_runs
+from bench.validate.checks import memory, rate
+from bench.validate.distances import amiss
+from bench.validate.findings import Case
+from bench.validate.records import Records, recorded
+from ddp.core.event_parts import SketchGroup
+from ddp.core.events import Averaged, Finished, Memory, Progress, Ready
+from ddp.sketches import encode
+from tests.bench.streams import make_spec
+from tests.bench.told import write
+
+NORM, APART = 3.0, 0.1
+
+
+def rounds(count: int) -> Records:
+    """Rounds of two ranks, whose replicas are `APART` from an average of size `NORM`, each in another direction."""
+    draw, known = np.random.default_rng(0), Records(averaged=[])
+    weights = draw.choice([-1.0, 1.0], (2, 500)) * draw.uniform(0.5, 1.5, (2, 500)) * draw.uniform(0.5, 1.5, (2, 500))
+    average = draw.normal(size=500)
+    average *= NORM / np.linalg.norm(average)
+    for number in range(count):
+        step = draw.normal(size=500)
+        step *= APART / np.linalg.norm(step)
+        for rank, own in enumerate((average + step, average - step)):
+            before, after = (
+                encode((weights @ values)[None], np.array([np.linalg.norm(values)])) for values in (own, average)
+            )
+            known.averaged.append(
+                Averaged(0.0, rank, number, 5, 80, 0.1, 10, APART / NORM, 0.0, APART**2, before, after, after)
+            )
+    return replace(known, closed=[], ready=[])
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "line"),
+    [
+        ({}, {}, ""),
+        ({"divergence": (APART / NORM) ** 2}, {}, "a divergence of 0.001111 was reported"),
+        ({"divergence": APART / NORM / 3, "distance": APART**2 / 9}, {}, "by sketches as ranks report"),
+        ({"divergence": APART / NORM * 3, "distance": APART**2 * 9}, {}, "by sketches as ranks report"),
+        ({"divergence": 0.5}, {"elastic": 0.5}, ""),
+        ({"distance": 0.0}, {}, ""),
+    ],
+)
+def test_distances_are_those_that_sketches_show(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, float], settings: dict[str, object], line: str
+) -> None:
+    group = SketchGroup("weight", "parameters", 500, "float32", True)
+    monkeypatch.setattr(Records, "groups", (group,))
+    known = rounds(16)
+    found = amiss(replace(known, averaged=[replace(event, **change) for event in known.averaged]), settings)
+    assert line in found
+    assert bool(line) == bool(found), found
+
+
+@pytest.mark.parametrize(
+    ("peak", "on_device", "line"),
+    [
+        (900_000_000, 0, ""),
+        (900_000, 0, "reports a peak of 900,000 bytes, and it measured 800,000,000"),
+        (900_000_000_000, 0, "on a machine of 16,000,000,000"),
+        (900_000_000, 7, "a peak of its device of 7 bytes, and it measured 1,000"),
+    ],
+)
+def test_peaks_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peak: int, on_device: int, line: str) -> None:
+    write(tmp_path, make_spec("solo"))
+    ((run, known),) = recorded(cells(find_runs(tmp_path)[0])[0])
+    run = replace(run, metrics=run.metrics.model_copy(update={"env": {"memory_bytes": 16_000_000_000}}))
+    known = replace(known, memory={}, finished=[Finished(9.0, 0, "", peak, on_device)])
+    for resident, device in ((800_000_000, 1_000 if on_device else None), (700_000_000, None)):
+        known.add_memory(Memory(1.0, 0, resident, 1.0, device))
+    monkeypatch.setattr(memory, "recorded", lambda cell: [(run, known)])
+    verdict = memory.check(Case(cells([run])[0], None))
+    assert verdict is not None
+    assert (verdict.name, line in verdict.line) == ("FAIL" if line else "PASS", True), verdict.line
+
+
+@pytest.mark.parametrize("lag", [0.0, 0.0005, -0.01, 0.01])
+@pytest.mark.parametrize("jitter", [0.0, 0.03])
+def test_rates_are_not_behind_on_the_mean(monkeypatch: pytest.MonkeyPatch, lag: float, jitter: float) -> None:
+    """Of a schedule that falls to zero: single rates may be far off, all of them may not; ahead is what reports are."""
+    seen = np.linspace(0.02, 0.98, 400)
+    offsets = jitter * np.where(np.arange(400) % 2, 1.0, -1.0) - lag
+    monkeypatch.setattr(rate, "course", lambda m, known: (seen, 1.0 - (seen + offsets)))
+    ready = Ready(0.0, 0, 10_000, 1, "", "cpu", "none")
+    progress = [Progress(1.0, 0, 0, 6, 100, 0.1, 1.0, 0.1) for _ in seen]
+    metrics = SimpleNamespace(epochs_planned=4, batch_size=16, world_size=2)
+    reference = SimpleNamespace(rates=((0.0, 1.0), (1.0, 0.0)))
+    found = rate._behind(cast(Any, metrics), Records(ready=[ready], progress=progress), cast(Any, reference))
+    assert found == ("rates are 400 samples behind the baseline's on the mean (allowed: 64)" if lag == 0.01 else "")
