@@ -1,6 +1,6 @@
 // The list of runs, what is chosen of it, and the connection to the server; an exported page has its data in itself.
 
-const state = { rows: new Map(), about: new Map(), live: new Map(), verdict: new Map(), over: false, chosen: [], start: null, fixed: null, source: null, shown: null, page: null, due: false };
+const state = { rows: new Map(), about: new Map(), live: new Map(), verdict: new Map(), chosen: [], start: null, fixed: null, source: null, shown: null, page: null, due: false };
 const byId = (id) => document.getElementById(id);
 
 function take(kind, key, body) {
@@ -103,15 +103,13 @@ function connect() {
     if (state.start !== null && state.start !== start) for (const map of [state.rows, state.about, state.live, state.verdict]) map.clear(); // another server: it sends all
     state.start = start;
     byId("root").textContent = root;
-    state.over = false;
     say("live", "live");
   });
-  source.addEventListener("bye", () => { state.over = true; });
   for (const kind of ["row", "about", "live", "verdict"])
     source.addEventListener(kind, (event) => { const { key, body } = JSON.parse(event.data); take(kind, key, body); });
   source.onerror = () => {
     const running = [...state.rows.values()].some((row) => row.status === "running");
-    if (state.over || (state.rows.size && !running)) say("", "the runs are over; this is the last that was seen");
+    if (state.rows.size && !running) say("", "the runs are over; this is the last that was seen");
     else say("off", "no connection; this is the last that was seen");
     if (source.readyState === EventSource.CLOSED && source === state.source) setTimeout(() => source === state.source && connect(), 1000);
   };

@@ -214,7 +214,6 @@ class BoardStream:
                 await self._refresh(keys)
             for piece in self.board.since(sent, keys):
                 yield self._event(piece)
-            yield ServerSentEvent("{}", event="bye")
         finally:
             self._watching[keys] -= 1
             self._watching += Counter()  # without those at zero
