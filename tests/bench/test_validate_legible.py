@@ -178,9 +178,9 @@ def test_what_contradicts_itself_is_refused_and_the_others_are_judged(tmp_path: 
     assert all(reason in v.line for v in refused), refused
     assert [v for v in judgement.verdicts if v.check != "readable"] == sound
     assert judgement.code is Exit.REFUSED
-    console = Console(file=io.StringIO(), width=500)
+    printed = summary.Summary(Console(file=io.StringIO(), width=500))
     own = [run.path for run in find_runs(tmp_path)[0] if "cpu_async" in run.path.parts]
-    assert summary.judge(console, tmp_path, base, own) is Exit.OK
+    assert summary.judge(printed, tmp_path, base, own) is Exit.OK
 
 
 @pytest.mark.parametrize(
