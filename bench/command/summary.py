@@ -95,7 +95,7 @@ class Summary:
         text = "".join(f"{line}\n" for line in lines)
         for folder in folders:
             with suppress(OSError):
-                if (path := folder / LOG).is_file():
+                if (path := folder / LOG).is_file() and not path.is_symlink():
                     with path.open("a", encoding="utf-8") as log:
                         log.write(text)
 

@@ -239,7 +239,7 @@ NAMED = {
     "average": "straggler_left_out shard_edge_alone shares_by_arrival far_values_left window_shares_late divergence_squared",
     "rate": "pace_of_one",
     "breakdown": "evaluation_time_twice",
-    "memory": "memory_in_kib",
+    "peak_memory": "memory_in_kib",
 }
 """The check that has caught each of them."""
 THIRD = {name: replace(THIRD[name], check=check) for check, names in NAMED.items() for name in names.split()}

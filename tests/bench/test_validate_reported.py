@@ -12,7 +12,7 @@ import pytest
 
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
-from bench.validate.checks import memory, rate
+from bench.validate.checks import peak_memory, rate
 from bench.validate.distances import amiss
 from bench.validate.findings import Case
 from bench.validate.records import Records, recorded
@@ -82,8 +82,8 @@ def test_peaks_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peak: 
     known = replace(known, memory={}, finished=[Finished(9.0, 0, "", peak, on_device)])
     for resident, device in ((800_000_000, 1_000 if on_device else None), (700_000_000, None)):
         known.add_memory(Memory(1.0, 0, resident, 1.0, device))
-    monkeypatch.setattr(memory, "recorded", lambda cell: [(run, known)])
-    verdict = memory.check(Case(cells([run])[0], None))
+    monkeypatch.setattr(peak_memory, "recorded", lambda cell: [(run, known)])
+    verdict = peak_memory.check(Case(cells([run])[0], None))
     assert verdict is not None
     assert (verdict.name, line in verdict.line) == ("FAIL" if line else "PASS", True), verdict.line
 

@@ -19,7 +19,7 @@ _OURS = _named(
     "status",
     "seeds",
     "breakdown",
-    "memory",
+    "peak_memory",
     "ledger",
     "visits",
     "data",

@@ -20,10 +20,10 @@ def check(case: Case) -> Verdict | None:
         if known.resumed or not known.memory:
             continue
         if wrong := _amiss(run, known):
-            return verdict("FAIL", "memory", case.cell, f"seed {run.metrics.seed}: {wrong}")
+            return verdict("FAIL", "peak_memory", case.cell, f"seed {run.metrics.seed}: {wrong}")
         count += len(known.finished)
     line = f"{count} peaks of memory are no less than what ranks measured"
-    return verdict("PASS", "memory", case.cell, line) if count else None
+    return verdict("PASS", "peak_memory", case.cell, line) if count else None
 
 
 def _amiss(run: Run, known: Records) -> str:
@@ -32,9 +32,9 @@ def _amiss(run: Run, known: Records) -> str:
     most = run.metrics.env.get("memory_bytes") if here else None
     for end in known.finished:
         measured = known.memory.get(end.rank)
-        held = () if measured is None else (measured.rss_bytes, measured.device_bytes or 0)
+        least_bytes = () if measured is None else (measured.rss_bytes, measured.device_bytes or 0)
         for where, peak, least in zip(
-            ("", " of its device"), (end.peak_rss_bytes, end.peak_device_bytes), held, strict=False
+            ("", " of its device"), (end.peak_rss_bytes, end.peak_device_bytes), least_bytes, strict=False
         ):
             if peak < NEARLY * least:
                 return f"rank {end.rank} reports a peak{where} of {peak:,} bytes, and it measured {least:,}"
