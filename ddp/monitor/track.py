@@ -12,6 +12,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -128,7 +129,10 @@ class RunTrack:
 
     def collect(self, folder: Path, kinds: Iterable[bytes] = MEASURED) -> None:
         """Append what ranks wrote into `folder` themselves since the last call; what is gone or torn is left out."""
-        for path in sorted(folder.glob(SLICES)) or [folder / EVENTS]:
+        slices: list[Path] = []
+        with suppress(OSError):  # the run is over
+            slices = sorted(folder.glob(SLICES))
+        for path in slices or [folder / EVENTS]:
             try:
                 with regular_files.opened(path, regular_files.RECORDS) as file:
                     file.seek(self._read.get(path, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,12 @@ def test_a_job_is_watched_a_killed_rank_shows_and_a_server_may_come_back(
 ) -> None:
     runs = tmp_path / "runs"
     wrong, asked = watch(tab)
-    with serving(runs) as port:
-        tab.goto(f"http://127.0.0.1:{port}/")
-        assert "no runs here yet" in tab.inner_text("#detail")
-        job = warm.start(tmp_path, *JOB, env={PICTURES: "none"})
-        try:
+    with ExitStack() as stack:
+        with serving(runs) as port:
+            tab.goto(f"http://127.0.0.1:{port}/")
+            assert "no runs here yet" in tab.inner_text("#detail")
+            job = warm.start(tmp_path, *JOB, env={PICTURES: "none"})
+            stack.callback(job.kill_all)
             tab.wait_for_selector("#runs .chip.running", timeout=60_000)
             until(lambda: max(tab.evaluate(PATHS), default=0) > 100, 60)  # the page lets nobody evaluate in it
             before = tab.evaluate(PATHS)
@@ -66,13 +68,9 @@ def test_a_job_is_watched_a_killed_rank_shows_and_a_server_may_come_back(
             assert tab.locator(".graph rect").count() == 4
             assert "cluster.speeds" in tab.inner_text(".config")
             assert wrong == []
-        except BaseException:
-            job.kill_all()
-            raise
-    # Without its server the page stays, and says so; another server on the same port sends it everything anew.
-    tab.wait_for_selector("#link.off")
-    assert "rank 1" in tab.inner_text(".faults li")
-    job.kill_all()
+        # Without its server the page stays, and says so; another server on the same port sends it everything anew.
+        tab.wait_for_selector("#link.off")
+        assert "rank 1" in tab.inner_text(".faults li")
     with serving(runs, port):
         tab.wait_for_selector("#link.live")
         tab.wait_for_selector("#runs .chip.left")
