@@ -9,6 +9,7 @@ from benchmarks.bugs.bug import EVERY, RANKS, SYNC, Family, Module, last, rank, 
 
 RECORD = Family("record")
 ANALYZE, TRAINING, SUMMARY = "bench.results.analyze", "bench.results.analysis.training", "ddp.core.summary"
+PENDING = "ddp.engine.pending"
 LOOP, METER, BREAKDOWN = "ddp.engine.loop", "ddp.process.meter", "bench.results.analysis.breakdown"
 
 
@@ -80,17 +81,17 @@ def waiting_as_compute(meter: Module) -> None:
     wrap(meter.Meter, "add", broken)
 
 
-@RECORD.bug(LOOP, "audit", EVERY, "losses are reported twice as small", "B8.11")
-def loss_halved(loop: Module) -> None:
-    wrap(loop.Pending, "loss_sum", lambda total, self: 0.5 * (total() or 0.0))
+@RECORD.bug(PENDING, "audit", EVERY, "losses are reported twice as small", "B8.11")
+def loss_halved(pending: Module) -> None:
+    wrap(pending.Pending, "loss_sum", lambda total, self: 0.5 * (total() or 0.0))
 
 
-@RECORD.bug(LOOP, "ledger", EVERY, "a rank reports samples that it did not train", "B8.03")
-def samples_invented(loop: Module) -> None:
+@RECORD.bug(PENDING, "ledger", EVERY, "a rank reports samples that it did not train", "B8.03")
+def samples_invented(pending: Module) -> None:
     def broken(add: Any, self: Any, loss: Any, samples: int, busy: float) -> None:
         add(loss, samples + (last() and samples > 1), busy)
 
-    wrap(loop.Pending, "add", broken)
+    wrap(pending.Pending, "add", broken)
 
 
 @RECORD.bug(LOOP, "audit", EVERY, "accuracy of the best epoch so far is reported in each", "B8.19")

@@ -34,6 +34,7 @@ def _family(family: str, patches: ModuleType, /, **rows: Row) -> dict[str, Bug]:
 
 NCCL, CPU, MEAN = "ddp.backends.allreduce", "ddp.backends.snapshot", "ddp.replica.weighted_mean"
 REPLICA, RESIDENT, VISITS = "ddp.replica.replica", "ddp.data.resident", "ddp.data.epoch_order"
+PENDING = "ddp.engine.pending"
 RATES, ZERO1, LOOP, METER = "ddp.replica.rates", "ddp.sharding.zero1", "ddp.engine.loop", "ddp.process.meter"
 PACKED, SHARED = "ddp.gradients.step_gradients", "ddp.gradients.exchange"
 DIGITS, PARTS = "bench.models.data.noisy_digits", "bench.models.parts"
@@ -143,7 +144,12 @@ UNSEEN: dict[str, Bug] = {
         "record",
         m,
         loss_of_first_rank=("the first rank's training loss is shown as the loss", "B8.09", ASYNC, SUMMARY),
-        loss_of_step_before=("the loss of a step is that of the step before", "a device read a step late", SOLO, LOOP),
+        loss_of_step_before=(
+            "the loss of a step is that of the step before",
+            "a device read a step late",
+            SOLO,
+            PENDING,
+        ),
         speed_without_waits=("samples per second are of the busiest rank's seconds", "B8.05", CADENCE, SPEED),
         short_slices_dropped=("slices under 50 us are left out of the record", "B8.07", SYNC, METER),
         rate_averaged=("the rate of an epoch is the mean of its reports", "B5.05", SYNC, SUMMARY),

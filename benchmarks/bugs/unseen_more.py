@@ -155,7 +155,7 @@ def loss_of_first_rank(summary: Module) -> None:
     wrap(summary._EpochSums, "add", broken)
 
 
-def loss_of_step_before(loop: Module) -> None:
+def loss_of_step_before(pending: Module) -> None:
     """Report the loss of the step before, so that nobody waits for this one's."""
     late: list[Any] = []
 
@@ -164,7 +164,7 @@ def loss_of_step_before(loop: Module) -> None:
         add(late[-2] if len(late) > 1 else loss, samples, busy_s)
         del late[:-1]
 
-    wrap(loop.Pending, "add", broken)
+    wrap(pending.Pending, "add", broken)
 
 
 def speed_without_waits(training: Module) -> None:

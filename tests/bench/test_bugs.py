@@ -52,7 +52,10 @@ def test_a_patch_breaks_what_is_there(name: str) -> None:
         copy = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(copy)
         names = {key: set(vars(value)) for key, value in vars(copy).items() if isinstance(value, type)}
+        theirs = [value for value in vars(copy).values() if isinstance(value, type) and value.__module__ != module]
+        before = [dict(vars(value)) for value in theirs]
         patch(copy)
+        assert [dict(vars(value)) for value in theirs] == before, "classes of other modules are patched there"
         after = {key: set(vars(value)) for key, value in vars(copy).items() if isinstance(value, type)}
         assert names == after, "it replaces something that is there, and adds nothing"
         assert vars(whole).keys() == vars(copy).keys()
