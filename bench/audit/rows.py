@@ -26,8 +26,11 @@ def redo(bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep],
         scale = step.scale
         done, shake = step if done is None else _joined(done, step), 0.0
     assert done is not None
-    moves = {name: done.after[name] - before[name].to(done.after[name].device) for name in done.moves}
-    return replace(done, moves=moves if len(group[0].row) > 1 else done.moves)
+    if not group[0].then:
+        return done
+    return replace(
+        done, moves={name: done.after[name] - before[name].to(done.after[name].device) for name in done.moves}
+    )
 
 
 def _joined(first: Done, then: Done) -> Done:

@@ -51,3 +51,18 @@ def one(runs: Path, baselines: Path, check: str = "quality", **terms: object) ->
     """The verdict of a check, where there is one cell."""
     (found,) = [v for (_, name), v in verdicts(runs, baselines, **terms).items() if name == check]
     return found
+
+
+def changed_trees(folder: Path, values: tuple[float, ...]) -> tuple[Path, Path]:
+    """Two trees, before and now: solo as it was, `nccl_sync` worse, `nccl_cadence` failed, one cell gone and one new."""
+    old, new = folder / "old", folder / "new"
+    for root in (old, new):
+        cell(root, "solo", values)
+    cell(old, "nccl_sync", values)
+    cell(new, "nccl_sync", tuple(value - 0.05 for value in values))
+    cell(old, "cpu_async", values)
+    cell(new, "cpu_cadence", values)
+    spec = make_spec("nccl_cadence")
+    put(old, spec, 0.97)
+    write_run(new, spec, make_metrics(spec, status="failed", error="boom"))
+    return old, new

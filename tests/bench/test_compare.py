@@ -15,7 +15,7 @@ from bench.report.moves import CellMove, Side, moves
 from bench.report.two_sides import sentence, step_summary, tiles
 from bench.results.cells import cells
 from bench.results.runfolder import Run, find_runs
-from tests.bench.references import cell, put
+from tests.bench.references import cell, changed_trees, put
 from tests.bench.streams import make_metrics, make_spec, write_run
 
 VALUES = (0.970, 0.972, 0.974)
@@ -29,18 +29,10 @@ def origin(root: Path, name: str = "") -> Side:
 
 @pytest.fixture
 def trees(tmp_path: Path) -> tuple[Path, Path]:
-    """Solo as it was, `nccl_sync` worse, `nccl_cadence` failed, `cpu_sync` of one seed, one cell gone and one new."""
-    old, new = tmp_path / "old", tmp_path / "new"
+    """As `changed_trees` makes them, and `cpu_sync` of one seed."""
+    old, new = changed_trees(tmp_path, VALUES)
     for root in (old, new):
-        cell(root, "solo", VALUES)
         put(root, make_spec("cpu_sync"), 0.97)
-    cell(old, "nccl_sync", VALUES)
-    cell(new, "nccl_sync", tuple(value - 0.05 for value in VALUES))
-    cell(old, "cpu_async", VALUES)
-    cell(new, "cpu_cadence", VALUES)
-    put(old, make_spec("nccl_cadence"), 0.97)
-    spec = make_spec("nccl_cadence")
-    write_run(new, spec, make_metrics(spec, status="failed", error="boom"))
     return old, new
 
 

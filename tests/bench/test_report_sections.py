@@ -25,7 +25,7 @@ from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics
 from bench.validate import judge
 from tests.bench.generated import plant
-from tests.bench.references import baselines, cell, put
+from tests.bench.references import baselines, cell, changed_trees, put
 from tests.bench.streams import make_metrics, make_spec, write_run
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -237,17 +237,7 @@ def test_means_of_whole_numbers_read_alike_everywhere(tmp_path: Path, undrawn: N
 
 
 def test_what_changed_against_an_earlier_tree(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    values = (0.970, 0.972, 0.974)
-    for root in (old, new):
-        cell(root, "solo", values)
-    cell(old, "nccl_sync", values)
-    cell(new, "nccl_sync", tuple(value - 0.05 for value in values))
-    cell(old, "cpu_async", values)
-    cell(new, "cpu_cadence", values)
-    put(old, make_spec("nccl_cadence"), 0.97)
-    spec = make_spec("nccl_cadence")
-    write_run(new, spec, make_metrics(spec, status="failed", error="boom"))
+    old, new = changed_trees(tmp_path, (0.970, 0.972, 0.974))
     path = write_report(new, tmp_path / "out", previous=old)
     text = part(path, "What changed")
     assert "**1 cell new, 1 gone, 2 changed**, 1 not changed" in text
