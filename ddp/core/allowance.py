@@ -7,20 +7,46 @@ from __future__ import annotations
 
 from ddp.core.commands import Plan
 from ddp.core.coordinator_state import CoordinatorState
+from ddp.core.persistent import RankSet
 from ddp.core.phases import Phase
+from ddp.core.values import replace
 
 
 def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
     """Return how many steps may still be granted to `rank`."""
     room = _room(cohort, plan, rank)
-    if plan.max_lead is None or cohort.world.blocking or room <= 0:
-        return room
+    foremost = _foremost(cohort, plan) if room > 0 else None
+    return room if foremost is None else min(room, _bound(cohort, rank, foremost))
+
+
+def allowances(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, dict[int, int]]:
+    """Return how many steps may still be granted to each rank that can take more, in ascending order, and the state that
+    knows who can: no other rank may be granted any."""
+    takers = cohort.takers
+    rooms = {}
+    for rank in takers:
+        room = _room(cohort, plan, rank) if cohort.ranks[rank].alive else 0
+        if room > 0:
+            rooms[rank] = room
+    if len(rooms) < len(takers):
+        cohort = replace(cohort, takers=RankSet(rooms))
+    foremost = _foremost(cohort, plan) if rooms else None
+    if foremost is not None:
+        rooms = {rank: min(room, _bound(cohort, rank, foremost)) for rank, room in rooms.items()}
+    return cohort, rooms
+
+
+def _bound(cohort: CoordinatorState, rank: int, foremost: int) -> int:
+    return foremost - _done(cohort, rank) - cohort.ranks[rank].queued
+
+
+def _foremost(cohort: CoordinatorState, plan: Plan) -> int | None:
+    """Return the steps of the window up to which a rank may go; None: there is no bound."""
+    if plan.max_lead is None or cohort.world.blocking:
+        return None
     working = [_done(cohort, r) for r in cohort.live if _works(cohort, plan, r)]
-    if not working:
-        return room
     # Who has no work is not waited for. The slowest of the others may always do a step more, so somebody goes on.
-    foremost = min(working) + max(plan.max_lead, 1)
-    return min(room, foremost - _done(cohort, rank) - cohort.ranks[rank].queued)
+    return min(working) + max(plan.max_lead, 1) if working else None
 
 
 def starved(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:
@@ -45,7 +71,7 @@ def _room(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
             since = 0 if rank in current.waiting else since
         elif not plan.overlap and current.phase is not Phase.APPLY:
             return 0
-    return cohort.window[rank] + plan.ahead[rank] - since - queued
+    return cohort.reach[rank] - since - queued
 
 
 def _works(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:

@@ -15,10 +15,10 @@ from ddp.core.values import replace
 
 def correct(cohort: CoordinatorState, plan: Plan, at: float) -> tuple[CoordinatorState, tuple[Pace, ...]]:
     """Tell the rank that has reported now where all are, if it is off by more than a step of every rank."""
-    if plan.in_step or (cohort.world.blocking and not any(plan.ahead)):
+    if plan.in_step or (cohort.world.blocking and not cohort.leads):
         return cohort, ()  # what all have done by the next grant is known when it is made
     orders: list[Pace] = []
-    for rank in cohort.live:
+    for rank in cohort.recent[1] if cohort.recent[0] == at else ():
         state = cohort.ranks[rank]
         off = abs(state.course[0][0] - cohort.samples) if state.course else 0.0
         if state.reported != at or off <= cohort.world.batch * len(cohort.live):
