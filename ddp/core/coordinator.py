@@ -15,6 +15,7 @@ from ddp.core.commands import TO_RANKS, Abort, Command, CoordinatorCheckpoint, P
 from ddp.core.coordinator_state import CoordinatorState, Mark
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
+from ddp.core.extremes import Recent
 from ddp.core.persistent import RankSet, Row
 from ddp.core.phases import Phase
 from ddp.core.policies import Policy
@@ -107,7 +108,7 @@ class Coordinator:
         if checkpoint_schedule.handed_out(issued) or (plan.in_step and not cohort.shares and cohort.round is None):
             cohort, saves = checkpoint_schedule.begin(cohort, plan, at, turn=False)
         cohort, grants = dispatch(cohort, plan)
-        cohort, paces = pacing.correct(cohort, plan, at)
+        cohort, paces = pacing.correct(cohort, plan, at, grants)
         issued = (*issued, *orders, *evaluations, *saves, *grants, *paces)
         if reason := rounds.due(cohort, plan):
             cohort, averages = rounds.open_round(cohort, plan, reason, at)
@@ -178,8 +179,12 @@ def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
         return replace(cohort, moved=event.at)
     rank, at = event.rank, event.at
     ranks = cohort.ranks.put(rank, replace(cohort.ranks[rank], last_seen=at, reported=at))
-    recent = cohort.recent[1].add(rank) if cohort.recent[0] == at else RankSet((rank,))
-    return replace(cohort, ranks=ranks, moved=at, oldest=min(cohort.oldest, at), recent=(at, recent))
+    recent = cohort.recent
+    if recent.at == at:
+        recent = recent._replace(rank=rank, ranks=recent.ranks.add(rank))
+    else:
+        recent = Recent(at, rank, RankSet((rank,)))
+    return replace(cohort, ranks=ranks, moved=at, oldest=min(cohort.oldest, at), recent=recent)
 
 
 def _on_ready(cohort: CoordinatorState, event: events.Ready) -> tuple[CoordinatorState, tuple[Output, ...]]:

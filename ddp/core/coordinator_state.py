@@ -13,47 +13,14 @@ from typing import Any
 
 from ddp.core.commands import CoordinatorCheckpoint, Plan
 from ddp.core.event_parts import Files
-from ddp.core.events import Averaged, AverageFailed, Reduced, Shared, Snapshot
+from ddp.core.extremes import NOT_YET, SOMEBODY, Recent, Slowest
 from ddp.core.ledger import Ledger
-from ddp.core.persistent import NOBODY, Log, RankSet, Row
-from ddp.core.phases import Phase
+from ddp.core.persistent import NOBODY, RankSet, Row
 from ddp.core.rank_state import NONE, Owed, RankState, Totals, count
+from ddp.core.round_state import Round
 from ddp.core.spans import Chunk
 from ddp.core.values import replace
 from ddp.core.world import World
-
-
-@dataclass(frozen=True)
-class Round:
-    """One averaging of replicas, from the order to the last acknowledgement."""
-
-    index: int
-    members: RankSet
-    phase: Phase
-    waiting: RankSet
-    """Ranks that owe an answer in this phase."""
-    closes: tuple[int, ...]
-    """Epochs that end with this round."""
-    contributions: Log[RankState] = field(default_factory=Log)
-    """Ranks as they were when their training entered the average."""
-    reduce_s: float = 0.0
-    """Seconds that averaging the snapshots took."""
-    answers: Log[Averaged] = field(default_factory=Log)
-    """Of the ranks that have the average."""
-    starved: tuple[int, ...] = ()
-    """Ranks that had run short of work when the round opened."""
-    failed: tuple[int, ...] = ()
-    """Ranks on which the collective broke: they miss what came out of it."""
-    since: float = 0.0
-    """When this phase began."""
-
-    def gathers(self, rank: int) -> bool:
-        """Return whether `rank` has still to enter the collective, or to copy its replica."""
-        return self.phase in (Phase.COLLECTIVE, Phase.SNAPSHOTS) and rank in self.waiting
-
-    def expects(self, event: Snapshot | Reduced | Averaged | AverageFailed | Shared) -> bool:
-        """Return whether `event` is of this round, and of a rank that owes it."""
-        return event.round == self.index and (isinstance(event, Reduced) or event.rank in self.waiting)
 
 
 @dataclass(frozen=True)
@@ -146,12 +113,16 @@ class CoordinatorState:
     """Whether the plan has ranks run ahead."""
     takers: RankSet = NOBODY
     """Ranks that may be granted more; no other can, until something of it or of all changes."""
+    slowest: Slowest = SOMEBODY
+    weight_of_all: float = 0.0
+    """Of the plan's exact parts."""
+    fullest: float = 0.0
+    """No rank has more steps in work for its weight than this."""
     digest: str = ""
     """Of the first rank that was ready."""
     oldest: float = 0.0
     """No rank that lives was last seen before this."""
-    recent: tuple[float, RankSet] = (0.0, NOBODY)
-    """When a rank last reported work, and who did then."""
+    recent: Recent = NOT_YET
 
     def __post_init__(self) -> None:
         granted: dict[int, int] = {}
@@ -213,6 +184,8 @@ class CoordinatorState:
         """Return the state with one rank's replaced, and with what follows from it."""
         old = self.ranks[rank]
         changes: dict[str, Any] = {"ranks": self.ranks.put(rank, state), "takers": self.takers.add(rank)}
+        if self.slowest.steps is not None:
+            changes["slowest"] = replace(self.slowest, touched=self.slowest.touched.add(rank))
         if state.alive != old.alive:
             changes["live"] = tuple(r for r in self.live if r != rank)
         part, milestone = self._parts(rank)
@@ -232,13 +205,21 @@ class CoordinatorState:
     ) -> CoordinatorState:
         """Return the state in another window; an empty one is still to be set."""
         after = replace(self, window=window, reserve=reserve, milestones=milestones)
-        return replace(after, totals=_counted(after), takers=self.everyone)
+        return replace(after, totals=_counted(after)).open()
 
     def under(self, plan: Plan) -> CoordinatorState:
         """Return the state with what follows from a plan, whether it is new or the window is."""
         reach = tuple(map(operator.add, self.window, plan.ahead)) if self.window else ()
         total = sum([reach[rank] for rank in self.live]) if reach else 0
-        return replace(self, reach=reach, reach_of_all=total, leads=any(plan.ahead), takers=self.everyone)
+        parts = plan.weights or plan.counts
+        weight = sum([float(parts[rank]) for rank in self.live])
+        fullest = max([state.queued / parts[rank] for rank, state in enumerate(self.ranks) if state.queue], default=0.0)
+        after = replace(self, reach=reach, reach_of_all=total, leads=any(plan.ahead))
+        return replace(after, weight_of_all=weight, fullest=fullest).open()
+
+    def open(self) -> CoordinatorState:
+        """Return the state in which any rank may be granted more: something has changed for all."""
+        return replace(self, takers=self.everyone, slowest=SOMEBODY)
 
     @property
     def everyone(self) -> RankSet:
@@ -247,6 +228,9 @@ class CoordinatorState:
 
     def with_ledger(self, ledger: Ledger) -> CoordinatorState:
         """Return the state with one epoch's ledger replaced."""
+        old = self.ledger(ledger.epoch)
+        if len(old.pools) > 1 or bool(old.free) != bool(ledger.free):  # other ranks find more, or less
+            self = replace(self, slowest=self.slowest.unknown())
         return replace(self, ledgers=tuple(ledger if old.epoch == ledger.epoch else old for old in self.ledgers))
 
     def ledger(self, epoch: int) -> Ledger:

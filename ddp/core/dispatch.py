@@ -11,23 +11,25 @@ from collections.abc import Iterable
 
 from ddp.core.allocation import fit, level, merge_lone, top_up
 from ddp.core.allowance import allowances, givers
-from ddp.core.checkpoint_schedule import averages
 from ddp.core.commands import Plan, Train
 from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.ledger import Ledger
 from ddp.core.rank_state import RankState
+from ddp.core.shared_grants import share_epoch
 from ddp.core.spans import Chunk, measure
 from ddp.core.values import replace
 
 RESERVE = 4
 """Where windows are rebalanced, this part of every count is kept in reserve at first (a quarter)."""
+SURELY = 1 - 1e-9
+"""Beyond what sums of parts are rounded by."""
 MILESTONE = 3 / 4
 """Part of what a rank is given at first of such a window after which it reports how far it is."""
 
 
 def dispatch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
     """Grant every rank what the plan allows it and the epochs in progress still hold."""
-    return _whole_epoch(cohort, plan) if plan.in_step else _windows(cohort, plan)
+    return share_epoch(cohort, plan) if plan.in_step else _windows(cohort, plan)
 
 
 def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
@@ -182,6 +184,8 @@ def _end_together(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], l
 
     What a rank has been granted already counts as done by it. A rank that has its part, or more, gets nothing.
     """
+    if plan.max_lead is None and _plenty(cohort, plan, wants, left):
+        return wants
     weights = _weights(cohort, plan)
     if plan.max_lead is not None:  # who has to wait for the slowest leaves its part to it
         ranks: Iterable[int] = wants
@@ -190,6 +194,15 @@ def _end_together(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], l
     queued = tuple([float(cohort.ranks[rank].queued) for rank in ranks])
     parts = dict(zip(ranks, top_up(queued, tuple([weights[rank] for rank in ranks]), left), strict=True))
     return {rank: min(want, parts[rank]) for rank, want in wants.items()}
+
+
+def _plenty(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], left: int) -> bool:
+    """Return whether there is clearly enough left for what ranks want to be within their parts."""
+    end = (left + sum(cohort.granted.values())) / cohort.weight_of_all * SURELY
+    parts = plan.weights or plan.counts
+    return cohort.fullest <= end and all(
+        cohort.ranks[rank].queued + want + 1 <= end * parts[rank] for rank, want in wants.items()
+    )
 
 
 def _share_left(cohort: CoordinatorState, rank: int) -> int:
@@ -216,7 +229,9 @@ def _grant(
     pace = min(pace, (whole - seen) / mine)
     command = Train(rank, chunk, seen, pace, reason=f"{chunk.steps} steps, of {cohort.window[rank]} in the window")
     queue, course = (*state.queue, chunk), (*state.course, (float(seen), pace))
-    return cohort.with_ledger(ledger).with_rank(rank, replace(state, queue=queue, course=course)), command
+    state = replace(state, queue=queue, queued=state.queued + chunk.steps, course=course)
+    fullest = max(cohort.fullest, state.queued / (plan.weights or plan.counts)[rank])
+    return replace(cohort.with_ledger(ledger).with_rank(rank, state), fullest=fullest), command
 
 
 def _met(cohort: CoordinatorState) -> int:
@@ -248,39 +263,5 @@ def _begin_epoch(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
     cohort, rooms = allowances(cohort, plan)
     if not any(room > 0 for room in rooms.values()):
         return cohort
-    return replace(cohort, ledgers=(*cohort.ledgers, _open(cohort, plan)), begun=cohort.begun + 1)
-
-
-def _whole_epoch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
-    """Grant each rank its slice of every global batch of an epoch, or up to the next checkpoint."""
-    world = cohort.world
-    if cohort.shares or cohort.round is not None or (not cohort.ledgers and cohort.begun == world.epochs):
-        return cohort, ()
-    if not cohort.ledgers:
-        ledger = Ledger(cohort.begun, world.samples)
-        cohort = replace(cohort, ledgers=(ledger,), begun=cohort.begun + 1)
-    ledger, stop = cohort.ledgers[0], world.samples
-    if ledger.complete:
-        return cohort, ()
-    first = measure(ledger.merged)
-    if world.checkpoints is not None:
-        steps = world.checkpoints.left(averages(cohort, plan) - cohort.saved.averages)
-        stop = stop if steps is None else min(stop, first + steps * world.batch * world.size)
-    return split(cohort, ledger.epoch, first, stop)
-
-
-def split(cohort: CoordinatorState, epoch: int, start: int, stop: int) -> tuple[CoordinatorState, tuple[Train, ...]]:
-    """Grant every live rank its slice of each global batch of [start, stop).
-
-    The global batch stays what the whole cohort began with, however many ranks are left: so does the training.
-    """
-    world, live = cohort.world, cohort.live
-    whole, parts = Chunk(epoch, start, stop, world.batch * world.size, 0, len(live), 0, world.least), range(len(live))
-    chunks = [replace(whole, part=part) for part in parts]
-    commands = []
-    for rank, chunk in zip(live, chunks, strict=True):
-        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], queue=(chunk,)))
-        reason = f"slice {chunk.part + 1} of {len(live)} of every global batch of epoch {epoch}"
-        seen = epoch * world.samples + start
-        commands.append(Train(rank, chunk, seen, 1.0, reason))  # a step counts the whole global batch
-    return replace(cohort, shares=tuple(zip(live, chunks, strict=True))), tuple(commands)
+    ledgers = (*cohort.ledgers, _open(cohort, plan))
+    return replace(cohort, ledgers=ledgers, begun=cohort.begun + 1, slowest=cohort.slowest.unknown())

@@ -106,6 +106,10 @@ class RankSet:
         """Return the set with `rank`."""
         return RankSet(bits=self._bits | 1 << rank)
 
+    def union(self, other: RankSet) -> RankSet:
+        """Return the ranks of both."""
+        return RankSet(bits=self._bits | other._bits)
+
     def remove(self, rank: int) -> RankSet:
         """Return the set without `rank`, whether or not it was in there."""
         return RankSet(bits=self._bits & ~(1 << rank)) if rank in self else self

@@ -40,6 +40,8 @@ class RankState:
     """When it last reported work: trained, averaged, evaluated."""
     queue: tuple[Chunk, ...] = ()
     """Granted and not reported as trained."""
+    queued: int = 0
+    """The steps of these."""
     course: tuple[tuple[float, float], ...] = ()
     """Of each grant in `queue` that is not shared: the samples that all have seen when its next step begins, and those that
     are trained for each of its own, as the rank knows them."""
@@ -58,11 +60,6 @@ class RankState:
     """The last round that it brought its training into."""
     owed: tuple[Owed, ...] = ()
     """Parts of evaluations that it owes."""
-
-    @property
-    def queued(self) -> int:
-        """The steps granted and not reported."""
-        return sum([chunk.steps for chunk in self.queue])
 
     def contribute(self) -> RankState:
         """Return the rank after its training has gone into an average."""
@@ -91,6 +88,7 @@ class RankState:
         state = replace(
             self,
             queue=tuple(queue),
+            queued=self.queued - steps,
             course=tuple(course),
             trained=trained,
             steps=self.steps + steps,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from ddp.core.commands import Abort, Command, Drop, Join, Train
 from ddp.core.coordinator_state import CoordinatorState, Raised, book
-from ddp.core.dispatch import split
 from ddp.core.events import Averaged, AverageFailed, Lost, RankEvent
 from ddp.core.persistent import NOBODY
 from ddp.core.round_actions import RETRIES, Output, merge
 from ddp.core.rounds import react, request_state
+from ddp.core.shared_grants import split
 from ddp.core.values import replace
 
 
@@ -38,7 +38,7 @@ def lose(
             ledger = cohort.ledger(chunk.epoch)
             cohort = cohort.with_ledger(ledger.give_back(chunk.spans(chunk.steps)))
     cohort = replace(
-        cohort.with_rank(rank, replace(state, alive=False, queue=(), course=(), owed=())),
+        cohort.with_rank(rank, replace(state, alive=False, queue=(), queued=0, course=(), owed=())),
         orphaned=(*cohort.orphaned, *state.owed),
         broken=cohort.broken.remove(rank),
     ).with_window(())  # cut anew for those who are left
@@ -89,7 +89,7 @@ def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple
     trained = [(rank, ((chunk.epoch, chunk.spans(steps)),)) for rank, chunk in cohort.shares]
     cohort, lines = merge(cohort, trained, at)
     for rank, _ in cohort.shares:
-        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank].contribute(), queue=()))
+        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank].contribute(), queue=(), queued=0))
     _, chunk = cohort.shares[0]
     done = min(chunk.start + steps * chunk.batch, chunk.stop)
     return replace(cohort, shares=(), samples=chunk.epoch * cohort.world.samples + done), lines

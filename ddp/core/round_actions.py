@@ -10,13 +10,14 @@ from typing import Any
 
 from ddp.core import evaluation
 from ddp.core.commands import Abort, Apply, Command, LoadState, Reduce, SendState
-from ddp.core.coordinator_state import CoordinatorState, Round
+from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Event, Lost, Merged, Reduced, RoundClosed, Snapshot
 from ddp.core.ledger import in_model
 from ddp.core.persistent import RankSet
 from ddp.core.phases import Action
 from ddp.core.rank_state import RankState, Trained
+from ddp.core.round_state import Round
 from ddp.core.spans import Span, measure
 from ddp.core.values import replace
 
@@ -72,7 +73,9 @@ def _loaded(cohort: CoordinatorState, event: Averaged) -> Reaction:
         return _contribute(cohort, event)
     ahead, state = max(cohort.ranks[r].steps for r in cohort.live), cohort.ranks[event.rank]
     queue = tuple(chunk.advance(ahead - state.steps) for chunk in state.queue)
-    state = replace(state, steps=ahead, queue=tuple(c for c in queue if c.steps), after=cohort.rounds - 1)
+    left = tuple(chunk for chunk in queue if chunk.steps)
+    queued = sum(chunk.steps for chunk in left)
+    state = replace(state, steps=ahead, queue=left, queued=queued, after=cohort.rounds - 1)
     return cohort.with_rank(event.rank, state), ()
 
 

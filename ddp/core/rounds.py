@@ -10,12 +10,13 @@ from __future__ import annotations
 from ddp.core import evaluation, sketching
 from ddp.core.allowance import starved
 from ddp.core.commands import Abort, Average, Command, Plan, SendState
-from ddp.core.coordinator_state import CoordinatorState, Round
+from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Lost, Reduced, Shared, Snapshot
 from ddp.core.persistent import RankSet
 from ddp.core.phases import TABLE, Action, Input, Phase
 from ddp.core.round_actions import ACTIONS, Reaction, holders, missed
+from ddp.core.round_state import Round
 from ddp.core.values import replace
 
 RoundEvent = Snapshot | Reduced | Averaged | AverageFailed | Shared | Lost
@@ -118,7 +119,7 @@ def react(cohort: CoordinatorState, event: RoundEvent) -> Reaction:
         cohort = replace(cohort.with_round(waiting=waiting), takers=cohort.takers.add(event.rank))
     cohort, outputs = _play(cohort, *following, event)
     while (end := _end(cohort)) is not None:
-        cohort, more = _play(replace(cohort, takers=cohort.everyone), *_next(cohort, end), event)
+        cohort, more = _play(cohort.open(), *_next(cohort, end), event)
         outputs += more
     return cohort, outputs
 
@@ -136,10 +137,10 @@ def _next(cohort: CoordinatorState, cause: Input, event: RoundEvent | None = Non
 def _play(cohort: CoordinatorState, phase: Phase, action: Action, event: RoundEvent) -> Reaction:
     cohort, outputs = ACTIONS[action](cohort, event)
     if phase is Phase.IDLE:
-        return replace(cohort, round=None, takers=cohort.everyone), outputs
+        return replace(cohort, round=None).open(), outputs
     if cohort.current.phase is phase:
         return cohort, outputs
-    return replace(cohort.with_round(phase=phase, since=event.at), takers=cohort.everyone), outputs
+    return cohort.with_round(phase=phase, since=event.at).open(), outputs
 
 
 def _end(cohort: CoordinatorState) -> Input | None:

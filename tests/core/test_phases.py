@@ -11,7 +11,7 @@ import pytest
 from benchmarks.phases import DOCUMENT, written
 from ddp.core import rounds
 from ddp.core.commands import Apply, Average, LoadState, Reduce, SendState, Train
-from ddp.core.coordinator_state import CoordinatorState, Round
+from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Lost, Reduced, Shared, Snapshot
 from ddp.core.persistent import RankSet, Row
@@ -20,6 +20,7 @@ from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.sync import Sync
 from ddp.core.rank_state import RankState
 from ddp.core.round_actions import ACTIONS
+from ddp.core.round_state import Round
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
-from ddp.core.allowance import allowance
+from ddp.core.allowance import allowance, allowances
 from ddp.core.commands import Plan, Reduce, Train
 from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.events import Merged
@@ -146,16 +146,20 @@ def books_are_what_they_follow_from(played: Simulation) -> None:
     cohort, plan = played.coordinator.cohort, played.coordinator.plan
     anew = replace(cohort)  # which counts
     assert (cohort.live, cohort.totals, cohort.granted) == (anew.live, anew.totals, anew.granted)
+    assert all(state.queued == sum(chunk.steps for chunk in state.queue) for state in cohort.ranks)
     assert all(cohort.oldest <= cohort.ranks[rank].last_seen for rank in cohort.live)
-    assert set(cohort.recent[1]) >= {
+    assert set(cohort.recent.ranks) >= {
         state.rank for state in cohort.ranks if state.course and state.reported == played.now
     }
     if plan is None or plan.in_step or not cohort.window:
         return
     planned = cohort.under(plan)
-    derived = (cohort.reach, cohort.reach_of_all, cohort.leads)
-    assert derived == (planned.reach, planned.reach_of_all, planned.leads)
-    assert {rank for rank in cohort.live if allowance(cohort, plan, rank) > 0} <= set(cohort.takers)
+    names = ("reach", "reach_of_all", "leads", "weight_of_all")
+    assert [getattr(cohort, name) for name in names] == [getattr(planned, name) for name in names]
+    assert cohort.fullest >= planned.fullest
+    room = {rank: allowance(cohort, plan, rank) for rank in cohort.live}
+    assert room == {rank: allowance(planned, plan, rank) for rank in cohort.live}
+    assert {rank for rank in room if room[rank] > 0} <= set(allowances(cohort, plan)[1])
 
 
 def exactly_once(cohort: CoordinatorState, recorded: dict[int, Spans]) -> None:
