@@ -16,12 +16,14 @@ from ddp.core.errors import ProtocolError, RankLost
 from ddp.launcher.interfaces import interface_of, is_loopback, on_loopback
 from ddp.remote.job_message import Catalogue
 from ddp.remote.rendezvous import Company, RendezvousServer
-from ddp.remote.seat import TORCHRUN, Seat, open_store
+from ddp.remote.seat import LOOK_S, TORCHRUN, Seat, open_store
 from ddp.remote.secret import opened, seal
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+LINGER_S = 10.0
+"""How long rank 0's process stays for others that have not heard yet that all is over."""
 BEGAN = "machines/began"
 """Name, at torchrun's store, of the time at which it had started the processes first."""
 
@@ -86,11 +88,21 @@ class HeadNode:
                 return
         try:
             self._announce({"code": code})
+            self._linger()
         except (ValueError, OSError):  # there is no key: the others have found that out for themselves
             return
         except RankLost as error:
             if self._rendezvous is None:
                 print(f"{self._program}: the other ranks could not be told: {error}", file=sys.stderr)
+
+    def _linger(self) -> None:
+        """Keep a store that is this process's own until the others have heard, or no longer may come."""
+        until = time.monotonic() + LINGER_S
+        if self.seat.launcher != TORCHRUN and self._store is not None:
+            while self._store.add(f"{self.seat.attempt}/heard", 0) < self.seat.world_size - 1:
+                if time.monotonic() > until:
+                    return
+                time.sleep(LOOK_S)
 
     def began(self) -> float | None:
         """Return when torchrun had started the processes first, seconds since the epoch; None: it is not known."""

@@ -106,6 +106,7 @@ def announced(place: Seat, key: bytes, store: Store) -> dict[str, Any]:
                 raise RankLost(f"{late}: was it killed? See what it printed")
             time.sleep(LOOK_S)
         text = store.get(place.attempt)
+        store.add(f"{place.attempt}/heard", 1)
     except RuntimeError as error:  # the store is gone
         raise RankLost(f"rank 0 is gone before the run began ({str(error).splitlines()[0]})") from error
     try:
