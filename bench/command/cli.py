@@ -294,3 +294,5 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "doctor": _doctor,
 }
 """First word -> command. `run` may be left out."""
+JUDGING = ("report", "validate", "compare")
+"""Verbs that read runs and end."""
