@@ -65,7 +65,7 @@ class Machines(HeadNode):
             needed = f"needs all ranks on one host, there are {place.nodes}"
             raise UsageError(f"cluster.transport=memory {needed}: leave it out")
         with usage():
-            self.open(cluster.bind)
+            self.listen(cluster.bind)
         return replace(config, world_size=place.world_size)
 
     def left(self, place: Path) -> ResumeSource | Path | None:

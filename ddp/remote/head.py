@@ -43,7 +43,7 @@ class HeadNode:
         assert self._rendezvous is not None
         return self._rendezvous
 
-    def open(self, bind: str) -> None:
+    def listen(self, bind: str) -> None:
         """Listen, and announce it at the store; where `bind` is loopback and hosts were found by an address, on that one.
         Raise ValueError, OSError, RankLost."""
         if self._rendezvous is not None:

@@ -72,7 +72,7 @@ class Party:
             )
         self._parts = parts
         self._head = self._head or HeadNode(self._seat(), CATALOGUE, "ddp")
-        self._head.open(os.environ.get(BIND, LOOPBACK))
+        self._head.listen(os.environ.get(BIND, LOOPBACK))
         return ScriptRanks(self._head.rendezvous, _sizes(parts))
 
     def serve(self, parts: Parts) -> NoReturn:
