@@ -115,7 +115,9 @@ class Cluster:
         self._wait(lambda: self.run("sinfo", "-h", "-o", "%T").strip() == "idle", "the nodes")
 
     def start_node(self, node: str) -> None:
-        """Start the daemon of a node."""
+        """Start the daemon of a node, as after a reboot: without the scripts of jobs that it had."""
+        for left in (self.folder / node).glob("job*"):
+            shutil.rmtree(left)
         stepd = str(self.root / "usr/sbin/slurmstepd-wlm")
         words = [
             str(self.root / "usr/sbin/slurmd-wlm"),
