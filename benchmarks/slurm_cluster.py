@@ -89,7 +89,13 @@ class Cluster:
     def _start(self, name: str, words: Sequence[str]) -> None:
         log = (self.folder / f"{name}.out").open("ab")
         self.processes[name] = subprocess.Popen(
-            words, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            words,
+            env=self.environment,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=self.folder,
         )
         log.close()
 
