@@ -16,6 +16,7 @@ from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
 from bench.base.paths import BASELINES
 from bench.base.usage import UsageError, path_of, there, usage
+from ddp.launcher.environment import read
 from ddp.suggest import nearest
 
 if TYPE_CHECKING:
@@ -63,13 +64,15 @@ def _run(arguments: list[str]) -> int:
         return Exit.OK
     from bench.command.run import run
 
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    with usage():
+        placement = read(os.environ)
+    if placement is not None and placement.world_size > 1:
         from bench.runner.machines import attended
-        from bench.runner.torchrun import seat
+        from ddp.remote.seat import seat_of
 
-        place = seat(os.environ)
-        if place is not None:
-            return attended(place, lambda machines: run(arguments, tuple(VERBS), BASELINES, machines))
+        with usage():
+            place = seat_of(placement, os.environ)
+        return attended(place, lambda machines: run(arguments, tuple(VERBS), BASELINES, machines))
     return run(arguments, tuple(VERBS), BASELINES)
 
 
@@ -291,3 +294,5 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "doctor": _doctor,
 }
 """First word -> command. `run` may be left out."""
+JUDGING = ("report", "validate", "compare")
+"""Verbs that read runs and end."""

@@ -52,9 +52,13 @@ def allocate(costs: tuple[float, ...], shortest: float, most: int, lead: int | N
 
 def _with_all(counts: tuple[int, ...]) -> tuple[int, ...]:
     """Give every rank a step, taken from those that have most."""
-    some = list(counts)
-    for rank in (r for r, n in enumerate(counts) if not n):
-        some[some.index(max(some))] -= 1
+    some, without = list(counts), [r for r, n in enumerate(counts) if not n]
+    most = [(-n, r) for r, n in enumerate(counts) if n] if without else []
+    heapq.heapify(most)
+    for rank in without:
+        left, giver = most[0]
+        heapq.heapreplace(most, (left + 1, giver))
+        some[giver] -= 1
         some[rank] = 1
     return tuple(some)
 
@@ -63,7 +67,8 @@ def _led(costs: tuple[float, ...], shortest: float, most: int, lead: int) -> tup
     """Shorten windows until they fit: cutting single steps off would take some ranks further ahead than `lead`."""
     while True:
         counts = _fill(costs, shortest, shortest)
-        counts = tuple(min(n, min(counts) + lead) for n in counts)
+        most_of_one = min(counts) + lead
+        counts = tuple(min(n, most_of_one) for n in counts)
         if sum(counts) <= most:
             return counts
         if min(counts) == 1:
@@ -139,15 +144,27 @@ def merge_lone(
     rank further ahead of the slowest than that.
     """
     merged = list(steps)
-    for lone in sorted(range(len(steps)), key=lambda r: (weights[r], r)):
-        if merged[lone] != 1 or caps[lone] < 2:
+    lone = [r for r in sorted(range(len(steps)), key=lambda r: (weights[r], r)) if steps[r] == 1 and caps[r] >= 2]
+    if not lone:
+        return steps
+    most = [cap if lead is None else min(cap, lead) for cap in caps]
+    peers = [((n + 1) / weights[r], r) for r, n in enumerate(steps) if 0 < n < most[r]]
+    heapq.heapify(peers)
+    for rank in lone:
+        if merged[rank] != 1:
             continue
-        peers = [r for r, n in enumerate(merged) if r != lone and 0 < n < caps[r]]
-        if lead is not None:
-            peers = [r for r in peers if merged[r] + 1 <= lead]
-        if peers:
-            merged[lone] = 0
-            merged[min(peers, key=lambda r: ((merged[r] + 1) / weights[r], r))] += 1
+        merged[rank] = 0  # so that it is no peer of its own; one that has given its step away is none either
+        while peers and not merged[peers[0][1]]:
+            heapq.heappop(peers)
+        if not peers:
+            merged[rank] = 1
+            continue
+        taker = peers[0][1]
+        merged[taker] += 1
+        if merged[taker] < most[taker]:
+            heapq.heapreplace(peers, ((merged[taker] + 1) / weights[taker], taker))
+        else:
+            heapq.heappop(peers)
     return tuple(merged)
 
 

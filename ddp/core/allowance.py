@@ -7,20 +7,75 @@ from __future__ import annotations
 
 from ddp.core.commands import Plan
 from ddp.core.coordinator_state import CoordinatorState
+from ddp.core.extremes import Slowest
+from ddp.core.persistent import NOBODY, RankSet
 from ddp.core.phases import Phase
+from ddp.core.values import replace
+
+MOST = 1 << 60
+"""Steps that are no bound."""
 
 
 def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
     """Return how many steps may still be granted to `rank`."""
     room = _room(cohort, plan, rank)
-    if plan.max_lead is None or cohort.world.blocking or room <= 0:
+    if room <= 0 or not _bounds(cohort, plan):
         return room
-    working = [_done(cohort, r) for r in cohort.live if _works(cohort, plan, r)]
-    if not working:
-        return room
+    return min(room, _left(cohort, plan, rank, _slowest(cohort, plan)))
+
+
+def allowances(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, dict[int, int]]:
+    """Return how many steps may still be granted to each rank that can take more, in ascending order, and the state that
+    knows who can: no other rank may be granted any."""
+    bounds, takers = _bounds(cohort, plan), cohort.takers
+    slowest = _slowest(cohort, plan) if bounds else cohort.slowest
+    if bounds and slowest.steps != cohort.slowest.steps:
+        takers, slowest = takers.union(slowest.barred), replace(slowest, barred=NOBODY)
+    rooms: dict[int, int] = {}
+    barred = []
+    for rank in takers:
+        room = _room(cohort, plan, rank) if cohort.ranks[rank].alive else 0
+        if room > 0 and bounds and (left := _left(cohort, plan, rank, slowest)) < room:
+            room = left
+            if room <= 0:
+                barred.append(rank)
+        if room > 0:
+            rooms[rank] = room
+    if len(rooms) < len(takers) or bounds:
+        slowest = replace(slowest, barred=slowest.barred.union(RankSet(barred))) if barred else slowest
+        cohort = replace(cohort, takers=RankSet(rooms), slowest=slowest)
+    return cohort, rooms
+
+
+def _bounds(cohort: CoordinatorState, plan: Plan) -> bool:
+    return plan.max_lead is not None and not cohort.world.blocking
+
+
+def _left(cohort: CoordinatorState, plan: Plan, rank: int, slowest: Slowest) -> int:
+    """Return the steps that `rank` may be granted before the slowest has gone on."""
+    if slowest.steps is None:
+        return MOST
     # Who has no work is not waited for. The slowest of the others may always do a step more, so somebody goes on.
-    foremost = min(working) + max(plan.max_lead, 1)
-    return min(room, foremost - _done(cohort, rank) - cohort.ranks[rank].queued)
+    foremost = slowest.steps + max(plan.max_lead or 0, 1)
+    return foremost - _done(cohort, rank) - cohort.ranks[rank].queued
+
+
+def _slowest(cohort: CoordinatorState, plan: Plan) -> Slowest:
+    """Return the slowest of the ranks that work, by those of whom something has changed; of all, if none is left of them."""
+    known, steps, ranks = cohort.slowest, cohort.slowest.steps, cohort.slowest.ranks
+    for rank in known.touched if steps is not None else ():
+        done = _done(cohort, rank) if cohort.ranks[rank].alive and _works(cohort, plan, rank) else None
+        if done is None or steps is None or done > steps:
+            ranks = ranks.remove(rank)
+        elif done == steps:
+            ranks = ranks.add(rank)
+        else:
+            steps, ranks = done, RankSet((rank,))
+    if not ranks:
+        working = {rank: _done(cohort, rank) for rank in cohort.live if _works(cohort, plan, rank)}
+        steps = min(working.values(), default=None)
+        ranks = RankSet(rank for rank, done in working.items() if done == steps)
+    return replace(known, steps=steps, ranks=ranks, touched=NOBODY)
 
 
 def starved(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:
@@ -45,7 +100,7 @@ def _room(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
             since = 0 if rank in current.waiting else since
         elif not plan.overlap and current.phase is not Phase.APPLY:
             return 0
-    return cohort.window[rank] + plan.ahead[rank] - since - queued
+    return cohort.reach[rank] - since - queued
 
 
 def _works(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:

@@ -12,9 +12,11 @@ from typing import Any
 
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import Apply, CoordinatorCheckpoint, Plan, Publish, Save
-from ddp.core.coordinator_state import CoordinatorState, Mark, RankState, Saving
+from ddp.core.coordinator_state import CoordinatorState, Mark, Saving
 from ddp.core.events import RoundClosed, Saved
 from ddp.core.ledger import Ledger
+from ddp.core.persistent import RankSet, Row
+from ddp.core.rank_state import RankState
 from ddp.core.values import replace
 from ddp.core.world import World
 
@@ -29,7 +31,7 @@ def begin(cohort: CoordinatorState, plan: Plan, at: float, turn: bool) -> tuple[
     reason = due(settings, mark, last, world.epochs)
     if not reason:
         return cohort, ()
-    saving = Saving(cohort.saves, cohort.live, cohort.live, mark)
+    saving = Saving(cohort.saves, cohort.live, RankSet(cohort.live), mark)
     orders = tuple(Save(rank, saving.index, rank == cohort.live[0], turn, reason) for rank in cohort.live)
     return replace(cohort, savings=(*cohort.savings, saving), saves=cohort.saves + 1), orders
 
@@ -72,8 +74,7 @@ def on_saved(cohort: CoordinatorState, event: Saved) -> CoordinatorState:
     if event.error:
         return _over(cohort, saving)
     files = (*saving.files, *event.files)
-    waiting = tuple(rank for rank in saving.waiting if rank != event.rank)
-    return _with(cohort, replace(saving, waiting=waiting, files=files))
+    return _with(cohort, replace(saving, waiting=saving.waiting.remove(event.rank), files=files))
 
 
 def settle(
@@ -84,7 +85,7 @@ def settle(
     orders: list[Publish] = []
     there = (plan is not None and plan.in_step) or any(isinstance(output, RoundClosed) for output in outputs)
     for saving in cohort.savings:
-        if cohort.live != saving.members or (cohort.broken and saving.books is None):
+        if len(cohort.live) != len(saving.members) or (cohort.broken and saving.books is None):
             cohort = _without(cohort, saving)
             continue
         if saving.books is None and there:
@@ -119,7 +120,7 @@ def _books(cohort: CoordinatorState, plan: Plan | None, policy_state: Any) -> Co
     )
 
 
-def reopen(world: World, ranks: tuple[RankState, ...], books: CoordinatorCheckpoint) -> CoordinatorState:
+def reopen(world: World, ranks: Row[RankState], books: CoordinatorCheckpoint) -> CoordinatorState:
     """Return the state that goes on from a checkpoint: nothing is granted, and what is not in its model is free."""
     return CoordinatorState(
         world,

@@ -141,14 +141,15 @@ class ElChe:
     @property
     def live(self) -> tuple[int, ...]:
         """Ranks that are not lost."""
-        return tuple(rank for rank in range(len(self.speeds)) if rank not in self.gone)
+        return tuple(sorted(set(range(len(self.speeds))).difference(self.gone)))
 
     @property
     def known(self) -> tuple[float, ...]:
         """Seconds per step by rank; a rank that is not measured is taken for the slowest."""
         slowest = max(speed.step_s for speed in self.speeds)
         costs = tuple(speed.step_s or slowest for speed in self.speeds)
-        return tuple(max(cost, max(costs) / MAX_RATIO) for cost in costs)
+        least = max(costs) / MAX_RATIO
+        return tuple(max(cost, least) for cost in costs)
 
 
 def start(settings: ElCheSettings, size: int, most: int) -> ElChe:
@@ -175,7 +176,8 @@ def step_costs(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
         return tuple(1 / part for part in settings.partition_ratios)
     if not any(speed.step_s for speed in state.speeds):
         hint = settings.speed_hint or (1.0,) * len(state.speeds)
-        return tuple(1 / max(x, max(hint) / MAX_RATIO) for x in hint)
+        least = max(hint) / MAX_RATIO
+        return tuple(1 / max(x, least) for x in hint)
     return state.known
 
 
@@ -190,7 +192,8 @@ def weights(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
     parts = _rates(state, step_costs(settings, state))
     if settings.max_batch_diff is not None:
         parts = tuple(map(float, state.counts))
-    return tuple(part / sum(parts) for part in parts)
+    whole = sum(parts)
+    return tuple(part / whole for part in parts)
 
 
 def _rates(state: ElChe, costs: tuple[float, ...]) -> tuple[float, ...]:
@@ -248,7 +251,8 @@ def tune(settings: ElCheSettings, state: ElChe, may_grow: bool = True) -> ElChe:
         return state
     anchor, costs = state.anchor, step_costs(settings, state)
     slowest = _slowest(settings, state)
-    seconds = max(slowest / costs[rank] * state.known[rank] for rank in state.live)
+    known = state.known
+    seconds = max(slowest / costs[rank] * known[rank] for rank in state.live)
     wanted = median(state.costs) / (settings.overhead_target * seconds)
     if not state.settled:
         measured = wanted if wanted > WARMUP_FACTOR * anchor else 0.0

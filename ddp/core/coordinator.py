@@ -12,11 +12,14 @@ from typing import Any
 
 from ddp.core import checkpoint_schedule, evaluation, events, pacing, rounds
 from ddp.core.commands import TO_RANKS, Abort, Command, CoordinatorCheckpoint, Plan, Stop
-from ddp.core.coordinator_state import CoordinatorState, Mark, RankState, book
+from ddp.core.coordinator_state import CoordinatorState, Mark
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
+from ddp.core.extremes import Recent
+from ddp.core.persistent import RankSet, Row
 from ddp.core.phases import Phase
 from ddp.core.policies import Policy
+from ddp.core.rank_state import RankState
 from ddp.core.recovery import distrust, lose, recover, settle
 from ddp.core.values import replace
 from ddp.core.world import World
@@ -49,7 +52,7 @@ class Coordinator:
         """Return the state before any rank has reported. `world.samples` may be 0: then it is that of the first rank.
 
         `books`: of the checkpoint that the ranks have been made from."""
-        ranks = tuple(RankState(rank, last_seen=at) for rank in range(world.size))
+        ranks = Row(RankState(rank, last_seen=at) for rank in range(world.size))
         cohort = CoordinatorState(world, ranks) if books is None else checkpoint_schedule.reopen(world, ranks, books)
         return Coordinator(policy, cohort, books=books)
 
@@ -92,7 +95,8 @@ class Coordinator:
         if self.books is not None and self.books.plan is not None:
             state, plan = self.books.policy_state, self.books.plan
         mark = Mark(at, self.cohort.complete, checkpoint_schedule.averages(self.cohort, plan))
-        return replace(self, policy_state=state, plan=plan, cohort=replace(self.cohort, saved=mark)), plan
+        cohort = replace(self.cohort, saved=mark).under(plan)
+        return replace(self, policy_state=state, plan=plan, cohort=cohort), plan
 
     def _issue(self, at: float, issued: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Form groups, grant work, open a round where one is due, with the work that follows it; stop at the end."""
@@ -104,7 +108,7 @@ class Coordinator:
         if checkpoint_schedule.handed_out(issued) or (plan.in_step and not cohort.shares and cohort.round is None):
             cohort, saves = checkpoint_schedule.begin(cohort, plan, at, turn=False)
         cohort, grants = dispatch(cohort, plan)
-        cohort, paces = pacing.correct(cohort, plan, at)
+        cohort, paces = pacing.correct(cohort, plan, at, grants)
         issued = (*issued, *orders, *evaluations, *saves, *grants, *paces)
         if reason := rounds.due(cohort, plan):
             cohort, averages = rounds.open_round(cohort, plan, reason, at)
@@ -133,7 +137,8 @@ class Coordinator:
                 state, records = self.policy.update(state, output)
                 issued += records
                 plan = next((order for order in reversed(records) if isinstance(order, Plan)), plan)
-        return replace(self, policy_state=state, plan=plan), tuple(issued)
+        cohort = self.cohort if plan is None else self.cohort.under(plan)
+        return replace(self, policy_state=state, plan=plan, cohort=cohort), tuple(issued)
 
 
 def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorState, tuple[Output, ...]]:
@@ -169,22 +174,28 @@ def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
     if isinstance(event, events.Tick):
         return cohort
     if isinstance(event, events.Alive):
-        return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], last_seen=event.at))
-    if not isinstance(event, events.Reduced):
-        cohort = cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], last_seen=event.at, reported=event.at))
-    return replace(cohort, moved=event.at)
+        return cohort.seen(event.rank, event.at)
+    if isinstance(event, events.Reduced):
+        return replace(cohort, moved=event.at)
+    rank, at = event.rank, event.at
+    ranks = cohort.ranks.put(rank, replace(cohort.ranks[rank], last_seen=at, reported=at))
+    recent = cohort.recent
+    if recent.at == at:
+        recent = recent._replace(rank=rank, ranks=recent.ranks.add(rank))
+    else:
+        recent = Recent(at, rank, RankSet((rank,)))
+    return replace(cohort, ranks=ranks, moved=at, oldest=min(cohort.oldest, at), recent=recent)
 
 
 def _on_ready(cohort: CoordinatorState, event: events.Ready) -> tuple[CoordinatorState, tuple[Output, ...]]:
     state = cohort.ranks[event.rank]
     if state.digest:
         raise ProtocolError(f"rank {event.rank} reports ready twice")
-    for other, known in enumerate(cohort.ranks):
-        if known.digest and known.digest != event.digest:
-            reason = (
-                f"ranks {other} and {event.rank} begin with different parameters; build the model from the seed alone"
-            )
-            return cohort, (Abort("failed", reason),)
+    if cohort.digest and cohort.digest != event.digest:
+        other = next(known.rank for known in cohort.ranks if known.digest)
+        reason = f"ranks {other} and {event.rank} begin with different parameters; build the model from the seed alone"
+        return cohort, (Abort("failed", reason),)
+    cohort = replace(cohort, digest=event.digest)
     if not cohort.world.samples:
         cohort = replace(cohort, world=replace(cohort.world, samples=event.samples))
     if event.least > cohort.world.least:
@@ -199,18 +210,18 @@ def _on_ready(cohort: CoordinatorState, event: events.Ready) -> tuple[Coordinato
 
 
 def _on_progress(cohort: CoordinatorState, event: events.Progress) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    state, before = cohort.ranks[event.rank], cohort.samples
+    state = cohort.ranks[event.rank]
     granted = takewhile(lambda chunk: chunk.epoch == event.epoch, state.queue)
     if event.steps > sum(chunk.steps for chunk in granted):
         raise ProtocolError(f"{event} reports more than rank {event.rank} was granted: {state.queue}")
     if event.after not in (None, state.after):
         raise ProtocolError(f"rank {event.rank} never said that it was done with round {event.after}: {event}")
-    cohort = book(cohort, event.rank, event.steps)
-    if cohort.samples - before != event.samples:
-        raise ProtocolError(f"rank {event.rank} was granted {cohort.samples - before} samples in these steps: {event}")
-    state = cohort.ranks[event.rank]
+    state, samples = state.train(event.steps, bool(cohort.shares))
+    if samples != event.samples:
+        raise ProtocolError(f"rank {event.rank} was granted {samples} samples in these steps: {event}")
     loss_sum, busy_s = state.loss_sum + (event.loss_sum or 0.0), state.busy_s + event.busy_s
     cohort = cohort.with_rank(event.rank, replace(state, busy_s=busy_s, loss_sum=loss_sum, lr=event.lr))
+    cohort = replace(cohort, samples=cohort.samples + samples)
     if cohort.shares:  # those who are left have met in a step
         raised = tuple(entry for entry in cohort.raised if entry.generation >= cohort.generation)
         cohort = replace(cohort, retries=0, raised=raised)
@@ -230,9 +241,13 @@ def _on_tick(cohort: CoordinatorState, event: events.Tick) -> tuple[CoordinatorS
         cohort.shares or (current is not None and current.phase is Phase.COLLECTIVE)
     )
     closes = current.closes if current is not None else ()
-    evaluating = any(owed.epoch not in closes for owed in cohort.evaluating)  # what follows the round has not begun
-    if meeting and not evaluating and event.at - cohort.moved > STUCK * deadline:
+    stuck = meeting and event.at - cohort.moved > STUCK * deadline
+    if stuck and all(owed.epoch in closes for owed in cohort.evaluating):  # what follows the round has not begun
         return cohort, (Abort("failed", f"all ranks live, but a collective takes over {STUCK * deadline} s"),)
+    if event.at - cohort.oldest <= deadline:
+        return cohort, ()
+    seen = [state.last_seen for state in cohort.ranks if state.alive and not state.finished]
+    cohort = replace(cohort, oldest=min(seen, default=event.at))
     for rank, state in enumerate(cohort.ranks):
         silence = event.at - state.last_seen
         if cohort.owes(rank) and silence > deadline * (1 if state.digest else START_UP):
@@ -246,13 +261,12 @@ def _on_tick(cohort: CoordinatorState, event: events.Tick) -> tuple[CoordinatorS
 def _close_epochs(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Evaluate what no round has closed: epochs whose samples are all in the model while all ranks stand still on it."""
     lines: tuple[Output, ...] = ()
-    moving = any(cohort.ranks[rank].queue for rank in cohort.live)
-    if moving or cohort.round is not None:
+    if cohort.totals.working or cohort.round is not None:
         return cohort, ()
     if cohort.shares and not cohort.broken:
         cohort, lines = settle(cohort, at)
     done = cohort.first_epochs(lambda ledger: ledger.complete)
-    if not done or any(cohort.ranks[rank].steps for rank in cohort.live):
+    if not done or cohort.totals.trained:
         return cohort, lines
     ledgers = cohort.ledgers[len(done) :]
     cohort, orders = evaluation.evaluate(replace(cohort, ledgers=ledgers), done)
@@ -265,14 +279,14 @@ def _ordered(cohort: CoordinatorState, issued: tuple[Output, ...], at: float) ->
     if ordered:
         cohort = replace(cohort, moved=at)
     for rank in ordered:
-        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], last_seen=at))
+        cohort = cohort.seen(rank, at)
     return cohort
 
 
 def _trained_out(cohort: CoordinatorState) -> bool:
-    nothing_left = not cohort.ledgers and cohort.round is None and not cohort.evaluating
+    nothing_left = not cohort.ledgers and cohort.round is None and not cohort.totals.owed
     return nothing_left and cohort.begun == cohort.world.epochs
 
 
 def _all_finished(cohort: CoordinatorState) -> bool:
-    return cohort.stopping and all(cohort.ranks[rank].finished for rank in cohort.live)
+    return cohort.stopping and not cohort.totals.unfinished

@@ -5,111 +5,22 @@ Owns the bookkeeping of what each rank was granted, has trained and owes. Decide
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from ddp.core.commands import CoordinatorCheckpoint
-from ddp.core.errors import ProtocolError
+from ddp.core.commands import CoordinatorCheckpoint, Plan
 from ddp.core.event_parts import Files
-from ddp.core.events import Averaged, AverageFailed, Reduced, Shared, Snapshot
+from ddp.core.extremes import NOT_YET, SOMEBODY, Recent, Slowest
 from ddp.core.ledger import Ledger
-from ddp.core.phases import Phase
-from ddp.core.spans import Chunk, Spans, measure, union
+from ddp.core.persistent import NOBODY, RankSet, Row
+from ddp.core.rank_state import NONE, Owed, RankState, Totals, count
+from ddp.core.round_state import Round
+from ddp.core.spans import Chunk
 from ddp.core.values import replace
 from ddp.core.world import World
-
-Trained = tuple[tuple[int, Spans], ...]
-"""Spans by epoch."""
-
-
-@dataclass(frozen=True)
-class RankState:
-    """One rank, as the coordinator sees it."""
-
-    rank: int = -1
-    alive: bool = True
-    digest: str = ""
-    """sha256 of its initial parameters; empty until it is ready."""
-    finished: bool = False
-    last_seen: float = 0.0
-    reported: float = 0.0
-    """When it last reported work: trained, averaged, evaluated."""
-    queue: tuple[Chunk, ...] = ()
-    """Granted and not reported as trained."""
-    course: tuple[tuple[float, float], ...] = ()
-    """Of each grant in `queue` that is not shared: the samples that all have seen when its next step begins, and those that
-    are trained for each of its own, as the rank knows them."""
-    trained: Trained = ()
-    """Reported as trained since its last contribution to an average."""
-    steps: int = 0
-    samples: int = 0
-    busy_s: float = 0.0
-    loss_sum: float = 0.0
-    """The four since its last contribution; inside steps: of the grant in progress."""
-    lr: float = 0.0
-    """Learning rate of the last step that it reported."""
-    before: int = 0
-    """Steps of `queue` that come before the order to average."""
-    after: int = -1
-    """The last round that it brought its training into."""
-
-    @property
-    def queued(self) -> int:
-        """The steps granted and not reported."""
-        return sum([chunk.steps for chunk in self.queue])
-
-    def contribute(self) -> RankState:
-        """Return the rank after its training has gone into an average."""
-        return replace(self, trained=(), steps=0, samples=0, busy_s=0.0, loss_sum=0.0, before=0)
-
-
-@dataclass(frozen=True)
-class Owed:
-    """A part of an evaluation that a rank owes."""
-
-    epoch: int
-    rank: int
-    part: int
-    parts: int
-
-
-@dataclass(frozen=True)
-class Round:
-    """One averaging of replicas, from the order to the last acknowledgement."""
-
-    index: int
-    members: tuple[int, ...]
-    phase: Phase
-    waiting: tuple[int, ...]
-    """Ranks that owe an answer in this phase."""
-    closes: tuple[int, ...]
-    """Epochs that end with this round."""
-    contributions: tuple[RankState, ...] = ()
-    """Ranks as they were when their training entered the average."""
-    reduce_s: float = 0.0
-    """Seconds that averaging the snapshots took."""
-    answers: tuple[Averaged, ...] = ()
-    """Of the ranks that have the average."""
-    starved: tuple[int, ...] = ()
-    """Ranks that had run short of work when the round opened."""
-    failed: tuple[int, ...] = ()
-    """Ranks on which the collective broke: they miss what came out of it."""
-    since: float = 0.0
-    """When this phase began."""
-
-    def gathers(self, rank: int) -> bool:
-        """Return whether `rank` has still to enter the collective, or to copy its replica."""
-        return self.phase in (Phase.COLLECTIVE, Phase.SNAPSHOTS) and rank in self.waiting
-
-    def expects(self, event: Snapshot | Reduced | Averaged | AverageFailed | Shared) -> bool:
-        """Return whether `event` is of this round, and of a rank that owes it."""
-        return event.round == self.index and (isinstance(event, Reduced) or event.rank in self.waiting)
-
-    def awaited(self, rank: int) -> tuple[int, ...]:
-        """Return who is waited for besides `rank`."""
-        return tuple(r for r in self.waiting if r != rank)
 
 
 @dataclass(frozen=True)
@@ -128,7 +39,7 @@ class Saving:
 
     index: int
     members: tuple[int, ...]
-    waiting: tuple[int, ...]
+    waiting: RankSet
     """Ranks that owe their part."""
     mark: Mark
     books: CoordinatorCheckpoint | None = None
@@ -151,7 +62,7 @@ class CoordinatorState:
     """All ranks and the work of the epochs in progress."""
 
     world: World
-    ranks: tuple[RankState, ...]
+    ranks: Row[RankState]
     ledgers: tuple[Ledger, ...] = ()
     begun: int = 0
     """Epochs begun and not complete, oldest first; and how many have begun."""
@@ -165,15 +76,14 @@ class CoordinatorState:
     """Steps of the window in progress that are no rank's yet."""
     milestones: tuple[int, ...] = ()
     """Steps of the window after which each rank reports how far it is, while some of it is in reserve."""
-    evaluating: tuple[Owed, ...] = ()
     orphaned: tuple[Owed, ...] = ()
-    """Evaluations owed, and those owed by ranks that are lost."""
+    """Evaluations owed by ranks that are lost."""
     shares: tuple[tuple[int, Chunk], ...] = ()
     """Where gradients are averaged inside the step: the slice of every global batch that each rank was granted."""
     group: tuple[int, ...] = ()
     generation: int = -1
     """Ranks that can meet in a collective; and groups formed, less one."""
-    broken: tuple[int, ...] = ()
+    broken: RankSet = NOBODY
     cause: str = ""
     """Ranks on which a collective broke since the group was formed, which stand still; and the error of the last of them."""
     retries: int = 0
@@ -190,6 +100,38 @@ class CoordinatorState:
     stopping: bool = False
     samples: int = 0
     """Samples trained by all, as reported, less what was lost with a rank."""
+    # What follows from the rest, kept so that an event costs what it touches:
+    live: tuple[int, ...] = ()
+    """The ranks that are not lost."""
+    totals: Totals = NONE
+    granted: dict[int, int] = field(default_factory=dict)
+    """Steps granted and not done, by epoch."""
+    reach: tuple[int, ...] = ()
+    """Steps that the plan allows each rank in the window, with those ahead; empty while there is no window."""
+    reach_of_all: int = 0
+    leads: bool = False
+    """Whether the plan has ranks run ahead."""
+    takers: RankSet = NOBODY
+    """Ranks that may be granted more; no other can, until something of it or of all changes."""
+    slowest: Slowest = SOMEBODY
+    weight_of_all: float = 0.0
+    """Of the plan's exact parts."""
+    fullest: float = 0.0
+    """No rank has more steps in work for its weight than this."""
+    digest: str = ""
+    """Of the first rank that was ready."""
+    oldest: float = 0.0
+    """No rank that lives was last seen before this."""
+    recent: Recent = NOT_YET
+
+    def __post_init__(self) -> None:
+        granted: dict[int, int] = {}
+        for state in self.ranks:
+            granted = _granted(granted, state, 1)
+        live = tuple(rank for rank, state in enumerate(self.ranks) if state.alive)
+        derived = {"live": live, "totals": _counted(self), "granted": granted, "takers": self.everyone}
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     @property
     def current(self) -> Round:
@@ -204,18 +146,24 @@ class CoordinatorState:
     def heard(self, at: float) -> CoordinatorState:
         """Return the state in which silence of all ranks, standing still and averaging count from `at`."""
         current = None if self.round is None else replace(self.round, since=at)
-        ranks = tuple(replace(state, last_seen=at) for state in self.ranks)
-        return replace(self, moved=at, round=current, ranks=ranks)
+        ranks = self.ranks.map(lambda state: replace(state, last_seen=at))
+        return replace(self, moved=at, round=current, ranks=ranks, oldest=at)
 
-    @property
-    def live(self) -> tuple[int, ...]:
-        """The ranks that are not lost."""
-        return tuple([r for r, state in enumerate(self.ranks) if state.alive])
+    def seen(self, rank: int, at: float) -> CoordinatorState:
+        """Return the state in which the silence of one rank counts from `at`."""
+        ranks = self.ranks.put(rank, replace(self.ranks[rank], last_seen=at))
+        return replace(self, ranks=ranks, oldest=min(self.oldest, at))
 
     @property
     def ready(self) -> bool:
         """Whether every live rank has its model, data and transport."""
-        return all(state.digest for state in self.ranks if state.alive)
+        return not self.totals.unready
+
+    @property
+    def evaluating(self) -> tuple[Owed, ...]:
+        """Parts of evaluations that are owed."""
+        owed = [part for state in self.ranks for part in state.owed] if self.totals.owed else []
+        return tuple(sorted(owed, key=lambda each: (each.epoch, each.part)))
 
     @property
     def complete(self) -> int:
@@ -229,15 +177,60 @@ class CoordinatorState:
             return False
         waited = self.round is not None and rank in self.round.waiting
         waited |= any(rank in saving.waiting for saving in self.savings)
-        works = bool(state.queue) or any(owed.rank == rank for owed in self.evaluating)
+        works = bool(state.queue) or bool(state.owed)
         return waited or not state.digest or self.stopping or (works and rank not in self.broken)
 
     def with_rank(self, rank: int, state: RankState) -> CoordinatorState:
-        """Return the state with one rank's replaced."""
-        return replace(self, ranks=(*self.ranks[:rank], state, *self.ranks[rank + 1 :]))
+        """Return the state with one rank's replaced, and with what follows from it."""
+        old = self.ranks[rank]
+        changes: dict[str, Any] = {"ranks": self.ranks.put(rank, state), "takers": self.takers.add(rank)}
+        if self.slowest.steps is not None:
+            changes["slowest"] = replace(self.slowest, touched=self.slowest.touched.add(rank))
+        if state.alive != old.alive:
+            changes["live"] = tuple(r for r in self.live if r != rank)
+        part, milestone = self._parts(rank)
+        before, after = count(old, part, milestone), count(state, part, milestone)
+        if before != after:
+            changes["totals"] = self.totals.moved(before, after)
+        if state.queue is not old.queue:
+            changes["granted"] = _granted(_granted(self.granted, old, -1), state, 1)
+        return replace(self, **changes)
+
+    def _parts(self, rank: int) -> tuple[int, int]:
+        """Return the steps of `rank` in the window, and its milestone."""
+        return self.window[rank] if self.window else 0, self.milestones[rank] if self.milestones else 0
+
+    def with_window(
+        self, window: tuple[int, ...], reserve: int = 0, milestones: tuple[int, ...] = ()
+    ) -> CoordinatorState:
+        """Return the state in another window; an empty one is still to be set."""
+        after = replace(self, window=window, reserve=reserve, milestones=milestones)
+        return replace(after, totals=_counted(after)).open()
+
+    def under(self, plan: Plan) -> CoordinatorState:
+        """Return the state with what follows from a plan, whether it is new or the window is."""
+        reach = tuple(map(operator.add, self.window, plan.ahead)) if self.window else ()
+        total = sum([reach[rank] for rank in self.live]) if reach else 0
+        parts = plan.weights or plan.counts
+        weight = sum([float(parts[rank]) for rank in self.live])
+        fullest = max([state.queued / parts[rank] for rank, state in enumerate(self.ranks) if state.queue], default=0.0)
+        after = replace(self, reach=reach, reach_of_all=total, leads=any(plan.ahead))
+        return replace(after, weight_of_all=weight, fullest=fullest).open()
+
+    def open(self) -> CoordinatorState:
+        """Return the state in which any rank may be granted more: something has changed for all."""
+        return replace(self, takers=self.everyone, slowest=SOMEBODY)
+
+    @property
+    def everyone(self) -> RankSet:
+        """All ranks, the lost ones too."""
+        return RankSet.below(len(self.ranks))
 
     def with_ledger(self, ledger: Ledger) -> CoordinatorState:
         """Return the state with one epoch's ledger replaced."""
+        old = self.ledger(ledger.epoch)
+        if len(old.pools) > 1 or bool(old.free) != bool(ledger.free):  # other ranks find more, or less
+            self = replace(self, slowest=self.slowest.unknown())
         return replace(self, ledgers=tuple(ledger if old.epoch == ledger.epoch else old for old in self.ledgers))
 
     def ledger(self, epoch: int) -> Ledger:
@@ -253,48 +246,30 @@ class CoordinatorState:
 
     def in_work(self, epoch: int) -> int:
         """Return how many steps of `epoch` are granted and not done."""
-        return sum(chunk.steps for rank in self.ranks for chunk in rank.queue if chunk.epoch == epoch)
+        return self.granted.get(epoch, 0)
 
     def fully_trained(self, epoch: int) -> bool:
         """Return whether all samples of `epoch` are trained: in the model, or on their way into it."""
         return self.ledger(epoch).free == 0 and not self.in_work(epoch)
 
 
+def _granted(steps: dict[int, int], state: RankState, sign: int) -> dict[int, int]:
+    """Return the steps by epoch with those in the queue of `state` added, or taken away."""
+    by_epoch = dict(steps)
+    for chunk in state.queue:
+        by_epoch[chunk.epoch] = by_epoch.get(chunk.epoch, 0) + sign * chunk.steps
+        if not by_epoch[chunk.epoch]:
+            del by_epoch[chunk.epoch]
+    return by_epoch
+
+
+def _counted(cohort: CoordinatorState) -> Totals:
+    """Return the totals of all ranks, counted anew."""
+    counts = [count(state, *cohort._parts(rank)) for rank, state in enumerate(cohort.ranks)]
+    return Totals(*map(sum, zip(*counts, strict=True)))
+
+
 def book(cohort: CoordinatorState, rank: int, steps: int) -> CoordinatorState:
     """Enter that `rank` has done the next `steps` of what it was granted. Raises ProtocolError if it was granted less."""
-    state = cohort.ranks[rank]
-    if steps > state.queued:
-        raise ProtocolError(f"rank {rank} says that it did {steps} steps more, it was granted {state.queue}")
-    queue, course, trained, samples, left = list(state.queue), list(state.course), state.trained, 0, steps
-    while left:
-        chunk = queue.pop(0)
-        done = min(left, chunk.steps)
-        spans = chunk.spans(done)
-        samples += measure(spans)
-        begun = course.pop(0) if course else None
-        if not cohort.shares:  # else it is known at the end of the grant what went into every replica
-            trained = add(trained, chunk.epoch, spans)
-        if done < chunk.steps:
-            queue.insert(0, chunk.advance(done))
-            if begun is not None:
-                course.insert(0, (begun[0] + begun[1] * measure(spans), begun[1]))
-        left -= done
-    state = replace(
-        state,
-        queue=tuple(queue),
-        course=tuple(course),
-        trained=trained,
-        steps=state.steps + steps,
-        samples=state.samples + samples,
-        before=max(state.before - steps, 0),
-    )
+    state, samples = cohort.ranks[rank].train(steps, bool(cohort.shares))
     return replace(cohort.with_rank(rank, state), samples=cohort.samples + samples)
-
-
-def add(trained: Trained, epoch: int, spans: Spans) -> Trained:
-    """Return `trained` with more spans of an epoch."""
-    if not spans:
-        return trained
-    by_epoch = dict(trained)
-    by_epoch[epoch] = union(by_epoch.get(epoch, ()), spans)
-    return tuple(sorted(by_epoch.items()))

@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable
 
 from ddp.core.allocation import fit, level, merge_lone, top_up
-from ddp.core.allowance import allowance, givers
-from ddp.core.checkpoint_schedule import averages
+from ddp.core.allowance import allowances, givers
 from ddp.core.commands import Plan, Train
-from ddp.core.coordinator_state import CoordinatorState, RankState
+from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.ledger import Ledger
+from ddp.core.rank_state import RankState
+from ddp.core.shared_grants import share_epoch
 from ddp.core.spans import Chunk, measure
 from ddp.core.values import replace
 
 RESERVE = 4
 """Where windows are rebalanced, this part of every count is kept in reserve at first (a quarter)."""
+SURELY = 1 - 1e-9
+"""Beyond what sums of parts are rounded by."""
 MILESTONE = 3 / 4
 """Part of what a rank is given at first of such a window after which it reports how far it is."""
 
 
 def dispatch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
     """Grant every rank what the plan allows it and the epochs in progress still hold."""
-    return _whole_epoch(cohort, plan) if plan.in_step else _windows(cohort, plan)
+    return share_epoch(cohort, plan) if plan.in_step else _windows(cohort, plan)
 
 
 def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
@@ -42,9 +46,8 @@ def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
         window = counts if plan.lookahead else _of_own(cohort, plan, ledger)
     reserve = tuple(n // RESERVE if plan.rebalance else 0 for n in window)
     given = tuple(map(operator.sub, window, reserve))
-    return replace(
-        cohort, window=given, reserve=sum(reserve), milestones=tuple(math.ceil(MILESTONE * n) for n in given)
-    )
+    milestones = tuple(math.ceil(MILESTONE * n) for n in given)
+    return cohort.with_window(given, sum(reserve), milestones).under(plan)
 
 
 def _rebalance(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
@@ -56,15 +59,13 @@ def _rebalance(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
     """
     if not cohort.reserve or cohort.round is not None:
         return cohort
-    working = [rank for rank in cohort.live if cohort.window[rank]]
-    behind = any(cohort.ranks[rank].steps < cohort.milestones[rank] for rank in working)
-    if behind and all(cohort.ranks[rank].queue for rank in working):
+    if cohort.totals.behind and not cohort.totals.idle:
         return cohort
     weights = _weights(cohort, plan)
     in_a_step = sum(weights) / min((w for w in weights if w), default=1.0)
     kept = cohort.reserve // 2 if cohort.reserve // 2 >= in_a_step else 0
     more = top_up(*_outlook(cohort, weights), cohort.reserve - kept)
-    return replace(cohort, window=tuple(map(operator.add, cohort.window, more)), reserve=kept, milestones=cohort.window)
+    return cohort.with_window(tuple(map(operator.add, cohort.window, more)), kept, cohort.window).under(plan)
 
 
 def _outlook(cohort: CoordinatorState, weights: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -145,47 +146,63 @@ def _share_out(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[Co
     if not ledger.free:
         return cohort, []
     owners, commands = givers(cohort, plan), []
-    wants = _wants(cohort, plan, ledger, owners)
-    for rank, steps in enumerate(wants):
+    cohort, wants = _wants(cohort, plan, ledger, owners)
+    met = _met(cohort) if wants else 0
+    for rank, steps in wants.items():
         while steps > 0 and cohort.ledger(ledger.epoch).within_reach(rank, owners):
             # A grant ends with the rank's share of the window: it reports there, though it has more to do.
             share = _share_left(cohort, rank) or steps
             if cohort.reserve:  # and where some of the window is held back, before that
                 unreported = share - cohort.window[rank] + cohort.milestones[rank]
                 share = unreported if unreported > 0 else share
-            cohort, command = _grant(cohort, plan, rank, min(steps, share), ledger.epoch)
+            cohort, command = _grant(cohort, plan, rank, min(steps, share), ledger.epoch, met)
             commands.append(command)
             steps -= command.chunk.steps
     return cohort, commands
 
 
-def _wants(cohort: CoordinatorState, plan: Plan, ledger: Ledger, owners: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the steps of an epoch that may be granted to each rank now."""
+def _wants(
+    cohort: CoordinatorState, plan: Plan, ledger: Ledger, owners: tuple[int, ...]
+) -> tuple[CoordinatorState, dict[int, int]]:
+    """Return the steps of an epoch that may be granted now, by rank, and the state that knows who can take more."""
     left = ledger.steps(cohort.world.batch)
-    wants = tuple([_want(cohort, plan, ledger, rank, owners) for rank in range(cohort.world.size)])
+    cohort, rooms = allowances(cohort, plan)
+    wants = {rank: room for rank, room in rooms.items() if room > 0 and ledger.within_reach(rank, owners)}
     last = cohort.begun == cohort.world.epochs and plan.dispatch != "fixed"
-    if last and any(plan.ahead) and any(wants):
+    if last and cohort.leads and wants:
         wants = _end_together(cohort, plan, wants, left)
-    if sum(wants) > left:
-        weights = tuple(map(float, wants))
-        wants = merge_lone(level(weights, wants, left), weights, wants, plan.max_lead)
-    return wants
+    if sum(wants.values()) > left:
+        steps = tuple(wants.values())
+        weights = tuple(map(float, steps))
+        steps = merge_lone(level(weights, steps, left), weights, steps, plan.max_lead)
+        wants = dict(zip(wants, steps, strict=True))
+    return cohort, wants
 
 
-def _want(cohort: CoordinatorState, plan: Plan, ledger: Ledger, rank: int, owners: tuple[int, ...]) -> int:
-    want = allowance(cohort, plan, rank) if cohort.ranks[rank].alive else 0
-    return want if want > 0 and ledger.within_reach(rank, owners) else 0
-
-
-def _end_together(cohort: CoordinatorState, plan: Plan, wants: tuple[int, ...], left: int) -> tuple[int, ...]:
+def _end_together(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], left: int) -> dict[int, int]:
     """Leave the others their part of what is left, at the end of training: all end together.
 
     What a rank has been granted already counts as done by it. A rank that has its part, or more, gets nothing.
     """
-    queued, weights = tuple(state.queued for state in cohort.ranks), _weights(cohort, plan)
+    if plan.max_lead is None and _plenty(cohort, plan, wants, left):
+        return wants
+    weights = _weights(cohort, plan)
     if plan.max_lead is not None:  # who has to wait for the slowest leaves its part to it
-        weights = tuple(w if want > 0 else 0.0 for w, want in zip(weights, wants, strict=True))
-    return tuple(map(min, wants, top_up(queued, weights, left)))
+        ranks: Iterable[int] = wants
+    else:
+        ranks = range(len(weights))
+    queued = tuple([float(cohort.ranks[rank].queued) for rank in ranks])
+    parts = dict(zip(ranks, top_up(queued, tuple([weights[rank] for rank in ranks]), left), strict=True))
+    return {rank: min(want, parts[rank]) for rank, want in wants.items()}
+
+
+def _plenty(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], left: int) -> bool:
+    """Return whether there is clearly enough left for what ranks want to be within their parts."""
+    end = (left + sum(cohort.granted.values())) / cohort.weight_of_all * SURELY
+    parts = plan.weights or plan.counts
+    return cohort.fullest <= end and all(
+        cohort.ranks[rank].queued + want + 1 <= end * parts[rank] for rank, want in wants.items()
+    )
 
 
 def _share_left(cohort: CoordinatorState, rank: int) -> int:
@@ -195,25 +212,32 @@ def _share_left(cohort: CoordinatorState, rank: int) -> int:
     return max(cohort.window[rank] - (0 if contributes else state.steps) - state.queued + state.before, 0)
 
 
-def _grant(cohort: CoordinatorState, plan: Plan, rank: int, steps: int, epoch: int) -> tuple[CoordinatorState, Train]:
+def _grant(
+    cohort: CoordinatorState, plan: Plan, rank: int, steps: int, epoch: int, met: int
+) -> tuple[CoordinatorState, Train]:
     world = cohort.world
     ledger, (start, stop) = cohort.ledger(epoch).take(rank, steps, world.batch, givers(cohort, plan))
     chunk = Chunk(epoch, start, stop, world.batch)
     state = cohort.ranks[rank]
     # What all may do in a window over what this rank may do: no rank takes the schedule beyond what the cohort can reach.
-    reach = [steps + more for steps, more in zip(cohort.window, plan.ahead, strict=True)]
-    pace = sum(reach[r] for r in cohort.live) / reach[rank]
-    # What any rank does before the order to average will be done when this begins: exact, whatever windows it is of.
-    met = sum(_samples(cohort.ranks[r], before=True) for r in cohort.live)
+    pace = cohort.reach_of_all / cohort.reach[rank]
     ahead = _samples(state, before=False)
     # What is queued was granted under another window, of which this rank's part may have been larger by far.
-    most = sum(reach[r] + cohort.ranks[r].queued for r in cohort.live) * world.batch
+    most = (cohort.reach_of_all + sum(cohort.granted.values())) * world.batch
     whole, mine = world.epochs * world.samples, stop - start
     seen = min(cohort.samples + met + min(round(pace * ahead), most), whole - mine)
     pace = min(pace, (whole - seen) / mine)
     command = Train(rank, chunk, seen, pace, reason=f"{chunk.steps} steps, of {cohort.window[rank]} in the window")
     queue, course = (*state.queue, chunk), (*state.course, (float(seen), pace))
-    return cohort.with_ledger(ledger).with_rank(rank, replace(state, queue=queue, course=course)), command
+    state = replace(state, queue=queue, queued=state.queued + chunk.steps, course=course)
+    fullest = max(cohort.fullest, state.queued / (plan.weights or plan.counts)[rank])
+    return replace(cohort.with_ledger(ledger).with_rank(rank, state), fullest=fullest), command
+
+
+def _met(cohort: CoordinatorState) -> int:
+    """Return the samples that any rank trains before the order to average: they will be done when what is granted now
+    begins. Exact, whatever windows it is of."""
+    return sum(_samples(cohort.ranks[r], before=True) for r in cohort.live) if cohort.totals.ordered else 0
 
 
 def _samples(state: RankState, before: bool) -> int:
@@ -236,41 +260,8 @@ def _begin_epoch(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
         in_progress.pop(0)  # a fast rank is not held up by the last steps of a slow one
     if len(in_progress) > plan.lookahead or cohort.begun == cohort.world.epochs:
         return cohort
-    if not any(allowance(cohort, plan, rank) > 0 for rank in cohort.live):
+    cohort, rooms = allowances(cohort, plan)
+    if not any(room > 0 for room in rooms.values()):
         return cohort
-    return replace(cohort, ledgers=(*cohort.ledgers, _open(cohort, plan)), begun=cohort.begun + 1)
-
-
-def _whole_epoch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
-    """Grant each rank its slice of every global batch of an epoch, or up to the next checkpoint."""
-    world = cohort.world
-    if cohort.shares or cohort.round is not None or (not cohort.ledgers and cohort.begun == world.epochs):
-        return cohort, ()
-    if not cohort.ledgers:
-        ledger = Ledger(cohort.begun, world.samples)
-        cohort = replace(cohort, ledgers=(ledger,), begun=cohort.begun + 1)
-    ledger, stop = cohort.ledgers[0], world.samples
-    if ledger.complete:
-        return cohort, ()
-    first = measure(ledger.merged)
-    if world.checkpoints is not None:
-        steps = world.checkpoints.left(averages(cohort, plan) - cohort.saved.averages)
-        stop = stop if steps is None else min(stop, first + steps * world.batch * world.size)
-    return split(cohort, ledger.epoch, first, stop)
-
-
-def split(cohort: CoordinatorState, epoch: int, start: int, stop: int) -> tuple[CoordinatorState, tuple[Train, ...]]:
-    """Grant every live rank its slice of each global batch of [start, stop).
-
-    The global batch stays what the whole cohort began with, however many ranks are left: so does the training.
-    """
-    world, live = cohort.world, cohort.live
-    whole, parts = Chunk(epoch, start, stop, world.batch * world.size, 0, len(live), 0, world.least), range(len(live))
-    chunks = [replace(whole, part=part) for part in parts]
-    commands = []
-    for rank, chunk in zip(live, chunks, strict=True):
-        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], queue=(chunk,)))
-        reason = f"slice {chunk.part + 1} of {len(live)} of every global batch of epoch {epoch}"
-        seen = epoch * world.samples + start
-        commands.append(Train(rank, chunk, seen, 1.0, reason))  # a step counts the whole global batch
-    return replace(cohort, shares=tuple(zip(live, chunks, strict=True))), tuple(commands)
+    ledgers = (*cohort.ledgers, _open(cohort, plan))
+    return replace(cohort, ledgers=ledgers, begun=cohort.begun + 1, slowest=cohort.slowest.unknown())

@@ -6,9 +6,10 @@ It happens on the average, behind the round that completes an epoch, split over 
 from __future__ import annotations
 
 from ddp.core.commands import Evaluate
-from ddp.core.coordinator_state import CoordinatorState, Owed
+from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Evaluated
+from ddp.core.rank_state import Owed
 from ddp.core.values import replace
 
 
@@ -18,7 +19,14 @@ def evaluate(
     """Order the evaluation of the model at the end of `epochs`, the test set split over the live ranks."""
     live = cohort.live
     owed = tuple(Owed(epoch, rank, part, len(live)) for epoch in epochs for part, rank in enumerate(live))
-    return replace(cohort, evaluating=(*cohort.evaluating, *owed)), orders(owed, turn)
+    return _owing(cohort, owed), orders(owed, turn)
+
+
+def _owing(cohort: CoordinatorState, more: tuple[Owed, ...]) -> CoordinatorState:
+    for owed in more:
+        state = cohort.ranks[owed.rank]
+        cohort = cohort.with_rank(owed.rank, replace(state, owed=(*state.owed, owed)))
+    return cohort
 
 
 def orders(owed: tuple[Owed, ...], turn: bool = False) -> tuple[Evaluate, ...]:
@@ -28,11 +36,11 @@ def orders(owed: tuple[Owed, ...], turn: bool = False) -> tuple[Evaluate, ...]:
 
 def on_evaluated(cohort: CoordinatorState, event: Evaluated) -> CoordinatorState:
     """Enter that a rank has done its part. Raises ProtocolError if it was not ordered."""
-    part = (event.epoch, event.rank, event.part)
-    left = tuple(owed for owed in cohort.evaluating if (owed.epoch, owed.rank, owed.part) != part)
-    if len(left) == len(cohort.evaluating):
+    state = cohort.ranks[event.rank]
+    left = tuple(owed for owed in state.owed if (owed.epoch, owed.part) != (event.epoch, event.part))
+    if len(left) == len(state.owed):
         raise ProtocolError(f"{event} was not asked for; owed: {cohort.evaluating}")
-    return replace(cohort, evaluating=left)
+    return cohort.with_rank(event.rank, replace(state, owed=left))
 
 
 def adopt(cohort: CoordinatorState) -> tuple[CoordinatorState, tuple[Evaluate, ...]]:
@@ -42,4 +50,4 @@ def adopt(cohort: CoordinatorState) -> tuple[CoordinatorState, tuple[Evaluate, .
     """
     last, rank = cohort.world.epochs - 1, cohort.live[0]
     owed = tuple(replace(o, rank=rank) for o in cohort.orphaned if o.epoch == last)
-    return replace(cohort, orphaned=(), evaluating=owed), orders(owed)
+    return _owing(replace(cohort, orphaned=()), owed), orders(owed)

@@ -55,8 +55,9 @@ class Ledger:
 
     def within_reach(self, rank: int, owners: tuple[int, ...]) -> int:
         """Return how many samples can be granted to `rank`, if it may take over what is left to `owners`."""
-        own = 0 if len(self.pools) == 1 else rank
-        pools = {own, *owners} & set(range(len(self.pools)))
+        if len(self.pools) == 1 or len(owners) == len(self.pools):
+            return self.free
+        pools = {rank, *owners} & set(range(len(self.pools)))
         return measure(self.returned) + sum(self.pools[pool][1] - self.pools[pool][0] for pool in pools)
 
     def take(self, rank: int, steps: int, batch: int, owners: tuple[int, ...]) -> tuple[Ledger, Span]:

@@ -6,40 +6,58 @@ nobody blocks it may begin much later than expected, or sooner: what ranks repor
 
 from __future__ import annotations
 
-from ddp.core.allowance import allowance
-from ddp.core.commands import Pace, Plan
+import math
+from collections.abc import Iterable
+
+from ddp.core.allowance import allowances
+from ddp.core.commands import Pace, Plan, Train
 from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.spans import measure
 from ddp.core.values import replace
 
 
-def correct(cohort: CoordinatorState, plan: Plan, at: float) -> tuple[CoordinatorState, tuple[Pace, ...]]:
-    """Tell the rank that has reported now where all are, if it is off by more than a step of every rank."""
-    if plan.in_step or (cohort.world.blocking and not any(plan.ahead)):
+def correct(
+    cohort: CoordinatorState, plan: Plan, at: float, grants: tuple[Train, ...]
+) -> tuple[CoordinatorState, tuple[Pace, ...]]:
+    """Tell the ranks that have reported now where all are, if they are off by more than a step of every rank. `grants`: what
+    was granted just now."""
+    recent = cohort.recent
+    if plan.in_step or (cohort.world.blocking and not cohort.leads) or recent.at != at:
         return cohort, ()  # what all have done by the next grant is known when it is made
     orders: list[Pace] = []
-    for rank in cohort.live:
+    most, samples = cohort.world.batch * len(cohort.live), cohort.samples
+    low, high = recent.low, recent.high
+    ranks: Iterable[int] = sorted({recent.rank, *(grant.rank for grant in grants)})
+    if samples - low > most or high - samples > most:
+        ranks, low, high = recent.ranks, math.inf, -math.inf
+    for rank in ranks:
         state = cohort.ranks[rank]
-        off = abs(state.course[0][0] - cohort.samples) if state.course else 0.0
-        if state.reported != at or off <= cohort.world.batch * len(cohort.live):
+        if not state.course or state.reported != at:
             continue
-        pace = _pace(cohort, plan, rank)
-        seen, course = float(cohort.samples), []
-        for chunk in state.queue:
-            course.append((seen, pace))
-            seen += pace * measure(chunk.spans(chunk.steps))
-        cohort = cohort.with_rank(rank, replace(state, course=tuple(course)))
-        orders.append(Pace(rank, cohort.samples, pace, f"off by {off:.0f} samples"))
-    return cohort, tuple(orders)
+        if (off := abs(state.course[0][0] - samples)) > most:
+            cohort, order = _correct(cohort, plan, rank, off)
+            orders.append(order)
+        start = cohort.ranks[rank].course[0][0]
+        low, high = min(low, start), max(high, start)
+    return replace(cohort, recent=recent._replace(low=low, high=high)), tuple(orders)
+
+
+def _correct(cohort: CoordinatorState, plan: Plan, rank: int, off: float) -> tuple[CoordinatorState, Pace]:
+    state, pace = cohort.ranks[rank], _pace(cohort, plan, rank)
+    seen, course = float(cohort.samples), []
+    for chunk in state.queue:
+        course.append((seen, pace))
+        seen += pace * measure(chunk.spans(chunk.steps))
+    cohort = cohort.with_rank(rank, replace(state, course=tuple(course)))
+    return cohort, Pace(rank, cohort.samples, pace, f"off by {off:.0f} samples")
 
 
 def _pace(cohort: CoordinatorState, plan: Plan, rank: int) -> float:
     """Return what all train for each sample of a rank, at their known speeds; no more than they may until the rank has done
     what it was granted, nor than there is to train: nobody is at the end of the schedule before it."""
     world, state = cohort.world, cohort.ranks[rank]
-    weights = plan.weights or tuple(map(float, plan.counts))
-    expected = sum(weights[r] for r in cohort.live) / max(weights[rank], 1e-12)
-    reach = sum(cohort.ranks[r].queued + max(allowance(cohort, plan, r), 0) for r in cohort.live)
+    expected = cohort.weight_of_all / max(float((plan.weights or plan.counts)[rank]), 1e-12)
+    reach = sum(cohort.granted.values()) + sum(max(room, 0) for room in allowances(cohort, plan)[1].values())
     own = sum(measure(chunk.spans(chunk.steps)) for chunk in state.queue)
     left = (world.epochs * world.samples - cohort.samples) / own
     return max(min(expected, reach / state.queued, left), 1.0)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from ddp.core.commands import Abort, Command, Drop, Join, Train
 from ddp.core.coordinator_state import CoordinatorState, Raised, book
-from ddp.core.dispatch import split
 from ddp.core.events import Averaged, AverageFailed, Lost, RankEvent
+from ddp.core.persistent import NOBODY
 from ddp.core.round_actions import RETRIES, Output, merge
 from ddp.core.rounds import react, request_state
+from ddp.core.shared_grants import split
 from ddp.core.values import replace
 
 
@@ -37,13 +38,10 @@ def lose(
             ledger = cohort.ledger(chunk.epoch)
             cohort = cohort.with_ledger(ledger.give_back(chunk.spans(chunk.steps)))
     cohort = replace(
-        cohort.with_rank(rank, replace(state, alive=False, queue=(), course=())),
-        evaluating=tuple(owed for owed in cohort.evaluating if owed.rank != rank),
-        orphaned=(*cohort.orphaned, *(owed for owed in cohort.evaluating if owed.rank == rank)),
-        broken=tuple(r for r in cohort.broken if r != rank),
-        reserve=0,
-        window=(),  # cut anew for those who are left
-    )
+        cohort.with_rank(rank, replace(state, alive=False, queue=(), queued=0, course=(), owed=())),
+        orphaned=(*cohort.orphaned, *state.owed),
+        broken=cohort.broken.remove(rank),
+    ).with_window(())  # cut anew for those who are left
     cohort, outputs = react(cohort, Lost(at, rank, reason))
     return cohort, (Drop(rank, reason), *outputs)
 
@@ -66,7 +64,7 @@ def distrust(
 
 def recover(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Form a group of the live ranks, if it is not in place. For whenever no round is in flight."""
-    whole = cohort.group == cohort.live and not cohort.broken
+    whole = len(cohort.group) == len(cohort.live) and not cohort.broken  # both lose ranks alone
     if whole or cohort.round is not None or not cohort.world.blocking:
         return cohort, ()
     if not cohort.shares:
@@ -88,14 +86,13 @@ def recover(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tupl
 def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Enter into the ledger what all have trained of a shared grant, lost ranks too: every step held their gradients."""
     steps = max(cohort.ranks[rank].steps for rank in cohort.live)
-    lines: list[Output] = []
-    for rank, chunk in cohort.shares:
-        cohort, more = merge(cohort, rank, ((chunk.epoch, chunk.spans(steps)),), at)
-        lines += more
-        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank].contribute(), queue=()))
+    trained = [(rank, ((chunk.epoch, chunk.spans(steps)),)) for rank, chunk in cohort.shares]
+    cohort, lines = merge(cohort, trained, at)
+    for rank, _ in cohort.shares:
+        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank].contribute(), queue=(), queued=0))
     _, chunk = cohort.shares[0]
-    trained = min(chunk.start + steps * chunk.batch, chunk.stop)
-    return replace(cohort, shares=(), samples=chunk.epoch * cohort.world.samples + trained), tuple(lines)
+    done = min(chunk.start + steps * chunk.batch, chunk.stop)
+    return replace(cohort, shares=(), samples=chunk.epoch * cohort.world.samples + done), lines
 
 
 def _resume(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
@@ -113,4 +110,4 @@ def _resume(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tupl
 def _regroup(cohort: CoordinatorState, reason: str, void: bool) -> tuple[CoordinatorState, tuple[Command, ...]]:
     live, generation = cohort.live, cohort.generation + 1
     joins = tuple(Join(rank, generation, live, void, reason) for rank in live)
-    return replace(cohort, group=live, generation=generation, broken=()), joins
+    return replace(cohort, group=live, generation=generation, broken=NOBODY), joins

@@ -5,17 +5,20 @@ Owns how answers, losses and results are entered into the books. When which acti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ddp.core import evaluation
 from ddp.core.commands import Abort, Apply, Command, LoadState, Reduce, SendState
-from ddp.core.coordinator_state import CoordinatorState, RankState, Round, Trained
+from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Event, Lost, Merged, Reduced, RoundClosed, Snapshot
 from ddp.core.ledger import in_model
+from ddp.core.persistent import RankSet
 from ddp.core.phases import Action
-from ddp.core.spans import measure
+from ddp.core.rank_state import RankState, Trained
+from ddp.core.round_state import Round
+from ddp.core.spans import Span, measure
 from ddp.core.values import replace
 
 Output = Command | RoundClosed | Merged
@@ -37,16 +40,16 @@ def missed(cohort: CoordinatorState) -> tuple[int, ...]:
 def _request(cohort: CoordinatorState, event: Any) -> Reaction:
     source, current = holders(cohort)[0], cohort.current
     order = SendState(source, current.index, f"rank {missed(cohort)[0]} missed it")
-    return cohort.with_round(waiting=(source,)), (order,)
+    return cohort.with_round(waiting=RankSet((source,))), (order,)
 
 
 def _offer(cohort: CoordinatorState, event: Any) -> Reaction:
     behind, current = missed(cohort), cohort.current
     orders: list[Output] = []
     for rank in behind:
-        owed = tuple(o for o in cohort.evaluating if o.rank == rank and o.epoch in current.closes)
+        owed = tuple(o for o in cohort.ranks[rank].owed if o.epoch in current.closes)
         orders += [LoadState(rank, current.index, "the others have it"), *evaluation.orders(owed)]
-    return cohort.with_round(waiting=behind), tuple(orders)
+    return cohort.with_round(waiting=RankSet(behind)), tuple(orders)
 
 
 def _contribute(cohort: CoordinatorState, event: Snapshot | Averaged) -> Reaction:
@@ -55,13 +58,13 @@ def _contribute(cohort: CoordinatorState, event: Snapshot | Averaged) -> Reactio
         raise ProtocolError(
             f"rank {event.rank} contributed {event.steps} steps to round {index}, {state.steps} were reported"
         )
-    cohort = cohort.with_round(contributions=(*cohort.current.contributions, state))
+    cohort = cohort.with_round(contributions=cohort.current.contributions.add(state))
     cohort = cohort.with_rank(event.rank, replace(state.contribute(), after=index))
     return _acknowledge(cohort, event) if isinstance(event, Averaged) else (cohort, ())
 
 
 def _acknowledge(cohort: CoordinatorState, event: Averaged) -> Reaction:
-    return cohort.with_round(answers=(*cohort.current.answers, event)), ()
+    return cohort.with_round(answers=cohort.current.answers.add(event)), ()
 
 
 def _loaded(cohort: CoordinatorState, event: Averaged) -> Reaction:
@@ -70,7 +73,9 @@ def _loaded(cohort: CoordinatorState, event: Averaged) -> Reaction:
         return _contribute(cohort, event)
     ahead, state = max(cohort.ranks[r].steps for r in cohort.live), cohort.ranks[event.rank]
     queue = tuple(chunk.advance(ahead - state.steps) for chunk in state.queue)
-    state = replace(state, steps=ahead, queue=tuple(c for c in queue if c.steps), after=cohort.rounds - 1)
+    left = tuple(chunk for chunk in queue if chunk.steps)
+    queued = sum(chunk.steps for chunk in left)
+    state = replace(state, steps=ahead, queue=left, queued=queued, after=cohort.rounds - 1)
     return cohort.with_rank(event.rank, state), ()
 
 
@@ -88,7 +93,7 @@ def _average(cohort: CoordinatorState, event: Any) -> Reaction:
 def _hand_out(cohort: CoordinatorState, event: Reduced) -> Reaction:
     live = tuple(rank for rank in cohort.current.members if cohort.ranks[rank].alive)
     commands = tuple(Apply(rank, event.round, "the average is there") for rank in live)
-    cohort = cohort.with_round(waiting=live, reduce_s=event.seconds)
+    cohort = cohort.with_round(waiting=RankSet(live), reduce_s=event.seconds)
     cohort, evaluations = evaluation.evaluate(cohort, cohort.current.closes)
     return cohort, (*commands, *evaluations)
 
@@ -103,8 +108,7 @@ def _leave_out(cohort: CoordinatorState, event: Lost) -> Reaction:
     """Leave out a rank that has not contributed: its samples miss the average, so no epoch is complete with it."""
     current = cohort.current
     if all(state.rank != event.rank for state in current.contributions):
-        members = tuple(rank for rank in current.members if rank != event.rank)
-        cohort = cohort.with_round(closes=(), members=members)
+        cohort = cohort.with_round(closes=(), members=current.members.remove(event.rank))
     return _release(cohort, event)
 
 
@@ -122,10 +126,7 @@ def _close(cohort: CoordinatorState, event: Event) -> Reaction:
         for rank in (r for r in current.members if not cohort.ranks[r].alive):
             trained.append((rank, cohort.ranks[rank].trained))
             cohort = cohort.with_rank(rank, cohort.ranks[rank].contribute())
-    lines: list[Output] = []
-    for rank, by_epoch in trained:
-        cohort, more = merge(cohort, rank, by_epoch, event.at)
-        lines += more
+    cohort, lines = merge(cohort, trained, event.at)
     # An epoch that became complete by steps beyond those reported when the round opened is left for the next one.
     ledgers = tuple(ledger for ledger in cohort.ledgers if ledger.epoch not in current.closes)
     raised = tuple(entry for entry in cohort.raised if entry.round > current.index)
@@ -134,12 +135,16 @@ def _close(cohort: CoordinatorState, event: Event) -> Reaction:
 
 
 def merge(
-    cohort: CoordinatorState, rank: int, trained: Trained, at: float
+    cohort: CoordinatorState, trained: Sequence[tuple[int, Trained]], at: float
 ) -> tuple[CoordinatorState, tuple[Merged, ...]]:
-    """Bring what a rank trained into the model, in the ledgers and for the record."""
-    for epoch, spans in trained:
-        cohort = cohort.with_ledger(cohort.ledger(epoch).merge(spans))
-    return cohort, tuple(Merged(at, rank, epoch, spans) for epoch, spans in trained if spans)
+    """Bring what ranks trained into the model, in the ledgers, and rank by rank for the record."""
+    by_epoch: dict[int, list[Span]] = {}
+    for _, own in trained:
+        for epoch, spans in own:
+            by_epoch.setdefault(epoch, []).extend(spans)
+    for epoch, together in by_epoch.items():
+        cohort = cohort.with_ledger(cohort.ledger(epoch).merge(tuple(together)))
+    return cohort, tuple(Merged(at, rank, epoch, spans) for rank, own in trained for epoch, spans in own if spans)
 
 
 def _closed(cohort: CoordinatorState, current: Round, at: float) -> RoundClosed:
@@ -148,7 +153,8 @@ def _closed(cohort: CoordinatorState, current: Round, at: float) -> RoundClosed:
     ranks = range(cohort.world.size)
     by_rank = [states.get(rank, RankState()) for rank in ranks]
     # In a collective the last rank to arrive waits for nobody: the shortest stay is the time on the wire.
-    entered = [rank for rank in answers if cohort.world.blocking and rank not in current.failed]
+    failed, starved = set(current.failed), set(current.starved)
+    entered = [rank for rank in answers if cohort.world.blocking and rank not in failed]
     stays = {rank: answers[rank].seconds for rank in entered}
     wire = min(stays.values(), default=current.reduce_s)
     samples = sum(state.samples for state in by_rank)
@@ -161,7 +167,7 @@ def _closed(cohort: CoordinatorState, current: Round, at: float) -> RoundClosed:
         sync_s=wire + sum(away) / max(samples, 1),
         wait_s=tuple(stays.get(rank, wire) - wire for rank in ranks),
         divergence=tuple(answers[rank].divergence or 0.0 if rank in answers else 0.0 for rank in ranks),
-        starved=tuple(rank in current.starved for rank in ranks),
+        starved=tuple(rank in starved for rank in ranks),
         lost=tuple(rank for rank in ranks if not cohort.ranks[rank].alive),
         lr=max(state.lr for state in by_rank if state.steps or not samples),
         samples=in_model(cohort.begun, cohort.ledgers, cohort.world.samples),
@@ -177,11 +183,11 @@ def _undo(cohort: CoordinatorState, event: Event) -> Reaction:
         if cohort.retries == RETRIES:
             return cohort, (Abort("failed", f"replicas could not be averaged: {cohort.cause}"),)
         cohort = replace(cohort, retries=cohort.retries + 1)
-    cohort = replace(
-        cohort,
-        evaluating=tuple(owed for owed in cohort.evaluating if owed.epoch not in current.closes),
-        orphaned=tuple(owed for owed in cohort.orphaned if owed.epoch not in current.closes),
-    )
+    for rank, state in enumerate(cohort.ranks):
+        if owed := tuple(part for part in state.owed if part.epoch in current.closes):
+            left = tuple(part for part in state.owed if part not in owed)
+            cohort = cohort.with_rank(rank, replace(state, owed=left))
+    cohort = replace(cohort, orphaned=tuple(part for part in cohort.orphaned if part.epoch not in current.closes))
     for state in current.contributions:  # of ranks that had the result, and died with it
         cohort = _free(cohort, state.trained)
     for rank in (r for r in current.members if not cohort.ranks[r].alive):

@@ -10,11 +10,13 @@ from __future__ import annotations
 from ddp.core import evaluation, sketching
 from ddp.core.allowance import starved
 from ddp.core.commands import Abort, Average, Command, Plan, SendState
-from ddp.core.coordinator_state import CoordinatorState, Round
+from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Lost, Reduced, Shared, Snapshot
+from ddp.core.persistent import RankSet
 from ddp.core.phases import TABLE, Action, Input, Phase
 from ddp.core.round_actions import ACTIONS, Reaction, holders, missed
+from ddp.core.round_state import Round
 from ddp.core.values import replace
 
 RoundEvent = Snapshot | Reduced | Averaged | AverageFailed | Shared | Lost
@@ -29,18 +31,22 @@ SHORT = 2
 
 def due(cohort: CoordinatorState, plan: Plan) -> str:
     """Return why a round is due now; empty if none is. Valid after a dispatch."""
-    live = [cohort.ranks[rank] for rank in cohort.live]
+    totals = cohort.totals
     if cohort.round is not None or plan.in_step or cohort.reserve:
         return ""
     if in_turn(cohort, plan):
-        return "the window is granted" if any(state.steps or state.queue for state in live) else ""
-    if not any(state.steps for state in live):
+        return "the window is granted" if totals.trained or totals.working else ""
+    if not totals.trained:
         return ""
     if cohort.retries:
         return "the last one broke"
     if cohort.ledgers and cohort.fully_trained(cohort.ledgers[0].epoch):
         return f"epoch {cohort.ledgers[0].epoch} is trained"
-    if all(cohort.ranks[r].steps >= cohort.window[r] or starved(cohort, plan, r) for r in cohort.live):
+    if totals.short:
+        return ""
+    # Nothing but a bound on leads keeps a rank from its part without being granted more of it.
+    bound = plan.max_lead is not None and not cohort.world.blocking
+    if not bound or all(cohort.ranks[r].steps >= cohort.window[r] or starved(cohort, plan, r) for r in cohort.live):
         return "" if _ends_soon(cohort) else "every rank has done its share of the window"
     return ""
 
@@ -48,7 +54,7 @@ def due(cohort: CoordinatorState, plan: Plan) -> str:
 def _ends_soon(cohort: CoordinatorState) -> bool:
     """Return whether all are at work and lack but a sliver of the oldest epoch: the round that ends it will do for both."""
     oldest = cohort.ledgers[0]
-    if oldest.free or not all(cohort.ranks[rank].queue for rank in cohort.live):
+    if oldest.free or cohort.totals.working < len(cohort.live):
         return False
     return cohort.in_work(oldest.epoch) * SLIVER <= sum(cohort.window)
 
@@ -59,7 +65,7 @@ def in_turn(cohort: CoordinatorState, plan: Plan) -> bool:
     Not where the last one broke though nobody is lost. All stand still then, and what broke it may have been the wait for
     a slow rank: with a window before it, the next one might break of the same.
     """
-    return cohort.world.blocking and not any(plan.ahead) and not cohort.retries
+    return cohort.world.blocking and not cohort.leads and not cohort.retries
 
 
 def open_round(
@@ -71,7 +77,8 @@ def open_round(
     closes = cohort.first_epochs(lambda ledger: ledger.free == 0 if turn else cohort.fully_trained(ledger.epoch))
     short = tuple(rank for rank in members if cohort.ranks[rank].queued <= SHORT)
     phase = _next(cohort, Input.DUE_COLLECTIVE if cohort.world.blocking else Input.DUE_SNAPSHOTS)[0]
-    current = Round(index, members, phase, members, closes, starved=short)
+    everyone = RankSet(members)
+    current = Round(index, everyone, phase, everyone, closes, starved=short)
     cohort = replace(cohort, round=current, rounds=index + 1, opened=cohort.opened or at)
     done = cohort.samples / max(cohort.world.epochs * cohort.world.samples, 1)
     sketch = bool(closes) or sketching.is_drawn(index, at - cohort.opened, done)
@@ -89,7 +96,7 @@ def request_state(
 ) -> tuple[CoordinatorState, tuple[Command, ...]]:
     """Order `source` to send its state to ranks that are `behind` it by a step."""
     phase, _ = _next(cohort, Input.RANK_BEHIND)
-    current = Round(cohort.rounds, cohort.live, phase, (source,), (), failed=behind)
+    current = Round(cohort.rounds, RankSet(cohort.live), phase, RankSet((source,)), (), failed=behind)
     cohort = replace(cohort, round=current, rounds=cohort.rounds + 1)
     return cohort, (SendState(source, current.index, f"rank {behind[0]} is a step behind"),)
 
@@ -101,17 +108,18 @@ def react(cohort: CoordinatorState, event: RoundEvent) -> Reaction:
     if isinstance(event, AverageFailed):
         if event.steps not in (None, reported := cohort.ranks[event.rank].steps):
             raise ProtocolError(f"rank {event.rank} did {event.steps} steps, {reported} were reported: {event}")
-        cohort = replace(cohort, broken=(*cohort.broken, event.rank), cause=event.error)
+        cohort = replace(cohort, broken=cohort.broken.add(event.rank), cause=event.error)
         if event.round == IN_STEP:
             return cohort, ()
     following = _next(cohort, Input(type(event).__name__), event)
     if isinstance(event, Averaged) and event.divergence is None:
         return cohort, (Abort("diverged", f"the parameters of rank {event.rank} are not finite"),)
     if not isinstance(event, Reduced) and cohort.round is not None:
-        cohort = cohort.with_round(waiting=cohort.round.awaited(event.rank))
+        waiting = cohort.round.waiting.remove(event.rank)
+        cohort = replace(cohort.with_round(waiting=waiting), takers=cohort.takers.add(event.rank))
     cohort, outputs = _play(cohort, *following, event)
     while (end := _end(cohort)) is not None:
-        cohort, more = _play(cohort, *_next(cohort, end), event)
+        cohort, more = _play(cohort.open(), *_next(cohort, end), event)
         outputs += more
     return cohort, outputs
 
@@ -129,9 +137,10 @@ def _next(cohort: CoordinatorState, cause: Input, event: RoundEvent | None = Non
 def _play(cohort: CoordinatorState, phase: Phase, action: Action, event: RoundEvent) -> Reaction:
     cohort, outputs = ACTIONS[action](cohort, event)
     if phase is Phase.IDLE:
-        return replace(cohort, round=None), outputs
-    since = cohort.current.since if cohort.current.phase is phase else event.at
-    return cohort.with_round(phase=phase, since=since), outputs
+        return replace(cohort, round=None).open(), outputs
+    if cohort.current.phase is phase:
+        return cohort, outputs
+    return cohort.with_round(phase=phase, since=event.at).open(), outputs
 
 
 def _end(cohort: CoordinatorState) -> Input | None:

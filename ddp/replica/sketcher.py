@@ -28,7 +28,7 @@ PIECE = 1 << 22
 _FAST = (torch.float32, torch.float64)
 
 Part = tuple[Tensor, int, int, int]
-"""Flat values, the element of the tensor that is their first, the tensor's key, and its group."""
+"""Values, the element of the tensor that is their first, the tensor's key, and its group."""
 
 
 class Sketcher:
@@ -80,7 +80,7 @@ class Sketcher:
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor) and value.is_floating_point():
                     place = places.setdefault(key, len(places))
-                    parts.append((dense(value).detach().reshape(-1), 0, self._kept_keys[name, key], place))
+                    parts.append((dense(value), 0, self._kept_keys[name, key], place))
         total = np.zeros((len(places), SUMS + 1))
         self._add(total, parts)
         return tuple((key, _text(total[place : place + 1])) for key, place in sorted(places.items()))
@@ -158,7 +158,7 @@ class StepSum:
         for parameter, gradient, start in gradients:
             if gradient is not None:
                 name = own._names[id(parameter)]
-                parts.append((dense(gradient).detach().reshape(-1), start, own._keys[name], own._groups[name]))
+                parts.append((dense(gradient), start, own._keys[name], own._groups[name]))
         own._add(self._total, parts)
 
     def text(self, buffers: bool = True) -> str:
@@ -215,8 +215,9 @@ def _elsewhere(values: Tensor, start: int, key: int, places: NDArray[np.float32]
     """Return sums and sum of squares of a tensor that is not in this machine's memory."""
     weights = torch.from_numpy(places).to(values.device).double()
     total = torch.zeros(SUMS + 1, dtype=torch.float64, device=values.device)
+    flat = values.detach().reshape(-1)
     for first in range(0, values.numel(), PIECE):
-        piece = values[first : first + PIECE].double()
+        piece = flat[first : first + PIECE].double()
         total[SUMS] += torch.dot(piece, piece)
         at = (start + first) % BLOCK
         padded = torch.nn.functional.pad(piece, (at, -(at + piece.numel()) % BLOCK)).view(-1, BLOCK)

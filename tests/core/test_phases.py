@@ -11,13 +11,16 @@ import pytest
 from benchmarks.phases import DOCUMENT, written
 from ddp.core import rounds
 from ddp.core.commands import Apply, Average, LoadState, Reduce, SendState, Train
-from ddp.core.coordinator_state import CoordinatorState, RankState, Round
+from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Lost, Reduced, Shared, Snapshot
+from ddp.core.persistent import RankSet, Row
 from ddp.core.phases import TABLE, Action, Input, Phase
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.sync import Sync
+from ddp.core.rank_state import RankState
 from ddp.core.round_actions import ACTIONS
+from ddp.core.round_state import Round
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
 
@@ -32,8 +35,8 @@ EVENTS = (
 
 def state(phase: Phase) -> CoordinatorState:
     world = World(2, 8, 2, 1, blocking=phase not in (Phase.SNAPSHOTS, Phase.REDUCE, Phase.APPLY), in_step=False)
-    current = None if phase is Phase.IDLE else Round(3, (0, 1), phase, (0, 1), ())
-    return CoordinatorState(world, (RankState(0), RankState(1)), round=current)
+    current = None if phase is Phase.IDLE else Round(3, RankSet((0, 1)), phase, RankSet((0, 1)), ())
+    return CoordinatorState(world, Row((RankState(0), RankState(1))), round=current)
 
 
 @pytest.mark.parametrize(("phase", "event"), [*product(Phase, EVENTS)], ids=lambda value: type(value).__name__)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
+from ddp.core.allowance import allowance, allowances
 from ddp.core.commands import Plan, Reduce, Train
 from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.events import Merged
@@ -42,6 +43,7 @@ class Invariants:
             return
         cohort = played.coordinator.cohort
         trains = self.follow(played)
+        books_are_what_they_follow_from(played)
         exactly_once(cohort, self.merged)
         weights_are_the_contributions(played)
         self.samples_are_what_was_trained(cohort)
@@ -137,6 +139,27 @@ def nobody_leads(played: Simulation, trains: list[Train]) -> None:
     if plan.dispatch != "fixed":  # else a rank may be at work in the next epoch, which was begun after this grant
         for rank in {order.rank for order in trains} & set(cohort.live):
             assert done[rank] + cohort.ranks[rank].queued <= slowest + lead
+
+
+def books_are_what_they_follow_from(played: Simulation) -> None:
+    """What is kept from event to event is what all ranks make, counted anew; no rank is passed over that can take more."""
+    cohort, plan = played.coordinator.cohort, played.coordinator.plan
+    anew = replace(cohort)  # which counts
+    assert (cohort.live, cohort.totals, cohort.granted) == (anew.live, anew.totals, anew.granted)
+    assert all(state.queued == sum(chunk.steps for chunk in state.queue) for state in cohort.ranks)
+    assert all(cohort.oldest <= cohort.ranks[rank].last_seen for rank in cohort.live)
+    assert set(cohort.recent.ranks) >= {
+        state.rank for state in cohort.ranks if state.course and state.reported == played.now
+    }
+    if plan is None or plan.in_step or not cohort.window:
+        return
+    planned = cohort.under(plan)
+    names = ("reach", "reach_of_all", "leads", "weight_of_all")
+    assert [getattr(cohort, name) for name in names] == [getattr(planned, name) for name in names]
+    assert cohort.fullest >= planned.fullest
+    room = {rank: allowance(cohort, plan, rank) for rank in cohort.live}
+    assert room == {rank: allowance(planned, plan, rank) for rank in cohort.live}
+    assert {rank for rank in room if room[rank] > 0} <= set(allowances(cohort, plan)[1])
 
 
 def exactly_once(cohort: CoordinatorState, recorded: dict[int, Spans]) -> None:

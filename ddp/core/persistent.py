@@ -1,0 +1,149 @@
+"""Values by rank of which the next one shares what did not change: a row, a set and a log. They cost what is touched.
+
+Owns these three kinds of value. Knows nothing of what is in them. None is ever changed: whoever has one may keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+SPARSE = 32
+"""A set of fewer ranks is read bit by bit."""
+
+
+class Row(Generic[T]):
+    """One value for each rank, in blocks of about the root of their number: a new value copies one block, and the list of
+    blocks."""
+
+    __slots__ = ("_blocks", "_shift", "_size")
+
+    def __init__(self, values: Iterable[T]) -> None:
+        every = list(values)
+        self._size, self._shift = len(every), (len(every).bit_length() + 1) // 2
+        width = 1 << self._shift
+        self._blocks = [every[start : start + width] for start in range(0, len(every), width)]
+
+    def __getitem__(self, rank: int) -> T:
+        return self._blocks[rank >> self._shift][rank & (1 << self._shift) - 1]
+
+    def __iter__(self) -> Iterator[T]:
+        return chain.from_iterable(self._blocks)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Row) and self._blocks == other._blocks
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def put(self, rank: int, value: T) -> Row[T]:
+        """Return the row with another value at `rank`."""
+        new, shift = Row.__new__(Row), self._shift
+        new._size, new._shift = self._size, shift
+        new._blocks = blocks = self._blocks[:]
+        blocks[rank >> shift] = block = blocks[rank >> shift][:]
+        block[rank & (1 << shift) - 1] = value
+        return new
+
+    def map(self, change: Callable[[T], T]) -> Row[T]:
+        """Return the row with every value changed."""
+        return Row(map(change, self))
+
+
+class RankSet:
+    """Ranks, in ascending order: the bits of a number."""
+
+    __slots__ = ("_bits",)
+
+    def __init__(self, ranks: Iterable[int] = (), bits: int = 0) -> None:
+        for rank in ranks:
+            bits |= 1 << rank
+        self._bits = bits
+
+    @staticmethod
+    def below(size: int) -> RankSet:
+        """Return all of so many ranks."""
+        return RankSet(bits=(1 << size) - 1)
+
+    def __contains__(self, rank: int) -> bool:
+        return self._bits & 1 << rank != 0
+
+    def __bool__(self) -> bool:
+        return self._bits != 0
+
+    def __len__(self) -> int:
+        return self._bits.bit_count()
+
+    def __iter__(self) -> Iterator[int]:
+        bits = self._bits
+        if bits.bit_count() < SPARSE:
+            while bits:
+                low = bits & -bits
+                yield low.bit_length() - 1
+                bits ^= low
+            return
+        digits = bin(bits)[:1:-1]
+        rank = digits.find("1")
+        while rank >= 0:
+            yield rank
+            rank = digits.find("1", rank + 1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RankSet) and self._bits == other._bits
+
+    def __hash__(self) -> int:
+        return hash(self._bits)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def add(self, rank: int) -> RankSet:
+        """Return the set with `rank`."""
+        return RankSet(bits=self._bits | 1 << rank)
+
+    def union(self, other: RankSet) -> RankSet:
+        """Return the ranks of both."""
+        return RankSet(bits=self._bits | other._bits)
+
+    def remove(self, rank: int) -> RankSet:
+        """Return the set without `rank`, whether or not it was in there."""
+        return RankSet(bits=self._bits & ~(1 << rank)) if rank in self else self
+
+
+NOBODY = RankSet()
+
+
+class Log(Generic[T]):
+    """Entries in the order in which they came. Logs that go on from one another share their entries."""
+
+    __slots__ = ("_entries", "_size")
+
+    def __init__(self, entries: Iterable[T] = ()) -> None:
+        self._entries = list(entries)
+        self._size = len(self._entries)
+
+    def __iter__(self) -> Iterator[T]:
+        return islice(self._entries, self._size)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Log) and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def add(self, entry: T) -> Log[T]:
+        """Return the log with one more entry."""
+        new: Log[T] = Log.__new__(Log)
+        # Where another log goes on from this one already, the entries behind this one's are not its own.
+        new._entries = self._entries if len(self._entries) == self._size else self._entries[: self._size]
+        new._entries.append(entry)
+        new._size = self._size + 1
+        return new

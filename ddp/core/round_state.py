@@ -1,0 +1,43 @@
+"""A round in flight, as the coordinator sees it: who takes part, who is waited for, what came in. Decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddp.core.events import Averaged, AverageFailed, Reduced, Shared, Snapshot
+from ddp.core.persistent import Log, RankSet
+from ddp.core.phases import Phase
+from ddp.core.rank_state import RankState
+
+
+@dataclass(frozen=True)
+class Round:
+    """One averaging of replicas, from the order to the last acknowledgement."""
+
+    index: int
+    members: RankSet
+    phase: Phase
+    waiting: RankSet
+    """Ranks that owe an answer in this phase."""
+    closes: tuple[int, ...]
+    """Epochs that end with this round."""
+    contributions: Log[RankState] = field(default_factory=Log)
+    """Ranks as they were when their training entered the average."""
+    reduce_s: float = 0.0
+    """Seconds that averaging the snapshots took."""
+    answers: Log[Averaged] = field(default_factory=Log)
+    """Of the ranks that have the average."""
+    starved: tuple[int, ...] = ()
+    """Ranks that had run short of work when the round opened."""
+    failed: tuple[int, ...] = ()
+    """Ranks on which the collective broke: they miss what came out of it."""
+    since: float = 0.0
+    """When this phase began."""
+
+    def gathers(self, rank: int) -> bool:
+        """Return whether `rank` has still to enter the collective, or to copy its replica."""
+        return self.phase in (Phase.COLLECTIVE, Phase.SNAPSHOTS) and rank in self.waiting
+
+    def expects(self, event: Snapshot | Reduced | Averaged | AverageFailed | Shared) -> bool:
+        """Return whether `event` is of this round, and of a rank that owes it."""
+        return event.round == self.index and (isinstance(event, Reduced) or event.rank in self.waiting)

@@ -1,0 +1,48 @@
+"""Grants where gradients are averaged inside the step: a slice of every global batch for each rank, of a whole epoch.
+
+Knows no window, no round and no backend.
+"""
+
+from __future__ import annotations
+
+from ddp.core.checkpoint_schedule import averages
+from ddp.core.commands import Plan, Train
+from ddp.core.coordinator_state import CoordinatorState
+from ddp.core.ledger import Ledger
+from ddp.core.spans import Chunk, measure
+from ddp.core.values import replace
+
+
+def share_epoch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
+    """Grant each rank its slice of every global batch of an epoch, or up to the next checkpoint."""
+    world = cohort.world
+    if cohort.shares or cohort.round is not None or (not cohort.ledgers and cohort.begun == world.epochs):
+        return cohort, ()
+    if not cohort.ledgers:
+        ledger = Ledger(cohort.begun, world.samples)
+        cohort = replace(cohort, ledgers=(ledger,), begun=cohort.begun + 1)
+    ledger, stop = cohort.ledgers[0], world.samples
+    if ledger.complete:
+        return cohort, ()
+    first = measure(ledger.merged)
+    if world.checkpoints is not None:
+        steps = world.checkpoints.left(averages(cohort, plan) - cohort.saved.averages)
+        stop = stop if steps is None else min(stop, first + steps * world.batch * world.size)
+    return split(cohort, ledger.epoch, first, stop)
+
+
+def split(cohort: CoordinatorState, epoch: int, start: int, stop: int) -> tuple[CoordinatorState, tuple[Train, ...]]:
+    """Grant every live rank its slice of each global batch of [start, stop).
+
+    The global batch stays what the whole cohort began with, however many ranks are left: so does the training.
+    """
+    world, live = cohort.world, cohort.live
+    whole, parts = Chunk(epoch, start, stop, world.batch * world.size, 0, len(live), 0, world.least), range(len(live))
+    chunks = [replace(whole, part=part) for part in parts]
+    commands = []
+    for rank, chunk in zip(live, chunks, strict=True):
+        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], queue=(chunk,), queued=chunk.steps))
+        reason = f"slice {chunk.part + 1} of {len(live)} of every global batch of epoch {epoch}"
+        seen = epoch * world.samples + start
+        commands.append(Train(rank, chunk, seen, 1.0, reason))  # a step counts the whole global batch
+    return replace(cohort, shares=tuple(zip(live, chunks, strict=True))), tuple(commands)
