@@ -49,7 +49,7 @@ def spots(
     """Return where each of `labels` (text, place of its point) stands in a plane of a width and a height: one after the
     other at the first spot where it lies on the fewest `marks`, and on no label before it if there is such a spot."""
     taken: list[_Box] = []
-    found: list[Spot] = []
+    chosen: list[Spot] = []
     for text, (x, y) in labels:
         width = LETTER * len(text)
         boxes = []
@@ -64,8 +64,8 @@ def spots(
         ]
         best = costs.index(min(costs))
         taken.append(boxes[best])
-        found.append(Spot(*SPOTS[best]))
-    return found
+        chosen.append(Spot(*SPOTS[best]))
+    return chosen
 
 
 def along(line: Sequence[tuple[float, float]], parts: int = 24) -> list[tuple[float, float]]:
