@@ -33,7 +33,8 @@ def _norms(
     order: AuditOrder, bench: Bench, group: Sequence[KeptStep], own: Done, shaken: Done | None
 ) -> Iterator[StepDifference]:
     first = group[0]
-    begin = first.averages if order.one_process else first.step  # there a step is of a whole window
+    # Where ranks are threads a step of all is a whole window.
+    begin = first.averages if order.one_process and first.together else first.step
     parameters = list(bench.parameters.values())
     # A sum of squares in the type of the gradients: a rounding of each, of random signs.
     unit = max(torch.finfo(parameter.dtype).eps for parameter in parameters if parameter.is_floating_point())

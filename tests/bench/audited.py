@@ -59,6 +59,7 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         evaluations=tuple(evaluations(records)),
         norms=norms_of(records) if job.backend in MEASURED else (),
         in_shards=job.backend in SHARDED and job.world_size > 1,
+        one_process=job.world_size == 1,  # as the engine of one rank is
         step=job.step,
         batch_size=job.batch_size,
         length=epoch_samples(job),
