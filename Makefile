@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign conformance golden lint bench controller calibration bugs clean-runs baselines discrimination convergence resume machines slurm site clean install
+.PHONY: run test campaign conformance golden lint bench controller calibration bugs clean-runs baselines discrimination convergence resume machines slurm site screenshots clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -108,6 +108,12 @@ site: $(STAMP)
 	@$(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m benchmarks.site $(ARGS)
+
+# The pages at 1400 and 400 pixels, light and dark, in docs/images/screens; Chromium is needed. A test compares them.
+screenshots: $(STAMP)
+	@$(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m benchmarks.screenshots $(ARGS)
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

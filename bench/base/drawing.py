@@ -14,6 +14,8 @@ import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase, RendererBase
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.backends.backend_svg import RendererSVG
+from matplotlib.path import Path
+from matplotlib.transforms import Affine2D
 from PIL import Image
 
 if TYPE_CHECKING:
@@ -105,10 +107,19 @@ def drawn(figure: Figure, name: str, dpi: float) -> Drawing:
     figure.set_dpi(dpi)
     width, height = figure.bbox.size
     renderer = canvas.renderer = _Both(float(width), float(height), dpi)
+    _paper(renderer.points, width, height)
+    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+        patch.set_visible(False)  # vectors stand on the page's own colour
     figure.draw(renderer)
     drawing = Drawing(_png(np.asarray(renderer.points.buffer_rgba())), _on_page(renderer.svg(), name))
     canvas.renderer = None  # figures and canvases hold each other, so they may stay for long; the pixels need not
     return drawing
+
+
+def _paper(points: Any, width: float, height: float) -> None:
+    gc = points.new_gc()
+    gc.set_linewidth(0)
+    points.draw_path(gc, Path.unit_rectangle(), Affine2D().scale(width, height), (1.0, 1.0, 1.0, 1.0))
 
 
 def _png(pixels: Any) -> bytes:

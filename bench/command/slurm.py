@@ -24,6 +24,7 @@ from bench.command.planning import PlannedRuns
 from bench.config.compose import compose
 from bench.config.slurm_settings import SlurmSettings, batches
 from bench.runner.slurm_batch import CellBatch, result_file
+from ddp.regular_files import content
 
 SWEEP = "sweep.json"
 FOLDERS = ".slurm-*"
@@ -114,7 +115,7 @@ def _awaited(folder: Path) -> Exit:
 
 
 def _about(folder: Path) -> dict[str, object]:
-    about: dict[str, object] = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
+    about: dict[str, object] = json.loads(content(folder / SWEEP))
     return about
 
 
@@ -124,7 +125,7 @@ def _standing(folder: Path) -> tuple[list[int], int, Counter[str]]:
     cells = about["cells"]
     assert isinstance(cells, list)
     files = [result_file(folder, number) for number in range(len(cells))]
-    codes = [int(json.loads(file.read_text(encoding="utf-8"))["code"]) for file in files if file.exists()]
+    codes = [int(json.loads(content(file))["code"]) for file in files if file.exists()]
     return codes, len(cells), queued(str(about["job"]))
 
 

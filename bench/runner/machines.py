@@ -23,6 +23,7 @@ from bench.results.runfolder import EVENTS
 from bench.runner.node import CATALOGUE, serve
 from ddp.engine.modes import engine_of
 from ddp.launcher.environment import read
+from ddp.regular_files import lines
 from ddp.remote.head import HeadNode
 from ddp.remote.seat import TORCHRUN, Seat
 
@@ -104,11 +105,10 @@ def left_by_job(place: Path, job: str) -> ResumeSource | Path | None:
     """Return what an earlier start of a scheduler's job left of the run in `place`; None: nothing that is of this job."""
     from bench.runner.resume import locate
 
-    with suppress(ValueError, OSError, KeyError, TypeError, msgspec.MsgspecError):
+    with suppress(ValueError, OSError, KeyError, TypeError, StopIteration, msgspec.MsgspecError):
         source = locate(place)
         folder = source if isinstance(source, Path) else source.folder
-        with (folder / EVENTS).open("rb") as records:
-            header = msgspec.json.decode(records.readline())
+        header = msgspec.json.decode(next(lines(folder / EVENTS)))
         if header["env"]["launcher"]["job"] == job:
             return source
     return None
