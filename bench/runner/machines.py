@@ -6,20 +6,25 @@ See docs/reference/machines.md.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from bench.base import interrupts
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, usage
 from bench.config.config import Config
+from bench.results.runfolder import EVENTS
 from bench.runner.node import CATALOGUE, serve
 from ddp.engine.modes import engine_of
+from ddp.launcher.environment import read
 from ddp.remote.head import HeadNode
-from ddp.remote.seat import Seat
+from ddp.remote.seat import TORCHRUN, Seat
 
 if TYPE_CHECKING:
     from bench.runner.resume import ResumeSource
@@ -73,9 +78,37 @@ class Machines(HeadNode):
         the folder of the finished run; None: nothing, or there was no restart."""
         from bench.runner.resume import locate
 
-        since = self.began() if self.seat.restarts else None
+        if not self.seat.restarts:
+            return None
+        if self.seat.launcher != TORCHRUN:
+            return left_by_job(place, self.seat.job)
+        since = self.began()
         if since is None:
             return None
         with suppress(ValueError):  # the run or its first checkpoint was still to come
             return locate(place, since)
         return None
+
+
+def left_before(place: Path, machines: Machines | None) -> tuple[int, ResumeSource | Path | None]:
+    """Return how often the launcher has started this command before, and what that left of the run in `place`."""
+    if machines is not None:
+        return machines.seat.restarts, machines.left(place)
+    alone = read(os.environ)
+    if alone is None or alone.launcher == TORCHRUN or not alone.restarts:
+        return 0, None
+    return alone.restarts, left_by_job(place, alone.job)
+
+
+def left_by_job(place: Path, job: str) -> ResumeSource | Path | None:
+    """Return what an earlier start of a scheduler's job left of the run in `place`; None: nothing that is of this job."""
+    from bench.runner.resume import locate
+
+    with suppress(ValueError, OSError, KeyError, TypeError, msgspec.MsgspecError):
+        source = locate(place)
+        folder = source if isinstance(source, Path) else source.folder
+        with (folder / EVENTS).open("rb") as records:
+            header = msgspec.json.decode(records.readline())
+        if header["env"]["launcher"]["job"] == job:
+            return source
+    return None

@@ -74,9 +74,10 @@ class Coordinator:
 
     def _decide(self, at: float, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Consult the policy, grant work, open a round, stop: whatever is now possible."""
-        self, issued = self._consult(outputs)
-        cohort, published = checkpoint_schedule.settle(self.cohort, self.plan, self.policy_state, issued)
-        self, issued = replace(self, cohort=cohort), (*issued, *published)
+        self, issued = self._consult(outputs) if outputs else (self, outputs)
+        if self.cohort.savings:
+            cohort, published = checkpoint_schedule.settle(self.cohort, self.plan, self.policy_state, issued)
+            self, issued = replace(self, cohort=cohort), (*issued, *published)
         if any(isinstance(output, Abort) for output in issued):
             return replace(self, over=True), issued
         if not self.cohort.ready or self.cohort.stopping:
@@ -87,7 +88,7 @@ class Coordinator:
         self, issued = self._issue(at, issued)
         if any(isinstance(output, Abort) for output in issued):
             return replace(self, over=True), issued
-        return replace(self, cohort=_ordered(self.cohort, issued, at)), issued
+        return replace(self, cohort=_ordered(self.cohort, issued, at)) if issued else self, issued
 
     def _plan(self, at: float) -> tuple[Coordinator, Plan]:
         """Begin with the policy, or go on with what it had learnt."""

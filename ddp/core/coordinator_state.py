@@ -127,7 +127,7 @@ class CoordinatorState:
     def __post_init__(self) -> None:
         granted: dict[int, int] = {}
         for state in self.ranks:
-            granted = _granted(granted, state, 1)
+            granted = _granted(granted, (), state.queue)
         live = tuple(rank for rank, state in enumerate(self.ranks) if state.alive)
         derived = {"live": live, "totals": _counted(self), "granted": granted, "takers": self.everyone}
         for name, value in derived.items():
@@ -193,7 +193,7 @@ class CoordinatorState:
         if before != after:
             changes["totals"] = self.totals.moved(before, after)
         if state.queue is not old.queue:
-            changes["granted"] = _granted(_granted(self.granted, old, -1), state, 1)
+            changes["granted"] = _granted(self.granted, old.queue, state.queue)
         return replace(self, **changes)
 
     def _parts(self, rank: int) -> tuple[int, int]:
@@ -253,12 +253,16 @@ class CoordinatorState:
         return self.ledger(epoch).free == 0 and not self.in_work(epoch)
 
 
-def _granted(steps: dict[int, int], state: RankState, sign: int) -> dict[int, int]:
-    """Return the steps by epoch with those in the queue of `state` added, or taken away."""
-    by_epoch = dict(steps)
-    for chunk in state.queue:
-        by_epoch[chunk.epoch] = by_epoch.get(chunk.epoch, 0) + sign * chunk.steps
-        if not by_epoch[chunk.epoch]:
+def _granted(steps: dict[int, int], old: tuple[Chunk, ...], new: tuple[Chunk, ...]) -> dict[int, int]:
+    """Return the steps by epoch after a rank's queue was `old` and is `new`."""
+    by_epoch = steps.copy()
+    for chunk in new:
+        by_epoch[chunk.epoch] = by_epoch.get(chunk.epoch, 0) + chunk.steps
+    for chunk in old:
+        left = by_epoch[chunk.epoch] - chunk.steps
+        if left:
+            by_epoch[chunk.epoch] = left
+        else:
             del by_epoch[chunk.epoch]
     return by_epoch
 

@@ -48,6 +48,8 @@ class Seat:
     restarts: int = 0
     """How often they were started anew."""
     launcher: str = TORCHRUN
+    job: str = ""
+    """What the launcher calls the job."""
 
     @property
     def host(self) -> str:
@@ -83,7 +85,16 @@ def seat_of(placement: Placement, environ: Mapping[str, str]) -> Seat:
         attempt = f"machines/{own.job}/{own.step}"
     store = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return Seat(
-        own.rank, own.world_size, own.node, own.nodes, own.host_ranks, store, attempt, own.restarts, own.launcher
+        own.rank,
+        own.world_size,
+        own.node,
+        own.nodes,
+        own.host_ranks,
+        store,
+        attempt,
+        own.restarts,
+        own.launcher,
+        own.job,
     )
 
 
