@@ -225,6 +225,16 @@ def count(mean: float | None) -> str:
     return grouped(mean, 1).removesuffix(".0") if mean else NONE
 
 
+def size(value: float | None) -> str:
+    """Format bytes with three significant digits and their unit."""
+    if value is None:
+        return NONE
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
 def fixed(sample: Sample, places: int, factor: float = 1.0, unit: str = "") -> str:
     """Format `mean ± sd` with so many decimals; without sd where there is only one value."""
     if sample.mean is None:
