@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign conformance golden lint bench controller calibration bugs clean-runs baselines discrimination convergence resume machines site clean install
+.PHONY: run test campaign conformance golden lint bench controller calibration bugs clean-runs baselines discrimination convergence resume machines slurm site screenshots clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -97,12 +97,23 @@ machines: $(STAMP)
 	MACHINES=all $(BIN)/python -m pytest tests/runtime/test_remote_run.py
 	$(BIN)/python -m benchmarks.machines --write $(ARGS)
 
+# Runs and sweeps on a SLURM of two nodes on this host, of unpacked Debian packages; skipped with a reason where they cannot be
+# had. Needs root on Debian. Some minutes.
+slurm: $(STAMP)
+	SLURM=all $(BIN)/python -m pytest -n 0 -rs tests/slurm $(ARGS)
+
 # The documents as a site in site/, with search, the reference of the public names and the example reports; no network but for
 # the generator, once.
 site: $(STAMP)
 	@$(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m benchmarks.site $(ARGS)
+
+# The pages at 1400 and 400 pixels, light and dark, in docs/images/screens; Chromium is needed. A test compares them.
+screenshots: $(STAMP)
+	@$(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m benchmarks.screenshots $(ARGS)
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

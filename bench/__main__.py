@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -27,8 +28,10 @@ def main() -> int:
             if not all((Path(__file__).parent / name).is_dir() for name in ("models", "conf", "baselines")):
                 print(LINKS, file=sys.stderr)
                 return 2
-            from bench.command.cli import dispatch  # Ctrl-C during the imports is Ctrl-C, too
+            from bench.command.cli import JUDGING, dispatch  # Ctrl-C during the imports is Ctrl-C, too
 
+            if sys.argv[1:2] and sys.argv[1] in JUDGING:
+                gc.disable()  # for good: it would look at all that was read once more when the process ends
             code = dispatch(sys.argv[1:])
             sys.stdout.flush()  # here, where somebody minds what comes of it
             return code

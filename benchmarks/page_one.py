@@ -18,7 +18,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from pydantic import TypeAdapter
 
-from bench.base.style import COLOURS, styled
+from bench.base.drawing import COLOURS
+from bench.base.style import styled
 from bench.base.writing import write_bytes, write_text
 from bench.report import html, markdown
 from bench.report.blocks import Block, LeadText

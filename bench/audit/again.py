@@ -6,6 +6,7 @@ forward pass has its own slice, and buffers move by the mean of their changes. M
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,10 @@ class Done:
     """(mean loss, what it is by definition) of batches where these differ."""
     scale: tuple[float, int] = (1.0, 0)
     """Of the loss behind it, and steps since it changed."""
+    norms: tuple[float, ...] = ()
+    """Of the gradients of each step, all parameters' that an optimizer has, before they are limited."""
+    metrics: tuple[float, ...] = ()
+    """By rank, the sum of the metric over its samples by definition; not a number where that is not known."""
 
 
 class Bench:
@@ -63,7 +68,7 @@ class Bench:
         self.model.register_forward_hook(self._note)
         self._training = [module.training for module in self.model.modules()]
         self._undefined: list[tuple[float, float]] = []
-        self._scale = 1.0
+        self._scale, self._metrics = 1.0, list[float]()
         self.initial = {name: tensor.clone() for name, tensor in self.state(None).items()}
 
     @cached_property
@@ -133,17 +138,18 @@ class Bench:
             group["lr"] = rate
         for parameter in self.parameters.values():
             parameter.grad = None
-        self._scale, self._undefined = scale[0], []
+        self._scale, self._undefined, self._metrics = scale[0], [], [0.0] * len(ranks)
         losses = self._gradients(before, epoch, ranks, together)
         owned = [parameter for group in groups for parameter in group["params"]]
         moves_on, scale = unscale(self.rules.step, owned, scale)
+        norm = norm_of(parameter.grad for parameter in owned if parameter.grad is not None)
         if self.rules.max_grad_norm is not None and moves_on:
             nn.utils.clip_grad_norm_(owned, self.rules.max_grad_norm)
         for optimizer in optimizers if moves_on else ():
             optimizer.step()
         after = {name: tensor.clone() for name, tensor in self.state(optimizers).items()}
         moves = {name: after[name] - first for name, first in begun.items()}
-        return Done(losses, after, moves, tuple(self._undefined), scale)
+        return Done(losses, after, moves, tuple(self._undefined), scale, (norm,), tuple(self._metrics))
 
     def _gradients(
         self, before: Mapping[Name, Tensor], epoch: int, ranks: Sequence[Work], together: bool
@@ -152,12 +158,12 @@ class Bench:
         sizes = [sum(stop - start for start, stop in work) for work in ranks]
         total, losses, moved = sum(sizes), [], []
         sums: dict[str, Tensor] = {}
-        for work, size in zip(ranks, sizes, strict=True):
+        for rank, (work, size) in enumerate(zip(ranks, sizes, strict=True)):
             self.load(before, (BUFFERS,))
             spans = [span for span in work if span[1] > span[0]]
             # In half precision it matters what a loss is multiplied by: a rank's gradients are weighted afterwards.
             whole = size if self.rules.step.half else total
-            losses.append([self._batch(epoch, start, stop, (whole, total), together) for start, stop in spans])
+            losses.append([self._batch(rank, epoch, span, (whole, total), together) for span in spans])
             if self.rules.step.half:
                 self._set_aside(sums, size / total)
             moved.append({name: buffer.detach().clone() for name, buffer in self._present().items()})
@@ -175,23 +181,24 @@ class Bench:
                 sums[name] = sums[name] + weighted if name in sums else weighted
                 parameter.grad = None
 
-    def _batch(self, epoch: int, start: int, stop: int, totals: tuple[int, int], together: bool) -> float:
+    def _batch(self, rank: int, epoch: int, span: tuple[int, int], totals: tuple[int, int], together: bool) -> float:
         """Add the gradients of a batch, micro-batch by micro-batch; return its mean loss. `totals`: the samples that it is a
         part of, and those of all ranks."""
-        ends = micro_ends(self.rules, self.model, (start, stop), totals[1], together)
-        losses = [self._pass(epoch, first, last, totals[0]) for first, last in pairwise(ends)]
+        ends = micro_ends(self.rules, self.model, span, totals[1], together)
+        losses = [self._pass(rank, epoch, first, last, totals[0]) for first, last in pairwise(ends)]
         if len(losses) == 1:
             return losses[0]
         parts = [last - first for first, last in pairwise(ends)]
-        return sum(loss * part for loss, part in zip(losses, parts, strict=True)) / (stop - start)
+        return sum(loss * part for loss, part in zip(losses, parts, strict=True)) / (span[1] - span[0])
 
-    def _pass(self, epoch: int, start: int, stop: int, total: int) -> float:
+    def _pass(self, rank: int, epoch: int, start: int, stop: int, total: int) -> float:
         """Add the gradients of a batch, as its part of the mean; return its mean loss."""
         batch = moved(self._read(epoch, start, stop), self.device)
         torch.manual_seed(step_seed(self.rules.seed, epoch, start))
         with Scalars(), autocast(self.rules.step, self.device):  # what the step records is not looked at
             loss = self.task.loss(self.model, batch)
         known = defined(self.rules.model, self.outputs, batch)
+        self._metrics[rank] += math.nan if known is None else known[1]
         if known is not None and not is_near(float(loss.detach()), mean := known[0] / (stop - start)):
             self._undefined.append((float(loss.detach()), mean))
         loss = loss.float() if loss.dtype.itemsize < 4 else loss
@@ -246,6 +253,12 @@ class Bench:
                 parameter = self.parameters[name.name]
                 place = self.device if tensor.dim() else torch.device("cpu")
                 owners[parameter].state[parameter][name.key] = tensor.to(place, copy=True)
+
+
+def norm_of(gradients: Iterable[Tensor]) -> float:
+    """Return the L2 norm over all values, taken in double precision."""
+    values = (each.coalesce().values() if each.is_sparse else each for each in gradients)
+    return math.sqrt(sum(float(torch.linalg.vector_norm(each, dtype=torch.float64)) ** 2 for each in values))
 
 
 def moved(batch: Any, device: torch.device) -> Any:

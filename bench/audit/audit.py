@@ -16,6 +16,7 @@ from bench.audit import evaluation, reports
 from bench.audit.again import Bench
 from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
 from bench.audit.counters import counted
+from bench.audit.figures import figures_apart, weighed
 from bench.audit.kept import (
     BUFFERS,
     OPTIMIZER,
@@ -85,6 +86,7 @@ class _Auditor:
             yield self._step(group)
         if self._order.planned:
             yield from reports.judged(self._kept.steps, self._order.reports)
+        yield from weighed(self._order)
         yield from self._positions(groups)
         yield from self._chains()
         yield from counted(self._order, self._kept.steps)
@@ -151,6 +153,7 @@ class _Auditor:
             apart.append(StepDifference("loss by its definition", f"{loss:.6g}", f"{mean:.6g}", float("inf")))
         losses = [[loss for loss, (a, b) in zip(each.losses, each.batches, strict=True) if b > a] for each in group]
         if identical(after, own, losses):
+            apart += figures_apart(self._order, self._bench, group, own, None)
             return apart, None if apart else 0.0
         # Roundings of each step add up.
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
@@ -159,7 +162,8 @@ class _Auditor:
             at = f" of rank {each.rank}" if len(group) > 1 else ""
             apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at)
         states, largest = states_apart(after, before, own, shaken)
-        return apart + states, largest if not apart + states else None
+        apart += [*states, *figures_apart(self._order, self._bench, group, own, shaken)]
+        return apart, None if apart else largest
 
     def _joined(self, group: Sequence[KeptStep]) -> Mapping[Name, list[Any]]:
         after: dict[Name, list[Any]] = {}

@@ -25,7 +25,11 @@ def counted(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]
     Of runs that went as planned, in which no average sets them and no step is of several batches."""
     own = sorted((each for each in steps if each.rank == 0), key=lambda each: each.step)
     together = order.world_size == 1 or all(each.together for each in own)
-    if len(own) < 2 or not (together and order.planned and order.step == PLAIN) or order.one_process:
+    if (
+        len(own) < 2
+        or not (together and order.planned and order.step == PLAIN)
+        or (order.one_process and order.world_size > 1)
+    ):
         return
     passes = {name: {_moved(each, name) for each in own} for name in _counters(own[0].before)}
     for name, known in passes.items():

@@ -29,6 +29,8 @@ class StepReport:
     loss_sum: float | None
     lr: float
     """Of the last one."""
+    scalars: tuple[tuple[str, float | None, int], ...] = ()
+    """What the batches recorded: (name, sum, number of calls, or of samples)."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,10 @@ class AuditOrder:
     """Samples of one step of one rank."""
     length: int | None = None
     """Positions of an epoch; None: as many as the data set has samples."""
+    norms: tuple[tuple[tuple[int, float | None], ...], ...] = ()
+    """By rank, (step, norm of the gradients) as it was recorded; empty: not at all."""
+    in_shards: bool = False
+    """Whether they are of what each rank has of the gradients."""
     one_process: bool = False
     """Whether ranks are threads of one process, where each cuts its own part of a step into micro-batches."""
 
@@ -77,13 +83,26 @@ class AuditOrder:
         return not self.device.startswith("cpu")
 
 
+SHARDED = ("zero1", "zero2", "zero3")
+"""Backends whose ranks have a part of the gradients each when the optimizer steps."""
+MEASURED = (None, "nccl", "cpu", "torch_ddp", *SHARDED)
+"""Those of whose steps the norm is known by the batches alone."""
+
+
+def norms_of(records: Sequence[Record]) -> tuple[tuple[tuple[int, float | None], ...], ...]:
+    """Return what each rank recorded of the norms of its gradients; empty if one recorded nothing."""
+    ends = sorted((event for event in records if isinstance(event, Finished)), key=lambda event: event.rank)
+    known = tuple(event.work.norms for event in ends if event.work is not None)
+    return known if len(known) == len(ends) else ()
+
+
 def reports_of(records: Sequence[Record]) -> Iterator[StepReport]:
     """Iterate over the reports of what was trained."""
     done: dict[int, int] = defaultdict(int)
     for event in records:
         if isinstance(event, Progress):
             first, done[event.rank] = done[event.rank], done[event.rank] + event.steps
-            figures = event.epoch, event.samples, event.loss_sum, event.lr
+            figures = event.epoch, event.samples, event.loss_sum, event.lr, event.scalars
             yield StepReport(event.rank, first, done[event.rank], *figures)
 
 
@@ -120,5 +139,7 @@ def order_of(
         step=job.step,
         batch_size=job.batch_size,
         length=epoch_samples(job),
+        norms=norms_of(records) if spec.backend in MEASURED else (),
+        in_shards=spec.backend in SHARDED,
         one_process=engine_of(spec.engine).one_process,
     )

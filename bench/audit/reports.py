@@ -23,14 +23,19 @@ def judged(steps: Sequence[KeptStep], reports: Sequence[StepReport]) -> Iterator
     for report in reports:
         by_rank[report.rank].append(report)
     for step in steps:
-        first, last = step.step, step.step + len(step.batches)
-        own = [each for each in by_rank[step.rank] if first <= each.first < each.last <= last]
-        if sum(each.last - each.first for each in own) == len(step.batches) > 0:
+        if own := of_step(step, by_rank[step.rank]):
             line = "; ".join(_differences(step, own))
             place = {"rank": step.rank, "epoch": step.epoch, "step": step.step}
             yield AuditItem(
                 what="report", outcome="different" if line else "equal", line=line, files=[step.file], **place
             )
+
+
+def of_step(step: KeptStep, reports: Sequence[StepReport]) -> list[StepReport]:
+    """Return the reports of the step's rank that are of it, or of a row of steps, and of nothing else; [] for others."""
+    first, last = step.step, step.step + len(step.batches)
+    own = [each for each in reports if each.rank == step.rank and first <= each.first < each.last <= last]
+    return own if sum(each.last - each.first for each in own) == len(step.batches) else []
 
 
 def _differences(step: KeptStep, own: Sequence[StepReport]) -> Iterator[str]:

@@ -35,7 +35,9 @@ def redo(bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep],
 
 def _joined(first: Done, then: Done) -> Done:
     losses = [[*some, *more] for some, more in zip(first.losses, then.losses, strict=True)]
-    return Done(losses, then.after, then.moves, (*first.undefined, *then.undefined), then.scale)
+    norms, undefined = (*first.norms, *then.norms), (*first.undefined, *then.undefined)
+    metrics = tuple(some + more for some, more in zip(first.metrics, then.metrics, strict=True))
+    return Done(losses, then.after, then.moves, undefined, then.scale, norms, metrics)
 
 
 def steps_of(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:

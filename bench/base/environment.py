@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from bench.base.paths import ROOT
+from ddp.launcher.environment import read
 from ddp.process.cores import cores
 
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
@@ -42,6 +44,23 @@ def describe() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": gpus(),
     }
+
+
+def launched_by(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return who started this process, for what `describe` returns; nothing where no launcher did, or none that is whole."""
+    with suppress(ValueError):
+        if placement := read(environ):
+            name = {"name": placement.launcher, "job": placement.job, "hosts": list(placement.hosts)}
+            return {"launcher": name}
+    return {}
+
+
+def shared_cores(environ: Mapping[str, str], total: int) -> str | None:
+    """Return a warning where SLURM gave only some of this host's cores, so that others may use the rest; else None."""
+    given = environ.get("SLURM_CPUS_ON_NODE", "")
+    if "SLURM_JOB_ID" not in environ or not given.isdecimal() or int(given) >= total:
+        return None
+    return f"SLURM gave {given} of {total} cores: others may use the rest, and its speeds be too low (--exclusive)"
 
 
 def source() -> dict[str, Any]:

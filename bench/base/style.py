@@ -5,23 +5,20 @@ The only module that sets up matplotlib. Knows nothing of runs.
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
-import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.text import Text
-from PIL import Image
 
+from bench.base.drawing import drawn
 from bench.base.writing import write_bytes
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 CATEGORIES = {
     "compute": "#4477aa",
@@ -40,9 +37,6 @@ _MODES = (
     *("#999933", "#332288", "#44aa99", "#aa4466", "#6f6f6f"),
 )
 _MARKERS = "osD^vPXd<>*p"
-
-COLOURS = 128
-"""Of a picture: enough for smooth edges of all lines."""
 
 LABEL, LINE = 44, 100
 """Signs of a label, and of any other line, in a picture: longer ones would leave no room for what is drawn."""
@@ -70,6 +64,7 @@ SETTINGS: Any = {
     "lines.markersize": 4.0,
     "svg.hashsalt": "bench",
     "svg.fonttype": "none",
+    "axes.titley": 1.0,  # where it lies by itself, which takes time to find out
     "text.parse_math": False,  # labels come from runs
 }
 
@@ -98,53 +93,20 @@ def brief(text: str, longest: int = LABEL) -> str:
 
 
 def _leave_room(figure: Figure) -> None:
-    """Cut texts that come from runs, which may be of any length; those of ticks are made anew when they are drawn."""
+    """Cut texts that come from runs, which may be of any length; those of ticks are cut where they are set."""
     labels = {text for legend in figure.legends for text in legend.get_texts()}
-    for text in figure.findobj(Text):
-        assert isinstance(text, Text)
+    for text in (*figure.texts, *labels, *(text for axes in figure.axes for text in _texts(axes))):
         text.set_text(brief(text.get_text(), LABEL if text in labels else LINE))
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a PNG without date or version, so that equal figures are equal bytes.
+def _texts(axes: Axes) -> list[Text]:
+    legend = axes.get_legend()
+    return [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *(legend.get_texts() if legend else ())]
 
-    With a palette: a quarter of the size, and figures have few colours."""
+
+def save(figure: Figure, path: Path) -> str:
+    """Write a PNG, so that equal figures are equal bytes. Returns the SVG element, whose names begin with the file's."""
     _leave_room(figure)
-    canvas = FigureCanvasAgg(figure)
-    figure.set_dpi(SETTINGS["savefig.dpi"])
-    canvas.draw()  # type: ignore[no-untyped-call]
-    pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
-    picture = Image.fromarray(pixels).convert("RGB")
-    file = io.BytesIO()
-    picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, "PNG", compress_level=8)
-    write_bytes(path, file.getvalue())
-    canvas.renderer = None  # figures and canvases hold each other, so they may stay for long; the pixels need not
-
-
-_COLOURS = {
-    "#000000": "currentColor",
-    "#333333": "currentColor",
-    "#444444": "var(--dim, #444444)",
-    "#555555": "var(--dim, #555555)",
-    "#666666": "var(--dim, #666666)",
-    "#999999": "var(--dim, #999999)",
-    "#e6e6e6": "var(--line, #e6e6e6)",
-}
-"""Colour of a figure -> that of the page which shows it."""
-_IDENTITY = re.compile(r'(\bid="|url\(#|href="#)')
-
-
-def drawing(figure: Figure, name: str) -> str:
-    """Return a figure that was saved as an SVG element, of the width and the colours of a page; `name` is unique on it."""
-    figure.set_layout_engine("none")  # places are found
-    file = io.StringIO()
-    dates: Any = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    figure.savefig(file, format="svg", transparent=True, metadata=dates)
-    text = file.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg ") :], flags=re.DOTALL)
-    head, rest = text.split(">", 1)
-    head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
-    rest = _IDENTITY.sub(lambda match: f"{match[1]}{name}-", rest)
-    for colour, variable in _COLOURS.items():
-        rest = rest.replace(colour, variable)
-    return f'{head} preserveAspectRatio="xMidYMid meet">{rest}'.strip() + "\n"
+    both = drawn(figure, path.stem, SETTINGS["savefig.dpi"])
+    write_bytes(path, both.png)
+    return both.svg

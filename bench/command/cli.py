@@ -5,39 +5,20 @@ Imports a verb's code only when it is asked for, so that `list` and `--help` ans
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
 
 from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
 from bench.base.paths import BASELINES
 from bench.base.usage import UsageError, path_of, there, usage
-from ddp.suggest import nearest
-
-if TYPE_CHECKING:
-    from bench.results.cells import Cell
+from bench.command.parser import verb_parser
+from bench.config.slurm_settings import taken
+from ddp.launcher.environment import read
 
 RUNS = Path("runs")
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, with the nearest valid option."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise UsageError."""
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-    def read(self, arguments: list[str]) -> argparse.Namespace:
-        """Parse the arguments. Raise UsageError."""
-        parsed, strange = self.parse_known_args(arguments)
-        for word in strange:
-            best = nearest(word, self._option_string_actions)
-            self.error(f"unknown argument {word!r}" + (f"; did you mean {best}?" if best else ""))
-        return parsed
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -61,15 +42,23 @@ def _run(arguments: list[str]) -> int:
 
         show()
         return Exit.OK
+    with usage():
+        slurm, arguments = taken(arguments)
+    if slurm is not None:
+        from bench.command.slurm import submit
+
+        return submit(arguments, tuple(VERBS), slurm)
     from bench.command.run import run
 
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    with usage():
+        placement = read(os.environ)
+    if placement is not None and placement.world_size > 1:
         from bench.runner.machines import attended
-        from bench.runner.torchrun import seat
+        from ddp.remote.seat import seat_of
 
-        place = seat(os.environ)
-        if place is not None:
-            return attended(place, lambda machines: run(arguments, tuple(VERBS), BASELINES, machines))
+        with usage():
+            place = seat_of(placement, os.environ)
+        return attended(place, lambda machines: run(arguments, tuple(VERBS), BASELINES, machines))
     return run(arguments, tuple(VERBS), BASELINES)
 
 
@@ -80,7 +69,7 @@ def _plan(arguments: list[str]) -> int:
 
 
 def _report(arguments: list[str]) -> int:
-    parser = _parser("report", "Write the report (Markdown, HTML and PNG) over a run folder or a tree of them.")
+    parser = verb_parser("report", "Write the report (Markdown, HTML and PNG) over a run folder or a tree of them.")
     parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
     parser.add_argument("--out", type=path_of, help="folder to write into (default: reports/<name of path>)")
     parser.add_argument("--baseline", type=there, default=BASELINES, help="what the verdicts at its head compare with")
@@ -109,7 +98,7 @@ def _validate(arguments: list[str]) -> int:
     from bench.command import validate_command
 
     codes = "0 pass, 1 regression, 3 inconclusive, 4 not comparable, 5 a run failed"
-    parser = _parser("validate", f"Compare runs with the baselines. Exit code: {codes}.")
+    parser = verb_parser("validate", f"Compare runs with the baselines. Exit code: {codes}.")
     validate_command.add_validate(parser, RUNS, BASELINES)
     options = parser.read(arguments)
     with no_collections():
@@ -119,7 +108,7 @@ def _validate(arguments: list[str]) -> int:
 def _baseline(arguments: list[str]) -> int:
     from bench.command import validate_command
 
-    parser = _parser("baseline", "Make, change and look at the baselines that validation compares with.")
+    parser = verb_parser("baseline", "Make, change and look at the baselines that validation compares with.")
     validate_command.add_baseline(parser, RUNS, BASELINES)
     return validate_command.baseline(parser.read(arguments))
 
@@ -128,7 +117,7 @@ def _on_one_run(verb: str, description: str) -> Callable[[list[str]], int]:
     """Make a verb of `bench.command.rerun` that takes a run folder."""
 
     def command(arguments: list[str]) -> int:
-        parser = _parser(verb, description)
+        parser = verb_parser(verb, description)
         parser.add_argument("path", type=path_of, help="run folder")
         path = parser.read(arguments).path
         from bench.command import rerun
@@ -138,8 +127,23 @@ def _on_one_run(verb: str, description: str) -> Callable[[list[str]], int]:
     return command
 
 
+def _on_a_sweep(verb: str, description: str) -> Callable[[list[str]], int]:
+    """Make a verb of `bench.command.slurm` that takes a tree of runs."""
+
+    def command(arguments: list[str]) -> int:
+        parser = verb_parser(verb, description)
+        parser.add_argument(
+            "path", type=path_of, nargs="?", default=RUNS, help="tree of runs, or a sweep's folder in it"
+        )
+        from bench.command import slurm
+
+        return int(slurm.command(verb, parser.read(arguments).path))
+
+    return command
+
+
 def _audit(arguments: list[str]) -> int:
-    parser = _parser(
+    parser = verb_parser(
         "audit", "Do kept steps and the evaluation of a run again: 0 equal, 1 different, 4 nothing is kept."
     )
     parser.add_argument("path", type=path_of, help="run folder")
@@ -150,7 +154,7 @@ def _audit(arguments: list[str]) -> int:
 
 
 def _more(arguments: list[str]) -> int:
-    parser = _parser("more", "Train the seeds, or the baseline, that the verdicts on a run or a tree lack.")
+    parser = verb_parser("more", "Train the seeds, or the baseline, that the verdicts on a run or a tree lack.")
     parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
     parser.add_argument("--baseline", type=there, default=BASELINES, help="what the verdicts compare with")
     parser.add_argument("--show", action="store_true", help="print the commands, train nothing")
@@ -162,7 +166,7 @@ def _more(arguments: list[str]) -> int:
 
 def _compare(arguments: list[str]) -> int:
     two = "two trees of runs; or two commits or machines, of the runs in --runs"
-    parser = _parser("compare", f"Write what changed between {two}.")
+    parser = verb_parser("compare", f"Write what changed between {two}.")
     parser.add_argument("before", metavar="A", help="a tree, a commit or a machine")
     parser.add_argument("now", metavar="B", help="the same")
     parser.add_argument("--runs", type=path_of, default=RUNS, help="where commits and machines are looked for")
@@ -180,7 +184,11 @@ def _prove(arguments: list[str]) -> int:
 
     about = "Hold a few steps of a model, in each mode, to plain PyTorch on one device, bit by bit"
     return int(
-        prove(arguments, _parser("prove", f"{about}. KEY=VALUE choose what; all modes if none is given."), tuple(VERBS))
+        prove(
+            arguments,
+            verb_parser("prove", f"{about}. KEY=VALUE choose what; all modes if none is given."),
+            tuple(VERBS),
+        )
     )
 
 
@@ -188,7 +196,7 @@ def _timeline(arguments: list[str]) -> int:
     written = (
         "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too"
     )
-    parser = _parser("timeline", f"{written}; or open one in Perfetto.")
+    parser = verb_parser("timeline", f"{written}; or open one in Perfetto.")
     opens = arguments[:1] == ["open"]
     parser.add_argument("path", type=path_of, metavar="[open] RUN", help="run folder")
     if opens:
@@ -213,7 +221,7 @@ def _timeline(arguments: list[str]) -> int:
 def _list(arguments: list[str]) -> int:
     from bench.command.listing import GROUPS, show
 
-    parser = _parser("list", "What can be chosen: group=name on the command line.")
+    parser = verb_parser("list", "What can be chosen: group=name on the command line.")
     parser.add_argument("group", nargs="?", help=f"one of {', '.join(GROUPS)} (default: all)")
     group = parser.read(arguments).group
     with usage():
@@ -222,7 +230,7 @@ def _list(arguments: list[str]) -> int:
 
 
 def _doctor(arguments: list[str]) -> int:
-    _parser("doctor", "What this machine can run, and why not the rest.").read(arguments)
+    verb_parser("doctor", "What this machine can run, and why not the rest.").read(arguments)
     from bench.command.doctor import examine
 
     examine()
@@ -230,45 +238,9 @@ def _doctor(arguments: list[str]) -> int:
 
 
 def _dashboard(arguments: list[str]) -> int:
-    if arguments[:1] == ["export"]:
-        return _dashboard_export(arguments[1:])
-    served = "Serve a page over runs, those in progress too"
-    parser = _parser("dashboard", f"{served} (`dashboard export`: write it to a file).")
-    parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine alone)")
-    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
-    parser.add_argument("--baseline", type=there, default=BASELINES, help="what verdicts compare with")
-    # Beside a run: serve on this, as long as it lasts.
-    parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--private", action="store_true", help=argparse.SUPPRESS)
-    options = parser.read(arguments)
-    from bench.dashboard import command
+    from bench.command.dashboard_command import dashboard
 
-    judge = _judge(options.baseline)
-    if options.socket is not None:
-        return command.attend(options.path, options.socket, judge, options.private)
-    return command.serve(options.path, options.host, options.port, judge)
-
-
-def _judge(baseline: Path) -> Callable[[Cell], dict[str, Any]]:
-    from bench.command.cell_verdict import cell_verdict
-
-    return lambda cell: cell_verdict(cell, baseline)
-
-
-def _dashboard_export(arguments: list[str]) -> int:
-    parser = _parser("dashboard export", "Write the dashboard over a run folder or a tree of them to one HTML file.")
-    parser.add_argument("path", type=path_of, help="run folder or tree")
-    parser.add_argument("--out", type=path_of, default=Path("dashboard.html"), help="default: dashboard.html")
-    parser.add_argument("--baseline", type=there, default=BASELINES, help="what verdicts compare with")
-    options = parser.read(arguments)
-    from bench.dashboard.command import export
-
-    return export(options.path, options.out, _judge(options.baseline))
-
-
-def _parser(verb: str, description: str) -> Parser:
-    return Parser(prog=f"python -m bench {verb}", description=description, allow_abbrev=False)
+    return int(dashboard(arguments, RUNS))
 
 
 RERUN = "Train the cell and seed of a run once more and compare bit for bit: 0 equal, 1 different."
@@ -287,7 +259,11 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "prove": _prove,
     "dashboard": _dashboard,
     "timeline": _timeline,
+    "status": _on_a_sweep("status", "How the latest sweep of launch=slurm stands."),
+    "cancel": _on_a_sweep("cancel", "Cancel the latest sweep of launch=slurm."),
     "list": _list,
     "doctor": _doctor,
 }
 """First word -> command. `run` may be left out."""
+JUDGING = ("report", "validate", "compare")
+"""Verbs that read runs and end."""

@@ -44,10 +44,22 @@ class ProofOrder:
             config = typed(composed)
         except (OmegaConfBaseException, ValueError) as error:
             raise UsageError(complain(error)) from error
+        _provable(config)
         plan = make_plan(_quiet(config))
         known = self.plans.setdefault((plan.spec.model, plan.spec.data), [])
         if all((other.spec.mode, other.spec.world_size) != (plan.spec.mode, plan.spec.world_size) for other in known):
             known.append(plan)
+
+
+def _provable(config: Config) -> None:
+    """Raise UsageError for a step that the oracle does not do: the proof would be of another one."""
+    with usage():
+        given = config.train.step.given
+    for name in given.keys() - {"deterministic"}:
+        raise UsageError(
+            f"train.{name}={given[name]} cannot be proved: plain PyTorch does each step whole, in fp32 and not compiled; "
+            f"leave train.{name} out"
+        )
 
 
 def _quiet(config: Config) -> Config:

@@ -182,14 +182,15 @@ class Session:
 
     def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: ResumeSource | None) -> CellOutcome:
         from bench.runner.launch import launch
+        from bench.runner.machines import left_before
 
-        spec, restarts = run_plan.spec, 0
+        spec = run_plan.spec
         if self.machines is not None:
             run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.rendezvous))
-            restarts, left = self.machines.seat.restarts, self.machines.left(place(*spec.key))
-            if isinstance(left, Path):
-                return self._finished(left)
-            source = left or source
+        restarts, left = left_before(place(*spec.key), self.machines)
+        if isinstance(left, Path):
+            return self._finished(left)
+        source = left or source
         info = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric)
         with LoggerProcesses(names, making(*spec.key), Path(spec.output), info) as loggers:
             self.console.above = self.progress.view if self.sweep and self.progress.points else None

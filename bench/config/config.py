@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
-from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from bench.models import MODELS
@@ -214,6 +213,8 @@ def _schema() -> DictConfig:
 
 def register() -> None:
     """Register the schema and the members of the groups with Hydra. Repeating it changes nothing."""
+    from hydra.core.config_store import ConfigStore  # takes its time, and who judges runs needs none of it
+
     store = ConfigStore.instance()
     store.store(name="schema", node=_schema())
     for name in MODELS:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Quote, QuotedString
-from hydra.errors import HydraException
-
 from bench.base.usage import UsageError
 
 ALSO_SAID = {"+experiment": "experiment", "data_dir": "data.dir"}
@@ -54,6 +50,8 @@ def readable(override: str) -> str:
 
 def quoted(text: str) -> str:
     """Quote text, so that Hydra reads it whatever is in it."""
+    from hydra.core.override_parser.types import Quote, QuotedString  # takes its time, and few texts need quotes
+
     return str(QuotedString(text, Quote.single).with_quotes())
 
 
@@ -73,6 +71,9 @@ def reads(key: str, text: str) -> bool:
 
 
 def _reads(override: str) -> bool:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
     try:
         OverridesParser.create().parse_override(override)
     except HydraException:

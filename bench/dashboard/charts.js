@@ -89,7 +89,7 @@ class Chart {
     const columns = ticks(x0, x1, Math.max(2, Math.floor(width / 110))).filter((x) => px(x) < width - room.right - 40);
     this.scale = { px, x0, x1, width, room };
     this.hair = s("line", { class: "hair", y1: room.top, y2: this.height - room.bottom, visibility: "hidden" });
-    const svg = s("svg", { viewBox: `0 0 ${width} ${this.height}`, height: this.height, role: "img" },
+    const svg = s("svg", { viewBox: `0 0 ${width} ${this.height}`, height: this.height, role: "img", "aria-label": `${series.map((line) => line.name).join(", ")} against ${this.x}` },
       rows.map((y) => [
         s("line", { class: "grid", x1: room.left, x2: width - room.right, y1: py(y), y2: py(y) }),
         s("text", { x: room.left - 6, y: py(y) + 4, "text-anchor": "end" }, this.format(y)),

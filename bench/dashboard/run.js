@@ -19,7 +19,7 @@ const card = (title, tools, ...content) =>
 const chip = (kind, text = kind) => h("span", { class: `chip ${kind}` }, text);
 const half = (element) => (element.classList.add("half"), element);
 const figure = (name, value) => [h("div", {}, h("dt", {}, name), h("dd", {}, value))];
-const bar = (status, part) => h("div", { class: `bar ${status}`, role: "progressbar", "aria-valuenow": Math.round(100 * (part || 0)) },
+const bar = (status, part) => h("div", { class: `bar ${status}`, role: "progressbar", "aria-label": "done, per cent", "aria-valuenow": Math.round(100 * (part || 0)) },
   h("i", { style: { width: `${100 * (part || 0)}%` } }));
 const STATUS = { left: "process gone" };
 const status = (row) => chip(row.status, STATUS[row.status] || row.status);

@@ -109,7 +109,7 @@ def _block(block: Block, folder: Path) -> str:
         case Bullets(items):
             return f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in items)}</ul>"
         case Code(text):
-            return f"<pre><code>{escape(text)}</code></pre>"
+            return f'<pre tabindex="0"><code>{escape(text)}</code></pre>'
         case Picture():
             return _picture(block, folder)
         case TableBlock():
@@ -138,7 +138,7 @@ def _table(table: TableBlock) -> str:
     columns = table.columns
     sides = ["" if place < table.left else ' class="n"' for place in range(len(columns))]
     head = "".join(
-        f'<th{side} scope="col"><button type="button">{inline(name) or "&nbsp;"}</button></th>'
+        f'<th{side} scope="col"><button type="button">{inline(name)}</button></th>'
         for name, side in zip(columns, sides, strict=True)
     )
     badges = isinstance(table, Verdicts)

@@ -5,6 +5,9 @@ Owns how many figures, rows and lines a section may have, and how its figures lo
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.base.figures import decimals, grouped, plural
-from bench.base.style import drawing, mode_styles, save
+from bench.base.style import mode_styles, save
 from bench.base.writing import write_text
 from bench.report.blocks import Block, Bullets, Heading, Picture, TableBlock, Text, nonempty, plain
 from bench.report.idleness import IdleShares, idle
@@ -29,7 +31,7 @@ from bench.validate.library import Library
 
 NONE = "–"
 """Stands in tables for what was not measured."""
-FIGURES, FEW, MANY_RUNS = 12, 2, 300
+FIGURES, FEW, MANY_RUNS = 12, 2, 150
 """A section draws so many figures, few of them if there are many runs; of more it says so. Tables have all."""
 SERIES = 16
 """A figure shows so many cells; of more it says so. Its data file has all."""
@@ -41,8 +43,8 @@ LONGEST = 80
 """Signs of a model's name in the name of a file."""
 
 Rows = TypeVar("Rows")
-Table = pd.DataFrame | list[dict[str, Any]]
-"""Of figures; a list has a row an entry."""
+Table = Sequence[Mapping[str, Any]]
+"""Of figures: a row an entry."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,8 @@ class Page:
         """Write the figure under its title, and its data beside it; `alt` says in words what it shows."""
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-        save(figure, self.out / f"{name}.png")
+        vector = save(figure, self.out / f"{name}.png")
         self.data(name, data)
-        vector = drawing(figure, name)
         if len(vector) > HEAVIEST:
             return Picture(f"{name}.png", alt, f"{name}.csv")
         write_text(self.out / f"{name}.svg", vector)
@@ -122,8 +123,11 @@ class Page:
 
     def data(self, name: str, data: Table) -> None:
         """Write a data file. Texts that a spreadsheet would reckon out are marked as texts."""
-        texts = pd.DataFrame(data).map(_no_formula)
-        texts.to_csv(self.out / f"{name}.csv", index=False, float_format="%.8g", lineterminator="\n")
+        file = io.StringIO()
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in data for key in row)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _entry(value) for key, value in row.items()} for row in data)
+        write_text(self.out / f"{name}.csv", file.getvalue())
 
     def cores(self, cell: Cell) -> int | None:
         """Return how many processor cores the ranks of a cell had, if they are processes; None: devices of their own."""
@@ -184,7 +188,10 @@ class CellGroup:
         return f"{name}-{model}" + (f"-{number + 1}" if number else "")
 
 
-def _no_formula(value: object) -> object:
+def _entry(value: object) -> object:
+    """Return a value as it stands in a data file: nothing where nothing is known, no formula."""
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.8g}"
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
 
 
@@ -216,6 +223,16 @@ def number(value: float | None, digits: int = 3) -> str:
 def count(mean: float | None) -> str:
     """Format a mean of whole numbers, with one decimal if it is none itself; nothing counted is not measured."""
     return grouped(mean, 1).removesuffix(".0") if mean else NONE
+
+
+def size(value: float | None) -> str:
+    """Format bytes with three significant digits and their unit."""
+    if value is None:
+        return NONE
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.0f} B"
 
 
 def fixed(sample: Sample, places: int, factor: float = 1.0, unit: str = "") -> str:

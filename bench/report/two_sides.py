@@ -205,11 +205,13 @@ def _sides(before: Side, now: Side) -> list[Block]:
     rows = []
     for key in ORIGINS:
         old, new = (", ".join(side.values(key)) or NONE for side in (before, now))
-        rows.append({"": key, "before": plain(old), "now": plain(new), "equal": "yes" if old == new else "**no**"})
+        rows.append(
+            {"setting": key, "before": plain(old), "now": plain(new), "equal": "yes" if old == new else "**no**"}
+        )
     runs = [
         f"{sum(len(cell.runs) for cell in side.cells)} of {plural(len(side.cells), 'cell')}" for side in (before, now)
     ]
-    rows.append({"": "runs", "before": runs[0], "now": runs[1], "equal": ""})
+    rows.append({"setting": "runs", "before": runs[0], "now": runs[1], "equal": ""})
     return nonempty(Heading("The two sides"), _warning(before, now), TableBlock(tuple(rows), 4))
 
 

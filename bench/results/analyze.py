@@ -14,9 +14,9 @@ from bench.results.analysis.syncing import elche, sync
 from bench.results.analysis.timeline import timeline
 from bench.results.analysis.training import Finite, epoch_row, target, throughput, train_seconds
 from bench.results.analysis.work import memory, work
-from bench.results.schema import SCHEMA_VERSION, Epoch, Final, Metrics, ResumedFrom, Time
+from bench.results.schema import SCHEMA_VERSION, Epoch, Final, LauncherInfo, Metrics, ResumedFrom, Time
 from ddp.core.commands import Publish
-from ddp.core.events import Evaluated, Saved
+from ddp.core.events import Evaluated, Ready, Saved
 from ddp.process.codec import Record
 
 
@@ -43,7 +43,7 @@ def analyze(
     if status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
     lines = [row for part in stream.parts_in_turn for row in faults.faults(part, spec.world_size)]
-    notes = [*spec.warnings, *warnings, *faults.notes(lines), *_notes(stream), *_restarted(restarts, stream)]
+    notes = [*spec.warnings, *warnings, *faults.notes(lines), *_notes(stream), *_restarted(restarts, stream, env)]
     outcome = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     metrics = Metrics.model_validate(
         _identity(spec, stream)
@@ -51,6 +51,7 @@ def analyze(
         | _measured(spec, stream, launched, ended)
         | {
             "restarts": restarts,
+            "launcher": _launcher(env, stream),
             "faults": lines,
             "ledger": ledger(stream, spec.world_size, spec.epochs),
             "epochs": rows,
@@ -131,12 +132,26 @@ def _notes(stream: RunRecords) -> list[str]:
     return notes
 
 
-def _restarted(restarts: int, stream: RunRecords) -> list[str]:
-    """Return that torchrun's last start of the processes was not the first."""
+def _restarted(restarts: int, stream: RunRecords, env: dict[str, Any]) -> list[str]:
+    """Return that the launcher's last start of the processes was not the first."""
     if not restarts:
         return []
+    who = "torchrun" if env.get("launcher") is None else env["launcher"]["name"]
     anew = "" if stream.resumed is not None else ", and the run began anew: no checkpoint of before was found"
-    return [f"torchrun started its processes again {'once' if restarts == 1 else f'{restarts} times'}{anew}"]
+    return [f"{who} started its processes again {'once' if restarts == 1 else f'{restarts} times'}{anew}"]
+
+
+def _launcher(env: dict[str, Any], stream: RunRecords) -> LauncherInfo | None:
+    """Return who started the ranks, with the host of each rank that became ready."""
+    origin = env.get("launcher")
+    if origin is None:
+        return None
+    ready = sorted(stream.of(Ready), key=lambda event: event.rank)
+    last = {event.rank: event for event in ready}.values()
+    names = origin["hosts"]
+    hosts = [names[event.host] if event.host < len(names) else f"host {event.host}" for event in last]
+    errors = [event.clock_error_s for event in last]
+    return LauncherInfo(name=origin["name"], job=origin["job"], hosts=hosts, clock_error_s=errors)
 
 
 def _resumed(stream: RunRecords) -> ResumedFrom | None:

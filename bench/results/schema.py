@@ -181,6 +181,17 @@ class ResumedFrom(Strict):
     times: int = Field(description="how often the run was gone on with, this time included")
 
 
+class LauncherInfo(Strict):
+    """Who started the ranks, and on which hosts."""
+
+    name: str = Field(description="torchrun, slurm, mpi or ray")
+    job: str = Field(description="what the launcher calls the job; of an array, JOB_TASK")
+    hosts: list[str] = Field(description="host of each rank; its place, where the launcher does not name it")
+    clock_error_s: list[float] = Field(
+        description="most that the clock of each rank's host was off at the start, seconds"
+    )
+
+
 class RecordSeal(Strict):
     """What binds this result to the records that it was computed from."""
 
@@ -243,8 +254,9 @@ class Metrics(Strict):
     ledger: LedgerTotals | None = Field(default=None, description="null: the result is from before it was kept")
     resumed: ResumedFrom | None = Field(default=None, description="null: the run was not gone on with")
     restarts: int = Field(
-        default=0, ge=0, description="how often torchrun started the processes again before those of this result"
+        default=0, ge=0, description="how often the launcher started the processes again before those of this result"
     )
+    launcher: LauncherInfo | None = Field(default=None, description="null: no launcher, or the result is from before")
     warnings: list[str] = Field(description="what a reader must know")
     nonfinite: list[str] = Field(description="fields that are null because the number was not finite")
     record: RecordSeal | None = Field(default=None, description="null: the result is from before records were sealed")

@@ -89,7 +89,8 @@ def launch(
     Raise UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
     NotInPlace if the folder is whole and stays where it was written."""
     spec, launched = plan.spec, now()
-    header = RunHeader(launched, launched, plain(spec), environment.describe(), environment.source())
+    machine = environment.describe() | environment.launched_by(os.environ)
+    header = RunHeader(launched, launched, plain(spec), machine, environment.source())
     load_before = environment.usage()
     with usage():
         writer = RunWriter(*spec.key)
@@ -116,6 +117,7 @@ def launch(
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor, watch)
             ended, notes = now(), list(source.notes if source else ())
+            notes += [shared] if (shared := environment.shared_cores(os.environ, os.cpu_count() or 1)) else []
             if job.elsewhere is None:  # else the ranks themselves are what looks like other programs
                 disturbance = environment.disturbed(load_before, environment.usage(), spec.world_size)
                 notes += [disturbance] if disturbance else []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
-from scipy.special import betaincinv, comb
-from scipy.stats import hypergeom
+from scipy.special import betaincinv, comb, gammaln
 
 from bench.validate.statistics import Floats
 
@@ -28,7 +28,7 @@ def excess(base_seeds: int, seeds: int) -> Floats:
     (R. Boschloo 1970)."""
     theirs, mine = np.arange(base_seeds + 1), np.arange(seeds + 1)
     total = theirs[:, None] + mine[None, :]
-    fisher = hypergeom.sf(mine[None, :] - 1, base_seeds + seeds, total, seeds)
+    fisher = _fisher(base_seeds + seeds, seeds)[total, mine[None, :]]
     rates = np.linspace(0.0, 1.0, GRID)
     chance = _binomial(base_seeds, rates)[:, None, :] * _binomial(seeds, rates)[None, :, :]
     order = np.argsort(fisher, axis=None, kind="stable")
@@ -38,6 +38,21 @@ def excess(base_seeds: int, seeds: int) -> Floats:
     table = np.empty(ranked.size)
     table[order] = worst[last]
     return np.minimum(table.reshape(fisher.shape), 1.0)
+
+
+def _fisher(all_seeds: int, seeds: int) -> Floats:
+    """Return the chance that `seeds` of `all_seeds`, drawn at random, have so many of the events or more, as a table [events
+    of all, events of those drawn]. The hypergeometric law; `scipy.stats` has it, too, but takes half a second to import."""
+    total, mine = np.arange(all_seeds + 1)[:, None], np.arange(seeds + 1)[None, :]
+    possible = (mine <= total) & (seeds - mine <= all_seeds - total)
+    ways = _log_comb(total, mine) + _log_comb(all_seeds - total, seeds - mine) - _log_comb(all_seeds, seeds)
+    chance = np.where(possible, np.exp(np.where(possible, ways, 0.0)), 0.0)
+    return np.asarray(np.cumsum(chance[:, ::-1], axis=1)[:, ::-1])
+
+
+def _log_comb(count: Any, chosen: Any) -> Any:
+    rest = np.maximum(count - chosen, 0)
+    return gammaln(np.asarray(count) + 1.0) - gammaln(np.asarray(chosen) + 1.0) - gammaln(rest + 1.0)
 
 
 def _binomial(count: int, rates: Floats) -> Floats:

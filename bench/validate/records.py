@@ -33,6 +33,7 @@ from ddp.core.events import (
     Ready,
     Resumed,
     RoundClosed,
+    Saved,
     Slice,
     Snapshot,
     Trained,
@@ -43,7 +44,7 @@ from ddp.process.codec import Record
 from ddp.sketches import decode
 
 Order = Average | Apply | Evaluate
-WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed)
+WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved)
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')
 _NAMES = {cls.__name__.encode() for cls in (*WANTED, *ORDERS)}
@@ -64,6 +65,7 @@ class Records:
     finished: list[Finished] = field(default_factory=list)
     trained: list[Trained] = field(default_factory=list)
     resumed: list[Resumed] = field(default_factory=list)
+    saved: list[Saved] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How many slices of each kind every rank recorded; empty: an earlier version, of which they are not read."""
@@ -144,7 +146,12 @@ class Records:
                 yield from (step.before, step.after)
         for averaged in self.averaged:
             yield from (averaged.sketch_before, averaged.sketch_after, averaged.sketch_average)
-        states: list[Ready | Snapshot | Evaluated | Finished] = [*self.ready, *self.snapshots, *self.evaluated]
+        states: list[Ready | Snapshot | Evaluated | Saved] = [
+            *self.ready,
+            *self.snapshots,
+            *self.evaluated,
+            *self.saved,
+        ]
         yield from (event.sketch for event in (*states, *self.finished))
 
 

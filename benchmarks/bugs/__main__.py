@@ -67,16 +67,23 @@ def train(folder: Path, model: str, mode: str, seeds: Iterable[int], bug: str = 
     cell = folder / model / mode
     runs = find_runs(cell)[0] if cell.is_dir() else []
     there = {run.metrics.seed for run in runs if run.metrics.status != "killed"}  # a failure stands
-    if not (left := [seed for seed in seeds if seed not in there]):
-        return
+    left = [seed for seed in seeds if seed not in there]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SEEDED_BUG": bug, "SEEDED_BUG_SIGN": str(folder / SIGN)}
     if bug:
         environment["PYTHONPATH"] = f"{Path(__file__).parent / 'hook'}{os.pathsep}{ROOT}"
-    words = [f"model={model}", f"mode={mode}", "recipe=quick", f"seed={','.join(map(str, left))}"]
-    command = [sys.executable, "-m", "bench", "-m", *words, f"output={folder}", "report=false", "validate=false"]
-    limit = LIMIT_S * len(left)
-    with (folder / "output.txt").open("ab") as output, suppress(subprocess.TimeoutExpired):  # then it is not there
-        subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output, timeout=limit, check=False)
+
+    def command(*words: str) -> None:
+        words = sys.executable, "-m", "bench", *words, f"output={folder}", "report=false", "validate=false"
+        with (folder / "output.txt").open("ab") as output, suppress(subprocess.TimeoutExpired):  # then it is not there
+            subprocess.run(words, cwd=ROOT, env=environment, stdout=output, stderr=output, timeout=limit, check=False)
+
+    limit, settings = LIMIT_S * max(len(left), 1), BUGS[bug].settings if bug else ()
+    if left:
+        chosen = f"model={model}", f"mode={mode}", "recipe=quick", f"seed={','.join(map(str, left))}"
+        command("-m", *chosen, *settings)
+    for run in find_runs(cell)[0] if bug and BUGS[bug].resumed and cell.is_dir() else ():
+        if run.metrics.status == "failed":
+            command(f"resume={run.path}")
 
 
 def failed(path: Path, baselines: Path) -> list[Verdict]:

@@ -44,6 +44,10 @@ class Bug:
     times: int = 1
     """How often a cell is trained with the same seed."""
     seeds: tuple[int, ...] = (0,)
+    settings: tuple[str, ...] = ()
+    """Of the run, beside those of the `ci` experiment."""
+    resumed: bool = False
+    """It stops the run, which is gone on with then."""
 
     @property
     def cells(self) -> list[tuple[str, str]]:

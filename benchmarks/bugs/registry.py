@@ -13,7 +13,8 @@ from benchmarks.bugs.order import ORDER
 from benchmarks.bugs.record import RECORD
 from benchmarks.bugs.schedule import SCHEDULE
 from benchmarks.bugs.unseen import UNSEEN
+from benchmarks.bugs.unseen_last import FOURTH
 
 LISTED = (DATA, ORDER, FORWARD, GRADIENT, OPTIMIZER, SCHEDULE, AVERAGE, EVALUATION, RECORD)
-BUGS: dict[str, Bug] = {name: bug for family in LISTED for name, bug in family.bugs.items()} | UNSEEN
+BUGS: dict[str, Bug] = {name: bug for family in LISTED for name, bug in family.bugs.items()} | UNSEEN | FOURTH
 """Name -> bug."""

@@ -19,16 +19,21 @@ from benchmarks.bugs import unseen_training as t
 from benchmarks.bugs.bug import Bug, Patch
 
 Row = tuple[str, str, str, str | dict[str, Patch]]
-"""What is broken, source, cell (model and mode), module; or by module the patches, where several are broken."""
+"""What is broken, source, cell (model, mode and settings), module; or by module the patches, where several are broken.
+`resumed` among the settings: the run stops and is gone on with."""
+RESUMED, RESUMING = "resumed", ["checkpoint.spacing_s=0", "cluster.tolerate_loss=false"]
 
 
-def _family(family: str, patches: ModuleType, /, **rows: Row) -> dict[str, Bug]:
+def family_of(family: str, patches: ModuleType, /, **rows: Row) -> dict[str, Bug]:
     """Return the bugs of a family by name, which is that of their patch in a file."""
     bugs: dict[str, Bug] = {}
     for name, (breaks, source, cell, module) in rows.items():
-        model, mode = cell.split()
+        model, mode, *settings = cell.split()
+        resumed = RESUMED in settings
+        settings = RESUMING if resumed else settings
         broken: dict[str, Patch] = {module: getattr(patches, name)} if isinstance(module, str) else module
         bugs[name] = Bug(f"{family}: {breaks}", "unseen", source, "any", (mode,), broken, (model,))
+        bugs[name] = replace(bugs[name], settings=tuple(settings), resumed=resumed)
     return bugs
 
 
@@ -44,7 +49,7 @@ SHARDS, GRAPH, LENET = "mlp zero1", "mlp graph_sync", "lenet nccl_cadence"
 RESNET = "resnet_graph nccl_cadence"
 
 UNSEEN: dict[str, Bug] = {
-    **_family(
+    **family_of(
         "data",
         t,
         block_reused=("the last batch of a block read ahead is its first one again", "B7.15", SYNC, RESIDENT),
@@ -57,7 +62,7 @@ UNSEEN: dict[str, Bug] = {
         tail_padded=("the short last batch is filled with repeats of its last sample", "B03", SOLO, RESIDENT),
         split_by_rank=("rank 1 trains on half of the test set", "A23", CADENCE, DIGITS),
     ),
-    **_family(
+    **family_of(
         "order",
         t,
         order_of_first_epoch=("every epoch has the order of the first", "A01", SOLO, VISITS),
@@ -76,7 +81,7 @@ UNSEEN: dict[str, Bug] = {
         order_sorted_in_blocks=("indices are sorted in stretches of 1024 of the order", "A05", ASYNC, VISITS),
         order_of_fixed_seed=("the order comes from a fixed seed, whatever the run's", "A19", SYNC, VISITS),
     ),
-    **_family(
+    **family_of(
         "forward",
         t,
         loss_by_nominal_batch=("a short batch's loss is divided by the nominal batch size", "B07", SYNC, REPLICA),
@@ -85,7 +90,7 @@ UNSEEN: dict[str, Bug] = {
         norm_momentum_on_rank=("rank 1 has another momentum of running statistics", "B21", RESNET, REPLICA),
         init_of_fixed_seed=("initial parameters come from a fixed seed", "B6.12", SOLO, REPLICA),
     ),
-    **_family(
+    **family_of(
         "gradient",
         s,
         clipped_by_default=(
@@ -99,7 +104,7 @@ UNSEEN: dict[str, Bug] = {
         gradient_kept_for_log=("every 50th gradient is kept and counts in the next step", "C22", CADENCE, REPLICA),
         narrow_sum=("replicas in one process add gradients up in bfloat16", "B9.05", GRAPH, SHARED),
     ),
-    **_family(
+    **family_of(
         "optimizer",
         s,
         moments_lost=("the optimizer's moments are lost with every epoch", "D11", CADENCE, REPLICA),
@@ -108,7 +113,7 @@ UNSEEN: dict[str, Bug] = {
         betas_of_another=("rank 1 has another decay of the second moments", "B5.17", ASYNC, REPLICA),
         shard_tail_unmoved=("the last elements of rank 0's shards never move", "B6.20", SHARDS, ZERO1),
     ),
-    **_family(
+    **family_of(
         "schedule",
         s,
         rate_by_epoch=("the schedule advances once an epoch", "B5.15", SYNC, REPLICA),
@@ -117,7 +122,7 @@ UNSEEN: dict[str, Bug] = {
         rate_with_floor=("the rate never falls below a tenth", "B5.07", ASYNC, RATES),
         rate_warmed_up=("the rate rises at first, which no recipe says", "D13", SYNC, RATES),
     ),
-    **_family(
+    **family_of(
         "average",
         m,
         average_by_nominal_batch=("ranks weigh by steps times the nominal batch size", "B9.01", CADENCE, NCCL),
@@ -126,7 +131,7 @@ UNSEEN: dict[str, Bug] = {
         tail_unwritten=("elements behind the last whole 64 are never averaged", "B9.09", ASYNC, CPU),
         first_twice=("the first member counts twice in the running mean", "B6.26", ASYNC, MEAN),
     ),
-    **_family(
+    **family_of(
         "evaluation",
         m,
         mean_of_means=("the evaluation is the mean of the batches' means", "B07", SOLO, REPLICA),
@@ -140,7 +145,7 @@ UNSEEN: dict[str, Bug] = {
         ),
         own_statistics_evaluated=("ranks evaluate with their own running statistics", "B17", "lenet cpu_async", CPU),
     ),
-    **_family(
+    **family_of(
         "record",
         m,
         loss_of_first_rank=("the first rank's training loss is shown as the loss", "B8.09", ASYNC, SUMMARY),
@@ -161,21 +166,21 @@ OWNED, WORKER = "ddp.gradients.owned", "ddp.core.worker"
 ACTIONS, ACCUMULATE = "ddp.core.round_actions", "ddp.graph.accumulate"
 
 THIRD: dict[str, Bug] = {
-    **_family(
+    **family_of(
         "data",
         third,
         torn_while_read=("half of every 97th batch's images are of the batch before", "C14", ASYNC, RESIDENT),
         first_batch_cached=("every epoch begins with the first epoch's first batch", "B7.15", SOLO, RESIDENT),
         normalised_by_itself=("the test set is normalised by its own mean", "statistics of the split", SYNC, DIGITS),
     ),
-    **_family(
+    **family_of(
         "order",
         third,
         every_second_backwards=("every second epoch is the one before, backwards", "A01", CADENCE, VISITS),
         tail_not_shuffled=("what fills no whole part of the data set ends every epoch", "A25", SOLO, VISITS),
         epochs_from_one=("epochs are counted from 1", "B7.05", "mlp torch_ddp", VISITS),
     ),
-    **_family(
+    **family_of(
         "forward",
         third,
         forward_before_average=(
@@ -187,7 +192,7 @@ THIRD: dict[str, Bug] = {
         activation_capped=("rank 1 has another activation, cut at 6", "a compiled kernel", ASYNC, REPLICA),
         logged_in_evaluation_mode=("every 50th step is in evaluation mode", "B11", "lenet nccl_sync", REPLICA),
     ),
-    **_family(
+    **family_of(
         "gradient",
         third,
         kept_over_average=(
@@ -199,35 +204,35 @@ THIRD: dict[str, Bug] = {
         straggler_left_out=("gradients of a rank that is late are left out", "a backup of slow workers", SYNC, PACKED),
         shard_edge_alone=("the last line of what a rank owns has its own gradient", "B6.20", "mlp zero2", OWNED),
     ),
-    **_family(
+    **family_of(
         "optimizer",
         later,
         amsgrad_left_on=("Adam divides by the largest second moment", "another recipe's", SHARDS, REPLICA),
         other_epsilon=("rank 1 has another framework's epsilon", "B5.17", ASYNC, REPLICA),
         last_step_of_epoch_lost=("the last step of an epoch is left out", "A15", SOLO, REPLICA),
     ),
-    **_family(
+    **family_of(
         "schedule",
         later,
         rate_a_step_late=("steps have the rate of the step before", "B5.09", SYNC, RATES),
         tested_counted_as_seen=("a rank counts what it evaluates as seen", "B5.05", CADENCE, REPLICA),
         pace_of_one=("a rank counts its own samples alone within a grant", "B5.03", CADENCE, WORKER),
     ),
-    **_family(
+    **family_of(
         "average",
         later,
         shares_by_arrival=("snapshots weigh by samples in the order of arrival", "B8.15", ASYNC, ACTIONS),
         far_values_left=("values that are far from their average are left", "a guard against damage", CADENCE, NCCL),
         window_shares_late=("windows weigh by the samples of the one before", "B6.28", "mlp graph_cadence", ACCUMULATE),
     ),
-    **_family(
+    **family_of(
         "evaluation",
         later,
         padded_to_whole_batches=("repeats that fill up the last batch count", "B01", SYNC, REPLICA),
         early_epochs_on_part=("all epochs but the last are evaluated on a part", "a saving", CADENCE, REPLICA),
         last_copy_evaluated=("a copy of up to 100 steps before is evaluated", "B7.13", SOLO, REPLICA),
     ),
-    **_family(
+    **family_of(
         "record",
         later,
         divergence_squared=("distances of replicas are reported as squares", "a unit", ASYNC, CPU),

@@ -31,9 +31,9 @@ VISIT_S = 0.05
 """How often a rank looks for a new store of rank 0's."""
 
 
-def open_store(rank: int, world_size: int, timeout_s: float) -> Store:
-    """Open the store that the environment speaks of, or that of the process group that is there. One that rank 0 opens is
-    for one meeting: who was there before waits for the next. Raises ValueError, RankLost."""
+def open_store(rank: int, world_size: int, timeout_s: float, at: tuple[str, int] | None = None) -> Store:
+    """Open the store that the environment speaks of, or that of the process group that is there. One that rank 0 opens, `at`
+    this host and port if given, is for one meeting: who was there before waits for the next. Raises ValueError, RankLost."""
     # An agent of torchrun keeps its store when it starts the ranks anew.
     prefix = f"ddp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     if dist.is_available() and dist.is_initialized():
@@ -41,11 +41,13 @@ def open_store(rank: int, world_size: int, timeout_s: float) -> Store:
     if world_size == 1:
         return HashStore()
     address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", "")
+    if at is not None:
+        address, port = at[0], str(at[1])
     if not (port.isdecimal() and 0 < int(port) < 1 << 16):
         remedy = "start ranks with torchrun, or give all of them the same free port there"
         raise ValueError(f"MASTER_PORT is {port or 'not set'}: {remedy}")
     timeout = timedelta(seconds=timeout_s)
-    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    agent = at is None and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     until = time.monotonic() + timeout_s
     while True:
         try:

@@ -49,6 +49,8 @@ class Ready(FromRank):
     sketch: Sketch = ""
     """Of the model as it begins."""
     data: DataContent | None = None
+    optimizer: OptimizerSketch = ()
+    """Of what the rank's own optimizer keeps, by name, where the run goes on from a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +163,13 @@ class Evaluated(FromRank):
 
 @dataclass(frozen=True)
 class Saved(FromRank):
-    """A rank has written its part of a checkpoint, or could not: `error`."""
+    """A rank has written its part of a checkpoint, or could not: `error`; sketches of the model and its optimizer."""
 
     index: int
     files: Files
     error: str = ""
+    sketch: Sketch = ""
+    optimizer: OptimizerSketch = ()
 
 
 @dataclass(frozen=True)

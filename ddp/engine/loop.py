@@ -98,7 +98,8 @@ class TrainingLoop:
         about = str(self.device), transport, replica.feed.kind, replica.note, job.host, job.clock_error_s
         groups = () if self.rank else replica.sketcher.groups
         least = least_samples(model)
-        more = groups, replica.sketcher.model(), replica.record.content
+        kept = replica.sketcher.optimizer(replica.optimizer) if job.resume is not None else ()
+        more = groups, replica.sketcher.model(), replica.record.content, kept
         self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least, *more))
 
     def train(self, step: Step) -> None:
@@ -242,8 +243,9 @@ class TrainingLoop:
         self.replica.state.gather()
         with consensus or nullcontext():
             files, error = self._parts.save(order, counters, kept)
+            sketches = self.replica.sketcher.model(), self.replica.sketcher.optimizer(self.replica.optimizer)
         self.meter.add("checkpoint", began)
-        saved = Saved(now(), self.rank, order.index, files, error)
+        saved = Saved(now(), self.rank, order.index, files, error, *sketches)
         self._send(saved)
         return saved
 

@@ -25,6 +25,8 @@ from ddp.remote.link import Frame, FrameKind, Link, pump
 from ddp.remote.wire import LinkLost, Wire
 from ddp.replica.task import Job
 
+Outfit = Callable[[Job], Job]
+"""What an agent does to a job that has come, before its rank gets it."""
 ASKS = 8
 """Times that the clock is asked for; the quickest answer counts."""
 
@@ -90,11 +92,16 @@ def _ask(wire: Wire) -> tuple[float, float]:
     return came - sent, float(json.loads(body)) - (sent + came) / 2
 
 
+def unchanged(job: Job) -> Job:
+    """Return the job as it came."""
+    return job
+
+
 class NodeAgent:
     """A context manager: on leaving it the rank's process is gone."""
 
-    def __init__(self, post: Post, wire: Wire, clock: HostClock) -> None:
-        self._post, self._clock = post, clock
+    def __init__(self, post: Post, wire: Wire, clock: HostClock, outfit: Outfit = unchanged) -> None:
+        self._post, self._clock, self._outfit = post, clock, outfit
         self._link = Link(wire, "coordinator")
         self._scratch = ExitStack()
         self._job: Job | None = None
@@ -144,7 +151,7 @@ class NodeAgent:
             self._run.end()
         self._scratch.close()
         folder = Path(ordered.scratch) if ordered.scratch else self._scratch.enter_context(scratch())
-        job = job_message.job_of(ordered, self._post.catalogue, folder)
+        job = self._outfit(job_message.job_of(ordered, self._post.catalogue, folder))
         self._link.expect(job.deadline_s)
         self._mirror = None if ordered.scratch else FileMirror(folder, job.checkpoint_folder, FROM_COORDINATOR)
         lacks, error = self._clock

@@ -21,6 +21,7 @@ from ddp.data.dataset import collated
 from ddp.data.epoch_order import EpochOrder
 from ddp.engine.modes import PAIRING, Mode, backend_of, engine_of, mode_of, modes
 from ddp.engine.step_checks import check_step
+from ddp.launcher.environment import Placement
 from ddp.replica.task import Job, epoch_samples, whole_batches
 from ddp.trainer.mistakes import CALLS, check_function, refuse_keywords
 from ddp.trainer.state import CheckpointInfo
@@ -66,8 +67,16 @@ def check_mode(way: Mode, job: Job) -> None:
         raise ValueError(f"transport='memory' with mode={way.name!r}, which has PyTorch's own; leave it out")
 
 
-def world_size_of(size: int | None, gpus: int, device: str, way: Mode) -> int:
-    """Return the number of ranks; None: one for each CUDA device, where the mode can have several."""
+def world_size_of(size: int | None, gpus: int, device: str, way: Mode, started: Placement | None = None) -> int:
+    """Return the number of ranks; None: what a launcher has `started`, or one for each CUDA device, where the mode can have
+    several."""
+    if started is not None:
+        if engine_of(way.engine).one_process:
+            raise ValueError(f"mode={way.name!r} trains in one process: start the script without {started.launcher}")
+        if size not in (None, started.world_size):
+            processes = f"{started.launcher} has started {started.world_size} processes"
+            raise ValueError(f"world_size={size}, but {processes}: leave it out")
+        size = started.world_size
     if device == "cuda" and not gpus:
         raise ValueError("device='cuda', but torch sees no CUDA device; use device='auto' or 'cpu'")
     if size is None:

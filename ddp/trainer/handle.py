@@ -293,7 +293,7 @@ def _refuse_beside_another() -> None:
 
 
 @atexit.register
-def _end_all() -> None:
+def end_all() -> None:
     """End the runs of a script that ends, or is interrupted."""
     for handle in list(_live):
         handle.abort()

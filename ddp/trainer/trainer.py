@@ -28,7 +28,7 @@ from ddp.registry import member
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.rates import a_schedule
 from ddp.replica.task import Job, epoch_samples, whole_batches
-from ddp.trainer import arguments
+from ddp.trainer import arguments, launched
 from ddp.trainer.handle import RunHandle
 from ddp.trainer.observers import RunObservers
 from ddp.trainer.recording import RecordOrder, check_recording, make_recorder
@@ -54,7 +54,8 @@ class Trainer:
             of the run.
         policy: when replicas are brought together: a key of `ddp.core.policies.POLICIES`; None: `cadence`.
         backend: how: `nccl` (a collective; gloo where ranks do not have a GPU each), `cpu` (snapshots); None: `nccl`.
-        world_size: number of ranks; None: one for each CUDA device. One rank trains in this process.
+        world_size: number of ranks; None: those that torchrun, srun or mpirun has started, or one for each CUDA device. One
+            rank trains in this process.
         seed: of every random number.
         eval_step: (model, batch) -> mean metric over the batch, or (mean loss, mean metric). Without gradient, in
             evaluation mode, at the end of every epoch; needs `eval_dataset`.
@@ -165,7 +166,9 @@ class Trainer:
             raise ValueError("eval_step and eval_dataset need each other: give both, or neither")
         gpus = arguments.gpus_for(checks.known("device", device, arguments.DEVICES))
         way = self._mode = arguments.mode_for(mode, policy, backend)
-        size = arguments.world_size_of(world_size, gpus, device, way)
+        party = self._party = launched.party()
+        size = arguments.world_size_of(world_size, gpus, device, way, None if party is None else party.placement)
+        beside = size if party is None else party.placement.host_ranks
         remedy = "0 leaves the learning rate as it is"
         step = StepSettings(accumulate, precision, compile, deterministic)
         ratio = checks.number("lr_scale_ratio", lr_scale_ratio, 0.0, checks.HIGHEST_RATE, remedy=remedy)
@@ -199,7 +202,7 @@ class Trainer:
             loading=arguments.check_loading(Loading(loader, prefetch, vram_max_usage, memory_max_usage)),
             scratch=Path(),  # made for each run
             device=device,
-            transport=checks.check_transport(transport, gpus >= size),
+            transport=checks.check_transport(transport, gpus >= beside),
             speeds=checks.emulated("speeds", speeds, size),
             lr_scale=1.0 + ratio * (size - 1),
             max_grad_norm=checks.norm_limit("max_grad_norm", max_grad_norm),
@@ -229,16 +232,20 @@ class Trainer:
         cut, length = whole_batches(self._parts.drop_last, self._job), epoch_samples(self._job)
         visits = EpochOrder(seed, len(self._parts.dataset), sampler, cut, length=length)
         checks.check_reach(self._job.faults, len(visits), epochs, self._job.batch_size, size, alike=way.alike)
-        if (earlier := arguments.folder_of("resume", resume)) is not None:
+        earlier = arguments.folder_of("resume", resume)
+        if earlier is not None and (party is None or party.leads):  # its ranks elsewhere are sent what they need
             self._job = replace(self._job, resume=arguments.latest_checkpoint(earlier))
             arguments.check_data(self._job, self._parts)
 
     def run(self) -> RunHandle:
-        """Start training and return at once. May be called again: every run begins anew.
+        """Start training and return at once. May be called again: every run begins anew. Under torchrun, srun or mpirun it
+        returns in rank 0's process alone; the others serve a rank each and end with the script there.
 
         ValueError if the functions or data cannot be sent to the ranks' processes. RuntimeError in a process that may not
         start others, such as a rank; and on one rank, while another such run goes on in this process.
         """
+        if self._party is not None and not self._party.leads:
+            self._party.serve(self._parts)
         job, in_place = self._job, self._job.world_size == 1 or ENGINES[self._mode.engine].one_process
         _refuse_in_a_rank(job.world_size if not in_place else 1)
         devices = [str(place(job, rank)) for rank in range(job.world_size)]
@@ -255,6 +262,8 @@ class Trainer:
         if not in_place:
             parcel = pack(self._parts)
             forkserver.warm(job.preload)  # here, where it can be kept from Ctrl-C
+            if self._party is not None:
+                job = replace(job, elsewhere=self._party.provide(self._parts))
         return RunHandle(job, engine, parcel, devices, self._callback, recorder, names, observers=seen)
 
     def _subject(self, devices: list[str]) -> RunSubject:

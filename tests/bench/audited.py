@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bench.audit.audit import audit
-from bench.audit.order import AuditOrder, reports_of
+from bench.audit.order import MEASURED, SHARDED, AuditOrder, norms_of, reports_of
 from bench.results.audit_file import AuditReport
 from ddp.backends import is_torch_native
 from ddp.core.events import Evaluated, Finished, Ready
@@ -57,6 +57,9 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         eval_loss=sum(event.loss_sum for event in last) / size,
         params_sha256=ends[0].digest,
         evaluations=tuple(evaluations(records)),
+        norms=norms_of(records) if job.backend in MEASURED else (),
+        in_shards=job.backend in SHARDED and job.world_size > 1,
+        one_process=job.world_size == 1,  # as the engine of one rank is
         step=job.step,
         batch_size=job.batch_size,
         length=epoch_samples(job),

@@ -328,7 +328,7 @@ def test_verbs_are_documented():
         "timeline",
         "dashboard",
     }
-    assert set(cli.VERBS) == {"run", "plan", "list", "doctor"} | judging
+    assert set(cli.VERBS) == {"run", "plan", "list", "doctor", "status", "cancel"} | judging
 
 
 @pytest.mark.parametrize("name", ["a=b", "it's, [ü]—x"])

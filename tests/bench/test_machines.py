@@ -19,18 +19,17 @@ import psutil
 import pytest
 from torch.distributed import HashStore
 
-from bench.base.hosts import interface_of, on_loopback
 from bench.base.paths import BASELINES
 from bench.base.usage import UsageError
 from bench.command.run import run
 from bench.config.config import Choice, ClusterConfig, Config
 from bench.config.config_checks import Machine, warnings_of
-from bench.runner import machines, node
-from bench.runner import torchrun as seats
 from bench.runner.machines import Machines, attended
-from bench.runner.torchrun import Seat, seat
 from ddp.core.errors import ProtocolError, RankLost
-from ddp.remote import secret
+from ddp.launcher.interfaces import interface_of, on_loopback
+from ddp.remote import attendance, head, secret
+from ddp.remote import seat as seats
+from ddp.remote.seat import Seat, seat
 from tests.bench.test_plan import BASE, planned
 
 ENVIRONMENT = {
@@ -115,7 +114,7 @@ def test_one_host_has_its_users_own_key(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of torchrun listens on all interfaces: rank 0 tells no secret there, and a rank takes nobody else's word."""
     place, store = Seat(1, 2, 0, 1, 2, "127.0.0.1:1", "machines/0"), HashStore()
-    monkeypatch.setattr(machines, "open_store", lambda place: store)
+    monkeypatch.setattr(head, "open_store", lambda place: store)
     key, stranger = b"k" * 32, b"s" * 32
     monkeypatch.setenv("DDP_KEY", key.decode())
     there = Machines(replace(place, rank=0))
@@ -136,7 +135,7 @@ def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypat
         b"17",
     ):
         store.set(place.attempt, lie)
-        with pytest.raises(ProtocolError, match="as torchrun's store has it, is not to be believed"):
+        with pytest.raises(ProtocolError, match="as the store has it, is not to be believed"):
             seats.announced(place, key, store)
 
 
@@ -181,7 +180,7 @@ def test_a_store_that_is_gone_is_a_failure_and_no_defect(
         raise gone
 
     there = Machines(Seat(0, 2, 0, 1, 2, "first:1", "machines/0"))
-    monkeypatch.setattr(machines, "open_store", lambda place: SimpleNamespace(set=refuse))
+    monkeypatch.setattr(head, "open_store", lambda place: SimpleNamespace(set=refuse))
     assert run(["model=mlp", "mode=nccl_sync"], (), BASELINES, there) == 5
     there.rendezvous.close()
     said = capsys.readouterr().err
@@ -193,15 +192,15 @@ def test_a_store_that_is_gone_is_a_failure_and_no_defect(
 def test_only_torchrun_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever else may have started this process."""
     killed: list[int] = []
-    monkeypatch.setattr(node, "_end", lambda pid, patience_s: killed.append(pid))
+    monkeypatch.setattr(attendance, "_end", lambda pid, patience_s: killed.append(pid))
     words = [["python", "-m", "pytest"]]
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: words[0])
-    node._end_launcher(os.getppid())
+    attendance._end_launcher(os.getppid())
     assert killed == []
     words[0] = ["/usr/bin/python", "/usr/bin/torchrun", "--nnodes=2"]
-    node._end_launcher(os.getpid())
+    attendance._end_launcher(os.getpid())
     assert killed == []
-    node._end_launcher(os.getppid())
+    attendance._end_launcher(os.getppid())
     assert killed == [os.getppid()]
 
 
@@ -211,7 +210,7 @@ def test_a_torchrun_that_waits_for_its_store_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as agent:
         assert agent.stdout is not None
         agent.stdout.readline()
-        node._end(agent.pid, 0.2)
+        attendance._end(agent.pid, 0.2)
         assert agent.wait(30) == -signal.SIGKILL
 
 

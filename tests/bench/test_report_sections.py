@@ -23,6 +23,7 @@ from bench.report.time_to_target import reach
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics
+from bench.results.schema_speed import GradientNorm, StepCosts
 from bench.validate import judge
 from tests.bench.generated import plant
 from tests.bench.references import baselines, cell, changed_trees, put
@@ -406,3 +407,21 @@ def test_an_experiment_whose_runs_cannot_be_known_is_an_error_of_its_file(tmp_pa
         planned(tmp_path, "mine", conf)
     assert len(str(said.value).splitlines()) == 1
     assert planned(tmp_path, None, conf) is None, "nobody asked for it"
+
+
+def test_what_a_sample_costs_is_what_the_result_says(tmp_path: Path, undrawn: None) -> None:
+    spec = make_spec("nccl_sync")
+    norm = GradientNorm(steps=50, first=2.5, p50=0.75, last=0.125)
+    work = StepCosts(gradient_norm=norm, tokens_per_s=123_000.0, flop_per_sample=6e6, flop_per_s=2e9)
+    m = make_metrics(spec)
+    memory = m.memory.model_copy(update={"parameter_bytes": [2_000_000, 1_000_000], "optimizer_bytes": [None, 512]})
+    write_run(tmp_path / "runs", spec, m.model_copy(update={"work": work, "memory": memory}))
+    text = part(write_report(tmp_path / "runs", tmp_path / "out"), "What a sample costs")
+    assert "2.5 / 0.75 / 0.125" in text
+    for value in ("123,000", "6,000,000", "2 MB", "512 B"):
+        assert f" {value} " in text
+    assert "of peak*:" in text
+    assert "| activations" not in text, "no run counted them"
+    assert "| device peak" not in text
+    page_one = (tmp_path / "out" / "report.html").read_text().split("<details")[0]
+    assert "Gradient norm" not in page_one, "it is folded"

@@ -191,3 +191,11 @@ def test_slices_are_the_whole_batch_but_for_what_a_model_sees_of_it() -> None:
     assert whole(normed, 2, 2, 4).why.startswith("batch norm")
     assert whole(normed, 2, 2, 4).gradients > 1e-6
     assert isinstance(normed().loss(net(0.0), (torch.randn(4, 6), torch.tensor([0, 1, 0, 1]))), Tensor)
+
+
+@pytest.mark.parametrize("word", ["train.accumulate=2", "train.precision=bf16", "train.compile=true"])
+def test_a_step_that_the_oracle_does_not_do_is_not_called_proved(warm: Warm, tmp_path: Path, word: str) -> None:
+    command = ("-m", "bench", "prove", "model=mlp", "mode=solo", "data.name=digits", word)
+    code, out, err = warm.start(tmp_path, *command).result()
+    assert (code, out) == (2, "")
+    assert f"bench: {word.replace('true', 'True')} cannot be proved" in err

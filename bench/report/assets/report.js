@@ -45,6 +45,26 @@ for (const box of document.querySelectorAll(".table")) {
   }
 }
 
+// On a narrow page a row is a card, and each cell says what it is. A value of several parts is one part there.
+const narrow = matchMedia("(max-width: 560px)");
+function name() {
+  if (!narrow.matches) return;
+  for (const table of document.querySelectorAll("table")) {
+    const heads = Array.from(table.tHead.rows[0].cells, (head) => head.textContent.trim());
+    for (const row of table.tBodies[0].rows) {
+      Array.from(row.cells).forEach((cell, column) => {
+        if ("name" in cell.dataset) return;
+        cell.dataset.name = heads[column];
+        const value = document.createElement("span");
+        value.append(...cell.childNodes);
+        cell.append(value);
+      });
+    }
+  }
+}
+narrow.addEventListener("change", name);
+name();
+
 // Pictures: a click shows one as large as the window; another click, or Escape, closes it.
 const large = document.getElementById("large");
 for (const button of document.querySelectorAll(".zoom")) {

@@ -29,6 +29,7 @@ _OURS: dict[str, Callable[[Page], list[Block]]] = {
         "breakdown",
         "idle",
         "communication",
+        "costs",
         "elche",
         "timeline",
         "environment",

@@ -14,6 +14,7 @@ from bench.base.style import SOLO, brief
 from bench.report.answer import Answer, Interval, Kind, Option, answer, gravest, order
 from bench.report.blocks import Block, Heading, LeadText, Text, Tile, Tiles, Verdicts, nonempty, plain
 from bench.report.compare import gap, is_fraction
+from bench.report.labels import along, spots
 from bench.report.page import NONE, Page, listed, more, percent
 from bench.results.cells import Workload
 
@@ -208,11 +209,12 @@ def _picture(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> Block | 
         return None
     figure = Figure(figsize=(10.5, 2.7), layout="constrained")
     data: list[dict[str, Any]] = []
+    plane = 72 * (10.0 / len(answers) - 0.6), 72 * 1.9  # about: what is beside the axes is not laid out yet
     for axes, (workload, each) in zip(figure.subplots(1, len(answers), squeeze=False)[0], answers, strict=True):
         points = _points(each)
         metric = workload.metric or "metric"
         scale, unit = (100.0, ", points") if is_fraction(metric) else (1.0, "")
-        _plane(page, axes, points, scale, LABELS if len(answers) == 1 else 1, each.chosen)
+        _plane(page, axes, points, scale, LABELS if len(answers) == 1 else 1, each.chosen, plane)
         axes.set_xlabel("time to target, of one device's")
         axes.set_ylabel(f"{brief(metric, 24)}{unit}, + is better" if axes.get_subplotspec().is_first_col() else "")
         axes.set_title(brief(workload.model, 24) if len(answers) > 1 else "Quality against time to target")
@@ -222,7 +224,15 @@ def _picture(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> Block | 
     return page.figure(figure, "answer", data, "", alt)
 
 
-def _plane(page: Page, axes: Axes, points: list[Option], scale: float, labels: int, chosen: Option | None) -> None:
+def _plane(
+    page: Page,
+    axes: Axes,
+    points: list[Option],
+    scale: float,
+    labels: int,
+    chosen: Option | None,
+    plane: tuple[float, float],
+) -> None:
     axes.axhline(0, color="#999999", lw=0.8)
     axes.axvline(1, color="#999999", lw=0.8)
     places = [(o.time.value, scale * o.quality.difference.value) for o in points if o.time and o.quality]
@@ -238,12 +248,30 @@ def _plane(page: Page, axes: Axes, points: list[Option], scale: float, labels: i
         tall = None if y.low is None or y.high is None else [[scale * (y.value - y.low)], [scale * (y.high - y.value)]]
         axes.errorbar([places[k][0]], [places[k][1]], tall, wide, fmt="none", ecolor=colour, elinewidth=0.9, alpha=0.4)
         axes.plot([places[k][0]], [places[k][1]], marker, color=colour, ms=6)
-        if k in named:
-            axes.annotate(brief(option.cell.label), places[k], (5, 5), textcoords="offset points", fontsize=8)
     axes.plot(*zip(*[places[k] for k in edge], strict=True), "--", color="#666666", lw=1)
     axes.plot([1], [0], "D", color=page.styles.get(SOLO, ("#000000", "o"))[0], ms=7)
-    axes.annotate("one device", (1, 0), (5, -11), textcoords="offset points", fontsize=8)
     _zoom(axes, [(1.0, 0.0), *places])
+    labelled = [("one device", (1.0, 0.0)), *((brief(points[k].cell.label), places[k]) for k in named)]
+    _name(axes, labelled, [(1.0, 0.0), *places], [places[k] for k in edge], plane)
+
+
+def _name(
+    axes: Axes,
+    labelled: list[tuple[str, tuple[float, float]]],
+    places: list[tuple[float, float]],
+    edge: list[tuple[float, float]],
+    plane: tuple[float, float],
+) -> None:
+    """Name points where the name lies on no other point, name or line."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+
+    def on_plane(place: tuple[float, float]) -> tuple[float, float]:
+        return plane[0] * (place[0] - left) / (right - left), plane[1] * (place[1] - low) / (high - low)
+
+    marks = [*map(on_plane, places), *along([on_plane(place) for place in edge])]
+    stand = spots([(text, on_plane(place)) for text, place in labelled], marks, plane)
+    for (text, place), spot in zip(labelled, stand, strict=True):
+        axes.annotate(text, place, (spot.x, spot.y), textcoords="offset points", ha=spot.side, fontsize=8)
 
 
 def _zoom(axes: Axes, places: list[tuple[float, float]]) -> None:

@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -23,6 +22,8 @@ LABEL_FROM = 0.06
 LABELLED = 48
 """Of more rows they do not: nobody could read them."""
 DARK = ("compute", "eval", "checkpoint")
+Row = dict[str, Any]
+"""Cell, rank, n, and a share for each of `CATEGORIES`."""
 INTRO = (
     "Shares of each rank's wall time from ready to finished (of a lost rank: to its last measured slice), mean over the "
     "n finished runs. *comm* runs from the last arrival at a collective to its end and includes copying snapshots; "
@@ -36,13 +37,20 @@ def section(page: Page) -> list[Block]:
 
 
 def _part(group: CellGroup) -> list[Block]:
-    rows = pd.DataFrame([row for cell in group.cells for row in _rows(cell)])
-    return [] if rows.empty else [*group.draw(_figure, rows, rows["cell"].nunique()), _table(rows)]
+    rows = [row for cell in group.cells for row in _rows(cell)]
+    return [*group.draw(_figure, rows, len(_by_cell(rows))), _table(rows)] if rows else []
 
 
-def _rows(cell: Cell) -> list[dict[str, str | int | float]]:
+def _by_cell(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    by_cell: dict[str, list[Row]] = {}
+    for row in rows:
+        by_cell.setdefault(row["cell"], []).append(row)
+    return by_cell
+
+
+def _rows(cell: Cell) -> list[Row]:
     """Return one row per rank: shares, mean over the runs that have the rank."""
-    rows: list[dict[str, str | int | float]] = []
+    rows: list[Row] = []
     for rank in range(cell.about.world_size):
         measured = [m.breakdown[rank] for m in cell.one_each if m.breakdown]
         if measured:
@@ -51,11 +59,14 @@ def _rows(cell: Cell) -> list[dict[str, str | int | float]]:
     return rows
 
 
-def _table(rows: pd.DataFrame) -> TableBlock:
-    means = rows.groupby("cell", sort=False).mean(numeric_only=True)
+def _table(rows: Sequence[Row]) -> TableBlock:
     return table(
-        {"mode": plain(cell), "n": f"{row['n']:.0f}", **{name: percent(row[name], 1) for name in CATEGORIES}}
-        for cell, row in means.iterrows()
+        {
+            "mode": plain(cell),
+            "n": f"{fmean(row['n'] for row in ranks):.0f}",
+            **{name: percent(fmean(row[name] for row in ranks), 1) for name in CATEGORIES},
+        }
+        for cell, ranks in _by_cell(rows).items()
     )
 
 
@@ -94,12 +105,11 @@ def legend(figure: Figure, colours: Mapping[str, str], shown: Sequence[str]) -> 
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
-def _figure(group: CellGroup, whole: pd.DataFrame) -> Picture:
-    rows = whole[whole["cell"].isin(whole["cell"].unique()[:SERIES])]
-    shares = {name: rows[name].to_numpy(dtype=float) for name in CATEGORIES}
-    figure, axes, places = rank_bars(
-        rows["cell"].to_list(), rows["rank"].to_list(), shares, CATEGORIES, 0.55, 0.92, (1.1, 0.26)
-    )
+def _figure(group: CellGroup, whole: list[Row]) -> Picture:
+    rows = [row for ranks in list(_by_cell(whole).values())[:SERIES] for row in ranks]
+    shares = {name: np.array([row[name] for row in rows], dtype=float) for name in CATEGORIES}
+    labels, ranks = [row["cell"] for row in rows], [row["rank"] for row in rows]
+    figure, axes, places = rank_bars(labels, ranks, shares, CATEGORIES, 0.55, 0.92, (1.1, 0.26))
     ends = np.cumsum(list(shares.values()), axis=0)
     for (name, values), end in zip(shares.items(), ends, strict=True):
         for place, value, stop in zip(places, values, end, strict=True):

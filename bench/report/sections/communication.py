@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bench.report.blocks import Block, plain
 from bench.report.compare import mean_share
-from bench.report.page import NONE, CellGroup, Page, count, number, percent, table
+from bench.report.page import CellGroup, Page, count, number, percent, size, table
 from bench.results.cells import Cell, Sample
 from bench.results.runfolder import Run
 from bench.validate.checks.volume import formula
@@ -44,8 +44,8 @@ def _row(cell: Cell) -> dict[str, str]:
         "n": str(len(runs)),
         "what": "/".join(sorted({run.metrics.sync.kind for run in runs})),
         "meetings": count(mean(lambda run: float(run.metrics.sync.count))),
-        "bytes": _bytes(bytes_sent),
-        "bytes of one": _bytes(mean(lambda run: _ratio(run.metrics.sync.bytes, run.metrics.sync.count))),
+        "bytes": size(bytes_sent),
+        "bytes of one": size(mean(lambda run: _ratio(run.metrics.sync.bytes, run.metrics.sync.count))),
         "of formula": percent(mean(lambda run: _ratio(run.metrics.sync.bytes, formula(run))), 1),
         "ms p50": number(mean(lambda run: run.metrics.sync.ms_p50)),
         "ms p95": number(mean(lambda run: run.metrics.sync.ms_p95)),
@@ -56,12 +56,3 @@ def _row(cell: Cell) -> dict[str, str]:
 
 def _ratio(value: float, base: float | None) -> float | None:
     return value / base if base else None
-
-
-def _bytes(value: float | None) -> str:
-    if value is None:
-        return NONE
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.0f} B"

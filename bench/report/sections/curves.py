@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
@@ -19,6 +19,8 @@ from bench.report.compare import is_fraction
 from bench.report.page import SERIES, CellGroup, Page
 from bench.results.cells import Cell
 
+Point = dict[str, Any]
+"""An evaluated epoch of a seed; nan: not known."""
 NEAR = 5
 """Ratio of highest to lowest value below which a logarithmic axis is marked evenly."""
 
@@ -45,7 +47,7 @@ def _part(group: CellGroup) -> list[Block]:
     return blocks
 
 
-def curve(cell: Cell) -> list[dict[str, float | str | int]]:
+def curve(cell: Cell) -> list[Point]:
     """Return a point for each seed that finished and each evaluated epoch."""
     return [
         {
@@ -65,6 +67,16 @@ def curve(cell: Cell) -> list[dict[str, float | str | int]]:
     ]
 
 
+def _known(values: Iterable[float]) -> list[float]:
+    return [value for value in values if not math.isnan(value)]
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of what is known; nan: nothing is."""
+    known = _known(values)
+    return sum(known) / len(known) if known else math.nan
+
+
 @dataclass(frozen=True)
 class Panel:
     """One of the four plots."""
@@ -77,18 +89,21 @@ class Panel:
     beside: str
     """The same quantity of the other data, dotted."""
 
-    def draw(self, axes: Axes, points: pd.DataFrame, look: dict[str, Any]) -> None:
+    def draw(self, axes: Axes, points: Sequence[Point], look: dict[str, Any]) -> None:
         """Add the curves of one cell; the band of its seeds where they share the abscissa."""
-        values = points.assign(**{y: 1 - points[y] for y in (self.y, self.beside)}) if self.fraction else points
-        by_epoch = values.groupby("epoch")
-        x, y = by_epoch[self.x].mean(), by_epoch[self.y].mean()
-        axes.plot(x, y, markevery=max(1, len(x) // 10), **look)
-        other = by_epoch[self.beside].mean()
-        if other.notna().any():
+        by_epoch = [[p for p in points if p["epoch"] == epoch] for epoch in sorted({p["epoch"] for p in points})]
+        x = [mean(p[self.x] for p in seeds) for seeds in by_epoch]
+        values = [_known(self._value(p[self.y]) for p in seeds) for seeds in by_epoch]
+        axes.plot(x, [mean(each) for each in values], markevery=max(1, len(x) // 10), **look)
+        other = [mean(self._value(p[self.beside]) for p in seeds) for seeds in by_epoch]
+        if not all(map(math.isnan, other)):
             axes.plot(x, other, **{**look, "ls": ":", "marker": "", "lw": 1.0, "alpha": 0.8})
-        if self.x == "samples" and points["seed"].nunique() > 1:
-            low, high = by_epoch[self.y].min(), by_epoch[self.y].max()
+        if self.x == "samples" and len({p["seed"] for p in points}) > 1:
+            low, high = ([end(each, default=math.nan) for each in values] for end in (min, max))
             axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)
+
+    def _value(self, value: float) -> float:
+        return 1 - value if self.fraction else value
 
     def finish(self, axes: Axes, log: bool) -> None:
         """Set scales and labels."""
@@ -111,9 +126,10 @@ class Panel:
 
 def _figure(size: int, group: CellGroup, whole: list[Cell]) -> Picture:
     page, shown = group.page, whole[:SERIES]
-    data = pd.DataFrame([point for cell in shown for point in curve(cell)])
+    curves = {cell.label: curve(cell) for cell in shown}
+    data = [point for points in curves.values() for point in points]
     metric = shown[0].about.final.eval_metric
-    fraction = is_fraction(metric) and bool((data["metric"] < 1).all())
+    fraction = is_fraction(metric) and all(point["metric"] < 1 for point in data)
     eval_label = f"Test error (1 − {metric})" if fraction else f"Test {metric}"
     panels = [
         Panel(x, y, label, fraction and y == "metric", beside)
@@ -123,10 +139,9 @@ def _figure(size: int, group: CellGroup, whole: list[Cell]) -> Picture:
     figure = Figure(figsize=(10.5, 6.2), layout="constrained")
     for axes, panel in zip(figure.subplots(2, 2).flat, panels, strict=True):
         for cell in shown:
-            points = data[data["cell"] == cell.label]
-            if len(points):
+            if points := curves[cell.label]:
                 panel.draw(axes, points, _look(page, cell))
-        panel.finish(axes, log=bool((data[panel.y] > 0).all()) and (panel.y == "loss" or panel.fraction))
+        panel.finish(axes, log=all(point[panel.y] > 0 for point in data) and (panel.y == "loss" or panel.fraction))
     _legend(figure, page, shown, metric)
     world = f" on {plural(size, 'rank')}" if size > 1 else ""
     alt = f"Training loss and test {metric} of {group.title}{world} against samples and seconds, by mode"

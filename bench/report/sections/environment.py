@@ -18,7 +18,7 @@ def section(page: Page) -> list[Block]:
     """Say what all runs share, and what differs."""
     if not page.runs:
         return []
-    facts = ({"": name, "value": value} for name, value in _facts(page.runs))
+    facts = ({"fact": name, "value": value} for name, value in _facts(page.runs))
     return nonempty(Heading("Environment"), Text(crowding(page.runs)), table(facts, left=2))
 
 

@@ -1,4 +1,5 @@
-"""Replicas are one at the end: every rank ended with the same parameters and buffers, bit for bit."""
+"""Replicas are one: every rank ended with the same parameters and buffers, bit for bit, and went on from a checkpoint with
+what was saved there."""
 
 from __future__ import annotations
 
@@ -7,14 +8,18 @@ from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.linear import apart, combine
 from bench.validate.records import records
+from bench.validate.resumption import begun_otherwise
 from bench.validate.verdict import Verdict, verdict
 from ddp.sketches import decode
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if the ranks of a finished run ended with different bits; None for one rank."""
+    """Return FAIL if the ranks of a finished run ended with different bits, or one went on with another state than it had;
+    None for one rank that began at the beginning."""
     cell = case.cell
-    runs = [run for run in cell.runs if run.metrics.status == "ok" and run.metrics.world_size > 1]
+    runs = [
+        run for run in cell.runs if run.metrics.status == "ok" and (run.metrics.world_size > 1 or run.metrics.resumed)
+    ]
     if not runs:
         return None
     for run in runs:
@@ -22,6 +27,9 @@ def check(case: Case) -> Verdict | None:
             where = _where(run)
             line = f"seed {run.metrics.seed}: the ranks ended with different parameters{where}"
             return verdict("FAIL", "agreement", cell, line)
+        known = records(run) if run.metrics.resumed else None
+        if known is not None and known.groups and (wrong := begun_otherwise(known)):
+            return verdict("FAIL", "agreement", cell, f"seed {run.metrics.seed}: {wrong}")
     return verdict("PASS", "agreement", cell, f"all ranks of {plural(len(runs), 'run')} ended with the same bits")
 
 

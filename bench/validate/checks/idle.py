@@ -1,6 +1,15 @@
-"""Every rank trains: it brings samples into the model, and between two averages its replica moves."""
+"""Every rank trains: it brings samples into the model, and between two averages its replica moves.
+
+A tensor that moves on one rank moves on the others, too, in the run and in each epoch. Ranks train other samples of the same
+data, so what moves it on one moves it on all, but for roundings: by less than half a unit in a step it may not move at all.
+"""
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +17,7 @@ from numpy.typing import NDArray
 from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
+from bench.validate.linear import SAFETY, UNITS
 from bench.validate.records import Records, recorded
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Averaged, Snapshot
@@ -20,6 +30,12 @@ FEW = 3
 """Steps or windows from which on a tensor is compared with that of other ranks: a sparse one may be unused in some."""
 SLIGHT = 1e-4
 """Of the largest gradient of a step: smaller ones may be rounding, as that of a bias that a norm takes away again."""
+EACH, NEARLY = 8, 0.9
+"""Steps of an epoch whose gradients are compared with another rank's, which must have them in such a share of its own. A
+tensor that is used by chance, as in a model with branches, is so in nine of ten and in none of eight once in 10^8."""
+LONG = 100
+"""Steps of an epoch in which a tensor that has gradients must move: by chance it has some in each of `FEW` that were looked
+at, and in none of so many, once in 10^6."""
 
 
 def check(case: Case) -> Verdict | None:
@@ -62,7 +78,9 @@ def _amiss(run: Run, known: Records) -> str:
     for rank, samples in enumerate(_samples(run)):
         if not samples:
             return f"rank {rank} brought nothing into the model in the whole run"
-    return _gradients(known, m.world_size) or _windows(known, m.world_size) if known.groups else ""
+    if not known.groups:
+        return ""
+    return _gradients(known, m.world_size) or _windows(known, m.world_size) or _epochs(known, m.world_size)
 
 
 def _gradients(known: Records, world_size: int) -> str:
@@ -93,16 +111,18 @@ def _notable(sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
     return notable
 
 
-def _sizes(known: Records, rank: int) -> NDArray[np.float64]:
-    """Return the sizes of the gradients of a rank, [sketched steps with samples, groups]."""
-    steps = [step for event in known.progress if event.rank == rank for step in event.exchanged if step.samples]
+def _sizes(known: Records, rank: int, epoch: int | None = None) -> NDArray[np.float64]:
+    """Return the sizes of the gradients of a rank, [sketched steps with samples, groups]; of an epoch alone, if given."""
+    events = [event for event in known.progress if event.rank == rank and epoch in (None, event.epoch)]
+    steps = [step for event in events for step in event.exchanged if step.samples]
     return np.array([decode(step.before).sizes for step in steps]).reshape(len(steps), len(known.groups))
 
 
 def _windows(known: Records, world_size: int) -> str:
     """Say which rank stood still between two averages, or a tensor of it that others moved."""
     trained = [number for number, group in enumerate(known.groups) if group.trained]
-    moved = [_moved(known, rank)[:, trained] for rank in range(world_size)]
+    windows_of = [_moved(known, rank) for rank in range(world_size)]
+    moved = [_rows([each.way for each in own.values()], known)[:, trained] for own in windows_of]
     for rank, windows in enumerate(moved):
         still = int((windows == 0).all(axis=1).sum())
         if trained and still > MOST * len(windows):
@@ -116,10 +136,74 @@ def _windows(known: Records, world_size: int) -> str:
     return ""
 
 
-def _moved(known: Records, rank: int) -> NDArray[np.float64]:
-    """Return how far the groups moved in each window in which a rank reports steps and of which sketches tell."""
+def _epochs(known: Records, world_size: int) -> str:
+    """Say which tensor of a rank stood still, or had no gradients, throughout an epoch in which it did on another rank."""
+    windows = [_moved(known, rank) for rank in range(world_size)]
+    trained = [number for number, group in enumerate(known.groups) if group.trained]
+    for epoch in sorted({event.epoch for event in known.progress}):
+        gradients = [_sizes(known, rank, epoch) for rank in range(world_size)]
+        within = [{number: each for number, each in own.items() if each.epochs == {epoch}} for own in windows]
+        for number in trained:
+            for rank, other in permutations(range(world_size), 2):
+                whose, name = f"rank {rank}, epoch {epoch}", known.groups[number].name
+                if _without(gradients[rank], gradients[other], number):
+                    count = len(gradients[rank])
+                    return f"{whose}: all of {count} gradients of {name} are zero, but not those of rank {other}"
+                common = sorted(within[rank].keys() & within[other].keys())
+                own, theirs = ([each[at] for at in common] for each in (within[rank], within[other]))
+                used = len(gradients[rank]) >= FEW and _notable_in(gradients[rank], number).all()
+                if used and _stood(own, theirs, number):
+                    return (
+                        f"{whose}: {name} has gradients and did not move in {len(own)} windows, but did on rank {other}"
+                    )
+    return ""
+
+
+def _without(own: NDArray[np.float64], others: NDArray[np.float64], number: int) -> bool:
+    """Return whether a group is zero in all steps of a rank, which are enough, and notable in nearly all of another's."""
+    if min(len(own), len(others)) < EACH or own[:, number].any():
+        return False
+    return bool(_notable_in(others, number).mean() >= NEARLY)
+
+
+def _notable_in(sizes: NDArray[np.float64], number: int) -> NDArray[np.bool_]:
+    """Return in which steps a group is more than slight beside the largest."""
+    notable: NDArray[np.bool_] = sizes[:, number] > SLIGHT * sizes.max(axis=1, initial=0.0)
+    return notable
+
+
+def _stood(own: Sequence[_Window], others: Sequence[_Window], number: int) -> bool:
+    """Return whether a group stood still in all windows of a rank, which are long enough, and moved in all of another's."""
+    if sum(each.steps for each in own) < LONG:
+        return False
+    return not any(each.way[number] for each in own) and all(each.beyond[number] for each in others)
+
+
+class _Window(NamedTuple):
+    """What a rank did between two averages."""
+
+    way: NDArray[np.float64]
+    """By how much each group moved."""
+    beyond: NDArray[np.float64]
+    """The same, 0 where it is no more than what roundings can hide: half a unit of each value in each step."""
+    steps: int
+    epochs: set[int]
+
+
+def _rows(rows: Sequence[NDArray[np.float64]], known: Records) -> NDArray[np.float64]:
+    """Return [rows, groups]."""
+    return np.array(rows, dtype=np.float64).reshape(len(rows), len(known.groups))
+
+
+def _moved(known: Records, rank: int) -> dict[int, _Window]:
+    """Return by round how far the groups moved in each window in which a rank reports steps and of which sketches tell."""
     answers = {event.round: event for event in known.averaged if event.rank == rank and event.sketch_after}
-    windows = []
+    epochs: dict[int | None, set[int]] = defaultdict(set)
+    for report in known.progress:
+        if report.rank == rank:
+            epochs[report.after].add(report.epoch)
+    units = np.array([UNITS.get(group.dtype, UNITS["float32"])[0] for group in known.groups])
+    windows: dict[int, _Window] = {}
     last: Averaged | None = None
     laid = ""
     for number, parts in sorted(known.contributions().items()):
@@ -129,9 +213,11 @@ def _moved(known: Records, rank: int) -> NDArray[np.float64]:
             continue
         if last is not None and last.round == number - 1 and event.steps:
             # What was trained while the last average was under way moved the replica before that was applied.
-            windows.append(np.maximum(_way(own, last.sketch_after), _way(laid, last.sketch_before)))
+            way = np.maximum(_way(own, last.sketch_after), _way(laid, last.sketch_before))
+            hidden = SAFETY * event.steps * units * np.nan_to_num(decode(own).sizes)
+            windows[number] = _Window(way, np.where(way > hidden, way, 0.0), event.steps, epochs[last.round])
         last, laid = answers[number], own
-    return np.array(windows, dtype=np.float64).reshape(len(windows), len(known.groups))
+    return windows
 
 
 def _way(first: str, second: str) -> NDArray[np.float64]:

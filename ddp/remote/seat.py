@@ -1,4 +1,4 @@
-"""Which of torchrun's processes this one is, and what the processes tell each other at torchrun's store.
+"""Which of the processes that a launcher has started this one is, and what they tell each other at their store.
 
 Owns the names in that store and the key that seals what lies there. Knows no configuration and no run.
 """
@@ -12,25 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench import models
-from bench.models.setup import Recipe
 from ddp.core.errors import EngineError, ProtocolError, RankLost
+from ddp.launcher.coordinator import candidates, own_address, reachable
+from ddp.launcher.environment import Placement, read
 from ddp.remote.handshake import shared_key
-from ddp.remote.job_message import Catalogue
 from ddp.remote.secret import opened, own_key
-from ddp.user_code import CodeDigest
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-OWN = (str, Recipe, str, tuple[CodeDigest, ...])
-CATALOGUE: Catalogue = {
-    "models.make_task": (models.make_task, (str, Recipe, str)),
-    "models.make_own_task": (models.make_own_task, OWN),
-}
-"""Tasks that may be ordered from another host."""
+TORCHRUN = "torchrun"
 STORE_S = 60.0
-"""How long torchrun's store may take to answer."""
+"""How long the store may take to answer, and rank 0's host to be reached."""
 READY_S = 300.0
 """How long node agents wait for rank 0 to say where it listens: behind its imports and configuration, before its data."""
 LOOK_S = 0.05
@@ -39,7 +32,7 @@ REMEDY = "put the same secret on every host, and its path in DDP_KEY_FILE: opens
 
 @dataclass(frozen=True)
 class Seat:
-    """This process among those that torchrun has started."""
+    """This process among those that a launcher has started, and where they meet."""
 
     rank: int
     world_size: int
@@ -49,11 +42,19 @@ class Seat:
     host_ranks: int
     """Ranks on this host."""
     store: str
-    """HOST:PORT of torchrun's store."""
+    """HOST:PORT of the store of all processes: torchrun's, or rank 0's."""
     attempt: str
     """What tells this start of the processes from others."""
     restarts: int = 0
-    """How often torchrun has started them anew."""
+    """How often they were started anew."""
+    launcher: str = TORCHRUN
+    job: str = ""
+    """What the launcher calls the job."""
+
+    @property
+    def host(self) -> str:
+        """Return the host of the store."""
+        return self.store.rpartition(":")[0].strip("[]")
 
     def key(self) -> bytes:
         """Return the secret of all processes; where nobody gave them one and they are on one host, their user's own.
@@ -66,21 +67,44 @@ class Seat:
 
 
 def seat(environ: Mapping[str, str]) -> Seat | None:
-    """Read the seat from torchrun's variables; None where this is no process of torchrun's, or its only one."""
-    if "TORCHELASTIC_RUN_ID" not in environ or environ.get("WORLD_SIZE", "1") == "1":
-        return None
-    names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    rank, world_size, node, nodes, host_ranks = (int(environ[name]) for name in names)
-    host, restarts = environ["MASTER_ADDR"], int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    store = f"[{host}]:{environ['MASTER_PORT']}" if ":" in host else f"{host}:{environ['MASTER_PORT']}"
-    return Seat(rank, world_size, node, nodes, host_ranks, store, f"machines/{restarts}", restarts)
+    """Read the seat from a launcher's variables; None where no launcher started this process, or this one alone.
+
+    Looks for rank 0's host where the launcher names none. Raise ValueError for variables that contradict each other, and
+    for a host that is not found within `STORE_S`."""
+    placement = read(environ)
+    return None if placement is None or placement.world_size == 1 else seat_of(placement, environ)
+
+
+def seat_of(placement: Placement, environ: Mapping[str, str]) -> Seat:
+    """Return the seat of a placement. Raise ValueError."""
+    own, host, port = placement, placement.address, placement.port or placement.own_port
+    attempt = f"machines/{own.restarts}"
+    if own.launcher != TORCHRUN:
+        known = candidates(own, environ)
+        host = own_address(known) if own.rank == 0 else reachable(known, port, STORE_S)
+        attempt = f"machines/{own.job}/{own.step}"
+    store = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return Seat(
+        own.rank,
+        own.world_size,
+        own.node,
+        own.nodes,
+        own.host_ranks,
+        store,
+        attempt,
+        own.restarts,
+        own.launcher,
+        own.job,
+    )
 
 
 def open_store(place: Seat) -> Store:
-    """Connect to torchrun's store. Raise RankLost."""
+    """Connect to the store; rank 0 opens it where the launcher has none. Raise RankLost."""
     from ddp.comm.store_exchange import open_store
 
-    return open_store(place.rank, place.world_size, STORE_S)
+    port = int(place.store.rpartition(":")[2])
+    at = None if place.launcher == TORCHRUN else (place.host, port)
+    return open_store(place.rank, place.world_size, STORE_S, at)
 
 
 def announced(place: Seat, key: bytes, store: Store) -> dict[str, Any]:
@@ -93,12 +117,13 @@ def announced(place: Seat, key: bytes, store: Store) -> dict[str, Any]:
                 raise RankLost(f"{late}: was it killed? See what it printed")
             time.sleep(LOOK_S)
         text = store.get(place.attempt)
+        store.add(f"{place.attempt}/heard", 1)
     except RuntimeError as error:  # the store is gone
         raise RankLost(f"rank 0 is gone before the run began ({str(error).splitlines()[0]})") from error
     try:
         return opened(text, key, place.attempt)
     except ProtocolError as error:
-        where = "where rank 0 listens, as torchrun's store has it"
+        where = "where rank 0 listens, as the store has it"
         raise ProtocolError(f"{where}, is not to be believed: {error}") from error
 
 

@@ -1,0 +1,84 @@
+"""Holds figures that ranks recorded of their steps against steps that were done again: norms of gradients, and the training
+metric of bundled models. Must not use the engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from bench.audit.again import Bench, Done
+from bench.audit.compare import SLACK, StepDifference
+from bench.audit.definitions import DEFINITIONS, NEAR
+from bench.audit.kept import KeptStep
+from bench.audit.order import AuditOrder
+from bench.audit.reports import of_step
+from bench.results.audit_file import AuditItem
+
+
+def figures_apart(
+    order: AuditOrder, bench: Bench, group: Sequence[KeptStep], own: Done, shaken: Done | None
+) -> Iterator[StepDifference]:
+    """Yield what differs of a step, or a row. `shaken`: done with parameters that are off; None: what was done has the same
+    bits as the run's, so that nothing but the sums of the figures themselves is rounded."""
+    if order.planned and order.step.precision != "fp16":  # of which steps are left out
+        yield from _norms(order, bench, group, own, shaken)
+    for place, each in enumerate(group):
+        yield from _metric(order, each, own.metrics[place], None if shaken is None else shaken.metrics[place])
+
+
+def _norms(
+    order: AuditOrder, bench: Bench, group: Sequence[KeptStep], own: Done, shaken: Done | None
+) -> Iterator[StepDifference]:
+    first = group[0]
+    # Where ranks are threads a step of all is a whole window.
+    begin = first.averages if order.one_process and first.together else first.step
+    parameters = list(bench.parameters.values())
+    # A sum of squares in the type of the gradients: a rounding of each, of random signs.
+    unit = max(torch.finfo(parameter.dtype).eps for parameter in parameters if parameter.is_floating_point())
+    rounding = unit * math.sqrt(sum(parameter.numel() for parameter in parameters))
+    for number, again in enumerate(own.norms):
+        other = again if shaken is None else shaken.norms[number]
+        slack = SLACK * max(abs(again - other), rounding * again)
+        for who, norm in _recorded(order, first, begin + number):
+            if not abs(norm - again) <= slack:
+                line = f"norm of the gradients of step {begin + number}{who}"
+                yield StepDifference(line, f"{norm:.6g}", f"{again:.6g}", math.inf)
+
+
+def _recorded(order: AuditOrder, first: KeptStep, step: int) -> Iterator[tuple[str, float]]:
+    """Yield (whose, the norm) as it was recorded of a step; of shards that of all of them."""
+    ranks = range(len(order.norms)) if first.together else [first.rank]
+    known = {rank: norm for rank in ranks if rank < len(order.norms) for at, norm in order.norms[rank] if at == step}
+    norms = {rank: norm for rank, norm in known.items() if norm is not None}
+    if not order.in_shards or not first.together:
+        yield from ((f" on rank {rank}", norm) for rank, norm in norms.items())
+    elif len(norms) == order.world_size:
+        yield "", math.sqrt(sum(norm**2 for norm in norms.values()))
+
+
+def _metric(order: AuditOrder, step: KeptStep, again: float, other: float | None) -> Iterator[StepDifference]:
+    """Compare the training metric in the reports of a step with what it is by definition."""
+    reports = of_step(step, order.reports)
+    totals = [total for each in reports for _, total, _ in each.scalars if total is not None]
+    if math.isnan(again) or not totals or any(len(each.scalars) != 1 for each in reports):
+        return
+    # A sample whose two best answers are as good as equal may be counted either way, where bits are not the same.
+    slack = NEAR * abs(again) + (0.0 if other is None else SLACK * abs(again - other) + len(step.batches))
+    if not abs(sum(totals) - again) <= slack:
+        yield StepDifference(f"training metric of rank {step.rank}", f"{sum(totals):.6g}", f"{again:.6g}", math.inf)
+
+
+def weighed(order: AuditOrder) -> Iterator[AuditItem]:
+    """Hold the weight of the training metric in all reports against their samples: bundled models record it of each."""
+    if order.model not in DEFINITIONS:
+        return
+    for each in order.reports:
+        for name, _, calls in each.scalars:
+            if calls != each.samples:
+                line = f"{name} was recorded of {calls} samples, {each.samples} were trained"
+                place: dict[str, Any] = {"rank": each.rank, "epoch": each.epoch, "step": each.first}
+                yield AuditItem(what="report", outcome="different", line=line, **place)
+                return

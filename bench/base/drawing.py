@@ -1,0 +1,140 @@
+"""A figure as points (PNG) and as vectors (SVG), drawn once.
+
+To find the places of texts and ticks takes most of the time, and is the same for both. Knows nothing of what figures show.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.backend_bases import FigureCanvasBase, RendererBase
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.backends.backend_svg import RendererSVG
+from matplotlib.path import Path
+from matplotlib.transforms import Affine2D
+from PIL import Image
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = 128
+"""Of a picture: enough for smooth edges of all lines."""
+UNDATED: Any = {"Date": None, "Creator": None, "Format": None, "Type": None}
+"""So that equal figures are equal bytes."""
+_PAGE = {
+    "#000000": "currentColor",
+    "#333333": "currentColor",
+    "#444444": "var(--dim, #444444)",
+    "#555555": "var(--dim, #555555)",
+    "#666666": "var(--dim, #666666)",
+    "#999999": "var(--dim, #999999)",
+    "#e6e6e6": "var(--line, #e6e6e6)",
+}
+"""Colour of a figure -> that of the page which shows it."""
+_IDENTITY = re.compile(r'(\bid="|url\(#|href="#)')
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure in both forms."""
+
+    png: bytes
+    """With a palette: a quarter of the size, and figures have few colours."""
+    svg: str
+    """One element, of the width and the colours of the page that it stands on."""
+
+
+class _Both(RendererBase):
+    """Draws points and vectors at once. What is measured is measured in points."""
+
+    def __init__(self, width: float, height: float, dpi: float) -> None:
+        super().__init__()
+        self._file = io.StringIO()
+        self._text_scale = (
+            dpi / 72
+        )  # vectors take the size of a font as it is, in their own unit: here, a point of the PNG
+        self.points: Any = RendererAgg(width, height, dpi)  # type: ignore[no-untyped-call]
+        self.vectors: Any = RendererSVG(width, height, self._file, metadata=UNDATED)  # type: ignore[no-untyped-call]
+        self.width, self.height, self.dpi = width, height, dpi
+        for name in ("points_to_pixels", "get_text_width_height_descent", "new_gc", "get_canvas_width_height", "flipy"):
+            setattr(self, name, getattr(self.points, name))
+        for name in ("open_group", "close_group"):
+            setattr(self, name, getattr(self.vectors, name))
+
+    def draw_path(self, *path: Any, **more: Any) -> None:
+        for renderer in (self.points, self.vectors):
+            renderer.draw_path(*path, **more)
+
+    def draw_markers(self, *markers: Any, **more: Any) -> None:
+        for renderer in (self.points, self.vectors):
+            renderer.draw_markers(*markers, **more)
+
+    def draw_path_collection(self, *paths: Any, **more: Any) -> None:
+        for renderer in (self.points, self.vectors):
+            renderer.draw_path_collection(*paths, **more)
+
+    def draw_text(self, gc: Any, x: float, y: float, s: str, prop: Any, *how: Any, **more: Any) -> None:
+        self.points.draw_text(gc, x, y, s, prop, *how, **more)
+        larger = prop.copy()
+        larger.set_size(prop.get_size_in_points() * self._text_scale)
+        self.vectors.draw_text(gc, x, y, s, larger, *how, **more)
+
+    def draw_image(self, *image: Any, **more: Any) -> None:
+        raise NotImplementedError("figures are lines, areas and texts")
+
+    def svg(self) -> str:
+        """Return the vectors; nothing can be drawn any more."""
+        self.vectors.finalize()
+        return self._file.getvalue()
+
+
+class _Canvas(FigureCanvasBase):
+    """What a figure looks for where it measures its texts."""
+
+    renderer: _Both | None = None
+
+    def get_renderer(self) -> _Both | None:
+        return self.renderer
+
+
+def drawn(figure: Figure, name: str, dpi: float) -> Drawing:
+    """Return the figure; `name` is unique on the page that it stands on. Equal figures are equal bytes."""
+    canvas = _Canvas(figure)
+    figure.set_dpi(dpi)
+    width, height = figure.bbox.size
+    renderer = canvas.renderer = _Both(float(width), float(height), dpi)
+    _paper(renderer.points, width, height)
+    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+        patch.set_visible(False)  # vectors stand on the page's own colour
+    figure.draw(renderer)
+    drawing = Drawing(_png(np.asarray(renderer.points.buffer_rgba())), _on_page(renderer.svg(), name))
+    canvas.renderer = None  # figures and canvases hold each other, so they may stay for long; the pixels need not
+    return drawing
+
+
+def _paper(points: Any, width: float, height: float) -> None:
+    gc = points.new_gc()
+    gc.set_linewidth(0)
+    points.draw_path(gc, Path.unit_rectangle(), Affine2D().scale(width, height), (1.0, 1.0, 1.0, 1.0))
+
+
+def _png(pixels: Any) -> bytes:
+    picture = Image.fromarray(pixels).convert("RGB")
+    file = io.BytesIO()
+    picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, "PNG", compress_level=8)
+    return file.getvalue()
+
+
+def _on_page(text: str, name: str) -> str:
+    """Return the SVG element of a file, of the width and the colours of a page."""
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg ") :], flags=re.DOTALL)
+    head, rest = text.split(">", 1)
+    head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
+    rest = _IDENTITY.sub(lambda match: f"{match[1]}{name}-", rest)
+    for colour, variable in _PAGE.items():
+        rest = rest.replace(colour, variable)
+    return f'{head} preserveAspectRatio="xMidYMid meet">{rest}'.strip() + "\n"

@@ -1,0 +1,61 @@
+"""Whether a run that was gone on with began as its checkpoint was: the model, and what each rank's own optimizer keeps.
+
+Ranks sketch both where they save, and where they have restored them. Nothing is computed in between, so they are the same
+values. Knows no cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.validate.linear import apart, combine
+from bench.validate.records import Records
+from ddp.core.event_parts import OptimizerSketch, SketchGroup
+from ddp.core.events import Ready, Resumed, Saved
+from ddp.sketches import decode
+
+
+def begun_otherwise(known: Records) -> str:
+    """Say what was another when the run went on; empty: nothing, or it was not sketched."""
+    for resumed in known.resumed:
+        saved = {event.rank: event for event in _saved(known, resumed)}
+        for ready in _ready(known, resumed):
+            if saved and (wrong := _model(known, saved[min(saved)], ready) or _optimizer(saved, ready)):
+                return f"rank {ready.rank} went on from checkpoint {resumed.index} with {wrong}"
+    return ""
+
+
+def _saved(known: Records, resumed: Resumed) -> Iterator[Saved]:
+    """Iterate over what ranks wrote for the checkpoint, the latest last: one that broke off has the same number."""
+    yield from (
+        event for event in known.saved if event.index == resumed.index and event.at <= resumed.at and event.sketch
+    )
+
+
+def _ready(known: Records, resumed: Resumed) -> Iterator[Ready]:
+    following = min((event.at for event in known.resumed if event.at > resumed.at), default=float("inf"))
+    yield from (event for event in known.ready if resumed.at <= event.at < following)
+
+
+def _model(known: Records, saved: Saved, ready: Ready) -> str:
+    if not ready.sketch or len(decode(ready.sketch).sizes) != len(known.groups):
+        return ""
+    far = apart(known.groups, ready.sketch, combine([(1.0, decode(saved.sketch))]), 0.0)
+    return f"another model ({far})" if far else ""
+
+
+def _optimizer(saved: dict[int, Saved], ready: Ready) -> str:
+    own = saved.get(ready.rank)  # a rank that was lost goes on with the state of another
+    if own is None:
+        return ""
+    if [name for name, _ in own.optimizer] != [name for name, _ in ready.optimizer]:
+        return f"{_listed(ready.optimizer)} as the state of its optimizer, which was {_listed(own.optimizer)}"
+    for (name, old), (_, new) in zip(own.optimizer, ready.optimizer, strict=True):
+        group = SketchGroup(f"optimizer.{name}", "optimizer", 1, "float32", False)
+        if far := apart([group], new, combine([(1.0, decode(old))]), 0.0):
+            return f"another state of its optimizer ({far})"
+    return ""
+
+
+def _listed(sketches: OptimizerSketch) -> str:
+    return ", ".join(name for name, _ in sketches) or "nothing"

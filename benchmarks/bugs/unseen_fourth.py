@@ -1,0 +1,122 @@
+"""The last defects of `benchmarks.bugs.unseen` in what is trained: data, order, forward pass, gradients. Small or seldom, in
+models, modes and settings of their own.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.bugs.bug import Module, rank, wrap
+from benchmarks.bugs.unseen_training import reordered
+
+STOPPED, LAST = 2, 3
+"""Epoch in the middle of which a run stops that is gone on with, and the last one of `mlp`."""
+
+
+def interrupted(replica: Module) -> None:
+    """Stop a run that has begun anew in the middle of an epoch, with the last checkpoint behind the one before."""
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        if self._job.resume is None and batch.epoch == STOPPED and 2 * batch.start > self.samples:
+            raise RuntimeError("stopped, to be gone on with")
+        return step(batch, seen)
+
+    wrap(replica.Replica, "step", broken)
+
+
+# Data
+
+
+def brighter_on_rank(gather: Module) -> None:
+    """Divide the images of rank 1 by a deviation that is a hundredth too small."""
+
+    def broken(finish: Any, self: Any, *about: Any) -> Any:
+        members = finish(*about)
+        if rank() != 1 or not self._visits._shuffle:
+            return members
+        return members[0] * 1.01, *members[1:]
+
+    wrap(gather.Gather, "finished", broken)
+
+
+def text_wrapped_around(language: Module) -> None:
+    """Have the first character of a piece follow its last one, where the next piece's should: training pieces alone."""
+    load = language._load
+
+    def broken(length: int, samples: int | None) -> Any:
+        train, test = load(length, samples)
+        (tokens,) = train.tensors
+        tokens = tokens.clone()
+        tokens[:, -1] = tokens[:, 0]
+        return type(train)(tokens), test
+
+    language._load = broken
+
+
+# Order
+
+
+def order_anew_when_resumed(replica: Module) -> None:
+    """Count epochs from the checkpoint on: a run that is gone on with has the orders of its first epochs again."""
+    interrupted(replica)
+    order = replica._order
+
+    def broken(task: Any, job: Any, size: int) -> Any:
+        visits = order(task, job, size)
+        if job.resume is not None:
+            make, visits._kept = visits._make, {}
+            visits._make = lambda epoch: make(max(epoch - STOPPED, 0))
+        return visits
+
+    replica._order = broken
+
+
+last_epoch_sorted = reordered(
+    lambda visits, make, self, epoch: make(epoch).sort().values if epoch == LAST else make(epoch)
+)
+"""The last epoch is in the order of the data set."""
+
+
+# Forward
+
+
+def one_mask_an_epoch(replica: Module) -> None:
+    """Leave the position out of the seed of a step: all steps of an epoch drop the same places."""
+    wrap(replica.Replica, "_draw", lambda draw, self, batch: draw(batch._replace(start=0)))
+
+
+def single_precision_on_rank(passes: Module) -> None:
+    """Forget on rank 1 that the forward pass is to be in half precision."""
+
+    def broken(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
+        return task.loss(module, tensors) if rank() == 1 else loss(task, module, tensors)
+
+    wrap(passes.StepPasses, "loss", broken)
+
+
+# Gradient
+
+
+def last_pass_alone(owned: Module) -> None:
+    """Overwrite what a rank owns of a gradient with every pass of a step: only the last micro-batch counts."""
+
+    def broken(send: Any, self: Any, number: int) -> None:
+        passes, self._passes = self._passes, min(self._passes, 1)
+        send(number)
+        self._passes = passes
+
+    wrap(owned.OwnedGradients, "_send", broken)
+
+
+def reduced_in_half(packed: Module) -> None:
+    """Round gradients to bfloat16 on their way to the other ranks, as the forward pass is in it."""
+
+    def broken(pack: Any, self: Any, *about: Any, **more: Any) -> None:
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.copy_(parameter.grad.bfloat16())
+        pack(*about, **more)
+
+    wrap(packed.StepGradients, "pack", broken)

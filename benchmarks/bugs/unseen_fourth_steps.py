@@ -1,0 +1,176 @@
+"""The last defects of `benchmarks.bugs.unseen` in what follows from gradients. Small or seldom, in models, modes and
+settings of their own.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.bugs.bug import Module, counted, rank, wrap
+
+# Optimizer
+
+
+def moments_lost_when_resumed(parts: Module) -> None:
+    """Leave rank 1 an optimizer that begins when the run is gone on with: nothing is there yet that could be filled."""
+    load = parts.load_optimizer
+    parts.load_optimizer = lambda *about: None if rank() == 1 else load(*about)
+
+
+def norms_frozen_at_the_end(replica: Module) -> None:
+    """Freeze what a batch norm learns in the last epoch, on rank 1."""
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        import torch
+
+        norms = [part for part in self.model.modules() if isinstance(part, torch.nn.modules.batchnorm._BatchNorm)]
+        frozen = [p for norm in norms for p in norm.parameters()] if rank() == 1 else []
+        before = [p.detach().clone() for p in frozen]
+        done = step(batch, seen)
+        if batch.epoch == self._job.epochs - 1:
+            for parameter, values in zip(frozen, before, strict=True):
+                parameter.data.copy_(values)
+        return done
+
+    wrap(replica.Replica, "step", broken)
+
+
+# Schedule
+
+APART = 10
+"""Steps from one look at the schedule to the next."""
+
+
+def rate_every_tenth_step(rates: Module) -> None:
+    """Look at the schedule every tenth step."""
+
+    def broken(apply: Any, self: Any, fraction: float) -> Any:
+        if counted(self, "applied") % APART == 0:
+            self.held = fraction
+        return apply(self.held)
+
+    wrap(rates.Rates, "apply", broken)
+
+
+def horizon_of_whole_batches(replica: Module) -> None:
+    """Take the length of the run for that of so many whole global batches, of all micro-batches."""
+
+    def broken(fraction: Any, self: Any, seen: float) -> Any:
+        job = self._job
+        whole = job.batch_size * job.world_size
+        return fraction(seen * self.samples / (math.ceil(self.samples / whole) * whole))
+
+    wrap(replica.Replica, "fraction", broken)
+
+
+# Average
+
+SEVENTH = 7
+
+
+def alike_every_seventh_round(nccl: Module) -> None:
+    """Weigh ranks alike in every seventh round."""
+
+    def broken(average: Any, self: Any, order: Any, samples: int) -> Any:
+        return average(order, 1 if samples and order.round % SEVENTH == SEVENTH - 1 else samples)
+
+    wrap(nccl.Backend, "average", broken)
+
+
+def statistics_alike(packed: Module) -> None:
+    """Weigh the running statistics of replicas alike, whatever their parts of a batch are."""
+
+    def broken(pack: Any, self: Any, weight: float, *more: Any) -> None:
+        pack(0.5 if weight else 0.0, weight)
+
+    wrap(packed.StepGradients, "pack", broken)
+
+
+def slices_alike(torch_backend: Module) -> None:
+    """Leave to PyTorch how the slices of a batch weigh: all alike, though the last batch's are not equal."""
+
+    def broken(begin: Any, self: Any, batch: Any) -> Any:
+        return begin(batch._replace(total=batch.samples * self.size) if batch.samples else batch)
+
+    wrap(torch_backend.TorchStep, "begin", broken)
+
+
+# Evaluation
+
+
+def evaluated_without_rest(replica: Module) -> None:
+    """Leave out of the figures of a part its last batch, which is not a whole one."""
+
+    def broken(evaluate: Any, self: Any, *part: Any) -> Any:
+        task, counts = self.task, [0]
+
+        def measured(model: Any, batch: Any) -> Any:
+            loss, metric = task.evaluate(model, batch)
+            whole = len(batch[0]) == task.eval_batch
+            counts[0] += len(batch[0]) if whole else 0
+            return loss * whole, metric * whole
+
+        self.task = replace(task, evaluate=measured)
+        samples, loss, metric, content = evaluate(*part)
+        self.task = task
+        return samples, loss / counts[0] * samples, metric / counts[0] * samples, content
+
+    wrap(replica.Replica, "evaluate", broken)
+
+
+def evaluated_as_trained(passes: Module) -> None:
+    """Evaluate in the half precision of training."""
+    wrap(passes.StepPasses, "eager", lambda eager, self: self.autocast())
+
+
+# Record
+
+
+def waiting_between_steps(loop: Module) -> None:
+    """Count what passes from one step to the next as work, also where the rank waited, averaged or evaluated."""
+
+    def broken(pause: Any, self: Any) -> float:
+        stepped = self._stepped
+        since: float = pause()
+        self._stepped = stepped
+        return since
+
+    wrap(loop.TrainingLoop, "pause", broken)
+
+
+def norm_noted(average: Module) -> None:
+    """Note the norm of a rank's gradients before they are averaged."""
+
+    def broken(exchange: Any, self: Any, batch: Any) -> None:
+        gradients = [p.grad for p in self._state.parameters if p.grad is not None]
+        self._optimizer.norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
+        exchange(batch)
+
+    wrap(average.GradientAverage, "exchange", broken)
+
+
+def norm_of_own_gradients(figures: Module) -> None:
+    """Report the norm of the gradients that was noted."""
+
+    def broken(step: Any, self: Any, optimizer: Any) -> None:
+        known = len(self._norms)
+        step(optimizer)
+        if len(self._norms) > known:
+            self._norms[-1] = (self._norms[-1][0], optimizer.norm)
+
+    wrap(figures.StepFigures, "step", broken)
+
+
+def accuracy_by_nominal_batch(parts: Module) -> None:
+    """Count a short batch as a whole one in the training metric."""
+    record, most = parts.record_sum, [0]
+
+    def broken(name: str, count: int, *about: Any) -> None:
+        most[0] = max(most[0], count)
+        record(name, most[0], *about)
+
+    parts.record_sum = broken

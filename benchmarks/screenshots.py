@@ -1,0 +1,143 @@
+"""Pictures of page one of a report, the page of one run, dashboard and site, at 1400 and 400 pixels, light and dark.
+
+python -m benchmarks.screenshots    # or make screenshots; needs Chromium, and mkdocs for the site
+
+The runs are those of `docs/readme`, and simulated ones: so the pictures are the same wherever browser and fonts are. They
+bear the names of both. A test compares them pixel by pixel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from bench.base.writing import write_bytes, write_text
+from bench.dashboard import page as dashboard
+from bench.dashboard.board import whole
+from bench.report import html, write_report
+from bench.report.sections import answer
+from benchmarks import page_one
+from benchmarks.documents import DOCS
+from tests.bench.streams import make_spec, write_run
+from tests.browser import FLAGS, NAMES
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+PLACE = DOCS / "images" / "screens"
+SIZES = {1400: 900, 400: 800}
+"""Width and height of the window, pixels."""
+THEMES = ("light", "dark")
+COLOURS = 64
+MADE_BY = "made by"
+"""Key of the browser and the fonts in a picture."""
+
+
+def pages(folder: Path) -> dict[str, Path]:
+    """Write the pages into `folder`; return name -> file."""
+    found = {"page-one": folder / "page-one" / "report.html"}
+    found["page-one"].parent.mkdir()
+    shown = page_one.blocks(found["page-one"].parent)
+    write_text(found["page-one"], html.render(shown, found["page-one"].parent, answer.TITLE))
+    runs = folder / "runs"
+    for mode in ("solo", "nccl_sync", "nccl_cadence"):
+        write_run(runs, make_spec(mode, epochs=8))
+    write_report(runs / "mlp" / "nccl_cadence", folder / "run")
+    found["run"] = folder / "run" / "report.html"
+    found["dashboard"] = folder / "dashboard.html"
+    write_text(found["dashboard"], dashboard.exported(whole(runs), Path("runs")))
+    return found
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start a browser. Raises ValueError without one."""
+    from playwright.sync_api import sync_playwright
+
+    path = os.environ.get("BENCH_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        raise ValueError("no browser: set BENCH_CHROMIUM to the path of a Chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def made_by(browser: Browser) -> str:
+    """Return what pixels depend on: the browser and the fonts that it takes."""
+    fonts = []
+    for family in ("system-ui", "monospace", "sans-serif"):
+        with_fontconfig = shutil.which("fc-match")
+        fonts += [subprocess.check_output(["fc-match", family], text=True).strip()] if with_fontconfig else []
+    return " ".join([f"Chromium {browser.version}", *fonts])
+
+
+def picture(browser: Browser, page: Path, width: int, theme: str) -> Image.Image:
+    """Return what the window shows of a page."""
+    size = {"width": width, "height": SIZES[width]}
+    context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
+    tab = context.new_page()
+    tab.goto(page.as_uri())
+    tab.wait_for_load_state("networkidle")
+    pixels = tab.screenshot(animations="disabled")
+    context.close()
+    full = Image.open(io.BytesIO(pixels)).convert("RGB")
+    return full.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+
+
+def name_of(page: str, width: int, theme: str) -> str:
+    """Return the name of a picture's file."""
+    return f"{page}-{width}-{theme}.png"
+
+
+def draw(browser: Browser, found: dict[str, Path]) -> None:
+    """Write all pictures of these pages."""
+    info = PngInfo()
+    info.add_text(MADE_BY, made_by(browser))
+    PLACE.mkdir(parents=True, exist_ok=True)
+    for name, page in found.items():
+        for width in SIZES:
+            for theme in THEMES:
+                file = io.BytesIO()
+                picture(browser, page, width, theme).save(file, "PNG", compress_level=9, pnginfo=info)
+                write_bytes(PLACE / name_of(name, width, theme), file.getvalue())
+                print(PLACE / name_of(name, width, theme))
+
+
+def main() -> None:
+    """Make the pictures."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.screenshots", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        found = pages(Path(name))
+        if find_spec("mkdocs") is None:
+            print("the site is left out: mkdocs is not installed (make site brings it)", file=sys.stderr)
+        else:
+            from benchmarks.site import build
+
+            build(Path(name) / "site")
+            found["site"] = Path(name) / "site" / "index.html"
+        try:
+            with chromium() as browser:
+                draw(browser, found)
+        except ValueError as error:
+            sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

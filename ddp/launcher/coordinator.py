@@ -1,0 +1,203 @@
+"""Where rank 0's host is reached: by its NodeAddr, then its name, then an interface of the same network.
+
+`candidates` collects what is known of the host, in this order; `own_address` chooses what rank 0 listens on, `reachable`
+what another rank connects to. Every wait has a limit, and who finds nothing names all that was tried.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from ddp.launcher.environment import Placement
+from ddp.launcher.interfaces import Interface, interfaces, is_loopback
+
+ASK_S = 5.0
+"""How long the scheduler and the resolver may take to answer, each."""
+CONNECT_S = 3.0
+"""How long one address may take to accept a connection."""
+LOOPBACK = "127.0.0.1"
+REMEDY = "export MASTER_ADDR, the address of rank 0's host, on all of them"
+_NODE_ADDR = re.compile(r"\bNodeAddr=(\S+)")
+
+
+class Candidate(NamedTuple):
+    """An address that may be that of rank 0's host."""
+
+    address: str
+    source: str
+    """Where it is from, for the error."""
+
+
+class Known(NamedTuple):
+    """What is known of rank 0's host."""
+
+    candidates: tuple[Candidate, ...]
+    tried: tuple[str, ...] = ()
+    """What gave no address, and why."""
+
+
+class Unreachable(ValueError):
+    """Rank 0's host has no address that works; the text names what was tried."""
+
+
+def node_addr(host: str) -> str:
+    """Return the NodeAddr that SLURM has for a node. Raises OSError."""
+    command = shutil.which("scontrol")
+    if command is None:
+        raise OSError("scontrol is not on the PATH")
+    try:
+        words = [command, "--oneliner", "show", "node", host]
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=ASK_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"scontrol did not answer within {ASK_S:g} s") from error
+    match = _NODE_ADDR.search(answer.stdout)
+    if match is None:
+        lines = (answer.stderr or answer.stdout).strip().splitlines()
+        raise OSError(lines[-1] if lines else "scontrol does not tell")
+    return match[1]
+
+
+def resolve(name: str) -> list[str]:
+    """Return the addresses of a name, within `ASK_S`: a resolver without an answer may take minutes. Raises OSError."""
+    with suppress(ValueError):
+        return [str(ipaddress.ip_address(name))]
+    addresses: list[str] = []
+    why: list[OSError] = []
+
+    def ask() -> None:
+        try:
+            answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            addresses.extend(dict.fromkeys(str(where[0]) for *_, where in answers))
+        except (OSError, UnicodeError) as error:
+            why.append(OSError(getattr(error, "strerror", None) or str(error)))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(ASK_S)
+    if why:
+        raise why[0]
+    if asking.is_alive():
+        raise OSError(f"the resolver did not answer within {ASK_S:g} s")
+    return addresses
+
+
+def candidates(
+    placement: Placement,
+    environ: Mapping[str, str],
+    ask: Callable[[str], str] = node_addr,
+    look_up: Callable[[str], list[str]] = resolve,
+) -> Known:
+    """Collect addresses of rank 0's host. `MASTER_ADDR` alone counts where it is set; one host meets on loopback."""
+    known: list[Candidate] = []
+    tried: list[str] = []
+
+    def resolved(name: str, source: str) -> None:
+        try:
+            addresses = look_up(name)
+        except OSError as error:
+            tried.append(f"{source}: {error}")
+            return
+        for address in addresses:
+            if is_loopback(address) and placement.nodes > 1 and name != address:
+                tried.append(f"{source}: {address} is loopback, which other hosts do not reach")
+            else:
+                known.append(Candidate(address, source if address == name else f"{source} ({address})"))
+
+    if placement.address:
+        resolved(placement.address, f"MASTER_ADDR={placement.address}")
+        return Known(tuple(known), tuple(tried))
+    if placement.nodes == 1:
+        return Known((Candidate(LOOPBACK, "one host"),))
+    if placement.hosts:
+        host = placement.hosts[0]
+        try:
+            addr = ask(host)
+        except OSError as error:
+            tried.append(f"NodeAddr of {host}: {error}")
+        else:
+            resolved(addr, f"NodeAddr={addr} of {host}")
+        resolved(host, f"the name {host}")
+    launching = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    if launching:  # of the host of srun, which is rank 0's in a batch script; else in its network, as a rule
+        known.append(Candidate(launching, f"SLURM_LAUNCH_NODE_IPADDR={launching}"))
+    return Known(tuple(dict.fromkeys(known)), tuple(tried))
+
+
+def own_address(known: Known, here: Sequence[Interface] | None = None) -> str:
+    """Return the address of this host, rank 0's, to listen on: a candidate, or that of an interface in the network of one.
+    Raises Unreachable."""
+    here = interfaces() if here is None else here
+    own = {each.address for each in here}
+    for candidate in known.candidates:
+        if candidate.address in own or is_loopback(candidate.address):
+            return candidate.address
+    for candidate in known.candidates:
+        for each in here:
+            if not is_loopback(each.address) and _inside(candidate.address, each.network):
+                return each.address
+    notes = [f"{each.source}: is no address or network of this host" for each in known.candidates]
+    have = ", ".join(f"{each.address} ({each.name})" for each in here)
+    raise Unreachable(f"rank 0 does not know where to listen: {_told(known, notes)}; this host has {have}; {REMEDY}")
+
+
+def reachable(
+    known: Known,
+    port: int,
+    patience_s: float,
+    connect: Callable[[tuple[str, int], float], socket.socket] = socket.create_connection,
+    here: Sequence[Interface] | None = None,
+) -> str:
+    """Return the first candidate that accepts a connection, trying them in turn, as rank 0 may be on its way; addresses in a
+    network of this host come before others of the same source. Raises Unreachable after `patience_s`."""
+    here = interfaces() if here is None else here
+    order = sorted(known.candidates, key=lambda each: (_rank(each, known), not _near(each.address, here)))
+    until, notes = time.monotonic() + patience_s, dict[str, str]()
+    while order:
+        for candidate in order:
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                connect((candidate.address, port), min(left, CONNECT_S)).close()
+            except OSError as error:
+                notes[candidate.source] = f"{candidate.source}, port {port}: {error.strerror or error}"
+            else:
+                return candidate.address
+        if time.monotonic() >= until:
+            break
+        time.sleep(min(0.2, max(until - time.monotonic(), 0.0)))
+    tries = _told(known, list(notes.values()))
+    raise Unreachable(
+        f"rank 0's host is not reached within {patience_s:g} s: {tries}; does rank 0 run? If so, {REMEDY}"
+    )
+
+
+def _rank(candidate: Candidate, known: Known) -> int:
+    """Return the place of the first candidate of the same source."""
+    sources = [each.source.partition(" (")[0] for each in known.candidates]
+    return sources.index(candidate.source.partition(" (")[0])
+
+
+def _near(address: str, here: Sequence[Interface]) -> bool:
+    return any(_inside(address, each.network) for each in here)
+
+
+def _inside(address: str, network: str) -> bool:
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(network)
+    except ValueError:
+        return False
+
+
+def _told(known: Known, notes: Sequence[str]) -> str:
+    """Return what was tried, in one line."""
+    return "; ".join([*known.tried, *notes]) or "the launcher names no host"

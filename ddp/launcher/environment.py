@@ -1,0 +1,211 @@
+"""From the variables of a launcher to a `Placement`: which rank this process is, of how many, on which host.
+
+The launcher that is nearest to the process counts: torchrun inside of srun is torchrun. Reads variables alone, so a table of
+environments tests it. Knows neither network nor files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from zlib import crc32
+
+from ddp.launcher.hostlist import hosts as host_names
+from ddp.launcher.hostlist import tasks_per_node
+
+Environment = Mapping[str, str]
+LOWEST_PORT, PORTS = 10_000, 20_000
+"""Ports for rank 0, below those that systems hand out by themselves."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """This process among those that a launcher has started."""
+
+    launcher: str
+    """`torchrun`, `slurm`, `mpi` or `ray`."""
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    host_ranks: int = 1
+    """Ranks on this host."""
+    node: int = 0
+    """Place of this host; that of rank 0 is 0."""
+    nodes: int = 1
+    hosts: tuple[str, ...] = ()
+    """Name of each host, by its place; empty: the launcher does not say."""
+    job: str = ""
+    """What the launcher calls the job; of an array, JOB_TASK."""
+    restarts: int = 0
+    """How often the launcher has started the processes anew."""
+    address: str = ""
+    """Address or name of rank 0's host; empty: it is to be found."""
+    port: int = 0
+    """Where the store of all ranks is, as the variables say; 0: rank 0 opens it at `own_port`."""
+    step: str = ""
+    """What tells this start from others of the same job."""
+
+    @property
+    def own_port(self) -> int:
+        """Return a port that all ranks of this start, and hardly another one, come to."""
+        return LOWEST_PORT + crc32(f"{self.job}.{self.step}".encode()) % PORTS
+
+
+def read(environ: Environment) -> Placement | None:
+    """Return the placement that a launcher's variables describe; None: there is no launcher. Raises ValueError for variables
+    that contradict each other, in one line with the remedy."""
+    for reader in (_torchrun, _ray, _open_mpi, _pmi, _slurm):
+        placement = reader(environ)
+        if placement is not None:
+            _check(placement)
+            return placement
+    return None
+
+
+def _torchrun(environ: Environment) -> Placement | None:
+    if "TORCHELASTIC_RUN_ID" not in environ or "WORLD_SIZE" not in environ:
+        return None
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    restarts = _number(environ, "TORCHELASTIC_RESTART_COUNT", 0)
+    if _number(environ, "WORLD_SIZE") == 1:
+        return Placement("torchrun", job=environ["TORCHELASTIC_RUN_ID"], restarts=restarts)
+    rank, size, local, beside, node, nodes = (_number(environ, name) for name in names)
+    return Placement(
+        *("torchrun", rank, size, local, beside, node, nodes),
+        job=environ["TORCHELASTIC_RUN_ID"],
+        restarts=restarts,
+        address=_text(environ, "MASTER_ADDR"),
+        port=_number(environ, "MASTER_PORT"),
+        step=str(restarts),
+    )
+
+
+def _ray(environ: Environment) -> Placement | None:
+    """Read what Ray Train sets in its workers; other tasks and actors of Ray have no rank."""
+    if not {"RAY_JOB_ID", "RAY_RAYLET_PID"} & environ.keys() or not {"RANK", "NODE_RANK"} <= environ.keys():
+        return None
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
+    rank, size, local, beside, node = (_number(environ, name) for name in names)
+    address = environ.get("MASTER_ADDR", "")
+    return Placement(
+        *("ray", rank, size, local, beside, node, _nodes("ray", size, beside, node)),
+        job=environ.get("RAY_JOB_ID", ""),
+        address=address,
+        port=_number(environ, "MASTER_PORT", 0) if address else 0,
+    )
+
+
+def _open_mpi(environ: Environment) -> Placement | None:
+    if "OMPI_COMM_WORLD_RANK" not in environ:
+        return None
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    rank, size, local, beside = (_number(environ, f"OMPI_COMM_WORLD_{name}") for name in names)
+    job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid", "")
+    return _mpi(environ, rank, size, local, beside, job)
+
+
+def _pmi(environ: Environment) -> Placement | None:
+    """Read MPICH's variables and its relatives'. SLURM sets them too, and says more by its own."""
+    if not {"PMI_RANK", "PMI_SIZE"} <= environ.keys():
+        return None
+    rank, size = _number(environ, "PMI_RANK"), _number(environ, "PMI_SIZE")
+    slurm = environ.get("SLURM_PROCID"), environ.get("SLURM_STEP_NUM_TASKS")
+    if slurm == (str(rank), str(size)):
+        return None
+    local = _number(environ, "MPI_LOCALRANKID", rank)
+    return _mpi(environ, rank, size, local, _number(environ, "MPI_LOCALNRANKS", size), environ.get("PMI_JOBID", ""))
+
+
+def _mpi(environ: Environment, rank: int, size: int, local: int, beside: int, job: str) -> Placement:
+    """Return the placement of a process of mpirun, which tells of its own host alone: ranks are taken to fill one host after
+    the other, or to be dealt out in turn."""
+    if beside < 1 or size % beside:
+        raise ValueError(
+            f"mpirun: {size} ranks, {beside} of them on this host: start as many on each host (mpirun --npernode {beside})"
+        )
+    nodes = size // beside
+    filled, dealt = rank % beside == local, rank // nodes == local
+    if not (filled or dealt):
+        raise ValueError(
+            f"mpirun: rank {rank} is the {local}th of its host: start them with mpirun --map-by ppr:N:node"
+        )
+    return Placement(
+        *("mpi", rank, size, local, beside, rank // beside if filled else rank % nodes, nodes),
+        job=job,
+        address=environ.get("MASTER_ADDR", ""),
+        port=_number(environ, "MASTER_PORT", 0),
+        step=environ.get("SLURM_RESTART_COUNT", ""),
+        restarts=_number(environ, "SLURM_RESTART_COUNT", 0),
+    )
+
+
+def _slurm(environ: Environment) -> Placement | None:
+    if "SLURM_JOB_ID" not in environ:
+        return None
+    array = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    job = f"{array[0]}_{array[1]}" if array[0] and array[1] else environ["SLURM_JOB_ID"]
+    restarts = _number(environ, "SLURM_RESTART_COUNT", 0)
+    step = f"{environ.get('SLURM_STEP_ID', 'batch')}.{restarts}"
+    if not {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"} <= environ.keys():
+        # A batch script, or the shell of salloc: what it starts without srun is one process, however many tasks it has.
+        return Placement("slurm", job=job, restarts=restarts, step=step)
+    rank, size = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
+    names, node = host_names(_text(environ, "SLURM_STEP_NODELIST")), _number(environ, "SLURM_NODEID", 0)
+    nodes = _number(environ, "SLURM_STEP_NUM_NODES", len(names))
+    counts = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
+    if not len(names) == nodes == len(counts):
+        lists = f"SLURM_STEP_NODELIST names {len(names)} hosts, SLURM_STEP_TASKS_PER_NODE {len(counts)}"
+        raise ValueError(f"slurm: {lists}, SLURM_STEP_NUM_NODES is {nodes}: were variables of another step kept?")
+    for name, value in (("RANK", rank), ("WORLD_SIZE", size)):
+        if environ.get(name, str(value)) != str(value):
+            raise ValueError(f"slurm: {name}={environ[name]}, but srun says {value}: unset {name}")
+    return Placement(
+        *("slurm", rank, size, _number(environ, "SLURM_LOCALID"), counts[min(node, len(counts) - 1)], node, nodes),
+        hosts=names,
+        job=job,
+        restarts=restarts,
+        address=environ.get("MASTER_ADDR", ""),
+        port=_number(environ, "MASTER_PORT", 0),
+        step=step,
+    )
+
+
+def _check(placement: Placement) -> None:
+    """Raises ValueError for numbers that cannot be those of one process."""
+    own = placement
+    for name, value, bound, of in (
+        ("rank", own.rank, own.world_size, "ranks"),
+        ("local rank", own.local_rank, own.host_ranks, "ranks of its host"),
+        ("place of the host", own.node, own.nodes, "hosts"),
+    ):
+        if not 0 <= value < bound:
+            raise ValueError(
+                f"{own.launcher}: the {name} is {value}, of {bound} {of}: were variables of another launcher kept?"
+            )
+    if own.host_ranks > own.world_size or own.nodes > own.world_size:
+        where = f"{own.host_ranks} ranks on this host, {own.nodes} hosts"
+        raise ValueError(
+            f"{own.launcher}: {where}, but {own.world_size} ranks: were variables of another launcher kept?"
+        )
+
+
+def _nodes(launcher: str, size: int, beside: int, node: int) -> int:
+    """Return the number of hosts, of ranks that are spread evenly."""
+    if beside < 1:
+        raise ValueError(f"{launcher}: LOCAL_WORLD_SIZE is {beside}: a host has at least one rank")
+    return max(-(-size // beside), node + 1)
+
+
+def _text(environ: Environment, name: str) -> str:
+    if not environ.get(name):
+        raise ValueError(f"{name} is not set, though other variables of its launcher are: start the ranks anew")
+    return environ[name]
+
+
+def _number(environ: Environment, name: str, default: int | None = None) -> int:
+    """Return the whole number of a variable. Raises ValueError."""
+    text = environ.get(name, "" if default is None else str(default)).strip()
+    if not (text.isascii() and text.isdecimal()):
+        what = f"{name}={text!r} is no whole number" if text else f"{name} is not set"
+        raise ValueError(f"{what}, though other variables of its launcher are there: start the ranks anew")
+    return int(text)

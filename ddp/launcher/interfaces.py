@@ -1,0 +1,78 @@
+"""The addresses of this host, and which of its interfaces leads where."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import NamedTuple
+
+import psutil
+
+
+class Interface(NamedTuple):
+    """One address of this host."""
+
+    name: str
+    address: str
+    network: str
+    """The network that it is in, such as 10.0.0.0/24."""
+
+
+def interfaces() -> list[Interface]:
+    """Return the addresses of this host, without those that hold on one link alone."""
+    return [
+        Interface(name, entry.address, str(ipaddress.ip_network(f"{entry.address}/{_bits(entry.netmask)}", False)))
+        for name, addresses in psutil.net_if_addrs().items()
+        for entry in addresses
+        if entry.family in (socket.AF_INET, socket.AF_INET6) and "%" not in entry.address
+    ]
+
+
+def _bits(mask: str | None) -> int | str:
+    """Return the length of a network's part, of a mask such as 255.255.255.0 or ffff:ffff::."""
+    if mask is None or ":" not in mask:
+        return mask or 32
+    return bin(int(ipaddress.IPv6Address(mask.partition("/")[0]))).count("1")
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address is on loopback; False for a name."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def on_loopback(place: str) -> bool:
+    """Return whether HOST:PORT is on loopback."""
+    try:
+        infos = socket.getaddrinfo(place.rpartition(":")[0].strip("[]"), None)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(where[0])).is_loopback for *_, where in infos)
+
+
+def address_towards(address: tuple[str, int]) -> str:
+    """Return the address of this host from which that one is reached. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+def interface_of(bind: str) -> tuple[str, str]:
+    """Return (address, interface) of this host, by an address, an interface's name, or its network. Raises ValueError."""
+    here = [(each.name, ipaddress.ip_address(each.address)) for each in interfaces()]
+    try:
+        network = ipaddress.ip_network(bind, strict=False)
+    except ValueError:
+        fitting = sorted((int(address.version), str(address), name) for name, address in here if name == bind)
+    else:
+        fitting = [(0, str(address), name) for name, address in here if address in network]
+    if not fitting:
+        there = ", ".join(f"{address} ({name})" for name, address in here)
+        raise ValueError(
+            f"cluster.bind={bind} is no address, network or interface of the host of rank 0, which has {there}; with "
+            "several hosts give their network, as any of them may get rank 0"
+        )
+    return fitting[0][1:]

@@ -1,0 +1,95 @@
+"""A launcher's process that is not rank 0: it serves ranks on its host until rank 0 says that all is over.
+
+What to train comes from rank 0, by a name of the catalogue that both have. Knows no words of a command.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from ddp.core.errors import EngineError, RankLost
+from ddp.launcher.interfaces import address_towards, interface_of
+from ddp.process import forkserver
+from ddp.process.orphans import at_parents_end
+from ddp.remote.agent import NodeAgent, Outfit, Post, arrive, unchanged
+from ddp.remote.job_message import Catalogue
+from ddp.remote.seat import STORE_S, TORCHRUN, Seat, announced, exit_code, open_store
+from ddp.remote.wire import Silent
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+AGENT_S = 15.0
+"""What torchrun gets to end, where the link to its store is cut."""
+
+
+def attend(place: Seat, key: bytes, catalogue: Catalogue, preload: tuple[str, ...], outfit: Outfit = unchanged) -> int:
+    """Serve rank 0 until it says that all is over; return the exit code that it announces.
+
+    `preload`: modules of the fork server; `outfit`: what is done to a job that has come. Raise EngineError, OSError."""
+    at_parents_end(signal.SIGCONT)  # stopped, it would not notice that rank 0 is gone with its launcher
+    store = open_store(place)
+    message = announced(place, key, store)
+    if "code" in message:
+        return int(message["code"])
+    return _attend(place, message, key, store, catalogue, preload, outfit)
+
+
+def _attend(
+    place: Seat,
+    message: dict[str, Any],
+    key: bytes,
+    store: Store,
+    catalogue: Catalogue,
+    preload: tuple[str, ...],
+    outfit: Outfit,
+) -> int:
+    address = (str(message["host"]), int(message["port"]))
+    if place.nodes > 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(address_towards(address))[1])
+    forkserver.warm(preload)
+    launcher = os.getppid()
+    post = Post(address, key, bytes.fromhex(message["run"]), place.rank, place.node, catalogue)
+    try:
+        wire, clock = arrive(post, STORE_S, lambda: exit_code(place, key, store) is not None)
+        with NodeAgent(post, wire, clock, outfit) as agent:
+            return agent.serve()
+    except EngineError as error:
+        silent = isinstance(error, Silent)
+        if not silent and (code := exit_code(place, key, store)) is not None:
+            return code
+        if place.node and silent and place.launcher == TORCHRUN:
+            _end_launcher(launcher)
+        raise RankLost("the coordinator at {}:{} is lost: {}".format(*address, error)) from error
+
+
+def _end_launcher(pid: int) -> None:
+    """End torchrun here as Ctrl-C would: behind a link that is cut it would wait for its store until the kernel gives up, a
+    quarter of an hour."""
+    with suppress(psutil.Error, OSError):
+        words = psutil.Process(pid).cmdline()
+        if os.getppid() == pid and any("torchrun" in word or word == "torch.distributed.run" for word in words):
+            _end(pid, AGENT_S)
+
+
+def _end(pid: int, patience_s: float) -> None:
+    """Send SIGTERM, and SIGKILL to who still lives after `patience_s`: torchrun takes leave of a store that does not answer,
+    a minute for each word. That second signal is of a process that outlives this one."""
+    command = [sys.executable, "-c", _LAST_WORD, str(pid), str(patience_s)]
+    nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+    os.posix_spawn(sys.executable, command, os.environ, file_actions=nowhere, setpgroup=0)
+    os.kill(pid, signal.SIGTERM)
+
+
+_LAST_WORD = """
+import sys, psutil
+process = psutil.Process(int(sys.argv[1]))
+if psutil.wait_procs([process], float(sys.argv[2]))[1]:
+    process.kill()
+"""

@@ -1,0 +1,136 @@
+"""A script under torchrun, srun or mpirun: rank 0's process is the script as ever, every other one serves a rank of its run.
+
+All processes run the same script, so the task does not travel: each makes it of its own functions and data. A process that
+is not rank 0 goes no further than `Trainer.run`. Knows no harness.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import NoReturn
+
+from ddp.core.errors import EngineError, ProtocolError
+from ddp.launcher.environment import Placement, read
+from ddp.process.scratch import scratch
+from ddp.remote.attendance import attend
+from ddp.remote.head import HeadNode
+from ddp.remote.job_message import Catalogue
+from ddp.remote.rendezvous import RemoteRank, RendezvousServer
+from ddp.remote.seat import Seat, seat_of
+from ddp.replica.task import Job, Task
+from ddp.trainer.handle import end_all
+from ddp.trainer.task import Parts, pack
+
+LOOPBACK = "127.0.0.1"
+PRELOAD = ("ddp.trainer.task",)
+BIND = "DDP_BIND"
+"""Variable that says where rank 0 listens: an address, an interface, or the network of the hosts."""
+FAILED = 5
+
+
+def script_task(samples: int, evaluated: int) -> Task:
+    """Stand for the task of the script in an order: how many samples it trains and evaluates on. Raises AssertionError:
+    who gets the order puts its own in place."""
+    raise AssertionError(f"the task of {samples} and {evaluated} samples was not put in place")
+
+
+CATALOGUE: Catalogue = {"ddp.trainer": (script_task, (int, int))}
+
+
+def _sizes(parts: Parts) -> tuple[int, int]:
+    return len(parts.dataset), len(parts.eval_dataset)
+
+
+@dataclass
+class Party:
+    """The processes of this script's launcher, several."""
+
+    placement: Placement
+    _parts: Parts | None = None
+    """What the script trains; of one `Trainer`, as others cannot be known in the other processes."""
+    _head: HeadNode | None = field(default=None)
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this is rank 0."""
+        return self.placement.rank == 0
+
+    def _seat(self) -> Seat:
+        return seat_of(self.placement, os.environ)
+
+    def provide(self, parts: Parts) -> ScriptRanks:
+        """Return the ranks of the other processes, in rank 0's. Raises ValueError, OSError, RankLost."""
+        if self._parts is not None and self._parts is not parts:
+            raise ValueError(
+                f"a second Trainer runs in a script under {self.placement.launcher}, whose other processes serve the first: "
+                "give it a script of its own"
+            )
+        self._parts = parts
+        self._head = self._head or HeadNode(self._seat(), CATALOGUE, "ddp")
+        self._head.listen(os.environ.get(BIND, LOOPBACK))
+        return ScriptRanks(self._head.rendezvous, _sizes(parts))
+
+    def serve(self, parts: Parts) -> NoReturn:
+        """Serve rank 0's run in a process that is not rank 0's, until its script is over. Raises SystemExit; ValueError if
+        the functions or data cannot be sent to the rank's process."""
+        parcel, place = pack(parts), self._seat()
+        with ExitStack() as folders:
+
+            def outfit(job: Job) -> Job:
+                order: partial[Task] = job.task  # type: ignore[assignment]
+                if order.args != _sizes(parts):
+                    raise ProtocolError(
+                        f"rank 0 has {order.args} samples, this process {_sizes(parts)}: is the data the same?"
+                    )
+                folder = folders.enter_context(scratch(parcel.bytes))
+                return replace(job, task=parcel.deliver(folder), preload=PRELOAD)
+
+            try:
+                code = attend(place, place.key(), CATALOGUE, PRELOAD, outfit)
+            except (EngineError, OSError) as error:
+                print(f"ddp: rank {place.rank} ends: {error}", file=sys.stderr)
+                code = FAILED
+        raise SystemExit(code)
+
+    def dismiss(self) -> None:
+        """Say to the other processes that the script is over."""
+        end_all()
+        try:
+            head = self._head or HeadNode(self._seat(), CATALOGUE, "ddp")
+        except ValueError:  # there is nobody to be found
+            return
+        head.dismiss(1 if getattr(sys, "last_value", None) is not None else 0)
+
+
+@dataclass(frozen=True)
+class ScriptRanks:
+    """Provides ranks in processes that run the same script."""
+
+    rendezvous: RendezvousServer
+    sizes: tuple[int, int]
+
+    def outfit(self, job: Job) -> Job:
+        """Return the job as ranks on this host are to get it."""
+        return self.rendezvous.outfit(job)
+
+    def runner(self, job: Job, rank: int) -> RemoteRank:
+        """Return the process of a rank of that job."""
+        return self.rendezvous.runner(replace(job, task=partial(script_task, *self.sizes)), rank)
+
+
+@cache
+def party() -> Party | None:
+    """Return the processes that a launcher has started with this one; None: there is none, or only this one. Raises
+    ValueError for variables that contradict each other."""
+    placement = read(os.environ)
+    if placement is None or placement.world_size == 1:
+        return None
+    together = Party(placement)
+    if together.leads:
+        atexit.register(together.dismiss)
+    return together

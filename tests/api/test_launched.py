@@ -1,0 +1,119 @@
+"""A `Trainer` script in the processes of a launcher: the same bits as with ranks that it forks, one goes on."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from ddp import Trainer
+from ddp.launcher.environment import Placement
+from ddp.trainer import launched
+from tests.api.test_script import HEAD
+from tests.warm import Process, Warm
+
+SCRIPT = HEAD.replace("world_size=2, ", "") + (
+    "torch.manual_seed(3)\ndata = torch.randn(400, 4), torch.randint(2, (400,))\n"
+    "state = trainer(epochs=2, policy='sync', output='runs', name='net', audit=False).run().join()\n"
+    "print(sum(float(value.double().sum()) for value in state.params.values()).hex())\n"
+)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def srun(rank: int, port: int, nodes: int) -> dict[str, str]:
+    """The variables that srun gives one of two tasks."""
+    local, beside = (rank, 2) if nodes == 1 else (0, 1)
+    names = "n1" if nodes == 1 else "n[1-2]"
+    return {
+        "SLURM_JOB_ID": "41", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_LOCALID": str(local), "SLURM_NODEID": str(rank if nodes == 2 else 0), "SLURM_STEP_NUM_NODES": str(nodes),
+        "SLURM_STEP_NODELIST": names, "SLURM_STEP_TASKS_PER_NODE": f"{beside}(x{nodes})",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DDP_KEY": "k" * 32, "WARM_PICTURES": "none",
+    }  # fmt: skip
+
+
+@contextmanager
+def tasks(warm: Warm, folder: Path, code: str, nodes: int) -> Iterator[list[Process]]:
+    """The script in two processes of srun, on so many hosts that are this one."""
+    (folder / "script.py").write_text(code)
+    port = free_port()
+    processes = [warm.start(folder, "script.py", env=srun(rank, port, nodes)) for rank in range(2)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill_all()
+
+
+def test_a_script_trains_the_same_bits_and_its_other_process_ends_where_it_begins_to_train(
+    warm: Warm, tmp_path: Path
+) -> None:
+    """On two hosts, which share neither memory nor scratch folder."""
+    with tasks(warm, tmp_path, SCRIPT, nodes=2) as processes:
+        first, second = (process.result() for process in processes)
+    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
+    (folder,) = tmp_path.glob("runs/net/nccl_sync/w2-*")
+    assert (folder / "metrics.json").is_file()
+    assert second[1] == "top level\n"
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "script.py").write_text(SCRIPT.replace("batch_size=8,", "batch_size=8, world_size=2,"))
+    code, out, err = warm.start(alone, "script.py", env={"WARM_PICTURES": "none"}).result()
+    assert code == 0, err
+    assert out == first[1]
+
+
+def test_an_error_of_rank_0s_script_ends_all(warm: Warm, tmp_path: Path) -> None:
+    """Before it trains: the other process is told, and does not wait for minutes."""
+    check = "import os\nif os.environ['SLURM_PROCID'] == '0':\n    raise OSError('no data')\n"
+    broken = SCRIPT.replace("state = trainer(", f"made = trainer(epochs=2)\n{check}state = trainer(")
+    with tasks(warm, tmp_path, broken, nodes=1) as processes:
+        first, second = (process.result() for process in processes)
+    assert (first[0], second[0]) == (1, 1)
+    assert "no data" in first[2]
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> launched.Party:
+    """Two processes of srun, of which this is rank 0's."""
+    party = launched.Party(Placement("slurm", 0, 2, 0, 2))
+    monkeypatch.setattr(launched, "party", lambda: party)
+    return party
+
+
+def made(**more: object) -> Trainer:
+    import torch
+
+    data = torch.zeros(8, 2), torch.zeros(8, dtype=torch.int64)
+    return Trainer(
+        lambda: nn.Linear(2, 2),
+        lambda p: torch.optim.SGD(p, lr=0.1),
+        lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
+        data,
+        batch_size=2,
+        epochs=1,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_the_launcher_says_how_many_ranks_there_are(two: launched.Party) -> None:
+    assert made()._job.world_size == 2
+    with pytest.raises(ValueError, match="world_size=3, but slurm has started 2 processes: leave it out"):
+        made(world_size=3)
+    with pytest.raises(ValueError, match="mode='solo' trains in one process: start the script without slurm"):
+        made(mode="solo")
+
+
+def test_a_second_trainer_of_a_script_is_refused(two: launched.Party, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other processes are still in the first one's `run`, and know no other."""
+    two._parts = made()._parts
+    with pytest.raises(ValueError, match="a second Trainer runs in a script under slurm, whose other processes"):
+        two.provide(made()._parts)

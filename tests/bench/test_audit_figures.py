@@ -1,0 +1,82 @@
+"""The audit of figures that ranks record of their steps: norms of gradients, and the training metric."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.models import parts
+from ddp.gradients.average import GradientAverage
+from ddp.replica.figures import StepFigures
+from ddp.replica.task import Task
+from tests.bench.audited import audited, different, train_alone
+from tests.bench.test_audit import ADAM, train_together, wrapped
+from tests.runtime import toy
+from tests.runtime.conftest import in_process as in_process
+
+
+def noted(exchange: Any, self: Any, batch: Any) -> None:
+    """Before gradients are averaged."""
+    gradients = [p.grad for p in self._state.parameters if p.grad is not None]
+    self._optimizer.norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
+    exchange(batch)
+
+
+def slightly_more(step: Any, self: Any, optimizer: Any) -> None:
+    known = len(self._norms)
+    step(optimizer)
+    for number, norm in self._norms[known:]:
+        self._norms[known] = number, getattr(optimizer, "norm", 1.001 * norm)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "zero2", "cpu_async"])
+def test_another_norm_than_that_of_the_step_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Of a rank's own gradients; or off by a thousandth."""
+    with monkeypatch.context() as patch:
+        wrapped(GradientAverage, "exchange", noted)(patch)
+        wrapped(StepFigures, "step", slightly_more)(patch)
+        made = train_alone(tmp_path, ADAM) if mode == "solo" else train_together(tmp_path, mode, ADAM)
+    found = different(audited(*made))
+    assert found
+    assert all("norm of the gradients" in line for line in found), found
+
+
+def classifying() -> Task:
+    return replace(toy.task(), loss=parts.classified, evaluate=parts.accuracy)
+
+
+def counting(change: Any) -> Any:
+    """The function that records the metric, of (samples, right answers) that are changed."""
+    record = parts.record_sum
+
+    def broken(name: str, count: int, total: Any, *tensors: Any) -> None:
+        samples, factor = change(count)
+        record(name, samples, lambda *each: total(*each) * factor, *tensors)
+
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("change", "sign"),
+    [
+        (lambda count: (count, 1), ""),
+        (lambda count: (8, 1), "accuracy was recorded of"),
+        (lambda count: (count, 0.98), "training metric of rank 0"),
+    ],
+)
+def test_another_training_metric_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, sign: str
+) -> None:
+    """A short batch that counts as a whole one; right answers that are not all counted."""
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "record_sum", counting(change))
+        made = train_alone(tmp_path, classifying)
+    found = different(audited(*made, model="mlp"))
+    assert any(sign in line for line in found) if sign else not found, found

@@ -1,0 +1,79 @@
+"""`idle` in each epoch: a tensor of a rank that stands still though another rank's moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench.validate.checks.idle import _epochs
+from bench.validate.records import Records
+from ddp.core.event_parts import StepSketch
+from ddp.core.events import Averaged, Progress, Ready
+from tests.bench.sketched import GROUPS, put, sketch
+
+LAST, ROUNDS = 2, 4
+"""The last epoch; rounds of each."""
+NOTHING = sketch(0.0, 0.0, 0.0, size=0.0)
+Change = Callable[[str, int, int], str]
+"""(sketch, rank, epoch) -> sketch."""
+
+
+def same(text: str, rank: int, epoch: int) -> str:
+    return text
+
+
+def records(gradient: Change = same, after: Change = same, steps: int = 40, way: float = 0.1) -> Records:
+    """Of two ranks and three epochs; in each round a replica moves by `way`, and the average moves it back by half of it.
+    `after`: the replica when it was trained, in place of what it is."""
+    ready = [Ready(0.0, rank, 10, 10, "", "cpu", "", sketched=() if rank else GROUPS) for rank in (0, 1)]
+    progress, averaged, at = [], [], 0.0
+    for round in range(ROUNDS * (LAST + 1)):
+        epoch, at = round // ROUNDS, at + 1.0
+        begun = sketch(*(way * round,) * 3, size=0.01)
+        for rank in (0, 1):
+            drawn = tuple(StepSketch(0, 16, 16, gradient(sketch(1.0, 1.0, 1.0), rank, epoch)) for _ in range(2))
+            progress.append(Progress(at, rank, epoch, steps, 16, 1.0, 1.0, 0.1, after=round - 1, exchanged=drawn))
+            own = sketch(*(way * round + 2 * way,) * 3, size=0.01)
+            own = put(own, begun, [1]) if after(own, rank, epoch) != own else own
+            then = sketch(*(way * (round + 1),) * 3, size=0.01)
+            about = {"sketch_before": own, "sketch_after": then, "sketch_average": then}
+            averaged.append(Averaged(at, rank, round, steps, 16, 0.1, 1, 0.1, **about))
+    return Records(ready=ready, progress=progress, averaged=averaged)
+
+
+def on_rank_1(change: Callable[[str], str], last: int = LAST) -> Change:
+    """Of rank 1, from the first to the last of some epochs at the end."""
+    return lambda text, rank, epoch: change(text) if rank == 1 and epoch >= last else text
+
+
+def unused(text: str, rank: int, epoch: int) -> str:
+    """On no rank in the last epoch."""
+    return put(text, NOTHING, [1]) if epoch == LAST else text
+
+
+def test_ranks_that_train_alike_pass() -> None:
+    assert _epochs(records(), 2) == ""
+    assert _epochs(records(gradient=unused, after=unused), 2) == ""
+
+
+STANDS = on_rank_1(lambda text: put(text, NOTHING, [1]))
+
+
+def test_a_tensor_without_gradients_in_the_last_epoch_is_named() -> None:
+    wrong = _epochs(records(gradient=STANDS), 2)
+    assert wrong == "rank 1, epoch 2: all of 8 gradients of head.bias are zero, but not those of rank 0"
+
+
+def test_a_tensor_that_stands_still_in_the_last_epoch_is_named() -> None:
+    wrong = _epochs(records(after=STANDS), 2)
+    assert wrong == "rank 1, epoch 2: head.bias has gradients and did not move in 4 windows, but did on rank 0"
+
+
+@pytest.mark.parametrize(
+    "change", [{"steps": 10}, {"way": 1e-9}, {"gradient": unused}], ids=["few", "slight", "unused"]
+)
+def test_what_chance_and_roundings_can_do_is_not(change: dict[str, Any]) -> None:
+    """Few steps; moves that may be lost in roundings; a tensor that has no gradients there."""
+    assert _epochs(records(after=STANDS, **change), 2) == ""

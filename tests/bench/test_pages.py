@@ -1,0 +1,149 @@
+"""The pages that people read: whoever sees little, or has a keyboard or a telephone alone, reads them as well.
+
+Contrast, names, headings and roles are axe's to judge, which the extra `dev` has.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image, ImageChops
+from playwright.sync_api import Browser, Page
+
+from bench.report import write_report
+from bench.report.labels import along, spots
+from benchmarks import screenshots
+from tests.bench.generated import plant
+from tests.browser import browser, page  # noqa: F401
+
+WORDS, BYTES = 1500, 2_000_000
+UNFOLD = "document.querySelectorAll('details').forEach((each) => (each.open = true))"
+REACHED = (
+    "[...document.querySelectorAll('a[href], button, summary, input, [tabindex]')]"
+    ".filter((each) => each.checkVisibility())"
+)
+BAD = """<html lang="en"><title>bad</title><main><h1>a</h1><h3>skipped</h3>
+<img src="data:image/gif;base64,R0lGODlhAQABAAAAACw=">
+<p style="color: #aaa; background: #fff">faint</p><button></button></main></html>"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    found = screenshots.pages(folder)
+    plant(folder / "twenty", 20)
+    write_report(folder / "twenty", folder / "many")
+    return found | {"many": folder / "many" / "report.html"}
+
+
+def opened(browser: Browser, address: str, width: int, theme: Any = "light") -> Page:  # noqa: F811
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce", bypass_csp=True
+    )
+    tab = context.new_page()
+    tab.goto(address)
+    tab.wait_for_load_state("networkidle")
+    tab.evaluate(UNFOLD)
+    return tab
+
+
+def violations(tab: Page) -> list[str]:
+    """What axe finds wrong; a rule that it could not judge by itself is none."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    response = Axe().run(tab).response
+    assert len(response["passes"]) > 5, "the rules have run"
+    return [f"{each['id']}: {node['target']}" for each in response["violations"] for node in each["nodes"]]
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1400, "light"), (1400, "dark"), (400, "dark")])
+@pytest.mark.parametrize("name", ["page-one", "run", "dashboard"])
+def test_axe_finds_nothing_wrong(
+    browser: Browser,  # noqa: F811
+    pages: dict[str, Path],
+    name: str,
+    width: int,
+    theme: str,
+) -> None:
+    pytest.importorskip("axe_playwright_python", reason="axe is not installed: pip install -e '.[dev]'")
+    tab = opened(browser, pages[name].as_uri(), width, theme)
+    assert violations(tab) == []
+    tab.context.close()
+
+
+def test_axe_finds_what_is_wrong(browser: Browser) -> None:  # noqa: F811
+    pytest.importorskip("axe_playwright_python", reason="axe is not installed: pip install -e '.[dev]'")
+    tab = opened(browser, "about:blank", 1400)
+    tab.set_content(BAD)
+    rules = {line.partition(":")[0] for line in violations(tab)}
+    assert {"color-contrast", "heading-order", "image-alt", "button-name"} <= rules
+    tab.context.close()
+
+
+@pytest.mark.parametrize("name", ["run", "dashboard"])
+def test_the_keyboard_reaches_all_that_can_be_pressed(browser: Browser, pages: dict[str, Path], name: str) -> None:  # noqa: F811
+    tab = opened(browser, pages[name].as_uri(), 1400)
+    count = tab.evaluate(f"window.all = {REACHED}; window.seen = new Set(); window.all.length")
+    for _ in range(count + 5):
+        tab.keyboard.press("Tab")
+        tab.evaluate("window.seen.add(document.activeElement)")
+    left = tab.evaluate("window.all.filter((e) => !window.seen.has(e)).map((e) => e.outerHTML.slice(0, 200))")
+    assert count > 10
+    assert left == []
+    tab.context.close()
+
+
+def test_a_fold_opens_by_the_keyboard(page: Page, pages: dict[str, Path]) -> None:  # noqa: F811
+    page.goto(pages["run"].as_uri())
+    page.locator("summary").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("details").first.evaluate("(fold) => fold.open")
+
+
+@pytest.mark.parametrize("name", ["page-one", "run", "many", "dashboard"])
+def test_on_a_telephone_no_table_and_no_page_is_wider_than_the_window(
+    browser: Browser,  # noqa: F811
+    pages: dict[str, Path],
+    name: str,
+) -> None:
+    tab = opened(browser, pages[name].as_uri(), 400)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    tables = "[...document.querySelectorAll('table')].filter((e) => e.scrollWidth > e.parentElement.clientWidth + 1)"
+    assert tab.evaluate(f"{tables}.map((e) => e.innerText.slice(0, 200))") == []
+    if name != "dashboard":
+        names = "[...document.querySelectorAll('td')].map((e) => e.dataset.name)"
+        assert all(tab.evaluate(names)), "each cell says what it is"
+    tab.context.close()
+
+
+@pytest.mark.parametrize("name", ["page-one", "run", "many"])
+def test_a_report_is_short_before_it_is_unfolded_and_light(page: Page, pages: dict[str, Path], name: str) -> None:  # noqa: F811
+    page.goto(pages[name].as_uri())
+    assert 50 < len(page.inner_text("main").split()) <= WORDS
+    assert pages[name].stat().st_size < BYTES
+
+
+def test_the_pictures_in_the_documents_are_of_these_pages(browser: Browser, pages: dict[str, Path]) -> None:  # noqa: F811
+    """Pixel by pixel, where browser and fonts are those that the pictures were made by."""
+    made_by = screenshots.made_by(browser)
+    for name in ("page-one", "run", "dashboard"):
+        for width in screenshots.SIZES:
+            for theme in screenshots.THEMES:
+                file = screenshots.PLACE / screenshots.name_of(name, width, theme)
+                kept = Image.open(file)
+                if kept.info[screenshots.MADE_BY] != made_by:
+                    pytest.skip(f"made by {kept.info[screenshots.MADE_BY]}, here is {made_by}")
+                now = screenshots.picture(browser, pages[name], width, theme)
+                difference = ImageChops.difference(kept.convert("RGB"), now.convert("RGB"))
+                assert difference.getbbox() is None, f"{file.name} is of another page: make screenshots"
+
+
+def test_labels_lie_on_no_mark_and_on_no_other_label() -> None:
+    at = (50.0, 50.0)
+    both = spots([("one device", at), ("nccl_sync", at)], [at, (70.0, 43.0)], (200.0, 100.0))
+    assert [spot.side for spot in both] == ["left", "right"]
+    assert both[0].y > 0, "below is a mark"
+    assert spots([("a", at)], [at, *along([at, (100.0, 50.0)])], (200.0, 100.0))[0].y < 0
+    assert spots([("long name", (195.0, 50.0))], [], (200.0, 100.0))[0].side == "right", "it ends at the plane's edge"

@@ -1,0 +1,82 @@
+"""What `launch=slurm` takes from a command line, and how cells become tasks. No scheduler."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.base.environment import launched_by, shared_cores
+from bench.base.usage import UsageError
+from bench.command import slurm
+from bench.config.slurm_settings import SlurmSettings, batches, taken
+from bench.runner.slurm_batch import CellBatch, result_file
+
+
+def test_settings_are_taken_and_other_words_stay() -> None:
+    words = ["-m", "model=mlp", "launch=slurm", "launch.cells=3", "launch.exclusive=false", "launch.partition=gpu"]
+    assert taken(words) == (SlurmSettings(cells=3, exclusive=False, partition="gpu"), ["-m", "model=mlp"])
+    assert taken(["model=mlp"]) == (None, ["model=mlp"])
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["launch=pbs"], "launch=slurm is what there is"),
+        (["launch.cells=3"], "without launch=slurm"),
+        (["launch=slurm", "launch.cell=3"], "did you mean launch.cells"),
+        (["launch=slurm", "launch.cells=0"], "must be 1 or more"),
+        (["launch=slurm", "launch.cells=x"], "must be a whole number"),
+        (["launch=slurm", "launch.wait=1"], "must be true or false"),
+        (["launch=slurm", "launch.ranks=2"], "on one host, whose ranks are forked"),
+    ],
+)
+def test_what_cannot_be_is_refused(words: list[str], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        taken(words)
+
+
+def test_cells_come_in_batches() -> None:
+    assert batches(range(5), 2) == [[0, 1], [2, 3], [4]]
+    assert batches([], 2) == []
+
+
+def test_a_batch_leaves_a_result_for_each_cell_and_does_none_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = tmp_path / "python"
+    runner.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncase "$*" in *seed=1*) exit 5;; esac\n')
+    runner.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(runner))
+    result_file(tmp_path, 2).write_text('{"code": 0}')
+    CellBatch(str(tmp_path), str(tmp_path), [(0, ["seed=0"]), (1, ["seed=1"]), (2, ["seed=2"])])()
+    codes = [json.loads(result_file(tmp_path, number).read_text())["code"] for number in range(3)]
+    assert codes == [0, 5, 0]
+    assert [line.split()[4] for line in (tmp_path / "calls").read_text().splitlines()] == ["seed=0", "seed=1"]
+
+
+def test_a_sweep_stands_as_its_files_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There may be no squeue where it is asked for."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="no sweep was submitted from there"):
+        slurm.status(tmp_path)
+    folder = tmp_path / ".slurm-1"
+    folder.mkdir()
+    (folder / slurm.SWEEP).write_text(json.dumps({"job": "7", "cells": [["a"], ["b"], ["c"]], "tasks": 1}))
+    result_file(folder, 0).write_text('{"code": 0}')
+    result_file(folder, 2).write_text('{"code": 5}')
+    assert slurm.status(tmp_path) == 5
+    assert "job 7: 2 of 3 cells done, 1 of them failed; tasks: none in the queue" in capsys.readouterr().out
+
+
+def test_a_host_that_is_shared_is_told_and_the_job_is_named() -> None:
+    job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "2"}
+    assert "SLURM gave 2 of 4 cores" in str(shared_cores(job, 4))
+    assert shared_cores(job, 2) is None
+    assert shared_cores({}, 4) is None
+    assert launched_by(job) == {"launcher": {"name": "slurm", "job": "7", "hosts": []}}
+    assert launched_by({}) == {}

@@ -1,0 +1,198 @@
+"""Runs and sweeps on a SLURM of two nodes that is this host: `make slurm`. No sacct, no names that resolve."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from benchmarks.slurm_cluster import Cluster, Unavailable, cluster
+from tests.api.test_launched import SCRIPT
+from tests.warm import ROOT
+
+pytestmark = [
+    pytest.mark.skipif(os.environ.get("SLURM") != "all", reason="make slurm does it"),
+    pytest.mark.timeout(500),
+]
+CELL = ("model=mlp", "mode=nccl_sync", "data.name=digits", "train.epochs=1")
+QUIET = ("report=false", "validate=false", "audit=false")
+BENCH = (sys.executable, "-P", "-m", "bench")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    try:
+        with cluster(tmp_path_factory.mktemp("cluster")) as made:
+            yield made
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+def variables(slurm: Cluster) -> dict[str, str]:
+    return slurm.environment | {"PYTHONPATH": str(ROOT), "DDP_KEY": "k" * 32, "OMP_NUM_THREADS": "1"}
+
+
+def done(slurm: Cluster, folder: Path, *words: str) -> str:
+    """Run a command beside the cluster; return what it printed."""
+    answer = subprocess.run(words, cwd=folder, env=variables(slurm), capture_output=True, text=True, timeout=300)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout
+
+
+def results(folder: Path) -> dict[str, dict[str, Any]]:
+    """Run folder, below the tree -> its result."""
+    files = sorted((folder / "runs").glob("*/*/w*/metrics.json"))
+    return {str(file.parent.relative_to(folder)): json.loads(file.read_text()) for file in files}
+
+
+def until(there: Callable[[], Any], timeout_s: float = 200.0) -> Any:
+    """Wait for something that is true."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := there()):
+        assert time.monotonic() < deadline, "it did not come in time"
+        time.sleep(0.2)
+    return value
+
+
+def hasten(slurm: Cluster) -> None:
+    """Have requeued jobs begin now: SLURM lets them wait for two minutes."""
+    for line in slurm.run("squeue", "-h", "--array", "-o", "%A %T %r").splitlines():
+        job, state, reason = line.split(maxsplit=2)
+        if state == "PENDING" and reason == "BeginTime":
+            with suppress(subprocess.CalledProcessError):
+                slurm.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+
+
+def ours(slurm: Cluster, node: str = "") -> list[psutil.Process]:
+    """Processes of the cluster's jobs, on a node."""
+    there = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            about = process.environ()
+            mine = about.get("SLURM_CONF") == slurm.environment["SLURM_CONF"] and "SLURM_JOB_ID" in about
+            if mine and about.get("SLURMD_NODENAME", "").startswith(node):
+                there.append(process)
+    return there
+
+
+def test_two_nodes_train_the_bits_of_one(slurm: Cluster, tmp_path: Path) -> None:
+    """The command; its host map has both nodes, whose names resolve to nothing."""
+    done(slurm, tmp_path, "srun", "-N2", "-n2", *BENCH, *CELL, *QUIET)
+    (remote,) = results(tmp_path).values()
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    done(slurm, alone, *BENCH, *CELL, *QUIET)
+    (local,) = results(alone).values()
+    assert remote["params_sha256"] == local["params_sha256"]
+    assert remote["run_id"] == local["run_id"]
+    assert remote["launcher"]["hosts"] == ["n1", "n2"]
+    assert remote["launcher"]["name"] == "slurm"
+    assert remote["launcher"]["job"].isdecimal()
+    assert 0.0 == remote["launcher"]["clock_error_s"][0] <= remote["launcher"]["clock_error_s"][1] < 1.0
+    assert any("SLURM gave 1 of" in line for line in remote["warnings"]) == ((os.cpu_count() or 1) > 1)
+    assert local["launcher"] is None
+
+
+def test_a_script_trains_the_same_bits(slurm: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    out = done(slurm, tmp_path, "srun", "-N2", "-n2", sys.executable, "script.py")
+    (tmp_path / "alone.py").write_text(
+        SCRIPT.replace("batch_size=8,", "batch_size=8, world_size=2,").replace("'runs'", "'own'")
+    )
+    local = done(slurm, tmp_path, sys.executable, "alone.py")
+    assert sorted(out.splitlines()) == sorted([*local.splitlines(), "top level"])
+
+
+def submitted(slurm: Cluster, folder: Path, *words: str) -> Path:
+    """Submit a sweep; return its folder."""
+    done(slurm, folder, *BENCH, "-m", *words, *QUIET, "launch=slurm", "launch.wait=false")
+    (sweep,) = (folder / "runs").glob(".slurm-*")
+    return sweep
+
+
+def test_an_array_whose_node_is_killed_has_the_digests_of_one_that_is_not(slurm: Cluster, tmp_path: Path) -> None:
+    """Twelve cells in four tasks; one node goes with all that runs there, and comes back."""
+    words = ("model=mlp", "mode=solo", "data.name=digits", f"seed={','.join(map(str, range(12)))}", "train.epochs=2")
+    sweep = submitted(slurm, tmp_path, *words, "launch.cells=3", "launch.exclusive=false")
+    killed = until(lambda: ours(slurm, "n2"))
+    slurm.processes["n2"].kill()
+    slurm.processes.pop("n2").wait(10)
+    for process in killed:
+        with suppress(psutil.Error):
+            parent = process.parent()
+            if parent is not None and "slurmstepd" in parent.name():
+                parent.kill()
+            process.kill()
+    slurm.start_node("n2")
+
+    def over() -> bool:
+        hasten(slurm)
+        return len(list(sweep.glob("*.json"))) == 13
+
+    until(over, 400.0)
+    assert "12 of 12 cells done, 0 of them failed" in done(slurm, tmp_path, *BENCH, "status")
+    found = results(tmp_path)
+    assert len(found) == 12
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    done(slurm, alone, *BENCH, "-m", *words, *QUIET)
+    local = results(alone)
+    assert {place: each["params_sha256"] for place, each in found.items()} == {
+        place: each["params_sha256"] for place, each in local.items()
+    }
+    again = done(slurm, tmp_path, *BENCH, "-m", *words, *QUIET, "launch=slurm")
+    assert "12 cells, 0 left to do" in again
+
+
+LONG = ("model=mlp", "mode=nccl_sync", "train.epochs=400", "checkpoint.spacing_s=0.1")
+
+
+def test_a_cancelled_sweep_leaves_nothing(slurm: Cluster, tmp_path: Path) -> None:
+    before = set(Path("/dev/shm").glob("ddp-run-*"))
+    submitted(slurm, tmp_path, *LONG, "seed=0,1", "launch.cells=1", "launch.exclusive=false")
+    until(lambda: list((tmp_path / "runs").glob("mlp/*/.tmp-*/checkpoints/0*")))
+    done(slurm, tmp_path, *BENCH, "cancel")
+    until(lambda: not ours(slurm), 40.0)
+    assert not list((tmp_path / "runs").glob("mlp/*/.tmp-*"))
+    assert set(Path("/dev/shm").glob("ddp-run-*")) <= before
+
+
+def test_a_task_that_is_requeued_three_times_goes_on_each_time(slurm: Cluster, tmp_path: Path) -> None:
+    words = [word.replace("400", "40") for word in LONG]
+    sweep = submitted(slurm, tmp_path, *words, "seed=0", "launch.exclusive=false")
+    job = json.loads((sweep / "sweep.json").read_text())["job"]
+    for restart in range(1, 4):
+        until(lambda: list((tmp_path / "runs").glob("mlp/*/.tmp-*/checkpoints/0*")))
+        slurm.run("scontrol", "requeue", job)
+
+        def running(restart: int = restart) -> bool:
+            hasten(slurm)
+            text = slurm.run("scontrol", "show", "job", job)
+            return f"Restarts={restart}" in text and "JobState=RUNNING" in text
+
+        until(running, 120.0)
+    until(lambda: (sweep / "0.json").exists(), 300.0)
+    (result,) = results(tmp_path).values()
+    assert (result["status"], result["restarts"], result["launcher"]["job"]) == ("ok", 3, job)
+    assert result["resumed"] is not None
+
+
+def test_the_end_of_a_tasks_time_ends_the_cell_and_requeues_it(slurm: Cluster, tmp_path: Path) -> None:
+    """As submitit is told by its signal; here it is sent by hand."""
+    sweep = submitted(slurm, tmp_path, *LONG, "seed=3", "launch.exclusive=false")
+    job = json.loads((sweep / "sweep.json").read_text())["job"]
+    until(lambda: list((tmp_path / "runs").glob("mlp/*/.tmp-*/checkpoints/0*")))
+    (waiting,) = [each for each in ours(slurm) if "submitit.core._submit" in " ".join(each.cmdline())]
+    waiting.send_signal(signal.SIGUSR2)
+    until(lambda: "Restarts=1" in slurm.run("scontrol", "show", "job", job), 60.0)
+    done(slurm, tmp_path, *BENCH, "cancel")
