@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.deciding import simulation
 from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.sim import Costs, simulate
@@ -17,3 +18,12 @@ def test_coordinator_plays_a_run(benchmark: Any, policy: str) -> None:
     world = World(4, 3000, 8, 2, blocking=False, in_step=False)
     played = benchmark(simulate, POLICIES[policy](), world, costs=Costs(lambda rank, step: 0.01))
     assert played.status == "ok"
+
+
+@pytest.mark.parametrize("ranks", [8, 256, 4096])
+@pytest.mark.parametrize("policy", ["sync", "cadence", "async"])
+def test_rounds_of_many_ranks(benchmark: Any, policy: str, ranks: int) -> None:
+    """Four rounds; what an event costs is not to grow with the ranks. `python -m benchmarks.deciding` has it as a table."""
+    played = benchmark.pedantic(lambda: simulation(policy, ranks, 4, keep=False).run(), rounds=1)
+    assert played.status == "ok"
+    benchmark.extra_info["events"] = played.events

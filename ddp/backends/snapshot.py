@@ -148,6 +148,7 @@ class Reducer:
         torch.set_num_threads(1)
         self._scratch, self._done, self._settings = job.scratch, done, job.averaging
         self._files: dict[Path, Tensor] = {}
+        self._paths: dict[tuple[str, int], list[Path]] = {}
         self._outer: dict[Path, Outer | None] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="reducer")
 
@@ -167,7 +168,7 @@ class Reducer:
             weights = [self._settings.weight(samples) for samples in order.samples]
             size, norm, changes = 0, 0.0, [0.0] * len(order.members)
             for kind in KINDS:
-                for path in sorted(self._scratch.glob(f"{kind}-{order.members[0]}.*")):
+                for path in self._snapshots(kind, order.members[0]):
                     mean = self._file(path.with_stem(f"{kind}-{NOBODY}"))
                     laid = [self._file(path.with_stem(f"{kind}-{rank}")) for rank in order.members]
                     length, apart = average(mean, laid, weights, **self._treatment(kind, path, mean))
@@ -181,6 +182,12 @@ class Reducer:
             self._done(Reduced(now(), order.round, now() - began, size))
         except Exception as error:
             self._done(error)
+
+    def _snapshots(self, kind: str, rank: int) -> list[Path]:
+        """Return the files of a kind that a rank has made; it makes them before it is ready."""
+        if (kind, rank) not in self._paths:
+            self._paths[kind, rank] = sorted(self._scratch.glob(f"{kind}-{rank}.*"))
+        return self._paths[kind, rank]
 
     def _treatment(self, kind: str, path: Path, mean: Tensor) -> dict[str, Any]:
         """Return how `average` is to treat files of this kind: the outer optimizer and the blend are for parameters."""

@@ -131,9 +131,10 @@ def _of_own(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[int, 
 def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
     commands: list[Train] = []
     cohort = _rebalance(cohort, plan) if cohort.window else begin_window(cohort, plan)
-    cohort, rooms = allowances(cohort, plan)
-    if not rooms:
-        return cohort, ()
+    if any(ledger.free for ledger in cohort.ledgers):
+        cohort, rooms = allowances(cohort, plan)
+        if not rooms:
+            return cohort, ()
     while True:
         for ledger in cohort.ledgers:
             cohort, grants = _share_out(cohort, plan, ledger)

@@ -54,6 +54,8 @@ class Meetings:
 
         def everyone(members: list[int]) -> None:
             assert tuple(members) == order.members
+            if not self._ranks.keep:
+                return
             union = 0
             for member in members:
                 union |= self._ranks.all[member].content
@@ -79,7 +81,7 @@ class Meetings:
                 entering = self._ranks.all[member].step
                 assert entering is not None
                 self._ranks.train(member, *entering)
-            for member in members:
+            for member in members if self._ranks.keep else ():
                 other = self._ranks.all[member]
                 other.result = other.content | ((1 << len(trained)) - (1 << first))
 

@@ -155,7 +155,8 @@ class SimulatedRanks(RankStates):
 
     def _stepped(self, index: int, step: Step, start: float) -> None:
         self.train(index, step, start)
-        self.all[index].content |= 1 << len(self.trained) - 1
+        if self.keep:
+            self.all[index].content |= 1 << len(self.trained) - 1
         self.done(index, step)
 
     def _lay_down(self, index: int, order: Average) -> None:

@@ -45,7 +45,12 @@ class Simulation:
     """Called after every event that the coordinator has seen."""
     tick_s: float = 0.5
     limit_s: float = 1e6
+    keep: bool = True
+    """Keep every record, every step and which steps are in each replica, which grows with ranks times steps; else
+    nothing but the state of now, and `events` counts."""
     status: str = "ok"
+    events: int = 0
+    """Events that the coordinator has seen."""
     records: list[tuple[float, Event | Output]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -53,6 +58,7 @@ class Simulation:
         self._crew = SimulatedRanks(
             self.world, self.costs, self._timeline, self._send, self._gone, self.faults, self.torn
         )
+        self._crew.keep = self.keep
         self.ranks = self._crew.all
         self.trained: list[TrainedBatch] = self._crew.trained
         """All steps of all ranks, in the order of their ends."""
@@ -101,12 +107,13 @@ class Simulation:
     def _coordinate(self, event: Event) -> None:
         """Show the coordinator an event, at the time at which it arrives."""
         event = replace(event, at=self.now)
-        self.records.append((self.now, event))
+        self.events += 1
+        self._record(event)
         self.coordinator, outputs = self.coordinator.update(event)
         plan = self.coordinator.plan
         self._crew.in_step = plan is not None and plan.in_step
         for output in outputs:
-            self.records.append((self.now, output))
+            self._record(output)
             match output:
                 case Reduce():
                     self._crew.reduce(output.members)
@@ -120,6 +127,10 @@ class Simulation:
                     self._timeline.after(self.costs.latency_s, self._crew.deliver, output)
         if self.watch is not None:
             self.watch(self)
+
+    def _record(self, record: Event | Output) -> None:
+        if self.keep:
+            self.records.append((self.now, record))
 
     def _tick(self) -> None:
         self._coordinate(Tick(0.0))

@@ -17,6 +17,8 @@ class RankStates:
 
     def __init__(self, world: World, costs: Costs, timeline: EventQueue, send: Callable[[RankEvent], None]) -> None:
         self.world, self.costs, self.timeline = world, costs, timeline
+        self.keep = True
+        """Keep every step, which of them are in each replica, and what ranks brought into rounds."""
         self.all = [SimulatedRank() for _ in range(world.size)]
         self.trained: list[TrainedBatch] = []
         self.weights: list[tuple[int, dict[int, int]]] = []
@@ -34,8 +36,9 @@ class RankStates:
     def train(self, index: int, step: Step, start: float) -> None:
         """End a step of `index` now."""
         entry = TrainedBatch(index, step.batch, start, self.timeline.now, step.seen)
-        self.trained.append(entry)
         self.all[index].last = entry
+        if self.keep:
+            self.trained.append(entry)
 
     def done(self, index: int, step: Step) -> None:
         """Count a step that the rank has done, and report if it is time."""
@@ -63,8 +66,9 @@ class RankStates:
         """Return (steps, samples) that the rank contributes to an average, and count anew."""
         rank = self.all[index]
         contribution = (rank.steps, rank.samples)
-        if not self.weights or self.weights[-1][0] != round:
-            self.weights.append((round, {}))
-        self.weights[-1][1][index] = rank.samples
+        if self.keep:
+            if not self.weights or self.weights[-1][0] != round:
+                self.weights.append((round, {}))
+            self.weights[-1][1][index] = rank.samples
         rank.steps, rank.samples, rank.after = 0, 0, round
         return contribution

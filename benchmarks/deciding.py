@@ -1,0 +1,130 @@
+"""What deciding costs: seconds of processor for a run in virtual time, and microseconds an event, by policy and ranks.
+
+    python -m benchmarks.deciding                  # 8 to 4,096 ranks x 100 rounds
+    python -m benchmarks.deciding --ranks 65536 --rounds 20 --policies sync
+    python -m benchmarks.deciding --write          # and into docs/explanation/speed.md
+
+Each cell is a process of its own, so that memory is its peak. The coordinator alone is timed on the messages of ranks of a
+shorter run, with reading them and writing its orders: what an event costs cores that ranks would use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+from bench.base.garbage import no_collections
+from ddp.core.coordinator import Coordinator
+from ddp.core.events import Event
+from ddp.core.policies import POLICIES
+from ddp.core.world import World
+from ddp.process.codec import decode, encode
+from ddp.sim import Costs, Simulation
+
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "speed.md"
+BEGIN, END = "<!-- deciding: python -m benchmarks.deciding --write -->", "<!-- end of deciding -->"
+BATCH = 8
+SPEEDS = 7
+"""Ranks are of so many speeds, 1 % apart."""
+SHORT = 20_000
+"""Events, about, of the run that the coordinator alone is timed on."""
+Row = dict[str, Any]
+
+
+def simulation(policy: str, ranks: int, rounds: int, keep: bool) -> Simulation:
+    """Return a run of one epoch, a step of each rank in a round, in collectives; `sync` averages inside the step."""
+    world = World(ranks, rounds * ranks * BATCH, BATCH, 1, blocking=True, in_step=policy == "sync")
+    settings = {} if policy == "sync" else {"anchor": 1, "max_anchor": 1}
+    # A rank reports at the end of what it was granted, as real ones do whose steps are short.
+    costs = Costs(lambda rank, step: 1 + rank % SPEEDS / 100, report_s=100.0 if policy != "sync" else 0.0)
+    return Simulation(POLICIES[policy](**settings), world, costs, keep=keep)
+
+
+def cell(policy: str, ranks: int, rounds: int) -> Row:
+    """Measure one run, and the coordinator alone."""
+    began = time.process_time()
+    with no_collections():
+        played = simulation(policy, ranks, rounds, keep=False).run()
+    seconds = time.process_time() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    decide = deciding(policy, ranks, max(SHORT // ranks // 3, 4))
+    return {
+        "policy": policy,
+        "ranks": ranks,
+        "rounds": rounds,
+        "events": played.events,
+        "seconds": seconds,
+        "event_us": 1e6 * seconds / played.events,
+        "decide_us": decide,
+        "peak_mib": peak,
+    }
+
+
+def deciding(policy: str, ranks: int, rounds: int) -> float:
+    """Return the microseconds that the coordinator takes for an event, from message to orders; the best of three plays."""
+    played = simulation(policy, ranks, rounds, keep=True).run()
+    events = [record for _, record in played.records if isinstance(record, get_args(Event))]
+    lines = [encode(event) for event in events]
+    best = float("inf")
+    for _ in range(3):
+        coordinator = Coordinator.start(played.policy, played.world, 0.0)
+        began = time.process_time()
+        for line in lines:
+            coordinator, outputs = coordinator.update(decode(line))
+            for output in outputs:
+                encode(output)
+        best = min(best, time.process_time() - began)
+    return 1e6 * best / len(events)
+
+
+def table(rows: list[Row]) -> str:
+    """Return the rows as a table."""
+    lines = [
+        "| policy | ranks x rounds | CPU s | µs per event, played | of that the coordinator | peak MiB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        figures = f"{row['seconds']:.1f} | {row['event_us']:.0f} | {row['decide_us']:.0f} | {row['peak_mib']:.0f}"
+        lines.append(f"| {row['policy']} | {row['ranks']:,} x {row['rounds']} | {figures} |")
+    return "\n".join(lines)
+
+
+def written(text: str, content: str) -> str:
+    """Return the document with the table in it."""
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{content}\n\n{END}{rest.split(END)[1]}"
+
+
+def main() -> int:
+    """Run the command; its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policies", default="sync,cadence,async")
+    parser.add_argument("--ranks", default="2,8,256,4096")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--write", action="store_true", help="write the table into the document")
+    parser.add_argument("--cell", nargs=3, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.cell:
+        print(json.dumps(cell(asked.cell[0], *map(int, asked.cell[1:]))))
+        return 0
+    rows = []
+    for policy in asked.policies.split(","):
+        for ranks in asked.ranks.split(","):
+            words = [sys.executable, "-m", "benchmarks.deciding", "--cell", policy, ranks, str(asked.rounds)]
+            rows.append(json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout))
+            print(rows[-1], file=sys.stderr, flush=True)
+    print(table(rows))
+    if asked.write:
+        text = DOCUMENT.read_text(encoding="utf-8")
+        DOCUMENT.write_text(written(text, table(rows)), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
