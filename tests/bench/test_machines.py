@@ -39,7 +39,7 @@ ENVIRONMENT = {
 
 
 def test_a_process_of_torchruns_knows_its_seat() -> None:
-    assert seat(ENVIRONMENT) == Seat(3, 4, 1, 2, 2, "first:29400", "machines/2", 2)
+    assert seat(ENVIRONMENT) == Seat(3, 4, 1, 2, 2, "first:29400", "machines/2", 2, job="none")
     found = seat(ENVIRONMENT | {"MASTER_ADDR": "fd00::1"})
     assert found is not None
     assert found.store == "[fd00::1]:29400"
