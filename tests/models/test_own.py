@@ -305,3 +305,13 @@ def test_a_module_that_cannot_be_imported_does_not_end_the_fork_server(
     importlib.reload(preloaded)
     assert "own_sound" in sys.modules
     assert not sys.modules.keys() & {"own_raises", "own_exits"}
+
+
+def test_an_experiment_names_a_model_by_its_file(warm: Warm, tmp_path: Path) -> None:
+    write_example(tmp_path)
+    (tmp_path / "own/experiment").mkdir(parents=True)
+    (tmp_path / "own/experiment/mine.yaml").write_text("# @package _global_\nmodel:\n  name: touch.py\n")
+    words = ("plan", "--config-dir=own", "experiment=mine", "mode=solo", "data.dir=.")
+    code, out, err = warm.start(tmp_path, "-m", "bench", *words).result()
+    assert code == 0, out + err
+    assert "touch    solo" in out
