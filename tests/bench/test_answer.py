@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from bench.base.exitcodes import Exit
 from bench.report.answer import Answer, answer
+from bench.report.frontier import frontier
 from bench.report.page import Page
-from bench.report.sections.answer import frontier, section, sentence
+from bench.report.sections.answer import section, sentence
 from bench.results.cells import Cell, cells
 from bench.results.runfolder import find_runs
 from bench.validate.verdict import LevelFigures, Name, Verdict
