@@ -174,6 +174,9 @@ class Cluster:
         """End all jobs and daemons."""
         with suppress(OSError, subprocess.SubprocessError):
             self.run("scancel", "--full", "--user=root")
+            until = time.monotonic() + UP_S
+            while self.run("squeue", "-h").strip() and time.monotonic() < until:  # steps outlive the daemons
+                time.sleep(0.2)
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
