@@ -19,7 +19,7 @@ from tests.bench.conftest import Bench
 
 SOURCES = Path(package.__file__).parent
 PRINTED = {
-    "command/cli.py",  # the name of a verb, before --help
+    "command/parser.py",  # the name of a verb, before --help
     "config/hydra_errors.py",
     "command/validate_command.py",
     "runner/launch.py",  # run by tests/runtime/test_shortage.py
