@@ -80,7 +80,7 @@ class RunTrack:
         self.ended: tuple[float, str, str | None] | None = None
         """When, with which status, and what ended it; None: it goes on."""
         self._file: IO[bytes] = _nameless()
-        self._end = weakref.finalize(self, self._file.close)
+        self._end = self._closing()
         self._lock = threading.Lock()
         self._read: dict[Path, int] = {}
         """How far the files of ranks are read."""
@@ -117,8 +117,14 @@ class RunTrack:
             body = self._file.read()
             self._end()
             self._file = path.open("w+b", buffering=0)
-            self._end = weakref.finalize(self, self._file.close)
+            self._end = self._closing()
         self._append(body)
+
+    def _closing(self) -> weakref.finalize[[], RunTrack]:
+        """Return what closes the file when the track is gone; when the process ends a thread may still write."""
+        end = weakref.finalize(self, self._file.close)
+        end.atexit = False
+        return end
 
     def measure(self) -> None:
         """Append what this process uses, where the ranks are in it."""
