@@ -15,6 +15,9 @@ from bench.validate.reference import Reference, Sets
 from bench.validate.statistics import Comparison
 from bench.validate.verdict import Verdict
 
+UNBLOCKED = "cpu"
+"""The backend on which no rank waits for another."""
+
 
 @dataclass(frozen=True)
 class Case:

@@ -48,7 +48,7 @@ def test_it_reads_what_follows_its_checkpoint(
     known = records(run)
     assert known is not None
     assert {event.samples for event in known.ready if isinstance(event, Ready)} == {SAMPLES}
-    run = replace(run, config={**run.config, "backend": backend})
+    run = replace(run, metrics=run.metrics.model_copy(update={"backend": backend}))
     order = visited(run.metrics.seed, 1, SAMPLES, SAMPLES)
     known = gone_on_with(known, order[seen + left_out :].tolist(), seen)
     said = visits.is_beginning(run, known) and visits.amiss(None, run, known)

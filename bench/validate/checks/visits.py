@@ -13,15 +13,12 @@ from math import inf
 
 from bench.base.figures import plural
 from bench.results.runfolder import Run
-from bench.validate.findings import Case
+from bench.validate.findings import UNBLOCKED, Case
 from bench.validate.records import Records, recorded
 from bench.validate.reference import Sets
 from bench.validate.verdict import Verdict, verdict
 from ddp.permutation import visited
 from ddp.tally import MODULUS, tally
-
-FREE = "cpu"
-"""The backend on which nobody waits: what is trained at a checkpoint is no beginning of an epoch's order."""
 
 
 def check(case: Case) -> Verdict | None:
@@ -53,8 +50,8 @@ def _seen(known: Records) -> tuple[int, int]:
 
 
 def is_beginning(run: Run, known: Records) -> bool:
-    """Return whether what the run began with is a beginning of the seed's orders."""
-    return not _seen(known)[1] or run.config.get("backend") != FREE
+    """Return whether what the run began with is a beginning of the seed's orders: where nobody waits, it has gaps."""
+    return not _seen(known)[1] or run.metrics.backend != UNBLOCKED
 
 
 def _wanted(run: Run, known: Records) -> int:

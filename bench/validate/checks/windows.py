@@ -14,11 +14,8 @@ from pydantic import JsonValue
 
 from bench.base.figures import plural
 from bench.results.schema import Elche, Metrics
-from bench.validate.findings import Case
+from bench.validate.findings import UNBLOCKED, Case
 from bench.validate.verdict import Verdict, verdict
-
-BLOCKED = "cpu"
-"""The backend on which nobody is."""
 
 
 def check(case: Case) -> Verdict | None:
@@ -59,7 +56,7 @@ def beyond_orders(m: Metrics, elche: Elche, settings: Mapping[str, JsonValue]) -
     """Say which window is longer than the orders in force allow; empty: none."""
     lead = settings.get("max_overshoot")
     beyond = m.world_size * (lead if isinstance(lead, int) else 0)
-    windows = 2 if m.backend == BLOCKED else 1
+    windows = 2 if m.backend == UNBLOCKED else 1
     ends = [float("-inf"), float("-inf"), *(row.seconds for row in elche.windows)]
     for row, (since, _) in zip(elche.windows, pairwise(ends), strict=False):
         given = [plan for plan in elche.plans if plan.seconds <= row.seconds]
