@@ -30,8 +30,8 @@ lint: $(STAMP)
 COMPUTING := tests/core tests/sim tests/data tests/models tests/bench
 test: lint
 ifeq ($(ARGS),)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(COMPUTING)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore ,$(COMPUTING)) tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 10 $(COMPUTING)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 10 $(addprefix --ignore ,$(COMPUTING)) tests
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
@@ -78,8 +78,9 @@ clean-runs: $(STAMP)
 # them into place. Wants a committed tree and, best, an idle machine; finished runs are kept, so it can be interrupted.
 SEEDS ?= 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19
 MODELS ?= glob(*)
+TIMING ?= off
 baselines: $(STAMP)
-	$(BIN)/python -m bench -m 'model=$(MODELS)' mode=solo seed=$(SEEDS) output=runs/baselines validate=false report=false
+	$(BIN)/python -m bench -m 'model=$(MODELS)' mode=solo seed=$(SEEDS) timing=$(TIMING) output=runs/baselines validate=false report=false
 	$(BIN)/python -m bench baseline propose runs/baselines --mode solo $(ARGS)
 
 # Accuracy of the six modes against solo on MNIST, two models, five seeds; about an hour or more. Finished runs are kept.

@@ -119,6 +119,17 @@ def norm_limit(name: str, value: Any) -> float | None:
     return None if value is None else number(name, value, 1e-12, 1e12, remedy="leave it out for no limit")
 
 
+def restarts(given: Any) -> int | None:
+    """Return how often a lost rank is started again, None for always; ValueError for what is no number of times."""
+    if given in ("never", "always"):
+        return 0 if given == "never" else None
+    if not str(given).isdecimal():
+        raise ValueError(
+            f"cluster.restart={_shown(given)} must be never, always or how often each rank is started again"
+        )
+    return int(given)
+
+
 def run_steps(name: str, value: Any, epochs: int) -> int | None:
     """Return the steps of a run, or None; ValueError for what is no number of them, or not equally many for each epoch."""
     if value is None:

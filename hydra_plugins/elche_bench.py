@@ -7,6 +7,7 @@ finder executes a module before it is known by its name, which dataclasses then 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
@@ -62,6 +63,7 @@ class BenchSweeper(Sweeper):
             self._check_settings(every)
         if not isinstance(self.launcher, PlanLauncher):  # which has no job that a bad point could come after
             self.validate_batch_is_legal(every)
+            self._share(every)
         returns: list[Sequence[JobReturn]] = []
         for first, batch in batches(every, self.max_batch_size):
             returns.append(self.launcher.launch(batch, initial_job_idx=first))
@@ -74,10 +76,48 @@ class BenchSweeper(Sweeper):
         for setting in set.intersection(*(self.loader.left_out(self.config, list(point)) for point in every)):
             self.hydra_context.config_loader.load_sweep_config(self.config, [*every[0], setting])
 
+    def _share(self, every: Sequence[Sequence[str]]) -> None:
+        """Run points side by side where nothing is timed, there is room, and no other launcher was chosen."""
+        from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+
+        from bench.config.sharing import CellNeeds
+
+        if type(self.launcher) is BasicLauncher:
+            needs = [CellNeeds.of(self.loader.point(self.config, list(point))) for point in every]
+            self.launcher = SharingLauncher(self.launcher, needs)
+
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Raise HydraException for a point that does not compose; tell the task of the others."""
         for overrides in batch:
             self.foresee(self.loader.point(self.config, list(overrides)), overrides, self.params)
+
+
+class SharingLauncher(Launcher):
+    """Runs points side by side where they fit (`bench.runner.side_by_side`); else in turn, as Hydra's own launcher."""
+
+    def __init__(self, own: Launcher, needs: Sequence[Any]) -> None:
+        self.own, self.needs = own, needs
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.own.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        from omegaconf import open_dict
+
+        from bench.config.sharing import sharing_plan
+        from bench.runner.side_by_side import launch, resources
+
+        last = initial_job_idx + len(job_overrides)
+        plan = sharing_plan(self.needs[initial_job_idx:last], resources())
+        if plan is None:
+            return self.own.launch(job_overrides, initial_job_idx)
+        own: Any = self.own
+        cells = [own.hydra_context.config_loader.load_sweep_config(own.config, list(each)) for each in job_overrides]
+        for number, cell in enumerate(cells, initial_job_idx):
+            with open_dict(cell):
+                cell.hydra.job.id = cell.hydra.job.num = number
+        print(f"{len(cells)} cells, {len(plan.variables)} at a time (timing=off)", flush=True)
+        return launch(cells, plan, own.hydra_context, own.task_function)
 
 
 class PlanLauncher(Launcher):

@@ -48,7 +48,7 @@ SETUP = Setup(
     higher_is_better=False,
     recipes={
         "quick": Recipe(
-            "toy_language", 3, 8, 2e-3, 1.3, "warm_up_20", data_options=DataOptions(seq_len=32, samples=1536)
+            "toy_language", 3, 8, 2e-3, 0.82, "warm_up_20", data_options=DataOptions(seq_len=32, samples=3072)
         ),
         "published": Recipe("shakespeare", 50, 64, 3e-4, 1.8, "warm_up_20"),
     },

@@ -38,7 +38,7 @@ def _audited(run: Run) -> AuditReport:
     """Audit a run of a model of the registry."""
     from bench.audit.order import order_of
     from bench.audit.process import AuditProcess
-    from bench.command.run import make_plan
+    from bench.command.cell_plan import make_plan
     from bench.runner.resume import config_of
 
     folder = run.path

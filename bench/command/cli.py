@@ -192,6 +192,15 @@ def _prove(arguments: list[str]) -> int:
     )
 
 
+def _goodput(arguments: list[str]) -> int:
+    from bench.command import goodput_command
+
+    about = "Play a history of failures in virtual time, on the core of production, by each way of going on"
+    parser = verb_parser("goodput", f"{about}. Exit code: 0; 3 if a way did not finish in ten times the hours.")
+    goodput_command.add(parser)
+    return goodput_command.goodput(parser.read(arguments))
+
+
 def _timeline(arguments: list[str]) -> int:
     written = (
         "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too"
@@ -257,6 +266,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "replay": _on_one_run("replay", REPLAY),
     "audit": _audit,
     "prove": _prove,
+    "goodput": _goodput,
     "dashboard": _dashboard,
     "timeline": _timeline,
     "status": _on_a_sweep("status", "How the latest sweep of launch=slurm stands."),

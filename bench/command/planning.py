@@ -81,7 +81,7 @@ class PlannedRuns:
             machine = Machine(cores(), torch.cuda.device_count())
             setup = models.load(config.model.name)
             spec = plan(config, setup, DATA, machine, keys, code_of(config, setup)).spec
-            done = not config.force and finished(*spec.key)
+            done = not config.force and finished(*spec.key, timed=spec.timing)
         except (ValueError, OmegaConfBaseException) as error:
             self.impossible.append(str(error).splitlines()[0])
             return

@@ -38,7 +38,7 @@ class ProofOrder:
 
     def job(self, composed: DictConfig) -> None:
         """Note one way of training; Hydra calls this. Raise UsageError."""
-        from bench.command.run import make_plan
+        from bench.command.cell_plan import make_plan
 
         try:
             config = typed(composed)

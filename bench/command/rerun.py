@@ -53,7 +53,7 @@ def _trained_again(run: Run, output: str) -> Metrics:
     """Train a run of a model of the registry again; return what came out. Raise UsageError."""
     from rich.console import Console
 
-    from bench.command.run import make_plan
+    from bench.command.cell_plan import make_plan
     from bench.runner.launch import launch
     from bench.runner.resume import config_of
 

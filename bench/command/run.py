@@ -7,7 +7,7 @@ one runs. Knows neither engines nor records.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from traceback import format_exception
@@ -23,28 +23,24 @@ from bench.base.console import PipeSafeConsole
 from bench.base.exitcodes import STATUS, Exit, gravest
 from bench.base.usage import UsageError, usage
 from bench.command import summary
+from bench.command.cell_plan import make_plan, source_of
 from bench.command.run_lines import row_line
 from bench.command.summary import CellOutcome, Summary
 from bench.command.sweep_progress import SweepProgress
 from bench.config.compose import compose, settings_of
 from bench.config.config import Config, typed
-from bench.config.config_checks import Machine, check_faults, check_paths, dashboard_port
+from bench.config.config_checks import check_paths, dashboard_port
 from bench.config.flags import SHOWS
 from bench.config.hydra_errors import complain
 from bench.config.objective import check as check_objective
 from bench.config.objective import objective
-from bench.config.own import code_of, settled
-from bench.config.plan import RunPlan, plan
+from bench.config.plan import RunPlan
+from bench.config.point_task import LostPoint
 from bench.config.unused_settings import moot
 from bench.loggers import RunInfo, chosen
 from bench.loggers.process import LoggerProcesses
-from bench.models import MODELS
-from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
+from bench.results.runfolder import find_runs, finished, going_on, making, place
 from ddp.core.errors import EngineError
-from ddp.engine.modes import engine_of
-from ddp.process.cores import cores
-from ddp.replica.task import epoch_samples
-from ddp.settings import known
 
 if TYPE_CHECKING:
     from bench.dashboard.process import DashboardProcess
@@ -119,8 +115,10 @@ class Session:
         experiment = hydra.runtime.choices.get("experiment")
         return replace(cell, swept=self.sweep, config=self.config, experiment=experiment, objective=value)
 
-    def take(self, cell: CellOutcome) -> None:
+    def take(self, cell: CellOutcome | LostPoint) -> None:
         """Note what came of a cell. Raise KeyboardInterrupt when it was killed."""
+        if isinstance(cell, LostPoint):
+            cell = CellOutcome(cell.name, Exit.FAILED, note=cell.why, refused=True, swept=True)
         self.cells.append(cell)
         if cell.refused:
             print(f"bench: {f'{cell.title}: ' if cell.swept else ''}{cell.note}", file=sys.stderr)
@@ -141,14 +139,14 @@ class Session:
         try:
             config = self.config = typed(composed)
             check_paths(config)
-            check_objective(config.objective)
+            check_objective(config.objective, config.timing)
             port = dashboard_port(config.dashboard)
         except (OmegaConfBaseException, ValueError) as error:  # settings check themselves
             raise UsageError(complain(error)) from error
         for group in {"model", "engine", "policy", "backend"} - HydraConfig.get().runtime.choices.keys():
             raise UsageError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")
         settings = settings_of(composed)
-        source = _source(config.resume, settings) if config.resume is not None else None
+        source = source_of(config.resume, settings) if config.resume is not None else None
         if isinstance(source, Path):
             return self._finished(source)
         if source is not None:
@@ -173,7 +171,7 @@ class Session:
         self._note(moot(settings, config, spec.mode) if source is None else ())
         again = config.force and all(cell.folder != place(*spec.key) for cell in self.cells)
         with usage():
-            skipped = self.sweep and source is None and not again and finished(*spec.key)
+            skipped = self.sweep and source is None and not again and finished(*spec.key, timed=spec.timing)
         if skipped:
             self.print(f"{spec.title}: finished before, skipped (force=true runs it again)")
             run = find_runs(place(*spec.key))[0][0]
@@ -191,7 +189,7 @@ class Session:
         if isinstance(left, Path):
             return self._finished(left)
         source = left or source
-        info = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric)
+        info = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, spec.timing)
         with LoggerProcesses(names, making(*spec.key), Path(spec.output), info) as loggers:
             self.console.above = self.progress.view if self.sweep and self.progress.points else None
             outcome = launch(run_plan, self.console, source, restarts)
@@ -251,49 +249,3 @@ class Session:
         if config.report:
             summary.report(printed, root, out, baseline if config.validate else None)
         return gravest(codes)
-
-
-def _source(path: str, settings: dict[str, Any]) -> ResumeSource | Path:
-    """Return what to go on from, or the folder of a run that is finished. Raise UsageError."""
-    from bench.runner.resume import agree, locate
-
-    with usage():
-        source = locate(Path(path))
-        if isinstance(source, Path):
-            agree(settings, read_object(source / CONFIG))
-    return source
-
-
-def make_plan(
-    config: Config, source: ResumeSource | None = None, hosts: int = 1, settings: Collection[str] = ()
-) -> RunPlan:
-    """Check everything and get the data. Imports torch, while the fork server does the same in its process.
-
-    `settings`: the keys that the user set. Raise UsageError, Unusable."""
-    with usage():
-        config = settled(config)
-        name = known("model", config.model.name, MODELS)
-    if config.audit or (not engine_of(config.engine.name).one_process and config.world_size != 1):
-        from ddp.process import forkserver
-
-        forkserver.warm(("bench.models", MODELS[name], *(("bench.audit.audit",) if config.audit else ())))
-    import torch
-
-    from bench import models
-    from bench.models.data import DATA, prepare
-    from bench.runner.trial import tried
-
-    machine = Machine(cores(), torch.cuda.device_count(), hosts)
-    interrupts.check()
-    with usage():
-        setup = models.load(name)
-        ready = plan(config, setup, DATA, machine, settings, code_of(config, setup))
-        if source is not None:
-            from bench.runner.resume import check
-
-            check(ready, source)
-        prepare(ready.recipe.data, config.data.dir, ready.recipe.data_options)
-        task = tried(ready)
-        if ready.job.faults:
-            check_faults(ready.job, config.mode, epoch_samples(ready.job) or len(task.train_data()))
-    return ready

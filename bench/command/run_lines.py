@@ -121,7 +121,7 @@ def _row(cell: Cell) -> list[str]:
         f"{figures.metric(cell.eval.mean)}{spread}",
         _number(cell.speed.mean, ",.0f"),
         _number(cell.sample(lambda m: m.throughput.efficiency).mean, ".2f"),
-        _number(cell.sample(lambda m: m.time_s.total).mean, ".1f"),
+        _number(cell.sample(lambda m: m.time_s.total if m.timing else None).mean, ".1f"),
     ]
 
 
@@ -138,8 +138,9 @@ def _best(m: Metrics) -> str:
 def _target(m: Metrics) -> str:
     if m.target.value is None:
         return "no target"
-    if m.target.reached and m.target.seconds is not None:
-        return f"target {m.target.value:g} reached after {m.target.samples:,} samples, {m.target.seconds:.1f} s"
+    if m.target.reached and m.target.samples is not None:
+        seconds = "" if m.target.seconds is None else f", {m.target.seconds:.1f} s"
+        return f"target {m.target.value:g} reached after {m.target.samples:,} samples{seconds}"
     return f"target {m.target.value:g} not reached"
 
 

@@ -108,6 +108,9 @@ class ClusterConfig:
 
     speeds: list[float] = field(default_factory=list)
     """Emulated relative speed of each rank in (0, 1]; empty: as fast as it goes."""
+    links: Any = None
+    """Emulated links between ranks, one or a list of `[RANKS+RANKS:]LINK` (docs/reference/links.md); null: as fast as they
+    are."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
     transport: str = "auto"
@@ -116,6 +119,8 @@ class ClusterConfig:
     """How long a rank may be silent before it counts as lost, seconds."""
     tolerate_loss: bool = True
     """Go on without a rank that is lost; otherwise the run fails."""
+    restart: str = "never"
+    """How often each rank that is lost is started again: `never`, `always` or a number."""
     bind: str = "127.0.0.1"
     """Where rank 0 awaits the processes that torchrun has started: an address of its host, an interface, or the network that
     the hosts share (10.0.0.0/24)."""
@@ -163,6 +168,9 @@ class Config:
     """Folder that holds `<model>/<mode>/<run_id>/`."""
     force: bool = False
     """Run the cells of a sweep that are finished already, too."""
+    timing: bool = True
+    """Whether speeds are measured. `off`: cells of a sweep run side by side where cores or GPUs are free, and results have
+    no speeds."""
     objective: str = "metric"
     """What a searching sweeper makes better, of each run: `metric` (of evaluation, at the end), `samples_per_s` or
     `time_to_target` (seconds)."""

@@ -13,6 +13,8 @@ from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
 from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.links import FORM
+from ddp.core.links import parse as parse_links
 from ddp.core.step_settings import NAMES as STEP
 from ddp.engine.modes import Mode, backend_of, engine_of
 from ddp.replica.task import Job
@@ -27,6 +29,7 @@ from ddp.settings import (
     norm_limit,
     number,
     path,
+    restarts,
     run_steps,
     whole,
 )
@@ -36,6 +39,7 @@ MAX_WORLD = 64
 MAX_PROFILED = 100
 DEVICES = ("auto", "cpu", "cuda")
 DAY_S = 86_400
+UNTIMED = "timing=off: other cells may have run beside it, so its speed is not measured"
 LEAST_RATE = 1e-12
 """A learning rate below this trains nothing."""
 
@@ -157,7 +161,32 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         mode = config.mode.name
         raise ValueError(f"cluster.transport=memory with mode={mode}, which has PyTorch's own; leave it out")
     number("cluster.deadline_s", cluster.deadline_s, 0.1, DAY_S)
+    if restarts(cluster.restart) != 0 and (backend is None or not backend.averages or not cluster.tolerate_loss):
+        raise ValueError("cluster.restart needs a mode of backend nccl or cpu and cluster.tolerate_loss=true")
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
+
+
+def links_of(config: Config, world_size: int, machine: Machine) -> list[str] | None:
+    """Return the emulated links as they are written; None: there are none. Raise ValueError for what cannot be emulated."""
+    words, mode = config.cluster.links, config.mode
+    if words is None or words == [] or world_size == 1:
+        return None
+    if not isinstance(words, str | list):
+        raise ValueError(f"cluster.links={words!r} must be a link or a list of them; such as {FORM}")
+    try:
+        links = parse_links(words, world_size)
+    except ValueError as error:
+        raise ValueError(f"cluster.links: {error}") from None
+    backend = backend_of(mode)
+    if backend is None:
+        raise ValueError(f"cluster.links with mode={mode.name}, whose ranks are in one process: use mode=nccl_sync")
+    if backend.torch_native:
+        raise ValueError(
+            f"cluster.links with mode={mode.name}, whose collectives are PyTorch's own: use mode=nccl_sync"
+        )
+    if machine.hosts > 1:
+        raise ValueError(f"cluster.links on {machine.hosts} hosts, which have links of their own; leave it out")
+    return links.words if links is not None else None
 
 
 def check_profile(profile: ProfileConfig, mode: Mode, world_size: int, machine: Machine) -> None:
@@ -215,6 +244,10 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
     if config.cluster.speeds:
         speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
         warnings.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")
+    if not config.timing:
+        warnings.append(UNTIMED)
+    if config.cluster.links:
+        warnings.append(f"emulated links: {', '.join(config.cluster.links)}")
     if config.profile.steps:
         warnings.append(f"profiled: torch.profiler slows {config.profile.steps} steps of each rank")
     if config.cluster.faults:

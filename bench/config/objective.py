@@ -19,14 +19,17 @@ OBJECTIVES: dict[str, tuple[bool | None, Callable[[Any], float | None]]] = {
     "time_to_target": (False, lambda m: m.target.seconds if m.target.reached else None),
 }
 """Name -> whether higher is better (None: the model says), and the number; None: the run does not have it."""
+TIMED = ("samples_per_s", "time_to_target")
 CHOOSING = ("bench", "basic")
 """Sweepers that try all there is, without looking at results."""
 
 
-def check(name: str) -> None:
-    """Raise ValueError for an objective that is none."""
+def check(name: str, timing: bool = True) -> None:
+    """Raise ValueError for an objective that is none, or that runs without `timing` do not have."""
     if name not in OBJECTIVES:
         raise ValueError(unknown("objective", name, OBJECTIVES))
+    if not timing and name in TIMED:
+        raise ValueError(f"objective={name} is a speed, which timing=off does not measure: leave one of them out")
 
 
 def objective(name: str, metrics: Any) -> float:

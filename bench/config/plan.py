@@ -22,6 +22,7 @@ from bench.config.config_checks import (
     check_paths,
     check_profile,
     checkpoint_of,
+    links_of,
     recipe_of,
     speeds_of,
     warnings_of,
@@ -33,6 +34,7 @@ from bench.models.data import title
 from bench.models.setup import Recipe, Setup
 from ddp.backends import BACKENDS
 from ddp.core.averaging import Averaging
+from ddp.core.links import parse
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import Policy
 from ddp.core.step_settings import NAMES as STEP
@@ -41,7 +43,7 @@ from ddp.engine import ENGINES
 from ddp.engine.modes import backend_of
 from ddp.engine.step_checks import check_step
 from ddp.replica.task import Job, Task
-from ddp.settings import check_parts, known, make_policy, script
+from ddp.settings import check_parts, known, make_policy, restarts, script
 from ddp.user_code import CodeDigest
 
 if TYPE_CHECKING:
@@ -106,7 +108,8 @@ def plan(
     check_cluster(config, world_size, machine)
     check_profile(config.profile, mode, world_size, machine)
     speeds, faults = speeds_of(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
-    config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
+    links, scripted = links_of(config, world_size, machine), [str(fault) for fault in faults]
+    config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=scripted, links=links))
     config = replace(config, checkpoint=checkpoint_of(config.checkpoint, mode, settings))
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
@@ -146,6 +149,7 @@ def spec_of(
         lr=recipe.lr,
         lr_scale=1.0 + recipe.lr_scale_ratio * (world_size - 1),
         speeds=tuple(config.cluster.speeds),
+        timing=config.timing,
         faults=script(config.cluster.faults, world_size),
         metric=measure.metric,
         higher_is_better=measure.higher_is_better,
@@ -182,11 +186,12 @@ def resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> 
         "training": {"schedule": recipe.schedule, "augment": recipe.augment},
         "data": {"name": recipe.data, "dir": data_dir} | recipe.data_options.given,
         "loader": vars(config.loader),
-        "cluster": asdict(config.cluster),
+        "cluster": {key: value for key, value in asdict(config.cluster).items() if (key, value) != ("links", None)},
         "checkpoint": asdict(config.checkpoint),
         "audit": config.audit,
         **({"depth": recipe.depth} if recipe.depth is not None else {}),
         **({"profile": asdict(config.profile)} if config.profile.steps else {}),
+        **({} if config.timing else {"timing": False}),
     }
 
 
@@ -205,7 +210,7 @@ def cell_hash(resolved: dict[str, Any], training: dict[str, Any]) -> str:
     """Return the sha256 of the canonical JSON of all that influences the result or the speed of a run, but for its seed.
 
     `training`: what is trained how long, in place of what `resolved` says of it."""
-    without = ("seed", "data", "train", "cluster", "checkpoint", "audit", "script")
+    without = ("seed", "data", "train", "cluster", "checkpoint", "audit", "script", "timing")
     cell = {key: value for key, value in resolved.items() if key not in without}
     backend = BACKENDS.get(cell["backend"])
     if backend is not None and not backend.averages:  # cells keep their names: such a backend was an engine once
@@ -226,7 +231,7 @@ def cell_hash(resolved: dict[str, Any], training: dict[str, Any]) -> str:
         # Faults count where there are some; a rank that is never silent meets no deadline; where rank 0 listens decides
         # nothing.
         if key not in ("deadline_s", "bind")
-        and (key, value) not in (("faults", []), ("tolerate_loss", True), ("transport", "auto"))
+        and (key, value) not in (("faults", []), ("tolerate_loss", True), ("transport", "auto"), ("restart", "never"))
     }
     return canonical.digest(cell)
 
@@ -252,10 +257,12 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tu
         device=cluster["device"],
         transport=cluster["transport"],
         speeds=spec.speeds,
+        links=parse(cluster.get("links") or (), seed=spec.seed),
         lr_scale=spec.lr_scale,
         max_grad_norm=train.get("max_grad_norm"),
         deadline_s=cluster["deadline_s"],
         tolerate_loss=cluster["tolerate_loss"],
+        restarts=restarts(cluster.get("restart", "never")),
         faults=spec.faults,
         profile_steps=config.profile.steps,
         audit=spec.run_id if spec.config["audit"] else "",

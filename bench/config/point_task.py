@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Protocol
@@ -27,6 +28,15 @@ from bench.config.sweep_points import left_out_reason
 from bench.models import MODELS
 
 WATCH_S = 0.2
+
+
+@dataclass(frozen=True)
+class LostPoint:
+    """A point whose process has gone without a result."""
+
+    name: str
+    """Its overrides."""
+    why: str
 
 
 class PointJob(Protocol):
@@ -75,7 +85,7 @@ class PointTask:
         """Do what there is to do with a point; return what a sweeper may search by."""
         if os.getpid() == self.home[1]:
             result = self._result(composed)
-            self._note(result)
+            self.note(result)
         else:
             number = HydraConfig.get().job.num
             with listening(), self._bound():
@@ -95,7 +105,7 @@ class PointTask:
     def collect(self) -> None:
         """Take the results of other processes, in the order of the points."""
         for file in sorted(self.folder.glob("*.result"), key=lambda file: int(file.stem)):
-            self._note(pickle.loads(file.read_bytes()))
+            self.note(pickle.loads(file.read_bytes()))
 
     def _result(self, composed: DictConfig) -> Any:
         """Return what came of a point; of one that is no run, a line."""
@@ -107,7 +117,8 @@ class PointTask:
                 return f"{' '.join(settings.overrides.task)}: left out: {why}"
         return self.job(composed)
 
-    def _note(self, result: Any) -> None:
+    def note(self, result: Any) -> None:
+        """Pass on what came of a point."""
         if isinstance(result, str):
             self.others += 1
             self._leave_out(result)

@@ -55,6 +55,8 @@ class RunSpec:
     """Hash of the resolved configuration without the seed: the cell."""
     depth: int | None = None
     """Layers with weights; None: the model's own number."""
+    timing: bool = True
+    """Whether its speed is measured; otherwise other cells may run beside it."""
     faults: tuple[Fault, ...] = ()
     """What goes wrong on purpose."""
     config: dict[str, Any] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from bench.results.live.run import RunFigures, Trouble
 from bench.results.runfolder import flat
 from ddp.core.commands import Drop
 from ddp.core.events import Failed, Lost, Resumed
+from ddp.core.join_events import Joined
 from ddp.core.summary import EpochFigures
 
 
@@ -199,6 +200,10 @@ def _possible(trouble: list[tuple[float, Trouble]], size: int) -> list[tuple[flo
             known.add(record.rank)
         if isinstance(record, Resumed):
             known.clear()
+        if isinstance(record, Joined):
+            if record.rank not in known:
+                continue
+            known.remove(record.rank)
         if not isinstance(record, Failed | Lost) or record.rank < size:
             possible.append((at, record))
     return possible

@@ -36,6 +36,8 @@ class RunInfo:
     world_size: int
     metric: str
     """Name of what evaluation measures."""
+    timing: bool = True
+    """Whether speeds are measured."""
 
 
 def chosen(choice: Any) -> tuple[str, ...]:

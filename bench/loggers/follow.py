@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bench.loggers import RunInfo
 from bench.loggers.base import Live, Logger
-from bench.loggers.recorded import Scalar, begun, learning, recorded, schedule
+from bench.loggers.recorded import Scalar, begun, learning, measured, recorded, schedule
 from bench.results.analysis.syncing import plan_row
 from bench.results.analysis.training import Finite, epoch_row
 from bench.results.live.run import RunFigures, is_change
@@ -58,7 +58,8 @@ class Learning:
         for figures in self._figures.add(record):
             row, before = epoch_row(figures, self._info.world_size, Finite()), self._last
             self._last = row
-            self.scalars += learning(row, before, self._info.metric, self._figures.startup)
+            learnt = learning(row, before, self._info.metric, self._figures.startup)
+            self.scalars += measured(learnt, self._info.timing)
         if isinstance(record, Plan) and not record.in_step and is_change(record, self._plan):
             seconds = self._figures.since(self._figures.heard)
             self.scalars += schedule(plan_row(record, seconds), self._plans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,9 @@ from bench.results.runfolder import CONFIG, LOG, METRICS, Run, find_runs, flat, 
 from bench.results.schema import Epoch, Metrics, PlanRow
 
 FILES = (CONFIG, METRICS, LOG, "timeline.json", "timeline.html", "timeline.csv", "report.md", "report.html")
+
+SPEEDS = ("samples_per_s", "/step_ms")
+"""Ends of the names of what tells how fast ranks were."""
 
 
 class Scalar(NamedTuple):
@@ -118,7 +121,12 @@ def recorded(folder: Path) -> Recorded:
         *_final(m),
     ]
     params = dict(flat(run.config))
-    return Recorded(folder, m.model, m.mode, m.run_id, m.config_hash, params, began, m, scalars)
+    return Recorded(folder, m.model, m.mode, m.run_id, m.config_hash, params, began, m, measured(scalars, m.timing))
+
+
+def measured(scalars: Iterable[Scalar], timing: bool) -> list[Scalar]:
+    """Return those that were measured: runs without `timing` have no speeds."""
+    return [scalar for scalar in scalars if timing or not scalar.name.endswith(SPEEDS)]
 
 
 def learning(row: Epoch, before: Epoch | None, metric: str, startup: float) -> Iterator[Scalar]:

@@ -89,8 +89,8 @@ def rivals(cells: list[Cell]) -> list[Rival]:
 
 
 def mean_share(metrics: Metrics, category: str) -> float | None:
-    """Return the share of the ranks' time that went into a category of the breakdown; None without one."""
-    ranks = metrics.breakdown
+    """Return the share of the ranks' time that went into a category of the breakdown; None: there is none, or no timing."""
+    ranks = metrics.breakdown if metrics.timing else []
     return sum(getattr(rank, category) for rank in ranks) / len(ranks) if ranks else None
 
 

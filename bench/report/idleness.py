@@ -38,7 +38,7 @@ def idle(cells: Sequence[Cell]) -> dict[str, list[IdleShares]]:
     """Return name of a cell -> its ranks. One rank waits for nobody, and older results have no causes: left out."""
     shares = {}
     for cell in cells:
-        if runs := [m for m in cell.one_each if m.timeline and len(m.time_s.rank_wall) > 1]:
+        if runs := [m for m in cell.timed if m.timeline and len(m.time_s.rank_wall) > 1]:
             ranks = range(min(len(m.time_s.rank_wall) for m in runs))
             shares[cell.name] = [_rank(cell, runs, rank) for rank in ranks]
     return shares

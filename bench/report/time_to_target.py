@@ -15,7 +15,7 @@ Axis = Literal["samples", "seconds"]
 
 @dataclass(frozen=True)
 class Reach:
-    """What it took the seeds of a cell, one value for each (`Cell.counted`); infinity: never."""
+    """What it took the seeds of a cell, one value for each (`Cell.counted`); infinity: never; nan: not measured."""
 
     cell: Cell
     samples: tuple[float, ...]
@@ -32,16 +32,17 @@ class Reach:
         return sum(math.isfinite(value) for value in self.samples)
 
     def middle(self, axis: Axis) -> float | None:
-        """Return the median, with misses at infinity; None if there is no run."""
-        values: tuple[float, ...] = getattr(self, axis)
+        """Return the median, with misses at infinity; None if no run was measured."""
+        values = [value for value in getattr(self, axis) if not math.isnan(value)]
         return median(values) if values else None
 
 
 def reach(cell: Cell) -> Reach:
     """Return what it took the seeds of a cell; one that failed or diverged before it was there is a miss."""
-    targets = [run.metrics.target for run in cell.counted if run.metrics.status != "killed"]
+    runs = [run.metrics for run in cell.counted if run.metrics.status != "killed"]
     samples, seconds = (
-        tuple(math.inf if not t.reached or value(t) is None else float(value(t)) for t in targets)
+        tuple(math.inf if not m.target.reached or value(m.target) is None else float(value(m.target)) for m in runs)
         for value in (attrgetter("samples"), attrgetter("seconds"))
     )
-    return Reach(cell, samples, seconds)
+    timed = tuple(value if m.timing else math.nan for m, value in zip(runs, seconds, strict=True))
+    return Reach(cell, samples, timed)

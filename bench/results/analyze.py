@@ -8,11 +8,12 @@ from typing import Any
 from bench.config.spec import RunSpec
 from bench.results.analysis import faults
 from bench.results.analysis.breakdown import breakdown, seconds_in, walls
+from bench.results.analysis.goodput import goodput
 from bench.results.analysis.ledger import ledger
 from bench.results.analysis.stream import RunRecords, sort
 from bench.results.analysis.syncing import elche, sync
 from bench.results.analysis.timeline import timeline
-from bench.results.analysis.training import Finite, epoch_row, target, throughput, train_seconds
+from bench.results.analysis.training import UNTIMED, Finite, epoch_row, target, throughput, train_seconds
 from bench.results.analysis.work import memory, work
 from bench.results.schema import SCHEMA_VERSION, Epoch, Final, LauncherInfo, Metrics, ResumedFrom, Time
 from ddp.core.commands import Publish
@@ -56,7 +57,7 @@ def analyze(
             "ledger": ledger(stream, spec.world_size, spec.epochs),
             "epochs": rows,
             "final": _final(spec, rows),
-            "target": target(rows, spec.target, spec.higher_is_better),
+            "target": target(rows, spec.target, spec.higher_is_better, spec.timing),
             "nonfinite": finite.lost,
         }
     )
@@ -70,10 +71,11 @@ def _measured(spec: RunSpec, stream: RunRecords, launched: float, ended: float) 
     ranks = breakdown(stream, wall)
     return {
         "time_s": _time(stream, launched, ended, trained, wall, seconds_in(ranks, wall, "checkpoint")),
-        "throughput": throughput(stream, spec.world_size, trained),
+        "throughput": throughput(stream, spec.world_size, trained) if spec.timing else UNTIMED,
         "breakdown": ranks,
         "sync": sync(stream),
         "elche": elche(stream),
+        "goodput": goodput(stream, spec.world_size, launched, ended) if spec.timing else None,
         "memory": memory(spec.world_size, stream),
     }
 
@@ -101,7 +103,7 @@ def _identity(spec: RunSpec, stream: RunRecords) -> dict[str, Any]:
 
 _SAME_NAME = (
     *("run_id", "model", "data", "recipe", "mode", "engine", "policy", "backend", "world_size", "seed"),
-    *("depth", "batch_size", "lr", "lr_scale", "config_hash"),
+    *("depth", "batch_size", "lr", "lr_scale", "config_hash", "timing"),
 )
 """Fields that the result takes from the `RunSpec` as they are."""
 

@@ -152,6 +152,11 @@ class Cell:
         return [run.metrics for run in self.counted if run.metrics.status == "ok"]
 
     @property
+    def timed(self) -> list[Metrics]:
+        """Those of `one_each` whose speed was measured. Whatever shows where time went shows these."""
+        return [metrics for metrics in self.one_each if metrics.timing]
+
+    @property
     def is_solo(self) -> bool:
         """Whether it is the reference: one rank, no engine around it."""
         return self.about.engine == "solo"

@@ -107,6 +107,8 @@ def _cluster(run: Run) -> list[str]:
     if m.scripted_faults:
         words.append(setting("cluster.faults", m.scripted_faults))
         words.append(setting("cluster.deadline_s", cluster.get("deadline_s", 60.0)))
+    if cluster.get("restart", "never") != "never":
+        words.append(setting("cluster.restart", cluster["restart"]))
     return words + ["cluster.tolerate_loss=false"] * (cluster.get("tolerate_loss") is False)
 
 

@@ -47,10 +47,12 @@ class Shut(ValueError):
     """What may not be looked at. One line that names it."""
 
 
-def finished(output: Path, model: str, mode: str, run_id: str) -> bool:
-    """Return whether that run is there with status `ok`. Raises Shut where nobody may look."""
+def finished(output: Path, model: str, mode: str, run_id: str, timed: bool = False) -> bool:
+    """Return whether that run is there with status `ok`, and with its speed, if it is to be `timed`. Raises Shut where
+    nobody may look."""
     try:
-        return _read(place(output, model, mode, run_id)).metrics.status == "ok"
+        metrics = _read(place(output, model, mode, run_id)).metrics
+        return metrics.status == "ok" and (metrics.timing or not timed)
     except Shut as error:
         raise Shut(f"{error}; whether that run is finished cannot be told: make its folder readable") from None
     except ValueError:

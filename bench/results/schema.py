@@ -13,15 +13,18 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from bench.base.paths import METRICS_SCHEMA
+from bench.results.schema_goodput import Goodput
 from bench.results.schema_speed import RankTime, Steady, StepCosts, Strict, SyncTotals, Throughput, Time, TimelineTotals
 from ddp.backends import BACKENDS
 from ddp.engine.modes import mode_of
 
 __all__ = ["RankTime", "Steady", "Strict", "SyncTotals", "Throughput", "Time", "TimelineTotals"]
 
-SCHEMA_VERSION = 3
-"""1 had no `timeline`, 2 no `record`. What `analyze` makes of the same records is the same within one version."""
-READABLE = (1, 2, 3)
+SCHEMA_VERSION = 4
+"""1 had no `timeline`, 2 no `record`, 3 no `goodput`. Within one version `analyze` makes the same of the same records."""
+READABLE = (1, 2, 3, 4)
+SINCE = {"goodput": 4}
+"""Field that is derived from records -> the version that began to keep it."""
 MOST_RANKS = 4096
 """More are no run but a mistake."""
 Status = Literal["ok", "diverged", "failed", "killed"]
@@ -147,6 +150,9 @@ class FaultRow(Strict):
     )
     text: str = Field(description="what happened, one line")
     action: str = Field(default="", description="what was done, one line; empty: nothing is recorded")
+    back_s: float | None = Field(
+        default=None, description="until the rank trained on, seconds; null: it did not return"
+    )
 
 
 class LedgerRow(Strict):
@@ -203,7 +209,7 @@ class RecordSeal(Strict):
 class Metrics(Strict):
     """The result of one run."""
 
-    schema_version: Literal[1, 2, 3] = Field(description="version of this schema")
+    schema_version: Literal[1, 2, 3, 4] = Field(description="version of this schema")
     run_id: str = Field(description="name of the run folder; starts with w<world_size>-s<seed>-")
     status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
     error: str | None = Field(description="one line; null if none")
@@ -226,6 +232,10 @@ class Metrics(Strict):
     scripted_faults: list[str] = Field(
         default_factory=list, description="what went wrong on purpose, RANK@STEP:KIND; empty: nothing"
     )
+    timing: bool = Field(
+        default=True,
+        description="whether speeds were measured; false (timing=off): there are none, as cells ran together",
+    )
     seed: int = Field(description="of every random number of the run")
     epochs_planned: int = Field(description="epochs that the run was to train")
     batch_size: int = Field(description="samples of one step of one rank")
@@ -245,6 +255,9 @@ class Metrics(Strict):
     throughput: Throughput
     breakdown: list[RankTime] = Field(description="by rank; empty if not all ranks became ready")
     sync: SyncTotals
+    goodput: Goodput | None = Field(
+        default=None, description="null: speeds were not measured, or the result is from before it was kept"
+    )
     timeline: TimelineTotals | None = Field(default=None, description="null: the result is from before it was kept")
     elche: Elche | None = Field(description="null: the run had no schedule")
     memory: PeakMemory

@@ -18,6 +18,7 @@ from bench.results.live.run import RunFigures
 from bench.runner.live_view import epoch_line, lost_line, rank_lines, ready_line, record_line, run_line, time_left
 from ddp.core.commands import Drop
 from ddp.core.events import Failed, Ready
+from ddp.core.join_events import Joined
 from ddp.core.summary import EpochFigures
 from ddp.process.clock import now
 from ddp.process.codec import Record
@@ -118,6 +119,8 @@ class ProgressDisplay:
                     self.log(ready_line(spec, run), brief=True)
             case Failed():
                 self._failed.setdefault(record.rank, record)
+            case Joined():
+                self.say(f"rank {record.rank} is back {run.since(record.at):.1f} s after launch", style="green")
             case Drop():
                 self.say(lost_line(spec, run, record), style="red")
                 if record.rank in self._failed:

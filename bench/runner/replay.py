@@ -27,7 +27,7 @@ from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.engine.modes import engine_of
 from ddp.process.codec import EVENTS as KINDS
 from ddp.process.codec import Record, body, decode
-from ddp.settings import make_policy
+from ddp.settings import make_policy, restarts
 
 SAID = (RoundClosed, Merged, GuardVerdict)
 """Events that the coordinator gives."""
@@ -136,6 +136,7 @@ def _coordinator(run: Run, at: float) -> Coordinator:
         m.epochs_planned,
         deadline_s=config.cluster.deadline_s,
         tolerate_loss=config.cluster.tolerate_loss,
+        restarts=restarts(config.cluster.restart),
         checkpoints=config.checkpoint,
     )
     return Coordinator.start(make_policy(config.policy["name"], settings), world, at)

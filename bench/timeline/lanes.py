@@ -35,6 +35,7 @@ from ddp.core.events import (
     RoundClosed,
     Snapshot,
 )
+from ddp.core.join_events import Joined
 from ddp.process.operations import Operation
 
 PHASE, COMPUTE, COMM, WAIT, POLICY, IDLE, TORCH = range(7)
@@ -238,6 +239,9 @@ def _marks(trace: Trace, stream: RunRecords, run: int) -> None:
     for at, event in stream.trouble:
         if isinstance(event, Abort):
             trace.mark(run, PHASE, f"run ended: {event.reason}", at, {})
+        elif isinstance(event, Joined):
+            trace.mark(event.rank, PHASE, "back", at, {"seconds": event.seconds})
+            trace.mark(run, PHASE, f"rank {event.rank} is back", at, {})
         elif not isinstance(event, Join | Resumed):
             text = event.error if isinstance(event, (Failed, AverageFailed)) else event.reason
             trace.mark(event.rank, PHASE, f"{type(event).__name__}: {text}", at, {})

@@ -17,7 +17,7 @@ from bench.results.cells import LARGEST
 from bench.results.chain import seal_of
 from bench.results.recompute import ROUNDING, differences, digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, read_object, tame_all, there
-from bench.results.schema import Metrics, RecordSeal
+from bench.results.schema import READABLE, SCHEMA_VERSION, SINCE, Metrics, RecordSeal
 from bench.validate.records import Reading, Records, as_planned, reading, unsealed
 from ddp.sketches import decode
 
@@ -98,9 +98,19 @@ def _check_result(run: Run, known: Reading, body: dict[str, Any], as_written: bo
     if as_written and written == anew:
         return
     for field, recorded, recomputed in differences(written, anew, slack=ROUNDING if as_written else 0.0):
-        if as_written and recorded is msgspec.UNSET and recomputed is None:  # an earlier version knew fewer
+        if as_written and _is_earlier(field, recorded, recomputed, run.metrics.schema_version):
             continue
         raise ValueError(f"{run.path / METRICS}: {field} is {_shown(recorded)}, and {_shown(recomputed)} by {EVENTS}")
+
+
+def _is_earlier(field: str, recorded: object, recomputed: object, version: int) -> bool:
+    """Return whether a result of an earlier version has or lacks a field so because that version knew fewer."""
+    if field == "schema_version":
+        return version in READABLE and version < SCHEMA_VERSION
+    if recorded is not msgspec.UNSET:
+        return False
+    known = Metrics.model_fields.get(field)
+    return recomputed is None or version < SINCE.get(field, 0) or (known is not None and recomputed == known.default)
 
 
 def _check_digest(run: Run, seal: RecordSeal, body: dict[str, Any]) -> None:

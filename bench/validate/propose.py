@@ -216,7 +216,7 @@ def _time(name: str, metrics: Sequence[Metrics], slower: float) -> dict[str, Any
     if not 0 < slower < math.inf:
         raise ValueError(f"{slower:g} % slower is no margin: say more than 0")
     if len(known) < len(metrics):
-        raise ValueError(f"{name}: a run has no speed: leave out --time")
+        raise ValueError(f"{name}: a run has no speed (timing=off measures none): leave out --time")
     if busy := [m.seed for m in metrics if speed.disturbed(m)]:
         raise ValueError(
             f"{name}: other programs used the cores during seeds {busy}, so their speeds are none; train these again "

@@ -142,7 +142,7 @@ def last_batch_dropped(spans: Module) -> None:
     spans.Chunk.steps = property(lambda self: max((self.stop - self.start) // self.batch - self.done, 0))
 
 
-@DATA.bug("ddp.core.coordinator", "ledger", RANKS, "the coordinator's epochs end a sample early", "A15")
-def epoch_short(coordinator: Module) -> None:
-    enter = coordinator._on_ready
-    coordinator._on_ready = lambda cohort, event: enter(cohort, replace(event, samples=event.samples - 1))
+@DATA.bug("ddp.core.joining", "ledger", RANKS, "the coordinator's epochs end a sample early", "A15")
+def epoch_short(joining: Module) -> None:
+    enter = joining.ready
+    joining.ready = lambda cohort, event: enter(cohort, replace(event, samples=event.samples - 1))

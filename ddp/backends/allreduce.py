@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -191,6 +191,36 @@ class Backend(GroupBackend):
     def kept(self) -> list[Tensor]:
         """Return the outer optimizer's velocities, the same on all ranks."""
         return [step.velocity for step in self._outer if step is not None]
+
+    def handed_over(self) -> dict[str, Any]:
+        """Return the last average, from which this replica may have gone on, and the outer optimizer's velocities; the
+        replica itself where ranks meet inside steps, or have not met."""
+        if not self._averaged:
+            return super().handed_over() if self._gradients is not None else {}
+        pairs = zip(self._sections, self._wire, self._last, strict=True)
+        averages = [last if last is not None else wire.to(section.values.dtype) for section, wire, last in pairs]
+        return {"averages": averages, "counters": self._counted, "kept": self.kept()}
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Become that average."""
+        if "tensors" in state:
+            super().take_over(state)
+        if "averages" not in state:
+            return
+        if not self._wire:
+            self._make_wire()
+        self._inner.gather()
+        for section, wire, last, mean in zip(self._sections, self._wire, self._last, state["averages"], strict=True):
+            section.values.copy_(mean)
+            wire.copy_(mean)
+            if last is not None:
+                last.copy_(mean)
+        for counter, highest in zip(self._counters, state["counters"], strict=True):
+            counter.copy_(highest)
+        for own, other in zip(self.kept(), state["kept"], strict=True):
+            own.copy_(other)
+        self._inner.scatter()
+        self._counted, self._averaged = [counter.clone() for counter in self._counters], True
 
     def settle(self) -> None:
         """Become the last average."""

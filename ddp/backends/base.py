@@ -15,6 +15,7 @@ from ddp.backends import BACKENDS, Acts
 from ddp.comm.collectives import Collectives
 from ddp.comm.transports import threads
 from ddp.comm.transports.base import Transport, TransportConfig, choose
+from ddp.comm.transports.emulated import EmulatedTransport
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.event_parts import Sketch
 from ddp.core.events import Reduced
@@ -72,6 +73,14 @@ class Backend(Protocol):
         """Return what lasts from one average to the next beside the replicas: the outer optimizer's state."""
         ...
 
+    def handed_over(self) -> dict[str, Any]:
+        """Return what a rank that was started again lacks: the model that all share, and what lasts beside it."""
+        ...
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Become what another rank handed over."""
+        ...
+
     def settle(self) -> None:
         """Become the whole model, or the last average: training is over."""
         ...
@@ -84,6 +93,10 @@ class Backend(Protocol):
 class StepExchange(Backend, Protocol):
     """Acts inside every step."""
 
+    def leave(self) -> None:
+        """Leave the present group, and be in none."""
+        ...
+
     def join(self, order: Join) -> None:
         """Form a group with these members, in place of the present one. After a failure the next collective breaks."""
         ...
@@ -95,6 +108,10 @@ class StepExchange(Backend, Protocol):
 
 class CollectiveAverage(Backend, Protocol):
     """Averages replicas between steps, in a collective, and can make a broken one whole."""
+
+    def leave(self) -> None:
+        """Leave the present group, and be in none."""
+        ...
 
     def join(self, order: Join) -> None:
         """Form a group with these members, in place of the present one. After a failure the next collective breaks."""
@@ -136,12 +153,10 @@ class Reducer(Protocol):
 def _transport(job: Job, rank: int, device: torch.device) -> Transport:
     # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
     size, limit_s = job.world_size, job.deadline_s / 2
-    config = TransportConfig(
-        job.scratch, rank, size, device, limit_s, meet=job.meet, host_ranks=job.host_ranks, spare_core=job.spare_core
-    )
-    if job.threads is not None:
-        return threads.Transport(job.threads, config)
-    return choose(job.transport, config)
+    ranks = {"meet": job.meet, "host_ranks": job.host_ranks, "spare_core": job.spare_core, "life": job.life}
+    config = TransportConfig(job.scratch, rank, size, device, limit_s, **ranks)  # type: ignore[arg-type]
+    inner = choose(job.transport, config) if job.threads is None else threads.Transport(job.threads, config)
+    return inner if job.links is None else EmulatedTransport(inner, job.links)
 
 
 class GroupBackend:
@@ -163,6 +178,20 @@ class GroupBackend:
     def kept(self) -> list[Tensor]:
         """Return nothing: all lies in the replica."""
         return []
+
+    def leave(self) -> None:
+        """Leave the group, and be in none."""
+        self.collectives.transport.leave()
+
+    def handed_over(self) -> dict[str, Any]:
+        """Return the whole model."""
+        self.loop.replica.state.gather()
+        return {"tensors": self.loop.replica.state.tensors}
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Become it."""
+        for flat, other in zip(self.loop.replica.state.tensors, state["tensors"], strict=True):
+            flat.copy_(other)
 
     def settle(self) -> None:
         """Do nothing: the replica's model is whole."""

@@ -74,7 +74,7 @@ class Backend:
         self._sketched = -1
         """The last round of which sketches were asked for."""
         self._bytes = sum(laid.nbytes for laid in self._snapshot)
-        if job.averaging.outer != "none":
+        if job.averaging.outer != "none" and not job.life:
             # The outer optimizer steps from the initial parameters: the same bits from all ranks.
             for section, mean in zip(self._sections, self._average, strict=True):
                 mean.copy_(section.values)
@@ -125,6 +125,19 @@ class Backend:
         """Return the outer optimizer's velocities, which the reducer moves between this rank's snapshot and `Apply`
         only."""
         return self._velocities
+
+    def handed_over(self) -> dict[str, Any]:
+        """Return whether there is an average: all see it."""
+        return {"averaged": self._applied}
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Become the average that all see, if there is one."""
+        self._applied = state["averaged"]
+        if self._applied:
+            self._loop.replica.state.gather()
+            for section, mean in zip(self._sections, self._average, strict=True):
+                section.values.copy_(mean)
+            self._inner.scatter()
 
     def settle(self) -> None:
         """Become the last average."""

@@ -48,7 +48,7 @@ class Collectives:
         self._stop()
         self._seq = order.generation * SEQ  # members may have left the older group at different collectives
         with self._heart:
-            self.transport.join(order.members, order.generation)
+            self.transport.join(order.members, order.generation, order.lives)
         self._meter.add("join", began)
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str = SUM) -> tuple[float, int]:

@@ -142,7 +142,7 @@ class TorchTransport(gloo.Transport):
         self.name, self._store = name, store
         self._borrowed = dist.is_initialized()
 
-    def join(self, members: Sequence[int], generation: int) -> None:
+    def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
         """Form the group."""
         if self._borrowed:
             self.name = dist.get_backend()

@@ -29,7 +29,7 @@ def allowances(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, 
     knows who can: no other rank may be granted any."""
     bounds, takers = _bounds(cohort, plan), cohort.takers
     slowest = _slowest(cohort, plan) if bounds else cohort.slowest
-    if bounds and slowest.steps != cohort.slowest.steps:
+    if bounds and (slowest.steps is None or slowest.steps != cohort.slowest.steps):
         takers, slowest = takers.union(slowest.barred), replace(slowest, barred=NOBODY)
     rooms: dict[int, int] = {}
     barred = []

@@ -85,7 +85,7 @@ def settle(
     orders: list[Publish] = []
     there = (plan is not None and plan.in_step) or any(isinstance(output, RoundClosed) for output in outputs)
     for saving in cohort.savings:
-        if len(cohort.live) != len(saving.members) or (cohort.broken and saving.books is None):
+        if cohort.live != saving.members or (cohort.broken and saving.books is None):
             cohort = _without(cohort, saving)
             continue
         if saving.books is None and there:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from ddp.core.event_parts import Files
 from ddp.core.ledger import Ledger, in_model
 from ddp.core.spans import Chunk
+from ddp.core.values import replace
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,17 @@ class Join:
     members: tuple[int, ...]
     void: bool
     reason: str
+    lives: tuple[int, ...] = ()
+    """How often each member was started again; empty: none was."""
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Rank: leave your group of this generation at the next batch boundary, and stand still until there is another."""
+
+    rank: int
+    generation: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,8 @@ class SendState:
     rank: int
     round: int
     reason: str
+    joins: bool = False
+    """For ranks that were started again: the last average, and what else they lack."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +96,8 @@ class LoadState:
     rank: int
     round: int
     reason: str
+    joins: bool = False
+    """You were started again: take all of it, and say that you have joined."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +159,15 @@ class Drop:
 
 
 @dataclass(frozen=True)
+class Restart:
+    """Runtime: start a lost rank again, for the `life`-th time; it will take its state from another."""
+
+    rank: int
+    life: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Abort:
     """Runtime: the run cannot go on; `status` is what to record (`failed` or `diverged`)."""
 
@@ -179,6 +204,22 @@ class Plan:
     """Of the controller; empty: it has none."""
     rebalance: bool = False
     """The end of a window goes to whoever will be there first, by what the ranks have done of it."""
+
+    def admit(self, rank: int) -> Plan:
+        """Return the plan with a part for `rank`, which had none: that of the least of the others, until it is measured."""
+        working = [other for other, count in enumerate(self.counts) if count]
+
+        def least(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (*values[:rank], min(values[other] for other in working), *values[rank + 1 :]) if values else ()
+
+        weights = least(self.weights)
+        return replace(
+            self,
+            counts=least(self.counts),
+            ahead=least(self.ahead),
+            weights=tuple(weight / sum(weights) for weight in weights),
+            reason=f"rank {rank} is back: as slow as the slowest until it is measured",
+        )
 
 
 @dataclass(frozen=True)
@@ -221,7 +262,7 @@ class Publish:
     reason: str
 
 
-RankCommand = Train | Pace | Join | Average | Apply | SendState | LoadState | Evaluate | Save | Stop
+RankCommand = Train | Pace | Join | Leave | Average | Apply | SendState | LoadState | Evaluate | Save | Stop
 TO_RANKS = get_args(RankCommand)
 """The same as a tuple: to ask whether something is one of these is ten times as fast."""
-Command = RankCommand | Drop | Reduce | Abort | Plan | Publish
+Command = RankCommand | Drop | Restart | Reduce | Abort | Plan | Publish

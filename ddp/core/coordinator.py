@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from ddp.core import checkpoint_schedule, evaluation, events, pacing, rounds
+from ddp.core import checkpoint_schedule, evaluation, events, joining, pacing, rounds
 from ddp.core.commands import TO_RANKS, Abort, Command, CoordinatorCheckpoint, Plan, Stop
 from ddp.core.coordinator_state import CoordinatorState, Mark
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
 from ddp.core.extremes import Recent
+from ddp.core.join_events import Joined, Joining, Left
 from ddp.core.persistent import RankSet, Row
 from ddp.core.phases import Phase
 from ddp.core.policies import Policy
@@ -70,7 +71,17 @@ class Coordinator:
             if isinstance(event, (events.Reduced, events.Tick)) or not self.cohort.world.tolerate_loss:
                 raise
             cohort, outputs = distrust(self.cohort, event, str(error))
-        return replace(self, cohort=cohort)._decide(event.at, outputs)
+        self = replace(self, cohort=cohort)
+        if isinstance(event, Joined):
+            self, outputs = self._admit(event.rank, outputs)
+        return self._decide(event.at, outputs)
+
+    def _admit(self, rank: int, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
+        """Give a rank that is back a part of the plan, if the policy has learnt that it was away."""
+        if self.plan is None or self.plan.counts[rank] or not self.cohort.ranks[rank].alive:
+            return self, outputs
+        plan = self.plan.admit(rank)
+        return replace(self, plan=plan, cohort=self.cohort.under(plan)), (*outputs, plan)
 
     def _decide(self, at: float, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Consult the policy, grant work, open a round, stop: whatever is now possible."""
@@ -145,15 +156,20 @@ class Coordinator:
 def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Enter an event into the books."""
     if not isinstance(event, (events.Reduced, events.Tick)) and not cohort.ranks[event.rank].alive:
-        return cohort, ()  # the last words of a rank that was given up
+        back = cohort.ranks[event.rank].coming  # else they are the last words of a rank that was given up
+        return joining.hear(_heard(cohort, event), event) if back else (cohort, ())
     cohort = _heard(cohort, event)
     match event:
         case events.Ready():
-            return _on_ready(cohort, event)
+            return joining.ready(cohort, event)
         case events.Progress():
             return _on_progress(cohort, event)
         case events.Snapshot() | events.Reduced() | events.Averaged() | events.AverageFailed() | events.Shared():
             return rounds.react(cohort, event)
+        case Left():
+            return joining.leave(cohort, event), ()
+        case Joining() | Joined():
+            raise ProtocolError(f"rank {event.rank} was never away: {event}")
         case events.Evaluated():
             return evaluation.on_evaluated(cohort, event), ()
         case events.Saved():
@@ -186,28 +202,6 @@ def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
     else:
         recent = Recent(at, rank, RankSet((rank,)))
     return replace(cohort, ranks=ranks, moved=at, oldest=min(cohort.oldest, at), recent=recent)
-
-
-def _on_ready(cohort: CoordinatorState, event: events.Ready) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    state = cohort.ranks[event.rank]
-    if state.digest:
-        raise ProtocolError(f"rank {event.rank} reports ready twice")
-    if cohort.digest and cohort.digest != event.digest:
-        other = next(known.rank for known in cohort.ranks if known.digest)
-        reason = f"ranks {other} and {event.rank} begin with different parameters; build the model from the seed alone"
-        return cohort, (Abort("failed", reason),)
-    cohort = replace(cohort, digest=event.digest)
-    if not cohort.world.samples:
-        cohort = replace(cohort, world=replace(cohort.world, samples=event.samples))
-    if event.least > cohort.world.least:
-        cohort = replace(cohort, world=replace(cohort.world, least=event.least))
-    if any(ledger.samples != event.samples for ledger in cohort.ledgers):
-        reason = f"the checkpoint is of {cohort.ledgers[0].samples} training samples, there are {event.samples} now"
-        return cohort, (Abort("failed", reason),)
-    if event.samples != cohort.world.samples:
-        reason = f"rank {event.rank} sees {event.samples} training samples, {cohort.world.samples} were expected"
-        return cohort, (Abort("failed", reason),)
-    return cohort.with_rank(event.rank, replace(state, digest=event.digest)), ()
 
 
 def _on_progress(cohort: CoordinatorState, event: events.Progress) -> tuple[CoordinatorState, tuple[Output, ...]]:
@@ -247,7 +241,7 @@ def _on_tick(cohort: CoordinatorState, event: events.Tick) -> tuple[CoordinatorS
         return cohort, (Abort("failed", f"all ranks live, but a collective takes over {STUCK * deadline} s"),)
     if event.at - cohort.oldest <= deadline:
         return cohort, ()
-    seen = [state.last_seen for state in cohort.ranks if state.alive and not state.finished]
+    seen = [state.last_seen for state in cohort.ranks if (state.alive and not state.finished) or state.coming]
     cohort = replace(cohort, oldest=min(seen, default=event.at))
     for rank, state in enumerate(cohort.ranks):
         silence = event.at - state.last_seen

@@ -16,7 +16,7 @@ from ddp.core.event_parts import Files
 from ddp.core.extremes import NOT_YET, SOMEBODY, Recent, Slowest
 from ddp.core.ledger import Ledger
 from ddp.core.persistent import NOBODY, RankSet, Row
-from ddp.core.rank_state import NONE, Owed, RankState, Totals, count
+from ddp.core.rank_state import NONE, Coming, Owed, RankState, Totals, count
 from ddp.core.round_state import Round
 from ddp.core.spans import Chunk
 from ddp.core.values import replace
@@ -86,6 +86,12 @@ class CoordinatorState:
     broken: RankSet = NOBODY
     cause: str = ""
     """Ranks on which a collective broke since the group was formed, which stand still; and the error of the last of them."""
+    joiners: RankSet = NOBODY
+    """Ranks that were started again, are there and lack the others' state."""
+    parted: int = -1
+    """The generation of the group that all were ordered to leave for them."""
+    undone: bool = False
+    """The last round of a blocking backend was undone: what came out of the one before is on no rank."""
     retries: int = 0
     """Collectives that broke in a row though no rank was lost."""
     raised: tuple[Raised, ...] = ()
@@ -173,9 +179,11 @@ class CoordinatorState:
     def owes(self, rank: int) -> bool:
         """Return whether the rank has something to report, so that its silence means something."""
         state = self.ranks[rank]
+        waited = self.round is not None and rank in self.round.waiting
+        if state.coming:
+            return waited or state.coming is Coming.STARTING
         if not state.alive or state.finished:
             return False
-        waited = self.round is not None and rank in self.round.waiting
         waited |= any(rank in saving.waiting for saving in self.savings)
         works = bool(state.queue) or bool(state.owed)
         return waited or not state.digest or self.stopping or (works and rank not in self.broken)
@@ -187,7 +195,8 @@ class CoordinatorState:
         if self.slowest.steps is not None:
             changes["slowest"] = replace(self.slowest, touched=self.slowest.touched.add(rank))
         if state.alive != old.alive:
-            changes["live"] = tuple(r for r in self.live if r != rank)
+            others = tuple(r for r in self.live if r != rank)
+            changes["live"] = tuple(sorted((*others, rank))) if state.alive else others
         part, milestone = self._parts(rank)
         before, after = count(old, part, milestone), count(state, part, milestone)
         if before != after:

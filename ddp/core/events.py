@@ -18,6 +18,7 @@ from ddp.core.event_parts import (
     StepWork,
 )
 from ddp.core.event_parts import Trained as Trained
+from ddp.core.join_events import JoinEvent
 from ddp.core.measurements import Memory as Memory
 from ddp.core.measurements import Slice as Slice
 from ddp.core.spans import Spans
@@ -247,8 +248,7 @@ class RoundClosed:
 
 @dataclass(frozen=True)
 class Merged(FromRank):
-    """For the record: what `rank` trained of `epoch` is in the model that all share. Over a run, the spans of an epoch
-    cover every sample exactly once."""
+    """For the record: what `rank` trained of `epoch` is in the model. Spans of an epoch cover every sample exactly once."""
 
     epoch: int
     spans: Spans
@@ -293,8 +293,7 @@ class Resumed:
 
 
 _OfRound = Snapshot | Averaged | AverageFailed | Shared
-RankEvent = Ready | Progress | Trained | _OfRound | Evaluated | Saved | Alive | Finished | Failed
+RankEvent = Ready | Progress | Trained | _OfRound | Evaluated | Saved | Alive | Finished | Failed | JoinEvent
 Event = RankEvent | Reduced | Lost | Tick
 PolicyEvent = RoundClosed
 PolicyRecord = GuardVerdict
-"""What a policy has to say beside its plans."""

@@ -27,16 +27,18 @@ class Input(StrEnum):
     DUE_COLLECTIVE = "due in a collective"
     DUE_SNAPSHOTS = "due by snapshots"
     RANK_BEHIND = "a rank is a step behind"
+    RANK_BACK = "a rank was started again"
     SNAPSHOT = "Snapshot"
     REDUCED = "Reduced"
     AVERAGED = "Averaged"
     FAILED = "AverageFailed"
     SHARED = "Shared"
+    JOINED = "Joined"
     LOST = "Lost"
     ALL = "all have it"
     SOME = "some missed it"
     NOBODY = "nobody has it"
-    ALIKE = "ranks in step are alike"
+    ALIKE = "all are alike"
 
 
 class Action(StrEnum):
@@ -48,6 +50,7 @@ class Action(StrEnum):
     CONTRIBUTE = "enter its training"
     ACKNOWLEDGE = "note that it has the average"
     LOADED = "enter what it loaded"
+    ADMIT = "count it in"
     NOTE_FAILURE = "note that it missed the average"
     AVERAGE = "order to average the snapshots"
     HAND_OUT = "order all to apply the average"
@@ -56,7 +59,7 @@ class Action(StrEnum):
     SUSPEND = "free its training, unless the others may hold it"
     CLOSE = "bring the training into the model"
     UNDO = "undo the round"
-    RESUME = "go on inside steps"
+    RESUME = "go on"
 
 
 TABLE: dict[Phase, dict[Input, tuple[Phase, Action]]] = {
@@ -64,6 +67,7 @@ TABLE: dict[Phase, dict[Input, tuple[Phase, Action]]] = {
         Input.DUE_COLLECTIVE: (Phase.COLLECTIVE, Action.OPEN),
         Input.DUE_SNAPSHOTS: (Phase.SNAPSHOTS, Action.OPEN),
         Input.RANK_BEHIND: (Phase.SEND_STATE, Action.REQUEST),
+        Input.RANK_BACK: (Phase.SEND_STATE, Action.REQUEST),
         Input.LOST: (Phase.IDLE, Action.RELEASE),
     },
     # A blocking backend: ranks meet in a collective, which may break on some of them.
@@ -84,6 +88,7 @@ TABLE: dict[Phase, dict[Input, tuple[Phase, Action]]] = {
     },
     Phase.LOAD_STATE: {
         Input.AVERAGED: (Phase.LOAD_STATE, Action.LOADED),
+        Input.JOINED: (Phase.LOAD_STATE, Action.ADMIT),
         Input.LOST: (Phase.LOAD_STATE, Action.SUSPEND),
         Input.ALL: (Phase.IDLE, Action.CLOSE),
         Input.ALIKE: (Phase.IDLE, Action.RESUME),

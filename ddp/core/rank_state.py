@@ -6,6 +6,7 @@ Owns the books of a single rank. Knows no other rank, no round and no plan.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from ddp.core.errors import ProtocolError
@@ -14,6 +15,15 @@ from ddp.core.values import replace
 
 Trained = tuple[tuple[int, Spans], ...]
 """Spans by epoch."""
+
+
+class Coming(StrEnum):
+    """How far a lost rank is on its way back."""
+
+    NOT = ""
+    STARTING = "starting"
+    READY = "ready"
+    """It has all but the others' state."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,12 @@ class RankState:
 
     rank: int = -1
     alive: bool = True
+    life: int = 0
+    """How often it was started again."""
+    coming: Coming = Coming.NOT
+    """Of a rank that is lost: how far it is on its way back."""
+    failures: int = 0
+    """Starts in a row after which it did not come back."""
     digest: str = ""
     """sha256 of its initial parameters; empty until it is ready."""
     finished: bool = False

@@ -6,6 +6,7 @@ the step, survivors may be one step apart; those behind take the state of one ah
 
 from __future__ import annotations
 
+from ddp.core import joining
 from ddp.core.commands import Abort, Command, Drop, Join, Train
 from ddp.core.coordinator_state import CoordinatorState, Raised, book
 from ddp.core.events import Averaged, AverageFailed, Lost, RankEvent
@@ -23,6 +24,8 @@ def lose(
     state = cohort.ranks[rank]
     if state.finished:
         return cohort, ()
+    if state.coming:
+        return joining.give_up(cohort, rank, at, reason)
     survivors = len(cohort.live) > 1 and cohort.ready
     if not (cohort.world.tolerate_loss and survivors):
         why = "" if origin else cohort.world.indispensable
@@ -43,7 +46,8 @@ def lose(
         broken=cohort.broken.remove(rank),
     ).with_window(())  # cut anew for those who are left
     cohort, outputs = react(cohort, Lost(at, rank, reason))
-    return cohort, (Drop(rank, reason), *outputs)
+    cohort, starts = joining.restart(cohort, rank, at)
+    return cohort, (Drop(rank, reason), *starts, *outputs)
 
 
 def distrust(
@@ -51,7 +55,8 @@ def distrust(
 ) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Go on without a rank whose report does not fit what is known of it, most likely because a message is lost."""
     rank, current = event.rank, cohort.round
-    if cohort.world.blocking and not cohort.shares and current is not None and rank in current.waiting:
+    averages = current is not None and not current.joining
+    if cohort.world.blocking and not cohort.shares and current is not None and averages and rank in current.waiting:
         # Its replica may be in the others' already. How much of its training was in it, its answer to the round says;
         # until then nothing else is believed. If that is what was lost, the books hold what it brought in.
         if not isinstance(event, (Averaged, AverageFailed)) or event.round != current.index:
@@ -63,24 +68,39 @@ def distrust(
 
 
 def recover(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Form a group of the live ranks, if it is not in place. For whenever no round is in flight."""
-    whole = len(cohort.group) == len(cohort.live) and not cohort.broken  # both lose ranks alone
-    if whole or cohort.round is not None or not cohort.world.blocking:
+    """Form a group of the live ranks, if it is not in place, and let in who is back. For whenever no round is in flight."""
+    blocking = cohort.world.blocking
+    whole = not blocking or (len(cohort.group) == len(cohort.live) and not cohort.broken)
+    if cohort.round is not None or (whole and not cohort.joiners):
         return cohort, ()
     if not cohort.shares:
-        return _regroup(cohort, "ranks that can meet", void=False)
-    working = [r for r in cohort.live if r not in cohort.broken and cohort.ranks[r].queue]
-    if working:
+        orders: tuple[Output, ...] = ()
+        if not whole:
+            cohort, orders = _regroup(cohort, "ranks that can meet", void=False)
+        if not (back := joining.due(cohort)):
+            return cohort, orders
+        cohort, more = request_state(cohort, cohort.live[0], (), back, at)
+        return cohort, (*orders, *more)
+    if whole:
+        return joining.part(cohort)
+    return _rejoin(cohort, at)
+
+
+def _rejoin(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
+    """Have all go on from the same step, where gradients are exchanged inside steps and the group is broken."""
+    # They report by and by, mostly in their order: who has not is found soonest from the end.
+    if any(rank not in cohort.broken and cohort.ranks[rank].queue for rank in reversed(cohort.live)):
         return cohort, ()  # their exchange will break too, or they are silent
-    if cohort.group == cohort.live and cohort.retries == RETRIES:
+    same = cohort.group == cohort.live and cohort.parted != cohort.generation
+    if same and cohort.retries == RETRIES:
         return cohort, (Abort("failed", f"gradients could not be exchanged: {cohort.cause}"),)
     ahead = max(cohort.ranks[rank].steps for rank in cohort.live)
-    behind = tuple(rank for rank in cohort.live if cohort.ranks[rank].steps < ahead)
-    if not behind:
-        cohort = replace(cohort, retries=cohort.retries + 1 if cohort.group == cohort.live else 0)
+    behind, back = tuple(rank for rank in cohort.live if cohort.ranks[rank].steps < ahead), joining.due(cohort)
+    if not behind and not back:
+        cohort = replace(cohort, retries=cohort.retries + 1 if same else 0)
         return _resume(cohort, at)
     source = next(rank for rank in cohort.live if rank not in behind)
-    return request_state(cohort, source, behind)
+    return request_state(cohort, source, behind, back, at)
 
 
 def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
@@ -88,7 +108,7 @@ def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple
     steps = max(cohort.ranks[rank].steps for rank in cohort.live)
     trained = [(rank, ((chunk.epoch, chunk.spans(steps)),)) for rank, chunk in cohort.shares]
     cohort, lines = merge(cohort, trained, at)
-    for rank, _ in cohort.shares:
+    for rank in {*cohort.live, *(rank for rank, _ in cohort.shares)}:  # some may have joined since
         cohort = cohort.with_rank(rank, replace(cohort.ranks[rank].contribute(), queue=(), queued=0))
     _, chunk = cohort.shares[0]
     done = min(chunk.start + steps * chunk.batch, chunk.stop)
@@ -109,5 +129,7 @@ def _resume(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tupl
 
 def _regroup(cohort: CoordinatorState, reason: str, void: bool) -> tuple[CoordinatorState, tuple[Command, ...]]:
     live, generation = cohort.live, cohort.generation + 1
-    joins = tuple(Join(rank, generation, live, void, reason) for rank in live)
+    lives = tuple(cohort.ranks[rank].life for rank in live) if cohort.world.restarts != 0 else ()
+    lives = lives if any(lives) else ()
+    joins = tuple(Join(rank, generation, live, void, reason, lives) for rank in live)
     return replace(cohort, group=live, generation=generation, broken=NOBODY), joins

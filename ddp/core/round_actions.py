@@ -13,6 +13,7 @@ from ddp.core.commands import Abort, Apply, Command, LoadState, Reduce, SendStat
 from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Event, Lost, Merged, Reduced, RoundClosed, Snapshot
+from ddp.core.join_events import Joined
 from ddp.core.ledger import in_model
 from ddp.core.persistent import RankSet
 from ddp.core.phases import Action
@@ -37,6 +38,11 @@ def missed(cohort: CoordinatorState) -> tuple[int, ...]:
     return tuple(rank for rank in cohort.current.failed if cohort.ranks[rank].alive)
 
 
+def joining(cohort: CoordinatorState) -> tuple[int, ...]:
+    """Return the ranks that this round is to let in, as far as they are still there."""
+    return tuple(rank for rank in cohort.current.joining if rank in cohort.joiners)
+
+
 def _request(cohort: CoordinatorState, event: Any) -> Reaction:
     source, current = holders(cohort)[0], cohort.current
     order = SendState(source, current.index, f"rank {missed(cohort)[0]} missed it")
@@ -44,12 +50,24 @@ def _request(cohort: CoordinatorState, event: Any) -> Reaction:
 
 
 def _offer(cohort: CoordinatorState, event: Any) -> Reaction:
-    behind, current = missed(cohort), cohort.current
+    behind, back, current = missed(cohort), joining(cohort), cohort.current
     orders: list[Output] = []
     for rank in behind:
         owed = tuple(o for o in cohort.ranks[rank].owed if o.epoch in current.closes)
         orders += [LoadState(rank, current.index, "the others have it"), *evaluation.orders(owed)]
-    return cohort.with_round(waiting=RankSet(behind)), tuple(orders)
+    orders += [LoadState(rank, current.index, "it was started again", joins=True) for rank in back]
+    return cohort.with_round(waiting=RankSet((*behind, *back))), tuple(orders)
+
+
+def _admit(cohort: CoordinatorState, event: Joined) -> Reaction:
+    """Count a rank in that has the state of the others. It has a part of the next window, which is cut anew."""
+    old, rank, index = cohort.ranks[event.rank], event.rank, cohort.current.index
+    assert not old.trained, f"rank {rank} has left {old.trained}"
+    # Inside steps it is where the one is that has sent.
+    steps = max(cohort.ranks[r].steps for r in cohort.live) if cohort.shares else 0
+    state = RankState(rank, life=old.life, digest=old.digest, last_seen=event.at, reported=event.at, steps=steps)
+    cohort = cohort.with_rank(rank, replace(state, after=index))
+    return replace(cohort, joiners=cohort.joiners.remove(rank), group=()).with_window(()), ()
 
 
 def _contribute(cohort: CoordinatorState, event: Snapshot | Averaged) -> Reaction:
@@ -130,7 +148,7 @@ def _close(cohort: CoordinatorState, event: Event) -> Reaction:
     # An epoch that became complete by steps beyond those reported when the round opened is left for the next one.
     ledgers = tuple(ledger for ledger in cohort.ledgers if ledger.epoch not in current.closes)
     raised = tuple(entry for entry in cohort.raised if entry.round > current.index)
-    cohort = replace(cohort, ledgers=ledgers, retries=0, raised=raised)
+    cohort = replace(cohort, ledgers=ledgers, retries=0, raised=raised, undone=False)
     return cohort, (*lines, _closed(cohort, current, event.at))
 
 
@@ -179,6 +197,7 @@ def _closed(cohort: CoordinatorState, current: Round, at: float) -> RoundClosed:
 def _undo(cohort: CoordinatorState, event: Event) -> Reaction:
     """Undo a round that broke: what was to enter it is as before, and a new round will be due."""
     current = cohort.current
+    cohort = replace(cohort, undone=cohort.undone or (cohort.world.blocking and not current.joining))
     if cohort.world.blocking and all(cohort.ranks[rank].alive for rank in current.members):
         if cohort.retries == RETRIES:
             return cohort, (Abort("failed", f"replicas could not be averaged: {cohort.cause}"),)
@@ -207,6 +226,7 @@ ACTIONS: dict[Action, Callable[[CoordinatorState, Any], Reaction]] = {
     Action.CONTRIBUTE: _contribute,
     Action.ACKNOWLEDGE: _acknowledge,
     Action.LOADED: _loaded,
+    Action.ADMIT: _admit,
     Action.NOTE_FAILURE: _note_failure,
     Action.AVERAGE: _average,
     Action.HAND_OUT: _hand_out,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ddp.core.events import Averaged, AverageFailed, Reduced, Shared, Snapshot
-from ddp.core.persistent import Log, RankSet
+from ddp.core.join_events import Joined
+from ddp.core.persistent import NOBODY, Log, RankSet
 from ddp.core.phases import Phase
 from ddp.core.rank_state import RankState
 
@@ -31,6 +32,8 @@ class Round:
     """Ranks that had run short of work when the round opened."""
     failed: tuple[int, ...] = ()
     """Ranks on which the collective broke: they miss what came out of it."""
+    joining: RankSet = NOBODY
+    """Ranks that were started again, for which a state is sent: then the round averages nothing."""
     since: float = 0.0
     """When this phase began."""
 
@@ -38,6 +41,6 @@ class Round:
         """Return whether `rank` has still to enter the collective, or to copy its replica."""
         return self.phase in (Phase.COLLECTIVE, Phase.SNAPSHOTS) and rank in self.waiting
 
-    def expects(self, event: Snapshot | Reduced | Averaged | AverageFailed | Shared) -> bool:
+    def expects(self, event: Snapshot | Reduced | Averaged | AverageFailed | Shared | Joined) -> bool:
         """Return whether `event` is of this round, and of a rank that owes it."""
         return event.round == self.index and (isinstance(event, Reduced) or event.rank in self.waiting)

@@ -13,13 +13,14 @@ from ddp.core.commands import Abort, Average, Command, Plan, SendState
 from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Lost, Reduced, Shared, Snapshot
+from ddp.core.join_events import Joined
 from ddp.core.persistent import RankSet
 from ddp.core.phases import TABLE, Action, Input, Phase
 from ddp.core.round_actions import ACTIONS, Reaction, holders, missed
 from ddp.core.round_state import Round
 from ddp.core.values import replace
 
-RoundEvent = Snapshot | Reduced | Averaged | AverageFailed | Shared | Lost
+RoundEvent = Snapshot | Reduced | Averaged | AverageFailed | Shared | Joined | Lost
 
 IN_STEP = -1
 """The round that a failed gradient exchange inside a step is reported under."""
@@ -92,13 +93,17 @@ def open_round(
 
 
 def request_state(
-    cohort: CoordinatorState, source: int, behind: tuple[int, ...]
+    cohort: CoordinatorState, source: int, behind: tuple[int, ...], joining: tuple[int, ...], at: float
 ) -> tuple[CoordinatorState, tuple[Command, ...]]:
-    """Order `source` to send its state to ranks that are `behind` it by a step."""
-    phase, _ = _next(cohort, Input.RANK_BEHIND)
-    current = Round(cohort.rounds, RankSet(cohort.live), phase, RankSet((source,)), (), failed=behind)
+    """Order `source` to send its state to ranks that are `behind` it by a step, and to those that were started again."""
+    phase, _ = _next(cohort, Input.RANK_BACK if joining else Input.RANK_BEHIND)
+    # Where no step is shared, what happens to the others in the meantime is no business of this round.
+    members = RankSet(cohort.live if cohort.shares else ())
+    current = Round(cohort.rounds, members, phase, RankSet((source,)), (), failed=behind)
+    current = replace(current, joining=RankSet(joining), since=at)
     cohort = replace(cohort, round=current, rounds=cohort.rounds + 1)
-    return cohort, (SendState(source, current.index, f"rank {behind[0]} is a step behind"),)
+    reason = f"rank {behind[0]} is a step behind" if behind else f"rank {joining[0]} is back"
+    return cohort, (SendState(source, current.index, reason, joins=bool(joining)),)
 
 
 def react(cohort: CoordinatorState, event: RoundEvent) -> Reaction:
@@ -150,7 +155,7 @@ def _end(cohort: CoordinatorState) -> Input | None:
         return None
     if current.phase is Phase.SNAPSHOTS:  # else whoever had trained is lost: there is nothing to weigh
         return Input.ALL if any(state.samples for state in current.contributions) else Input.NOBODY
-    if current.phase is Phase.LOAD_STATE and cohort.shares:
+    if current.phase is Phase.LOAD_STATE and (cohort.shares or current.joining):
         return Input.ALIKE
     if current.phase in (Phase.APPLY, Phase.LOAD_STATE):
         return Input.ALL

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ddp.core.commands import Drop, Evaluate
 from ddp.core.events import Evaluated, Failed, Lost, Progress, Ready, Resumed
 from ddp.core.exact_means import Mean, Scalars, means
+from ddp.core.join_events import Joined
 from ddp.core.training_clock import TrainingClock
 
 MOST_OPEN = 64
@@ -132,6 +133,8 @@ class EpochFold:
 
     def add(self, record: Any) -> list[EpochFigures]:
         """Take note of a record; return the epochs that are complete with it."""
+        if isinstance(record, Joined):
+            self._lost.discard(record.rank)
         if getattr(record, "rank", None) in self._lost:
             return []
         match record:

@@ -10,7 +10,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddp.core.commands import Apply, Average, Evaluate, Join, LoadState, Pace, RankCommand, Save, SendState, Stop, Train
+from ddp.core.commands import (
+    Apply,
+    Average,
+    Evaluate,
+    Join,
+    Leave,
+    LoadState,
+    Pace,
+    RankCommand,
+    Save,
+    SendState,
+    Stop,
+    Train,
+)
 from ddp.core.errors import ProtocolError
 from ddp.core.spans import Batch, measure
 from ddp.core.values import replace
@@ -34,7 +47,7 @@ class Idle:
 FOLLOWING = (Average, Apply, Evaluate, Save)
 """Orders that follow from a round, and are off when it breaks."""
 
-Action = Step | Join | Average | Apply | SendState | LoadState | Evaluate | Save | Stop | Idle
+Action = Step | Join | Leave | Average | Apply | SendState | LoadState | Evaluate | Save | Stop | Idle
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ class Worker:
     """Samples of the first grant that are trained; of a shared one, by all who share it."""
     seen: float = 0.0
     """Of the last step: no later one goes back behind it."""
-    orders: tuple[Join | Average | Apply | SendState | LoadState | Evaluate | Save | Stop, ...] = ()
+    orders: tuple[Join | Leave | Average | Apply | SendState | LoadState | Evaluate | Save | Stop, ...] = ()
     halted: bool = False
     """A round broke here: no training until a new group is formed."""
     deaf: bool = False
@@ -78,7 +91,9 @@ class Worker:
         """Return what to do now. Taking a `Step` counts it as done."""
         if self.orders:
             order, *rest = self.orders
-            halted = self.halted and not isinstance(order, Join)
+            if isinstance(order, Leave) and self.halted:  # its group broke before: all know that it has left
+                return replace(self, orders=tuple(rest)).act()
+            halted = isinstance(order, Leave) or (self.halted and not isinstance(order, Join))
             return replace(self, orders=tuple(rest), halted=halted, stopped=isinstance(order, Stop)), order
         if self.halted or not self.lane:
             return self, Idle()
@@ -110,6 +125,12 @@ class Worker:
             if isinstance(order, Train):
                 yield from map(order.chunk.at, range(done, order.chunk.steps))
                 done = 0
+
+    @property
+    def begun(self) -> int | None:
+        """The steps that are done of a grant that all share; None: it has none in hand."""
+        shares = bool(self.lane) and isinstance(self.lane[0], Train) and self.lane[0].chunk.parts > 1
+        return self.offset if shares else None
 
     def broke(self) -> Worker:
         """Return the state after a round broke: what follows from it is off, nothing is trained until a group is formed."""

@@ -25,7 +25,8 @@ class World:
     """How long a rank that owes something may be silent."""
     tolerate_loss: bool = False
     """Go on without a rank that is lost, and have others train its unfinished samples; otherwise the run fails."""
-
+    restarts: int | None = 0
+    """How often each rank that is lost is started again; None: always."""
     least: int = 1
     """Fewest samples of a rank's slice of a global batch; two where the model takes statistics of its batch."""
 

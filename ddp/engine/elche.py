@@ -8,40 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from ddp.backends import BACKENDS, world_of
 from ddp.backends.base import Reducer, reducing
 from ddp.checkpoint import checkpoint
-from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce
+from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce, Restart
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
 from ddp.core.events import Event, Failed
 from ddp.core.policies import EVERY_STEP, POLICIES
 from ddp.engine import solo
-from ddp.engine.ranks import RankProcesses
+from ddp.engine.delayed_ranks import DelayedRanks
+from ddp.engine.ranks import RankProcesses, Ranks
 from ddp.engine.solo import Emit
 from ddp.process.clock import now
 from ddp.process.cores import cores
 from ddp.replica.task import Job
 
 TICK_S = 0.5
-
-
-class Ranks(Protocol):
-    """The ranks as the coordinator's loop sees them: processes, threads, or objects in this thread."""
-
-    def events(self, timeout_s: float) -> Sequence[Event]:
-        """Return what has happened; wait up to `timeout_s` for the first event, and add a `Tick` as often as that."""
-        ...
-
-    def send(self, command: RankCommand) -> None:
-        """Give an order to the rank that it names. A rank that is gone is reported by `events`."""
-        ...
-
-    def drop(self, rank: int) -> None:
-        """End a rank that the run goes on without."""
-        ...
 
 
 def run(job: Job, emit: Emit) -> None:
@@ -52,6 +36,8 @@ def run(job: Job, emit: Emit) -> None:
     spec = BACKENDS[job.backend]
     if not spec.checkpoints and (job.resume is not None or (job.checkpoints is not None and job.checkpoints.every)):
         raise ValueError(f"{job.backend} makes no checkpoints and cannot go on from one")
+    if job.restarts != 0 and job.elsewhere is not None:
+        raise ValueError("cluster.restart is for ranks that this command starts itself; leave it out under a launcher")
     if job.world_size == 1:
         solo.run(job, emit)
         return
@@ -60,7 +46,8 @@ def run(job: Job, emit: Emit) -> None:
     job = checkpoint.begin(job if spec.averages else replace(job, policy=POLICIES[EVERY_STEP](), tolerate_loss=False))
     coordinator = start(job)
     with RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
-        coordinate(coordinator, ranks, reducer, partial(solo.publish, job, emit=emit), emit)
+        near = ranks if job.links is None else DelayedRanks(ranks, job.links)
+        coordinate(coordinator, near, reducer, partial(solo.publish, job, emit=emit), emit)
 
 
 def start(job: Job) -> Coordinator:
@@ -74,6 +61,7 @@ def start(job: Job) -> Coordinator:
         job.epochs,
         deadline_s=job.deadline_s,
         tolerate_loss=job.tolerate_loss,
+        restarts=job.restarts,
         checkpoints=job.checkpoints,
     )
     return Coordinator.start(job.policy, world, now(), source.books if source is not None else None)
@@ -91,7 +79,10 @@ def coordinate(
     `reducer` averages snapshots beside this loop, `publish` puts a checkpoint into its place. Raises as `run` does."""
     failures: list[Failed] = []
     while not coordinator.over:
+        anew: set[int] = set()
         for event in ranks.events(TICK_S):
+            if getattr(event, "rank", None) in anew:
+                continue  # sent by the process that was ended
             emit(event, event.at)
             if isinstance(event, Failed):
                 failures.append(event)
@@ -105,6 +96,9 @@ def coordinate(
                     _raise(command, _cause(event, failures))
                 elif isinstance(command, Drop):
                     ranks.drop(command.rank)
+                elif isinstance(command, Restart):
+                    anew.add(command.rank)
+                    ranks.restart(command.rank, command.life)
                 elif isinstance(command, Reduce):
                     assert reducer is not None, f"{command}, and the backend takes no snapshots"
                     reducer.submit(command)

@@ -8,11 +8,22 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from ddp.core.events import Alive, Trained
-from ddp.core.faults import Fault
+from ddp.core.faults import Fault, parse
 from ddp.process.channel import Channel
 from ddp.process.codec import Record
+
+
+def struck(scratch: Path, rank: int) -> tuple[Fault, ...]:
+    """Return the faults that have come to `rank`, whatever became of its process."""
+    notes = _notes(scratch, rank)
+    return tuple(map(parse, notes.read_text().splitlines())) if notes.exists() else ()
+
+
+def _notes(scratch: Path, rank: int) -> Path:
+    return scratch / f"struck-{rank}"
 
 
 class LossyChannel(Channel):
@@ -40,8 +51,16 @@ class FaultInjector:
     A run that goes on is as slow as it was: what lasts of the faults before happens again at once."""
 
     def __init__(
-        self, faults: Sequence[Fault], rank: int, slow: Callable[[float], None], lose: Callable[[], None], done: int = 0
+        self,
+        faults: Sequence[Fault],
+        rank: int,
+        slow: Callable[[float], None],
+        lose: Callable[[], None],
+        done: int = 0,
+        scratch: Path | None = None,
     ) -> None:
+        """`scratch`: where it is noted what has come, for when the rank is started again."""
+        self._notes = None if scratch is None else _notes(scratch, rank)
         self._faults, self._slow, self._lose = [fault for fault in faults if fault.rank == rank], slow, lose
         for fault in self._faults:
             if fault.step < done and fault.kind == "slow":
@@ -54,6 +73,9 @@ class FaultInjector:
             self._happen(fault)
 
     def _happen(self, fault: Fault) -> None:
+        if self._notes is not None:
+            with self._notes.open("a") as notes:
+                notes.write(f"{fault}\n")
         match fault.kind:
             case "crash":
                 os.kill(os.getpid(), signal.SIGKILL)

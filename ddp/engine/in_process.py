@@ -172,6 +172,14 @@ class InProcessRanks:
         self._ranks[rank].end()
         self._ranks[rank].events.clear()
 
+    def restart(self, rank: int, life: int) -> None:
+        """Start a rank again."""
+        new = self._ranks[rank] = ThreadRank(rank)
+        group = self._job.threads
+        assert group is not None
+        group.pauses[rank] = new.pause
+        new.start(replace(self._job, life=life))
+
     def events(self, timeout_s: float) -> list[Event]:
         """Resume every rank that can go on, once; return what they sent, by rank. Where none can, wait up to `timeout_s` for
         the reducer, then say that time has passed. Raises ReduceFailed."""

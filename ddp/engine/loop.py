@@ -14,6 +14,7 @@ from ddp.checkpoint.parts import RankParts
 from ddp.comm.heartbeat import Heartbeat
 from ddp.core.commands import Evaluate, Save
 from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved, Trained
+from ddp.core.join_events import Joining
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
 from ddp.core.worker import Step
@@ -102,6 +103,11 @@ class TrainingLoop:
         more = groups, replica.sketcher.model(), replica.record.content, kept
         self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least, *more))
 
+    def come(self, transport: str) -> None:
+        """Report that a rank that was started again is there."""
+        about = self.replica.samples, self.replica.state.digest(), self.job.life, str(self.device), transport
+        self._send(Joining(now(), self.rank, *about))
+
     def train(self, step: Step) -> None:
         """Train one step; report if the rank runs out of work, or now and then."""
         if step.batch.epoch != self._pending.epoch:
@@ -130,8 +136,7 @@ class TrainingLoop:
     def _step(self, step: Step) -> tuple[Tensor | None, float]:
         """Step; keep what the step was, if it is drawn. Of a step of several batches whoever begins it does so."""
         keeper, batch = self.keeper, step.batch
-        due = keeper is not None and not keeper.windowed and keeper.due(batch, step.seen, self.total_steps)
-        if due:
+        if keeper is not None and not keeper.windowed and keeper.due(batch, step.seen, self.total_steps, self.version):
             self.keep(batch, step.seen, ((batch.start, batch.stop),))
         loss, busy = self.replica.step(batch, step.seen)
         self._stepped = now()

@@ -15,13 +15,16 @@ from ddp.backends import BACKENDS, Acts
 from ddp.backends.base import AverageResult, CollectiveAverage, SnapshotAverage, StepExchange, load
 from ddp.checkpoint.checkpoint import Torn
 from ddp.comm.transports.base import ExchangeBroken, broken
-from ddp.core.commands import Apply, Average, Evaluate, Join, LoadState, Save, SendState, Stop, Train
+from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
 from ddp.core.errors import Exhausted
 from ddp.core.event_parts import OptimizerSketch
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
+from ddp.core.faults import Fault
+from ddp.core.join_events import Left
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
-from ddp.engine.fault_injector import FaultInjector, LossyChannel
+from ddp.engine.fault_injector import FaultInjector, LossyChannel, struck
+from ddp.engine.handover import load_sent, send
 from ddp.engine.loop import TrainingLoop
 from ddp.process import clock
 from ddp.process.channel import PeerGone
@@ -110,7 +113,16 @@ class RankLoop:
         self._backend = load(job.backend)(job, rank, self._loop)
         self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
         slow = self._loop.slowdown.slow_down
-        self._faults = FaultInjector(job.faults, rank, slow, channel.lose, self._loop.total_steps)
+        faults = self._faults_left()
+        self._faults = FaultInjector(faults, rank, slow, channel.lose, self._loop.total_steps, job.scratch)
+
+    def _faults_left(self) -> tuple[Fault, ...]:
+        """Return the faults that are to come; a rank that was started again counts its steps on from the last that came."""
+        if not self._job.life:
+            return self._job.faults
+        met = struck(self._job.scratch, self._rank)
+        self._loop.total_steps = max([self._loop.total_steps, *(fault.step for fault in met)])
+        return tuple(fault for fault in self._job.faults if fault not in met or fault.kind == "slow")
 
     def run(self) -> None:
         """Obey until an order says stop."""
@@ -121,7 +133,10 @@ class RankLoop:
             self._loop.close()
 
     def _obey_all(self) -> None:
-        self._loop.ready(self._backend.transport)
+        if self._job.life:
+            self._loop.come(self._backend.transport)
+        else:
+            self._loop.ready(self._backend.transport)
         while not self._worker.stopped:
             self._receive(self._channel.receive(0.0))
             before = self._worker
@@ -153,6 +168,13 @@ class RankLoop:
             case Join():
                 cast(StepExchange | CollectiveAverage, backend).join(action)
                 self._channel.send(Alive(now(), rank))
+            case Leave():
+                self._leave(action)
+            case SendState() if action.joins:
+                send(self._job.scratch, action.round, loop, backend)
+                self._channel.send(Shared(now(), rank, action.round))
+            case LoadState() if action.joins:
+                self._channel.send(load_sent(self._job.scratch, action.round, loop, backend))
             case SendState():
                 cast(CollectiveAverage, backend).send_state(action.round)
                 self._channel.send(Shared(now(), rank, action.round))
@@ -219,6 +241,12 @@ class RankLoop:
         figures = steps, samples, change.seconds, change.bytes, change.divergence
         sketches = change.before, change.after, change.average, before, self._kept(round)
         self._channel.send(Averaged(now(), self._rank, round, *figures, away_s, change.distance, *sketches))
+
+    def _leave(self, order: Leave) -> None:
+        """Leave the group, for ranks that wait to get in."""
+        self._loop.report()
+        cast(StepExchange | CollectiveAverage, self._backend).leave()
+        self._channel.send(Left(now(), self._rank, order.generation, self._worker.begun))
 
     def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:
         """Undo the step that a broken collective was part of, report the break and stand still."""

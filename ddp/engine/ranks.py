@@ -5,13 +5,17 @@ A rank that somebody else has a process for is the same from here: a channel, an
 from __future__ import annotations
 
 import multiprocessing.connection
+from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import TracebackType
+from typing import Protocol
 
 from ddp.core.commands import RankCommand
-from ddp.core.errors import ProtocolError, ReduceFailed
+from ddp.core.errors import Exhausted, ProtocolError, RankLost, ReduceFailed
 from ddp.core.events import Event, Finished, Lost, RankEvent, Reduced, Tick
+from ddp.core.join_events import Joined
 from ddp.engine.rank import main
 from ddp.process import forkserver
 from ddp.process.channel import Channel, PeerGone
@@ -21,6 +25,26 @@ from ddp.replica.task import Job, RankProcess
 
 FAREWELL_S = 2.0
 """How long a rank that has finished may take to go."""
+
+
+class Ranks(Protocol):
+    """The ranks as the coordinator's loop sees them: processes, threads, or objects in this thread."""
+
+    def events(self, timeout_s: float) -> Sequence[Event]:
+        """Return what has happened; wait up to `timeout_s` for the first event, and add a `Tick` as often as that."""
+        ...
+
+    def send(self, command: RankCommand) -> None:
+        """Give an order to the rank that it names. A rank that is gone is reported by `events`."""
+        ...
+
+    def drop(self, rank: int) -> None:
+        """End a rank that the run goes on without."""
+        ...
+
+    def restart(self, rank: int, life: int) -> None:
+        """Start a rank again that was dropped. What goes wrong with that is reported by `events`."""
+        ...
 
 
 class ForkedRank:
@@ -84,13 +108,16 @@ class RankProcesses:
             self._wake, self._bell = Pipe(duplex=False)
         self._reduced: list[Reduced | Exception] = []
         self._finished: set[int] = set()
+        self._coming: set[int] = set()
+        """Ranks that were started again and are not back."""
+        self._unstarted: list[Lost] = []
 
     def __enter__(self) -> RankProcesses:
         self._channels: dict[int, Channel] = {}
         self._runners: list[RankProcess] = []
         elsewhere = self._job.elsewhere
         try:
-            own = self._job if elsewhere is None else elsewhere.outfit(self._job)
+            self._own = own = self._job if elsewhere is None else elsewhere.outfit(self._job)
             for rank in range(self._job.world_size):
                 here = elsewhere is None or rank == 0
                 with enough(f"rank {rank} cannot be started"):
@@ -109,6 +136,8 @@ class RankProcesses:
 
     def _end(self, patience_s: float) -> None:
         try:
+            for rank in self._coming:  # the run ended before they were back
+                self._runners[rank].kill()
             for runner in self._runners:
                 if not runner.wait(patience_s):
                     runner.kill()
@@ -145,6 +174,18 @@ class RankProcesses:
             channel.close()
         self._runners[rank].kill()
 
+    def restart(self, rank: int, life: int) -> None:
+        """Start a rank again, once its process has ended. If that fails the rank is reported as lost."""
+        self._runners[rank].wait(FAREWELL_S)
+        elsewhere, job = self._job.elsewhere, replace(self._own, life=life)
+        try:
+            runner = ForkedRank(job, rank) if elsewhere is None or rank == 0 else elsewhere.runner(job, rank)
+            self._runners[rank] = runner
+            self._channels[rank] = Channel(runner.start())
+            self._coming.add(rank)
+        except (OSError, Exhausted, RankLost) as error:
+            self._unstarted.append(Lost(now(), rank, f"it cannot be started again: {error}"))
+
     def events(self, timeout_s: float) -> list[Event]:
         """Return what has happened; wait up to `timeout_s` for the first event, and add a `Tick` as often as that.
 
@@ -152,7 +193,8 @@ class RankProcesses:
         meanwhile."""
         came = now()
         by_connection = {channel.connection: rank for rank, channel in self._channels.items()}
-        events: list[Event] = []
+        events: list[Event] = [*self._unstarted]
+        self._unstarted.clear()
         for ready in multiprocessing.connection.wait([*by_connection, self._wake], timeout_s):
             if ready is self._wake:
                 events.append(self._take_reduced())
@@ -180,6 +222,8 @@ class RankProcesses:
                     raise ProtocolError(f"rank {rank} sent what is not for it to say: {event}")
                 if isinstance(event, Finished):
                     self._finished.add(rank)
+                elif isinstance(event, Joined):
+                    self._coming.discard(rank)
             return events
         except PeerGone:
             self._channels.pop(rank).close()

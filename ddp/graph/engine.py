@@ -171,7 +171,7 @@ class _Engine:
     def _keep(self, window: Batch, work: Sequence[Sequence[Span]]) -> Sequence[TrainingLoop]:
         """Keep the state before a window, if it is drawn; return who is to keep the one after it."""
         keeper = self._loops[0].keeper
-        if keeper is None or not keeper.due(window, self._seen, self._seq):
+        if keeper is None or not keeper.due(window, self._seen, self._seq, 0):
             return ()
         for loop, spans in zip(self._loops, work, strict=True):
             cast(Accumulating, loop.replica).update()

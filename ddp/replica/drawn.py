@@ -2,8 +2,9 @@
 
 A run is cut into equal stretches of samples, and of each the step is drawn that trains a sample drawn from it; so every
 engine has as many, whatever ranks its steps fall to. Two more lie in the first and in the last window. Where ranks step on
-their own, each has two of its own beside, so that none is left out. Besides, each rank keeps the states before and after a
-row of steps that follow each other: what happens at every tenth step is seldom in one that is drawn alone. Pure.
+their own, each has three of its own beside, one of them in the last epoch, so that none is left out, and first steps after
+an average. Besides, each rank keeps the states before and after a row of steps that follow each other: what happens at every
+tenth step is seldom in one that is drawn alone. Pure.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ DRAWS = 1 << 20
 """Places that a row may begin at."""
 ROUNDS = 4
 """Averages, about as many for each doubling of their number, before and after which optimizer states are compared."""
+AFTER = 2
+"""Averages, about as many for each threefold of their number, after which a rank's first step is kept: the first two are."""
 
 
 def drawn(key: str, most: int, *words: int | str) -> int:
@@ -41,10 +44,17 @@ class StepDraws:
     key: str
     row: tuple[float, int] = (0.0, 0)
     """Where the row begins at the earliest, as a share of the run; how many steps it has, 0: there is none."""
+    rank: int | None = None
+    """The rank, if it steps on its own."""
+    late: int = -1
+    """Number of a step of the rank in the last epoch, from 0; -1: none."""
 
     @staticmethod
-    def of(key: str, rank: int, total: int, window: int, alone: bool, stretches: int = STRETCHES) -> StepDraws:
-        """Draw for a run of `total` samples, of which a step of all ranks has `window`. `alone`: ranks step on their own."""
+    def of(
+        key: str, rank: int, total: int, window: int, alone: bool, stretches: int = STRETCHES, epochs: int = 1
+    ) -> StepDraws:
+        """Draw for a run of `total` samples in `epochs`, of which a step of all ranks has `window`. `alone`: ranks step on
+        their own."""
         count = min(stretches, total)
         ends = [total * k // count for k in range(count + 1)]
         samples = {ends[k] + drawn(key, ends[k + 1] - ends[k], "stretch", k) for k in range(count)}
@@ -55,11 +65,17 @@ class StepDraws:
         length = min(own // ROW, MOST_ROW)
         place = drawn(key, DRAWS, "row", *([rank] if alone else [])) / DRAWS
         row = (1.0 - 2.0 * length / own) * place, length if length > 1 else 0
-        return StepDraws(tuple(sorted(samples)), frozenset(steps), key, row)
+        late = drawn(key, max(own // epochs // EARLY, 1), "late", rank) if alone else -1
+        return StepDraws(tuple(sorted(samples)), frozenset(steps), key, row, rank if alone else None, late)
 
     def has(self, first: int, last: int, step: int) -> bool:
         """Return whether a step is kept that trains the samples [first, last) and is the rank's own number `step`."""
         return bisect_left(self.samples, first) < bisect_left(self.samples, last) or step in self.steps
+
+    def after(self, averages: int) -> bool:
+        """Return whether the rank's first step after so many averages is kept."""
+        most = max(averages, AFTER)
+        return self.rank is not None and averages > 0 and drawn(self.key, most, "after", self.rank, averages) < AFTER
 
     def round(self, number: int) -> bool:
         """Return whether optimizer states are compared over the average `number`."""

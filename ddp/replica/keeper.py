@@ -46,7 +46,7 @@ def rank_draws(job: Job, rank: int, samples: int, alone: bool, size: int) -> Ste
     """Return what is drawn of a rank's steps in a run with `samples` in an epoch, if a step takes `size` bytes."""
     total, window = job.epochs * samples, job.batch_size * job.world_size
     stretches = max(min(STRETCHES, MOST // max(size, 1)), FEWEST)
-    return StepDraws.of(job.audit, rank, total, window, alone and stretches == STRETCHES, stretches)
+    return StepDraws.of(job.audit, rank, total, window, alone and stretches == STRETCHES, stretches, job.epochs)
 
 
 @dataclass
@@ -85,6 +85,8 @@ class StepKeeper:
         self.windowed: bool = getattr(replica, "windowed", False)
         """Whether a step is of several batches, and others say where it begins and ends."""
         self._next = False
+        self._averages = self._late = 0
+        """That were taken in before the last step; steps of the last epoch."""
         self._due = self._row_due = False
         self._one: _Open | None = None
         self._row: _Open | None = None
@@ -101,8 +103,8 @@ class StepKeeper:
         """Whether a step is the work of all ranks."""
         return self.windowed or self._replica.in_step is not None
 
-    def due(self, batch: Batch, seen: float, step: int) -> bool:
-        """Return whether something is to be kept from this step on, the rank's own number `step`."""
+    def due(self, batch: Batch, seen: float, step: int, averages: int) -> bool:
+        """Return whether something is to be kept from this step on, the rank's own number `step`, after `averages`."""
         if getattr(self._replica.in_step, "apart", False):
             return False
         together = self._together
@@ -113,10 +115,18 @@ class StepKeeper:
             self._awaited = None
         # All ranks draw the same where a step is theirs together: by what all of them have seen.
         first = int(seen) if together else batch.epoch * self._replica.samples + batch.start
+        own = self._own(self._draws, batch, averages)
         drawn = self._draws.has(first, first + (batch.total if together else batch.samples), step)
-        self._due, self._next = drawn or self._next, drawn and self._pairs
+        self._due, self._next = drawn or own or self._next, drawn and self._pairs
         self._row_due = self._pairs and not self.windowed and self._begins_row(self._draws, batch, seen)
         return self._due or self._row_due
+
+    def _own(self, draws: StepDraws, batch: Batch, averages: int) -> bool:
+        """Return whether this is a drawn step of the last epoch, or the first behind a drawn average."""
+        behind, self._averages = averages != self._averages, averages
+        last = batch.epoch == self._job.epochs - 1
+        self._late += last
+        return (behind and draws.after(averages)) or (last and draws.late == self._late - 1)
 
     def _begins_row(self, draws: StepDraws, batch: Batch, seen: float) -> bool:
         """Return whether a row begins with this step; add the step to the row that there is."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ddp.core.averaging import Averaging
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.faults import Fault
+from ddp.core.links import Links
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import Policy
 from ddp.core.step_settings import StepSettings
@@ -111,6 +112,8 @@ class Job:
     """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
     speeds: tuple[float, ...] = ()
     """Emulated relative speed of each rank in (0, 1]; empty: as fast as it goes."""
+    links: Links | None = None
+    """Emulated links between ranks, and to the coordinator beside rank 0; None: as fast as they are."""
     lr_scale: float = 1.0
     """Factor on every learning rate."""
     max_grad_norm: float | None = None
@@ -120,6 +123,10 @@ class Job:
     """How long a rank may be silent; a collective may last half of it."""
     tolerate_loss: bool = True
     """Go on without a rank that is lost; otherwise the run fails."""
+    restarts: int | None = 0
+    """How often each rank that is lost is started again; None: always."""
+    life: int = 0
+    """How often the rank that gets this job was started again."""
     faults: tuple[Fault, ...] = ()
     """What goes wrong on purpose."""
     keep_state: bool = False

@@ -5,6 +5,7 @@ Knows neither what is exchanged nor why; whoever enters says what happens on suc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -30,7 +31,7 @@ class SimulatedCollectives:
     def __init__(
         self,
         after: Callable[..., None],
-        wire_s: float,
+        wire_s: Callable[[tuple[int, ...], int], float],
         beat_s: float,
         beat: Callable[[int], None],
         torn: Callable[[int], bool],
@@ -59,8 +60,8 @@ class SimulatedCollectives:
         elif len(meeting.here) == len(members):
             meeting.flying = True
             everyone(sorted(meeting.here))
-            self._after(self._wire_s, self._land, key)
-        else:
+            self._after(self._wire_s(members, key[1]), self._land, key)
+        elif self._beat_s < math.inf:  # else there is no deadline that a sign of life is for
             self._after(self._beat_s, self._wait, key, rank, meeting)
 
     def die(self, rank: int) -> None:
@@ -91,4 +92,4 @@ class SimulatedCollectives:
                 continue
             del self._meetings[key]
             for _, broke in meeting.here.values():
-                self._after(self._wire_s, broke)
+                self._after(self._wire_s(self._members[generation], key[1]), broke)

@@ -7,6 +7,7 @@ from functools import partial
 
 from ddp.core.commands import Average, Join
 from ddp.core.events import Alive, Averaged, AverageFailed
+from ddp.core.join_events import Left
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Step, Worker
 from ddp.sim.collectives import SimulatedCollectives, Then
@@ -21,7 +22,7 @@ class Meetings:
         self._ranks, self._timeline, self._deadline_s = ranks, ranks.timeline, ranks.world.deadline_s
         self._beat_s = self._deadline_s / 5
         self._collectives = SimulatedCollectives(
-            self._timeline.after, ranks.costs.wire_s, self._beat_s, self._beat, torn
+            self._timeline.after, ranks.costs.collective_s, self._beat_s, self._beat, torn
         )
 
     def die(self, rank: int) -> None:
@@ -44,8 +45,18 @@ class Meetings:
             rank.group = None
             then()
 
-        self._enter(index, lambda members: None, then, broke)
+        self._enter(index, "join", lambda members: None, then, broke)
         self._timeline.after(self._deadline_s / 2, self._unjoined, index, order.generation)
+
+    def leave(self, index: int, generation: int) -> None:
+        """Leave the group, for ranks that wait to get in."""
+        self._ranks.report(index)
+        rank = self._ranks.all[index]
+        if rank.group is not None:
+            self._collectives.tear(rank.group[0])
+        rank.group = None
+        self._ranks.tell(Left(0.0, index, generation, rank.machine.begun))
+        self._act(index)
 
     def average(self, index: int, order: Average) -> None:
         """Average the replicas: it ends for all, a time on the wire after the last rank has arrived."""
@@ -66,9 +77,9 @@ class Meetings:
             rank.content = rank.result
             contribution = self._ranks.contribute(index, order.round)
             stay = self._timeline.now - arrived
-            self._ranks.tell(Averaged(0.0, index, order.round, *contribution, stay, 8, 0.0))
+            self._ranks.tell(Averaged(0.0, index, order.round, *contribution, stay, self._ranks.costs.bytes, 0.0))
 
-        self._enter(index, everyone, then, lambda: self._broke(index, order.round))
+        self._enter(index, "exchange", everyone, then, lambda: self._broke(index, order.round))
 
     def exchange(self, before: Worker, index: int, step: Step, start: float) -> None:
         """Average gradients inside the step: it ends for all when the last rank has arrived."""
@@ -93,9 +104,9 @@ class Meetings:
             rank.machine = before
             self._broke(index, IN_STEP)
 
-        self._enter(index, everyone, then, broke)
+        self._enter(index, "exchange", everyone, then, broke)
 
-    def _enter(self, index: int, everyone: Callable[[list[int]], None], then: Then, broke: Then) -> None:
+    def _enter(self, index: int, kind: str, everyone: Callable[[list[int]], None], then: Then, broke: Then) -> None:
         """Enter a collective of the rank's group; without a group it breaks."""
         rank = self._ranks.all[index]
         rank.busy = True
@@ -103,6 +114,9 @@ class Meetings:
         def leave(next: Callable[[], None]) -> None:
             if rank.alive:
                 rank.busy, rank.left = False, self._timeline.now
+                if next is broke and kind == "exchange":
+                    rank.doing = "wait"
+                self._ranks.turn(index)
                 next()
                 self._act(index)
 
@@ -113,6 +127,7 @@ class Meetings:
             self._beat(index)
         generation, members = rank.group
         rank.met += 1
+        self._ranks.turn(index, kind, generation << 32 | rank.met)
         left, torn = partial(leave, then), partial(leave, broke)
         self._collectives.enter((generation, rank.met), members, index, everyone, left, torn)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddp.core.link_costs import collective_s
+from ddp.core.links import Links
 from ddp.core.spans import Batch
 from ddp.core.worker import Step, Worker
 
@@ -30,19 +32,40 @@ class Costs:
 
     step_s: Callable[[int, int], float] = _one
     """(rank, how many steps it has done) -> seconds of its next step."""
+    by_samples: bool = False
+    """`step_s` is of a full batch: a larger or smaller slice takes so much more or less."""
+    between_s: float = 0.0
+    """Of a rank's own before a step, in no slice."""
     latency_s: float = 0.001
     wire_s: float = 0.01
     """A collective, from the last arrival to its end."""
+    wire: Callable[[tuple[int, ...], int], float] | None = None
+    """(members, how many their group has had) -> the same, where it is not one number."""
+    links: Links | None = None
+    """Links of the ranks, and to the coordinator beside rank 0: no collective or message is faster than they are."""
+    bytes: int = 8
+    """Of a collective, or of a snapshot."""
     reduce_s: float = 0.01
     """Averaging the snapshots."""
     copy_s: float = 0.0
     """Laying down a snapshot, or applying an update."""
+    save_s: float | None = None
+    """Laying down its part of a checkpoint; None: `copy_s`."""
     evaluate_s: Callable[[int], float] = _nothing
     """rank -> seconds of its part of an evaluation."""
     rate: Callable[[float], float] = _falling
     """Part of training that is done -> learning rate."""
+    start_s: Callable[[int, int], float] = _one
+    """(rank, how often it was started again) -> seconds until it is there."""
+    notice_s: float = 0.0
+    """Least time from the end of a rank's process to its notice."""
     report_s: float = 0.0
     """Least time between two reports of progress, unless the rank runs out of work."""
+
+    def collective_s(self, members: tuple[int, ...], number: int) -> float:
+        """Return the seconds of a collective, from the last arrival to its end."""
+        own = self.wire_s if self.wire is None else self.wire(members, number)
+        return own if self.links is None else max(own, collective_s(self.links, members, self.bytes, number))
 
 
 @dataclass
@@ -62,6 +85,12 @@ class SimulatedRank:
     """A rank in virtual time."""
 
     machine: Worker = field(default_factory=Worker)
+    life: int = 0
+    """How often it was started again."""
+    doing: str = ""
+    """Kind of the slice of its time that it is in, since when, and of which collective; empty: of none."""
+    since: float = 0.0
+    seq: int = 0
     inbox: list[Any] = field(default_factory=list)
     """Orders that came while it was busy."""
     alive: bool = True

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ddp.core.commands import Apply, Average, Evaluate, Join, LoadState, RankCommand, Save, SendState, Stop
+from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, RankCommand, Save, SendState, Stop
 from ddp.core.events import Averaged, Evaluated, Failed, Finished, RankEvent, Saved, Shared, Snapshot
 from ddp.core.faults import Fault
+from ddp.core.join_events import Joined, Joining
 from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.core.world import World
 from ddp.sim.meetings import Meetings
-from ddp.sim.parts import Costs
+from ddp.sim.parts import Costs, SimulatedRank
 from ddp.sim.states import RankStates
 from ddp.sim.timeline import EventQueue
 
@@ -48,8 +49,10 @@ class SimulatedRanks(RankStates):
             self._script.setdefault((fault.rank, fault.step), []).append(fault)
         self._meetings = Meetings(self, self.act, torn)
 
-    def deliver(self, order: RankCommand) -> None:
-        """Hand a rank an order."""
+    def deliver(self, order: RankCommand, life: int) -> None:
+        """Hand a rank an order that was meant for it in that life."""
+        if self.all[order.rank].life != life:
+            return
         self.all[order.rank].inbox.append(order)
         self.act(order.rank)
 
@@ -61,8 +64,21 @@ class SimulatedRanks(RankStates):
 
     def end(self, rank: int) -> None:
         """End the process of `rank`."""
+        if self.all[rank].alive:
+            self.turn(rank)
         self.all[rank].alive = False
         self._meetings.die(rank)
+
+    def restart(self, rank: int, life: int) -> None:
+        """Start `rank` again; its script goes on where it was, and a snapshot that it had laid down is still there."""
+        before = self.all[rank]
+        self.all[rank] = SimulatedRank(life=life, alive=False, done=before.done, laid=before.laid)
+        self.timeline.after(self.costs.start_s(rank, life), self._come, rank, life)
+
+    def _come(self, rank: int, life: int) -> None:
+        if self.all[rank].life == life:
+            self.all[rank].alive = True
+            self.tell(Joining(0.0, rank, self.world.samples, "same", life))
 
     def die(self, rank: int) -> None:
         """End it so that it is noticed."""
@@ -71,6 +87,8 @@ class SimulatedRanks(RankStates):
 
     def stall(self, rank: int) -> None:
         """Have `rank` do and report nothing from now on."""
+        if self.all[rank].alive:
+            self.turn(rank)
         self.all[rank].alive = False
 
     def act(self, index: int) -> None:
@@ -89,12 +107,22 @@ class SimulatedRanks(RankStates):
                 self._begin(index, action, before)
         elif not isinstance(action, Idle):
             self._obey(index, action)
+        elif rank.doing != "wait":
+            self.turn(index, "wait")
 
     def _begin(self, index: int, step: Step, before: Worker) -> None:
+        if self.costs.between_s:
+            self._spend(index, "", self.costs.between_s, self._compute, step, before)
+        else:
+            self._compute(index, step, before)
+
+    def _compute(self, index: int, step: Step, before: Worker) -> None:
         rank = self.all[index]
         took = rank.slow * self.costs.step_s(index, rank.done) if step.batch.samples else 0.0
+        if self.costs.by_samples:
+            took *= step.batch.samples / self.world.batch
         then = partial(self._meetings.exchange, before) if self.in_step else self._stepped
-        self._spend(index, took, then, step, self.timeline.now)
+        self._spend(index, "forward", took, then, step, self.timeline.now)
 
     def _obey(self, index: int, action: Action) -> None:
         rank, costs = self.all[index], self.costs
@@ -103,23 +131,28 @@ class SimulatedRanks(RankStates):
                 self._meetings.average(index, action)
             case Average():
                 self.report(index)
-                self._spend(index, costs.copy_s, self._lay_down, action)
+                self._spend(index, "copy", costs.copy_s, self._lay_down, action)
             case Apply():
-                self._spend(index, costs.copy_s, self._applied, action.round)
+                self._spend(index, "copy", costs.copy_s, self._applied, action.round)
             case Evaluate():
                 took = costs.evaluate_s(index)
                 done = Evaluated(0.0, index, action.epoch, 1, 0.0, 1.0, took, action.part)
-                self._spend(index, took, self._say, done)
+                self._spend(index, "evaluate", took, self._say, done)
             case Join():
                 self._meetings.join(index, action)
+            case Leave():
+                self._meetings.leave(index, action.generation)
             case SendState():
-                self.shared[action.round] = rank.content if self.in_step else rank.result
-                self._spend(index, costs.copy_s, self._say, Shared(0.0, index, action.round))
+                self.shared[action.round] = self._sent(rank)
+                self._spend(index, "copy", costs.copy_s, self._say, Shared(0.0, index, action.round))
             case LoadState():
-                self._spend(index, costs.copy_s, self._adopted, action.round)
+                then = self._joined if action.joins else self._adopted
+                self._spend(index, "copy", costs.copy_s, then, action.round)
             case Save():
-                self._spend(index, costs.copy_s, self._say, Saved(0.0, index, action.index, ()))
+                took = costs.copy_s if costs.save_s is None else costs.save_s
+                self._spend(index, "checkpoint", took, self._say, Saved(0.0, index, action.index, ()))
             case Stop():
+                self.turn(index)
                 self.tell(Finished(0.0, index, "end", 0, 0))
 
     def _strike(self, index: int) -> None:
@@ -140,13 +173,16 @@ class SimulatedRanks(RankStates):
                 case "lose":
                     rank.mute += 1
 
-    def _spend(self, index: int, seconds: float, then: Callable[..., None], *args: Any) -> None:
-        self.all[index].busy = True
-        self.timeline.after(seconds, self._spent, index, then, *args)
+    def _spend(self, index: int, kind: str, seconds: float, then: Callable[..., None], *args: Any) -> None:
+        rank = self.all[index]
+        rank.busy = True
+        self.turn(index, kind)
+        self.timeline.after(seconds, self._spent, rank, index, then, *args)
 
-    def _spent(self, index: int, then: Callable[..., None], *args: Any) -> None:
-        if self.all[index].alive:
-            self.all[index].busy = False
+    def _spent(self, rank: SimulatedRank, index: int, then: Callable[..., None], *args: Any) -> None:
+        if rank.alive:
+            rank.busy = False
+            self.turn(index)
             then(index, *args)
             self.act(index)
 
@@ -169,11 +205,22 @@ class SimulatedRanks(RankStates):
         assert rank.laid & ~self.average == 0, "the average holds what it is the average of"
         rank.content |= self.average
         copy_s = self.costs.copy_s
-        self.tell(Averaged(0.0, index, round, 0, 0, copy_s, 8, 0.0, away_s=2 * copy_s))
+        self.tell(Averaged(0.0, index, round, 0, 0, copy_s, self.costs.bytes, 0.0, away_s=2 * copy_s))
+
+    def _sent(self, rank: SimulatedRank) -> int:
+        if self.in_step:
+            return rank.content
+        return rank.result if self.world.blocking else self.average
+
+    def _joined(self, index: int, round: int) -> None:
+        rank = self.all[index]
+        rank.content = rank.result = self.shared[round]
+        rank.after = round
+        self.tell(Joined(0.0, index, round, self.costs.copy_s, 8))
 
     def _adopted(self, index: int, round: int) -> None:
         rank = self.all[index]
         rank.content = rank.result = self.shared[round]
         rank.after = round
         contribution = (0, 0) if self.in_step else self.contribute(index, round)
-        self.tell(Averaged(0.0, index, round, *contribution, self.costs.copy_s, 8, 0.0))
+        self.tell(Averaged(0.0, index, round, *contribution, self.costs.copy_s, self.costs.bytes, 0.0))

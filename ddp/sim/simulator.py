@@ -10,15 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddp.core.commands import TO_RANKS, Abort, Drop, Reduce
+from ddp.core.commands import TO_RANKS, Abort, Apply, Drop, Reduce, Restart
 from ddp.core.coordinator import Coordinator, Output
-from ddp.core.events import Event, Lost, RankEvent, Ready, Reduced, Tick
+from ddp.core.events import Event, Lost, RankEvent, Ready, Reduced, Snapshot, Tick
 from ddp.core.faults import Fault
+from ddp.core.link_costs import FROM, TO, Deliveries
 from ddp.core.policies import Policy
 from ddp.core.values import replace
 from ddp.core.world import World
 from ddp.sim.parts import Costs, TrainedBatch
 from ddp.sim.ranks import SimulatedRanks
+from ddp.sim.states import Measured
 from ddp.sim.timeline import EventQueue
 
 
@@ -48,6 +50,10 @@ class Simulation:
     keep: bool = True
     """Keep every record, every step and which steps are in each replica, which grows with ranks times steps; else
     nothing but the state of now, and `events` counts."""
+    measured: Measured | None = None
+    """Called with every slice of a rank's time: what ranks measure of themselves."""
+    listen: Callable[[float, Event | Output], None] | None = None
+    """Called with every record, whether it is kept or not."""
     status: str = "ok"
     events: int = 0
     """Events that the coordinator has seen."""
@@ -55,6 +61,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self._timeline = EventQueue()
+        self._deliveries = Deliveries(self.costs.links) if self.costs.links is not None else None
         self._crew = SimulatedRanks(
             self.world, self.costs, self._timeline, self._send, self._gone, self.faults, self.torn
         )
@@ -75,6 +82,7 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Play to the end. Raises TimeoutError if the virtual time limit passes: a deadlock or a livelock."""
+        self._crew.measured = self.measured
         for rank in range(self.world.size):
             about = "same", "virtual", "virtual"
             self._crew.tell(Ready(0.0, rank, self.world.samples, 1, *about, least=self.world.least))
@@ -85,6 +93,8 @@ class Simulation:
         self._tick()
         while not self.coordinator.over and self._timeline.step(self.limit_s):
             pass
+        for rank in range(self.world.size):
+            self._crew.turn(rank)  # what it was in the middle of
         if not self.coordinator.over:
             raise TimeoutError(f"nothing happens after {self.now} s: {self.coordinator.cohort}")
         return self
@@ -99,10 +109,25 @@ class Simulation:
         return [entry for index, entry in enumerate(self.trained) if bits >> index & 1]
 
     def _send(self, event: RankEvent) -> None:
-        self._timeline.after(self.costs.latency_s, self._coordinate, event)
+        size = self.costs.bytes if isinstance(event, Snapshot) else 0
+        life = self._crew.all[event.rank].life
+        self._timeline.after(self._latency(event.rank, size, TO), self._arrive, event, life)
+
+    def _latency(self, rank: int, size: int, way: int) -> float:
+        """Return the seconds in which a message arrives that is sent now."""
+        if self._deliveries is None:
+            return self.costs.latency_s
+        return max(self.costs.latency_s, self._deliveries.due(rank, size, way, self.now) - self.now)
 
     def _gone(self, rank: int) -> None:
-        self._timeline.after(self.costs.latency_s, self._coordinate, Lost(0.0, rank, "killed by the script"))
+        event, life = Lost(0.0, rank, "killed by the script"), self._crew.all[rank].life
+        noticed = max(self._latency(rank, 0, TO), self.costs.notice_s)
+        self._timeline.after(noticed, self._arrive, event, life)
+
+    def _arrive(self, event: RankEvent | Lost, life: int) -> None:
+        """Show the coordinator what a rank said; nothing of one whose channel was closed since, as it was started again."""
+        if self._crew.all[event.rank].life == life:
+            self._coordinate(event)
 
     def _coordinate(self, event: Event) -> None:
         """Show the coordinator an event, at the time at which it arrives."""
@@ -117,20 +142,26 @@ class Simulation:
             match output:
                 case Reduce():
                     self._crew.reduce(output.members)
-                    reduced = Reduced(0.0, output.round, self.costs.reduce_s, 8)
+                    reduced = Reduced(0.0, output.round, self.costs.reduce_s, self.costs.bytes)
                     self._timeline.after(self.costs.reduce_s, self._coordinate, reduced)
                 case Abort():
                     self.status = output.status
                 case Drop():
                     self._crew.end(output.rank)
+                case Restart():
+                    self._crew.restart(output.rank, output.life)
                 case _ if isinstance(output, TO_RANKS):
-                    self._timeline.after(self.costs.latency_s, self._crew.deliver, output)
+                    size = self.costs.bytes if isinstance(output, Apply) else 0
+                    life = self._crew.all[output.rank].life
+                    self._timeline.after(self._latency(output.rank, size, FROM), self._crew.deliver, output, life)
         if self.watch is not None:
             self.watch(self)
 
     def _record(self, record: Event | Output) -> None:
         if self.keep:
             self.records.append((self.now, record))
+        if self.listen is not None:
+            self.listen(self.now, record)
 
     def _tick(self) -> None:
         self._coordinate(Tick(0.0))

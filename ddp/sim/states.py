@@ -11,6 +11,9 @@ from ddp.core.world import World
 from ddp.sim.parts import Costs, SimulatedRank, TrainedBatch
 from ddp.sim.timeline import EventQueue
 
+Measured = Callable[[int, str, float, float, int], None]
+"""(rank, kind, start, stop, number of the collective) of a slice, as `ddp.core.measurements.Slice` has them."""
+
 
 class RankStates:
     """All ranks as they are. `send` takes an event to the coordinator."""
@@ -23,7 +26,16 @@ class RankStates:
         self.trained: list[TrainedBatch] = []
         self.weights: list[tuple[int, dict[int, int]]] = []
         """By round: rank -> samples that it brought in."""
+        self.measured: Measured | None = None
+        """Called with every slice of a rank's time."""
         self._send = send
+
+    def turn(self, index: int, kind: str = "", seq: int = 0) -> None:
+        """End what the rank was doing, and begin a slice of `kind`; empty: of none."""
+        rank, now = self.all[index], self.timeline.now
+        if self.measured is not None and rank.doing and now > rank.since:
+            self.measured(index, rank.doing, rank.since, now, rank.seq)
+        rank.doing, rank.since, rank.seq = kind, now, seq
 
     def tell(self, event: RankEvent) -> None:
         """Send an event, unless it is one of those that are lost."""

@@ -236,6 +236,7 @@ class RunHandle:
                 error.add_note(self._last())
             self._error = error
         finally:
+            self._observers.over()
             self._hand_out(self._epochs.end())
             if self._state is not None:
                 self._state = replace(self._state, run=self.summary())

@@ -42,6 +42,8 @@ class RunObservers:
         self._waiting: list[Callable[[], None]] = []
         """What the thread that trains is to do."""
         self._thread: threading.Thread | None = None
+        """The one that trains."""
+        self._over = False
         self._folder: Path | None = None
         self._end: tuple[str, str | None] | None = None
         """Status, and what ended it."""
@@ -55,6 +57,7 @@ class RunObservers:
             self._thread, self._folder = threading.current_thread(), folder
             for monitor, track in self._monitors:
                 monitor.measure(track, folder)
+            self._do_waiting()
         if isinstance(self._timeline, Timeline):
             self._track = self._timeline.begin(self._subject)
         error: BaseException | None = None
@@ -77,6 +80,12 @@ class RunObservers:
                 self._end = _status(error)
                 for monitor, track in self._monitors:
                     monitor.end(track, *self._end)
+
+    def over(self) -> None:
+        """Note that the run's thread does nothing more, and do in it what waits."""
+        with self._lock:
+            self._over = True
+            self._do_waiting()
 
     def take(self, record: Record, at: float) -> None:
         """Hand a record on."""
@@ -126,7 +135,7 @@ class RunObservers:
                 done.set()
 
         with self._lock:
-            other = self._in_place and self._thread not in (None, threading.current_thread())
+            other = self._in_place and not self._over and self._thread is not threading.current_thread()
             if other:
                 self._waiting.append(act)
         if not other:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import MultiStepLR, OneCycleLR, ReduceLROnPlateau
 
 import ddp
+from ddp.monitor.track import RunSubject
 from ddp.trainer.observers import RunObservers
 from tests.api.conftest import Make, right
 from tests.bench.dashboards import messages, until
@@ -161,6 +163,22 @@ def test_a_picture_of_the_model_changes_nothing(size: int, make: Make, request: 
     assert svg.tag.endswith("svg")
     assert len(svg.findall("{http://www.w3.org/2000/svg}g")) == 4
     assert run.architecture_svg() == picture
+
+
+def test_no_model_is_made_beside_a_run_in_place_that_begins(tmp_path: Path) -> None:
+    """It would draw from the generators with which the run makes its own."""
+    made: list[threading.Thread] = []
+    observers = RunObservers(
+        RunSubject("m", "solo", ("cpu",)), lambda: made.append(threading.current_thread()), None, in_place=True
+    )
+    viewer = threading.Thread(target=observers.svg, daemon=True)
+    viewer.start()
+    while not (made or observers._waiting):
+        time.sleep(0.001)
+    with observers.during(tmp_path, lambda: None):
+        assert made == [threading.current_thread()]
+    viewer.join(10)
+    assert not viewer.is_alive()
 
 
 def test_a_model_that_cannot_be_followed_has_no_picture(make: Make) -> None:

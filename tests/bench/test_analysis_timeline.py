@@ -138,7 +138,7 @@ def test_every_result_has_them(mode: str) -> None:
 def test_a_result_from_before_can_still_be_read(tmp_path: Path) -> None:
     folder = write_run(tmp_path, make_spec())
     body = json.loads((folder / "metrics.json").read_text())
-    assert body["schema_version"] == 3
+    assert body["schema_version"] == 4
     del body["timeline"]
     (folder / "metrics.json").write_text(json.dumps(body | {"schema_version": 1}))
     (run,), problems = find_runs(tmp_path)

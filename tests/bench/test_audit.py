@@ -409,6 +409,20 @@ def test_every_run_has_as_many_drawn_steps_as_it_can(total: int, window: int, ra
         )
 
 
+@given(rank=st.integers(0, 3), seed=st.integers(0, 99), epochs=st.integers(1, 9), own=st.integers(1, 400))
+def test_ranks_that_step_alone_have_drawn_steps_behind_averages_and_in_the_last_epoch(
+    rank: int, seed: int, epochs: int, own: int
+) -> None:
+    alone, together = (
+        StepDraws.of(f"run {seed}", rank, epochs * own * 8, 8, each, epochs=epochs) for each in (True, False)
+    )
+    assert [alone.after(averages) for averages in range(3)] == [False, True, True]
+    assert 2 <= sum(map(alone.after, range(1, 1000))) <= 40
+    assert 0 <= alone.late < max(own // 4, 1)
+    assert together.late < 0
+    assert not any(map(together.after, range(9)))
+
+
 def test_bundled_data_has_the_committed_content() -> None:
     """Written by `python -m bench.audit.contents`; of another version of Python the line may be missing."""
     known = json.loads(CONTENTS.read_text())

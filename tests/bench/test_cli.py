@@ -325,6 +325,7 @@ def test_verbs_are_documented():
         "replay",
         "audit",
         "prove",
+        "goodput",
         "timeline",
         "dashboard",
     }

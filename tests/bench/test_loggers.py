@@ -57,6 +57,16 @@ def test_what_is_logged_is_what_is_recorded(folder: Path) -> None:
     assert run.params == {"run_id": "it", "policy.anchor": "10", "cluster.speeds": "[1.0, 0.5]"}
 
 
+def test_a_run_that_was_not_timed_logs_no_speed(folder: Path) -> None:
+    timed = {scalar.name for scalar in recorded(folder).scalars}
+    place = folder / "metrics.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"timing": False}))
+    untimed = {scalar.name for scalar in recorded(folder).scalars}
+    speeds = {"train/samples_per_s", "final/samples_per_s", "final/rank0_samples_per_s", "rank1/step_ms"}
+    assert speeds <= timed - untimed
+    assert untimed >= {"train/loss", "final/accuracy", "rank1/share"}
+
+
 def test_tensorboard_reads_its_event_files_back(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -38,6 +38,12 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report.page, "FIGURES", 0)
 
 
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures and their data files, without the pictures."""
+    monkeypatch.setattr(report.page, "save", lambda figure, path: "<svg/>")
+
+
 def part(path: Path, name: str) -> str:
     return path.read_text().split(f"\n## {name}\n")[1].split("\n## ")[0]
 
@@ -82,6 +88,7 @@ def test_differences_have_intervals_where_seeds_allow() -> None:
     assert twice.decided
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_the_page_concludes_what_the_verdicts_do(tmp_path: Path) -> None:
     base = baselines(tmp_path)
     runs = cell(tmp_path / "runs", "solo", (0.97, 0.972, 0.974, 0.976, 0.978))
@@ -107,6 +114,7 @@ def test_the_page_concludes_what_the_verdicts_do(tmp_path: Path) -> None:
     assert (data["low"] < data["difference"]).all()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_misses_count_as_infinitely_long(tmp_path: Path) -> None:
     for seed, seconds in enumerate((2.0, 4.0, None)):
         spec = make_spec("solo", seed=seed)
@@ -198,6 +206,7 @@ def test_the_ideal_over_a_slow_solo_is_the_devices_over_its_own(tmp_path: Path) 
     assert "each device added brings" not in said, "no device of the reference's speed was added"
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_idle_time_is_told_by_cause(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", make_spec("nccl_cadence", speeds=()))
     path = write_report(tmp_path / "runs", tmp_path / "out")
@@ -237,6 +246,7 @@ def test_means_of_whole_numbers_read_alike_everywhere(tmp_path: Path, undrawn: N
         assert re.search(r"\| +5\.3 \|", part(path, name)), name
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_what_changed_against_an_earlier_tree(tmp_path: Path) -> None:
     old, new = changed_trees(tmp_path, (0.970, 0.972, 0.974))
     path = write_report(new, tmp_path / "out", previous=old)
@@ -281,19 +291,19 @@ def test_a_cell_is_the_same_whatever_else_is_in_its_tree(tmp_path: Path, undrawn
 
 
 def test_an_experiment_is_what_its_file_says() -> None:
-    plan = planned(Path("anywhere"), "scaling_weak")
+    plans = {file.stem: planned(Path("anywhere"), file.stem) for file in (CONF / "experiment").glob("*.yaml")}
+    assert all(plans.values())
+    plan = plans["scaling_weak"]
     assert plan is not None
     solo = [point for point in plan.points if point.mode == "solo"]
     assert {(point.model, point.world_size) for point in solo} == {("mlp", 1), ("resnet_graph", 1)}
     assert ExperimentPoint("mlp", "cpu_async", 4, 0) in plan.points
     assert len(plan.points) == len(set(plan.points)) == 2 * (1 + 3 * 3)
-    nightly = planned(Path("anywhere"), "nightly")
+    nightly = plans["nightly"]
     assert nightly is not None
     assert {"mlp", "vit"} <= {point.model for point in nightly.points}
     with pytest.raises(ValueError, match="no experiment 'nothing'"):
         planned(Path("anywhere"), "nothing")
-    for file in (CONF / "experiment").glob("*.yaml"):
-        assert planned(Path("anywhere"), file.stem), file
     found = planned(Path("runs/example"), None)
     assert found is not None, "by where it writes"
     assert found.experiment == "example"

@@ -120,7 +120,7 @@ def test_it_trains_and_judges_with_a_users_own_parts_beside_folders_of_our_names
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('not ours')")
         (tmp_path / name / "config.yaml").write_text("not: [ours")
     (tmp_path / "mine.py").write_text("from bench.models.logistic import SETUP")
-    words = ("model=mine.py", "mode=bf16_fixed", "train.epochs=1", "logger=csv", "policy.steps=20")
+    words = ("model=mine.py", "mode=bf16_fixed", "data.name=digits", "train.epochs=1", "logger=csv", "policy.steps=20")
     done = subprocess.run(
         [environment / "bin/bench", *words], cwd=tmp_path, capture_output=True, text=True, timeout=100, env=bare()
     )

@@ -34,16 +34,19 @@ def reference(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["joblib hydra.launcher.n_jobs=2", "submitit_local"])
+@pytest.mark.parametrize(
+    "launcher", ["hydra/launcher=joblib hydra.launcher.n_jobs=2", "hydra/launcher=submitit_local", "timing=off"]
+)
 def test_processes_of_a_launcher_train_the_same(
     warm: Warm, tmp_path: Path, launcher: str, reference: tuple[dict[str, str | None], str]
 ) -> None:
     environment = {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    process = warm.start(tmp_path, *SWEEP, *f"hydra/launcher={launcher}".split(), env=environment)
+    process = warm.start(tmp_path, *SWEEP, *launcher.split(), env=environment)
     code, out, err = process.result(100)
     runs, said = reference
     assert code == 2, err
-    assert [line for line in err.splitlines() if line.startswith("bench:")] == said.splitlines()
+    named = [line.replace(" timing=off:", ":") for line in err.splitlines() if line.startswith("bench:")]
+    assert named == said.splitlines()
     assert out.count("left out") == 3
     assert (
         sum(line.split()[:5] == ["mlp", "solo", "2", "2", "ok"] for line in out.splitlines()) == 1
@@ -52,17 +55,33 @@ def test_processes_of_a_launcher_train_the_same(
 
 
 @pytest.mark.slow
-def test_an_end_of_the_command_ends_a_launchers_processes(warm: Warm, tmp_path: Path) -> None:
-    words = (*CELL, "train.epochs=900", "seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+@pytest.mark.parametrize("launcher", ["hydra/launcher=joblib hydra.launcher.n_jobs=2", "timing=off"])
+def test_an_end_of_the_command_ends_a_launchers_processes(warm: Warm, tmp_path: Path, launcher: str) -> None:
+    words = (*CELL, "train.epochs=900", "seed=0,1", *launcher.split(), "checkpoint.spacing_s=0.1")
     process = warm.start(tmp_path, "-m", "bench", "-m", *words, env={"PYTHONUNBUFFERED": "1"})
     try:
-        assert wait_for(lambda: process.printed().count(" 1/900") == 2, process)
+        assert wait_for(lambda: len(list(tmp_path.glob("runs/mlp/solo/.tmp-*/checkpoints/0*"))) >= 2, process)
         others = psutil.Process(process.pid).children(recursive=True)
         psutil.Process(process.pid).send_signal(signal.SIGTERM)
         assert process.wait(20) == 130
         assert until(lambda: not [each for each in others if each.is_running() and each.status() != "zombie"], 20)
     finally:
         process.kill_all()
+
+
+@pytest.mark.slow
+def test_a_cell_whose_process_is_killed_is_named_and_the_others_are_trained(warm: Warm, tmp_path: Path) -> None:
+    words = (*CELL, "train.epochs=20", "seed=0,1,2", "timing=off", "checkpoint.spacing_s=0.1")
+    process = warm.start(tmp_path, "-m", "bench", "-m", *words)
+    try:
+        begun = wait_for(lambda: list(tmp_path.glob("runs/mlp/solo/.tmp-w1-s0-*/checkpoints/0*")), process)
+        psutil.Process(int(begun[0].parents[1].name.rpartition("-")[2])).kill()
+        code, out, err = process.result(100)
+    finally:
+        process.kill_all()
+    assert code == 5, out + err
+    assert "seed=0 timing=off checkpoint.spacing_s=0.1: its process ended with exit code -9" in err
+    assert [run.metrics.seed for run in find_runs(tmp_path / "runs")[0]] == [1, 2]
 
 
 @pytest.mark.slow

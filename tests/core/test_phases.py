@@ -83,6 +83,7 @@ SCENES: dict[str, tuple[tuple[bool, bool], dict[type, tuple[int, ...]], tuple[in
     "lost before the average is applied": (SNAPSHOTS, {Apply: (3,)}, ()),
     "all that had trained are lost": (SNAPSHOTS, {Average: (0, 1)}, ()),
     "a step behind": (IN_STEP, {Train: (3,)}, (1,)),
+    "one comes back": (SNAPSHOTS, {Train: (3,)}, ()),
 }
 """What -> kind of backend; on the first order of a kind these ranks die soon after; these miss a collective that tears."""
 
@@ -97,8 +98,9 @@ def play(scene: str) -> Simulation:
                 played.kill(rank, 0.06)
 
     samples = 2 if scene == "all that had trained are lost" else 96
-    world = World(4, samples, 2, 2, *backend, deadline_s=5.0, tolerate_loss=True)
-    costs = Costs(lambda rank, step: 0.01, copy_s=0.1, reduce_s=0.1, wire_s=0.03)
+    restarts = int(scene == "one comes back")
+    world = World(4, samples, 2, 2, *backend, deadline_s=5.0, tolerate_loss=True, restarts=restarts)
+    costs = Costs(lambda rank, step: 0.01, copy_s=0.1, reduce_s=0.1, wire_s=0.03, start_s=lambda rank, life: 0.0)
     return simulate(
         Cadence(anchor=2) if not backend[1] else Sync(), world, costs=costs, torn=torn.__contains__, watch=watch
     )

@@ -67,12 +67,12 @@ def test_vit_has_the_published_sizes() -> None:
         vit.ViT(replace(CIFAR, shape=(1, 3, 8)))
 
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 7, 9)])
-def test_the_autoencoder_gives_back_what_it_was_given(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("shape", "maps"), [((1, 28, 28), 32), ((3, 32, 32), 32), ((1, 7, 9), 8)])
+def test_the_autoencoder_gives_back_what_it_was_given(shape: tuple[int, ...], maps: int) -> None:
     x = torch.randn(2, *shape)
     model = conv_ae.ConvAE(replace(MNIST, shape=shape))
     assert model(x).shape == x.shape
-    assert model.encode(x).shape == (2, 32, -(-shape[1] // 4), -(-shape[2] // 4))
+    assert model.encode(x).shape == (2, maps, -(-shape[1] // 4), -(-shape[2] // 4))
 
 
 def test_the_autoencoders_error_is_in_pixels_from_0_to_1() -> None:

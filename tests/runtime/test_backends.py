@@ -38,7 +38,8 @@ def test_each_protocol_has_what_tells_it_from_the_others() -> None:
 
 def test_a_backend_that_lacks_what_its_entry_says_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("lacking")
-    module.Backend = type("Backend", (), {"__module__": "lacking", "join": None})  # type: ignore[attr-defined]
+    methods = {"__module__": "lacking", "join": None, "leave": None}
+    module.Backend = type("Backend", (), methods)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "lacking", module)
     monkeypatch.setitem(BACKENDS, "lacking", replace(BACKENDS["zero1"], module="lacking"))
     with pytest.raises(Unusable, match=r"backend lacking: lacking.Backend has no in_step \(StepExchange\)"):

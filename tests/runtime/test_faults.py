@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from ddp.core.events import Evaluated, Finished, Lost, Merged, Progress, Ready, 
 from ddp.core.faults import Fault
 from ddp.core.policies import POLICIES
 from ddp.core.spans import union
+from ddp.engine import elche
 from ddp.engine.ranks import RankProcesses
 from ddp.process.channel import Channel
 from ddp.replica.task import Job
@@ -166,13 +168,23 @@ def test_an_interrupt_stops_everything_within_three_seconds(
     play: Play, press: Callable[[], None], policy: str, backend: str
 ) -> None:
     pressed: list[float] = []
+    training = threading.Event()
+
+    def run(job: Job, emit: Callable[[Any, float], None]) -> None:
+        def watched(record: Any, at: float) -> None:
+            emit(record, at)
+            if isinstance(record, Progress):
+                training.set()
+
+        elche.run(job, watched)
 
     def soon() -> None:
-        time.sleep(1.5)
+        assert training.wait(60.0)
+        time.sleep(0.1)
         pressed.append(time.monotonic())
         press()
 
     threading.Thread(target=soon).start()
     with pytest.raises(KeyboardInterrupt):
-        play(policy, backend, epochs=100_000)
+        play(policy, backend, epochs=100_000, engine=SimpleNamespace(run=run))
     assert time.monotonic() - pressed[0] < 3.0

@@ -17,7 +17,7 @@ import pytest
 from tests.warm import PICTURES, Process, Warm, wait_for
 
 QUIET = ("report=false", "validate=false", "checkpoint.every=0")
-GOING = ("model=mlp", "mode=cpu_cadence", "world_size=2", "train.epochs=100000", *QUIET)
+GOING = ("model=mlp", "data.name=digits", "mode=cpu_cadence", "world_size=2", "train.epochs=100000", *QUIET)
 
 
 def members(session: int) -> dict[int, psutil.Process]:

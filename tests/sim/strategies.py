@@ -68,6 +68,7 @@ TIMES = {
     "reduce_s": (0.0, 0.02, 0.1, 0.3),
     "copy_s": (0.0, 0.001),
     "evaluate_s": (lambda rank: 0.0, lambda rank: 0.05, lambda rank: 0.03 * rank),
+    "start_s": (lambda rank, life: 0.0, lambda rank, life: 0.05 * life, lambda rank, life: 0.3 * (1 + rank)),
     "report_s": (0.0, 0.02, 1.0),
 }
 
@@ -102,13 +103,14 @@ def worlds(draw: Any, **fixed: Any) -> World:
 
 
 @st.composite
-def small_worlds(draw: Any, blocking: bool, in_step: bool) -> World:
+def small_worlds(draw: Any, blocking: bool, in_step: bool, restarts: int | None = 0) -> World:
     """A few dozen steps: what goes wrong does so within some windows."""
     size, batch = draw(st.integers(2, 4)), draw(st.integers(1, 7))
     steps, epochs = draw(st.integers(2, 20)), draw(st.integers(1, 3))
     samples = max(steps * batch - draw(st.integers(0, batch - 1)), 1)
     least = draw(st.integers(1, 2))
-    return World(size, samples, batch, epochs, blocking, in_step, deadline_s=5.0, tolerate_loss=True, least=least)
+    world = World(size, samples, batch, epochs, blocking, in_step, deadline_s=5.0, tolerate_loss=True, least=least)
+    return replace(world, restarts=restarts)
 
 
 FATAL = ("crash", "raise", "stall", "lose")

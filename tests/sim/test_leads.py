@@ -13,6 +13,7 @@ from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
+from tests.sim.invariants import Invariants
 
 STEP_S = (0.01, 0.1, 0.04)
 
@@ -54,6 +55,14 @@ def test_nobody_waits_for_a_rank_that_has_no_work(make: Any, ratios: tuple[float
     """Every rank has its own part of an epoch and takes over nobody's: they are through with it at different times."""
     for lead in (0, 2):
         led(make(anchor=4, max_batch_diff=lead, partition_ratios=ratios), samples=120, epochs=2)
+
+
+def test_who_waited_for_the_slowest_may_go_on_once_nobody_works() -> None:
+    """The last samples were granted to the slowest: it was looked for anew, and who had waited for it was passed over."""
+    for fast, slow in ((0.1, 0.04), (0.04, 0.1), (0.1, 0.05)):
+        cost = Costs(lambda rank, step, each=(fast, slow): each[rank], latency_s=0.0, wire_s=0.0, reduce_s=0.3)
+        world = World(2, 11, 2, 1, blocking=False, in_step=False)
+        simulate(Async(anchor=1, max_batch_diff=1), world, costs=cost, watch=Invariants())
 
 
 @pytest.mark.parametrize("blocking", [True, False])

@@ -52,7 +52,7 @@ def _rows(cell: Cell) -> list[Row]:
     """Return one row per rank: shares, mean over the runs that have the rank."""
     rows: list[Row] = []
     for rank in range(cell.about.world_size):
-        measured = [m.breakdown[rank] for m in cell.one_each if m.breakdown]
+        measured = [m.breakdown[rank] for m in cell.timed if m.breakdown]
         if measured:
             shares = {name: fmean(getattr(row, name) for row in measured) for name in CATEGORIES}
             rows.append({"cell": cell.label, "rank": rank, "n": len(measured), **shares})

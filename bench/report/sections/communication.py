@@ -47,8 +47,8 @@ def _row(cell: Cell) -> dict[str, str]:
         "bytes": size(bytes_sent),
         "bytes of one": size(mean(lambda run: _ratio(run.metrics.sync.bytes, run.metrics.sync.count))),
         "of formula": percent(mean(lambda run: _ratio(run.metrics.sync.bytes, formula(run))), 1),
-        "ms p50": number(mean(lambda run: run.metrics.sync.ms_p50)),
-        "ms p95": number(mean(lambda run: run.metrics.sync.ms_p95)),
+        "ms p50": number(mean(lambda run: run.metrics.sync.ms_p50 if run.metrics.timing else None)),
+        "ms p95": number(mean(lambda run: run.metrics.sync.ms_p95 if run.metrics.timing else None)),
         "apart": number(mean(lambda run: run.metrics.sync.divergence_p50), 2),
         "time in comm": percent(cell.sample(lambda m: mean_share(m, "comm")), 1),
     }

@@ -45,7 +45,7 @@ def _row(rival: Rival) -> dict[str, str]:
         "efficiency": percent(rival.efficiency),
         "steady": percent(rival.steady, 1),
         "syncs": count(cell.sample(lambda m: float(m.sync.count)).mean),
-        "sync ms p50": number(cell.sample(lambda m: m.sync.ms_p50).mean),
+        "sync ms p50": number(cell.sample(lambda m: m.sync.ms_p50 if m.timing else None).mean),
         "waiting": percent(cell.sample(lambda m: mean_share(m, "wait"))),
-        "train s": number(cell.sample(lambda m: m.time_s.train).mean),
+        "train s": number(cell.sample(lambda m: m.time_s.train if m.timing else None).mean),
     }

@@ -55,7 +55,7 @@ def curve(cell: Cell) -> list[Point]:
             "seed": m.seed,
             "epoch": row.epoch,
             "samples": row.samples,
-            "seconds": row.seconds,
+            "seconds": row.seconds if m.timing else math.nan,
             "loss": math.nan if row.train_loss is None else row.train_loss,
             "metric": row.eval,
             "test_loss": math.nan if row.eval_loss is None else row.eval_loss,
@@ -94,6 +94,8 @@ class Panel:
         by_epoch = [[p for p in points if p["epoch"] == epoch] for epoch in sorted({p["epoch"] for p in points})]
         x = [mean(p[self.x] for p in seeds) for seeds in by_epoch]
         values = [_known(self._value(p[self.y]) for p in seeds) for seeds in by_epoch]
+        if all(map(math.isnan, x)):
+            return  # without timing
         axes.plot(x, [mean(each) for each in values], markevery=max(1, len(x) // 10), **look)
         other = [mean(self._value(p[self.beside]) for p in seeds) for seeds in by_epoch]
         if not all(map(math.isnan, other)):

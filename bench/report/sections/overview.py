@@ -127,7 +127,7 @@ def _time(page: Page, cells: list[Cell]) -> str:
     means = {name: fmean(getattr(r, name) for c in chosen for r in _ranks(c)) for name in CATEGORIES}
     ordered = sorted(means.items(), key=lambda item: -item[1])
     shares = listed(f"{name} {share:.0%}" for name, share in ordered if share >= 0.01)
-    runs = sum(len(cell.one_each) for cell in chosen)
+    runs = sum(len(cell.timed) for cell in chosen)
     text = f"{shares} of the ranks' wall time, mean over {plural(len(chosen), 'cell')} ({plural(runs, 'run')})"
     text += " on more than one rank" if several else ""
     if len(several) > 1:
@@ -140,7 +140,7 @@ def _time(page: Page, cells: list[Cell]) -> str:
 
 
 def _ranks(cell: Cell) -> list[RankTime]:
-    return [rank for m in cell.one_each for rank in m.breakdown]
+    return [rank for m in cell.timed for rank in m.breakdown]
 
 
 def _lost(cell: Cell) -> float:
@@ -154,7 +154,7 @@ def _waited(page: Page, cells: list[Cell]) -> str:
         return ""
     worst, shares = max(waits, key=lambda wait: max(wait[1]))
     listing = listed(f"rank {rank} {share:.0%}" for rank, share in enumerate(shares[:8]))
-    text = f"most in {plain(worst.label)}: {listing} of its time (n={len(worst.one_each)})"
+    text = f"most in {plain(worst.label)}: {listing} of its time (n={len(worst.timed)})"
     most = Counter(by_rank.index(max(by_rank)) for _, by_rank in waits)
     ordered = sorted(most.items(), key=lambda item: (-item[1], item[0]))[:4]
     text += "; the one that waits most is " + listed(
@@ -170,7 +170,7 @@ def _waited(page: Page, cells: list[Cell]) -> str:
 
 def _waiting(cell: Cell) -> list[float]:
     """Return the share that each rank waited, mean over the finished runs."""
-    runs = [m.breakdown for m in cell.one_each if len(m.breakdown) == cell.about.world_size]
+    runs = [m.breakdown for m in cell.timed if len(m.breakdown) == cell.about.world_size]
     return [fmean(ranks[rank].wait for ranks in runs) for rank in range(cell.about.world_size)] if runs else []
 
 

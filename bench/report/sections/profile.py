@@ -49,7 +49,8 @@ def section(page: Page) -> list[Block]:
 
 def _problems(cells: tuple[Cell, ...]) -> list[Problem]:
     """Return the problems; devices that are emulated or lost are no part of them."""
-    sound = [c for c in cells if not (c.about.emulated_speeds or c.about.scripted_faults)]
+    timed = [c for c in cells if any(run.metrics.timing for run in c.runs)]
+    sound = [c for c in timed if not (c.about.emulated_speeds or c.about.scripted_faults)]
     problems: dict[tuple[Workload, int], Problem] = {}
     for cell in sorted(
         sound, key=lambda cell: cell.is_solo

@@ -75,13 +75,13 @@ def _figure(group: CellGroup, whole: list[Reach]) -> Picture:
     both: tuple[Axis, Axis] = ("samples", "seconds")
     for axes, axis in zip(figure.subplots(1, 2, sharey=True), both, strict=True):
         there = [value for row in rows for value in getattr(row, axis) if math.isfinite(value)]
-        edge = 1.08 * max(there)
+        edge = 1.08 * max(there, default=1.0)
         for place, row in enumerate(rows):
             colour, marker = group.page.styles[row.cell.about.mode]
             values = getattr(row, axis)
             known = [value for value in values if math.isfinite(value)]
             axes.plot(known, [place] * len(known), marker, color=colour, alpha=0.75, ms=5)
-            missed = len(values) - len(known)
+            missed = sum(map(math.isinf, values))
             if missed:
                 axes.plot([edge], [place], "x", color="#cc3311", ms=7, mew=2)
                 axes.text(1.02 * edge, place, f"{missed} missed", color="#cc3311", fontsize=8, va="center")

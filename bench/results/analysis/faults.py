@@ -13,6 +13,7 @@ from bench.results.live.run import Trouble
 from bench.results.schema import FaultRow
 from ddp.core.commands import Abort, Drop, Join
 from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress, Resumed
+from ddp.core.join_events import Joined
 from ddp.core.rounds import IN_STEP
 from ddp.core.spans import measure
 
@@ -44,7 +45,7 @@ def notes(rows: list[FaultRow]) -> list[str]:
     return [
         f"the run went on without rank {row.rank} since {row.seconds:.1f} s after launch: {row.text}"
         for row in rows
-        if row.action.startswith(_WENT_ON)
+        if row.action.startswith(_WENT_ON) and row.back_s is None
     ]
 
 
@@ -90,6 +91,8 @@ class _Faults:
                     self._settle(at, int(match[1]), match[2], "ended the run")
             case Join():
                 self.end_break()
+            case Joined():
+                self._return(at, record.rank)
             case Resumed():  # all ranks are there again
                 self.end_break()
                 self._live = list(range(self._world_size))
@@ -102,10 +105,19 @@ class _Faults:
         index = self._rows_by_rank[rank]
         self.rows[index] = self.rows[index].model_copy(update={"action": action})
 
+    def _return(self, at: float, rank: int) -> None:
+        """Enter that a lost rank is back."""
+        index = self._rows_by_rank.pop(rank)
+        row = self.rows[index]
+        back = at - self._zero - row.seconds
+        action = f"{row.action}; back {back:.1f} s later"
+        self.rows[index] = row.model_copy(update={"action": action, "back_s": back})
+        self._live = sorted((*self._live, rank))
+
     def _row(self, at: float, rank: int | None, kind: str, text: str, action: str = "") -> None:
         row = {"seconds": at - self._zero, "rank": rank, "kind": kind, "text": text, "action": action}
         if rank is not None:
-            self._rows_by_rank.setdefault(rank, len(self.rows))
+            self._rows_by_rank.setdefault(rank, len(self.rows))  # until it is back
         self.rows.append(FaultRow.model_validate(row))
 
     def end_break(self) -> None:
@@ -136,7 +148,8 @@ def _ranks(ranks: list[int]) -> str:
 
 def _again(stream: RunRecords) -> dict[int | None, str]:
     """Return by lost rank how much of what it trained others had to train again; nothing of one of which all was kept."""
-    lost = dict.fromkeys(stream.drops, 0)
+    dropped = {record.rank for _, record in stream.trouble if isinstance(record, Drop)}
+    lost = dict.fromkeys(sorted(dropped), 0)
     for event in stream.of(Progress) if lost else ():
         if event.rank in lost:
             lost[event.rank] += event.samples

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.results.analysis.histories import Move
 from bench.results.live.run import RunFigures, Trouble
-from ddp.core.commands import Abort, Drop, Join, Plan
+from ddp.core.commands import Abort, Drop, Join, Leave, Plan, Restart, SendState
 from ddp.core.events import (
     Averaged,
     AverageFailed,
@@ -26,6 +27,7 @@ from ddp.core.events import (
     Resumed,
     Slice,
 )
+from ddp.core.join_events import Joined, Joining
 from ddp.core.summary import EpochFigures
 from ddp.core.training_clock import TrainingClock
 from ddp.process.codec import Record
@@ -112,6 +114,8 @@ class RunRecords:
     """With the time of the event before it."""
     trouble: list[tuple[float, Trouble]] = field(default_factory=list)
     """Faults, what was done about them, and the new groups that were formed, in their order."""
+    moves: list[tuple[float, Move]] = field(default_factory=list)
+    """What says that ranks go and come, and form groups for it."""
     drops: dict[int, float] = field(default_factory=dict)
     """Rank -> when the run began to go on without it. What it says later is not heard."""
     resumed: Resumed | None = None
@@ -184,7 +188,7 @@ def sort(records: Sequence[Record], launched: float) -> RunRecords:
             stream = part(record.at == since, record, stream)
         epochs += figures.add(record)
         unheard = hasattr(record, "at") and getattr(record, "rank", None) in stream.drops
-        if not unheard or isinstance(record, Merged):
+        if not unheard or isinstance(record, Merged | Joining | Joined):
             _enter(stream, record, getattr(record, "at", figures.heard))
     epochs += [*figures.epochs.end(), *figures.epochs.current()]
     return stream
@@ -204,11 +208,16 @@ def _enter(stream: RunRecords, record: Record, now: float) -> None:
             stream.ready[record.rank] = record
         case Finished():
             stream.finished[record.rank] = record
+        case Joined():
+            stream.drops.pop(record.rank, None)
+            stream.trouble.append((now, record))
         case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Join():
             stream.trouble.append((now, record))
             if isinstance(record, Drop):
                 stream.drops[record.rank] = now
-    if isinstance(record, Ready | Finished | Progress | Evaluated | Averaged | Failed):
+    if isinstance(record, Drop | Restart | Joining | Joined | Join | Leave | SendState):
+        stream.moves.append((now, record))
+    if isinstance(record, Ready | Finished | Progress | Evaluated | Averaged | Failed | Joined):
         _seen(stream, record.rank, record.at)
 
 

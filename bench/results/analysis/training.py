@@ -62,16 +62,23 @@ def _known(name: str, means: Scalars, finite: Finite) -> Scalars:
     return {scalar: finite(f"{name}.{scalar}", value) for scalar, value in means.items()}
 
 
-def target(rows: list[Epoch], value: float | None, higher_is_better: bool) -> TargetReached:
-    """Return when the metric first reached `value`; never, where there is none."""
+def target(rows: list[Epoch], value: float | None, higher_is_better: bool, timing: bool = True) -> TargetReached:
+    """Return when the metric first reached `value`; never, where there is none. Without `timing`, its seconds are
+    not known."""
     for row in rows:
         if (
             value is not None
             and row.eval is not None
             and (row.eval >= value if higher_is_better else row.eval <= value)
         ):
-            return TargetReached(value=value, reached=True, samples=row.samples, seconds=row.seconds)
+            return TargetReached(
+                value=value, reached=True, samples=row.samples, seconds=row.seconds if timing else None
+            )
     return TargetReached(value=value, reached=False, samples=None, seconds=None)
+
+
+UNTIMED = Throughput(samples_per_s=None, per_rank=[], efficiency=None)
+"""The speed of a run without timing."""
 
 
 def throughput(stream: RunRecords, world_size: int, seconds: float) -> Throughput:

@@ -13,6 +13,7 @@ from bench.results.live.run import RankFigures, RunFigures, Trouble, is_change
 from bench.results.live.series import Series, TimeBin
 from ddp.core.commands import Abort, Drop, Join, Plan
 from ddp.core.events import AverageFailed, Failed, GuardVerdict, Lost, Memory, Progress, Resumed, RoundClosed
+from ddp.core.join_events import Joined
 from ddp.core.run_bounds import RunHeader
 from ddp.core.summary import EpochFigures
 from ddp.process.codec import Record
@@ -105,7 +106,7 @@ class RunHistory:
                 self.verdicts = [*self.verdicts, (seconds, record)][-POINTS:]
             case Join() if all(isinstance(known, Join) for _, known in self.trouble):
                 pass  # the first group; it is no trouble
-            case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Join() | Resumed():
+            case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Join() | Joined() | Resumed():
                 self.trouble = [*self.trouble, (at, record)][-POINTS:]
 
     def _spread(self, record: Progress | Memory, rank: RankFigures) -> None:

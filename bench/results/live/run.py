@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 from ddp.core.commands import Abort, Drop, Join, Plan
 from ddp.core.events import AverageFailed, Failed, Finished, Lost, Memory, Progress, Ready, Resumed, Slice
+from ddp.core.join_events import Joined
 from ddp.core.summary import EpochFigures, EpochFold
 from ddp.process.codec import Record
 
-Trouble = Failed | Lost | AverageFailed | Drop | Abort | Join | Resumed
+Trouble = Failed | Lost | AverageFailed | Drop | Abort | Join | Joined | Resumed
 
 
 @dataclass
@@ -97,6 +98,9 @@ class RunFigures:
                 self._noticed.setdefault(record.rank, at)
             case Drop():
                 self._rank(record.rank).lost = self._noticed.get(record.rank, at)
+            case Joined():
+                self._rank(record.rank).lost = None
+                self._noticed.pop(record.rank, None)
             case Abort():
                 self.aborted = record
             case Resumed():

@@ -36,6 +36,9 @@ def check(case: Case) -> Finding | None:
         return remark("REFUSED", "speed", case.cell.name, line, tuple(refused))
     if differing:
         return verdict("INCONCLUSIVE", "speed", case.cell, "on another machine, as was allowed: time says nothing")
+    if untimed := [m.seed for m in runs if not m.timing]:
+        line = f"timing=off in seeds {', '.join(map(str, untimed))}"
+        return verdict("INCONCLUSIVE", "speed", case.cell, f"{line}: train them again without it")
     if busy := [m.seed for m in runs if disturbed(m)]:
         line = f"other programs used the cores during seeds {', '.join(map(str, busy))}"
         return verdict("INCONCLUSIVE", "speed", case.cell, f"{line}: train them again alone, with force=true")

@@ -54,6 +54,8 @@ class TransportConfig:
     """`HOST:PORT/NAME`: the store at which ranks of several hosts meet; empty: all are on one host."""
     host_ranks: int = 0
     """Ranks on this host; 0: all."""
+    life: int = 0
+    """How often this rank was started again."""
     spare_core: bool | None = None
     """Whether a core is left beside those of the ranks, as all of them are told; None: nothing is to move meanwhile."""
 
@@ -76,9 +78,9 @@ class Transport(Protocol):
         """Allocate flat memory that this transport reduces without a copy; of the same name, size and type on all ranks."""
         ...
 
-    def join(self, members: Sequence[int], generation: int) -> None:
-        """Form the group of these ranks, in place of the one that there is; `generation` counts up. What comes of a
-        failure: the next collective breaks."""
+    def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
+        """Form the group of these ranks, in place of the one that there is; `generation` counts up; `lives`: how often each
+        was started again. What comes of a failure: the next collective breaks."""
         ...
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:

@@ -57,7 +57,7 @@ class Transport:
         """Allocate ordinary memory."""
         return torch.empty(elements, dtype=dtype, device=self.config.device)
 
-    def join(self, members: Sequence[int], generation: int) -> None:
+    def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
         """Meet the members at a file, or at the store of several hosts."""
         self.leave()
         limit = timedelta(seconds=self.config.timeout_s)

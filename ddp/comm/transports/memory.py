@@ -60,7 +60,9 @@ class Transport:
     def __init__(self, config: TransportConfig) -> None:
         self.config, self._folder, self._rank = config, config.folder, config.rank
         self._spin_s = SPIN_S if config.world_size <= cores() else 0.0
-        self._life = ProcessLock(self._lock(config.rank))
+        self._life = ProcessLock(self._lock(config.rank, config.life))
+        self._lives: dict[int, int] = {}
+        """Member -> how often it was started again, if it was."""
         self._stage = [self._region(half, config.rank, torch.uint8, STAGE_BYTES) for half in ("stage0", "stage1")]
         self._own: dict[int, tuple[str, Tensor]] = {}
         """First address -> name and tensor of what `empty` gave."""
@@ -81,8 +83,8 @@ class Transport:
         here = not config.meet and config.folder.is_dir()
         return here and config.device.type == "cpu" and hasattr(os, "sched_getaffinity")
 
-    def _lock(self, rank: int) -> Path:
-        return self._folder / f"alive-{rank}"
+    def _lock(self, rank: int, life: int) -> Path:
+        return self._folder / (f"alive-{rank}.life{life}" if life else f"alive-{rank}")
 
     def _region(self, name: str, rank: int, dtype: torch.dtype, elements: int) -> Tensor:
         return shared(self._folder / f"{name}-{rank}.memory", dtype, elements)
@@ -93,10 +95,11 @@ class Transport:
         self._own[tensor.data_ptr()] = name, tensor
         return tensor
 
-    def join(self, members: Sequence[int], generation: int) -> None:
+    def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
         """Form the group without waiting: ranks meet in the first collective."""
         self.leave()
         self._members = tuple(members)
+        self._lives = dict(zip(members, lives, strict=True)) if lives else {}
         self._views.clear()
         self._table = shared(self._folder / f"group-{generation}", torch.int64, 2 * LINE * len(members))
         self._counters = self._table.numpy().data.cast("B").cast("q")
@@ -275,11 +278,14 @@ class Transport:
             with self._fence:
                 pass
 
+    def _ended(self, rank: int) -> bool:
+        return ended(self._lock(rank, self._lives.get(rank, 0)))
+
     def _look(self, waiting: list[int], target: int, waited_s: float) -> None:
         """Raise ExchangeBroken if one of these is gone and has not arrived before, or lives and is too late."""
         for k in waiting:
             left = self._counters[LINE * (len(self._members) + k)] == LEFT
-            if (left or ended(self._lock(self._members[k]))) and self._counters[LINE * k] < target:
+            if (left or self._ended(self._members[k])) and self._counters[LINE * k] < target:
                 raise ExchangeBroken(f"rank {self._members[k]} {'has left' if left else 'is gone'}")
         if waited_s > self.config.limit_s:
             late = ", ".join(str(self._members[k]) for k in waiting)

@@ -38,7 +38,7 @@ class ThreadGroup:
 
     def __init__(self, pauses: Sequence[Pause]) -> None:
         """`pauses`: what each rank waits with."""
-        self.pauses = pauses
+        self.pauses = list(pauses)
         self.regions: dict[tuple[int, str], Tensor] = {}
         """What `Transport.empty` gave, by rank and name."""
         self.members: tuple[int, ...] = ()
@@ -103,7 +103,7 @@ class Transport:
         self._names[tensor.data_ptr()] = name
         return tensor
 
-    def join(self, members: Sequence[int], generation: int) -> None:
+    def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
         """Form the group; nobody waits."""
         self._generation = generation
         self._group.join(members, generation)

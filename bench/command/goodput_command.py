@@ -1,0 +1,126 @@
+"""The verb `goodput`: a history of failures in virtual time, by every way of going on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from bench.base.exitcodes import Exit
+from bench.base.garbage import no_collections
+from bench.base.usage import usage
+from bench.command.parser import Parser
+from bench.goodput.closed_forms import daly
+from bench.goodput.outages import DAY_S, Outage, drawn, mean_gap, read_trace, replayed, with_spares
+from bench.goodput.replay import Replay, ReplayCosts, replay, ways
+from bench.goodput.table import ReplayedHistory, body, lines
+from ddp.suggest import unknown
+
+MOST_RANKS, MOST_HOURS = 1 << 17, 1e5
+COSTS = {
+    "step": "a step",
+    "jitter": "a step takes up to so much longer, a part",
+    "wire": "a collective",
+    "save": "writing a checkpoint",
+    "restart": "starting all ranks again",
+    "start": "starting one rank again",
+    "regroup": "forming a group",
+    "copy": "copying the state to a peer or a snapshot",
+}
+"""Option -> what it is the cost of, seconds where it says nothing else."""
+
+
+def add(parser: Parser) -> None:
+    """Add the arguments of the verb."""
+    trace = "a JSON trace in the format of InfiniteHBD, or meta, llama3, bursts (default: llama3)"
+    parser.add_argument("--trace", default="llama3", metavar="PATH|NAME", help=trace)
+    parser.add_argument("--nodes", type=int, default=400, help="nodes that the trace was recorded on (default: 400)")
+    parser.add_argument("--ranks", type=int, default=400, help="ranks, a node each (default: 400)")
+    parser.add_argument("--hours", type=float, default=24.0, help="of training without failures (default: 24)")
+    every = ",".join(ways())
+    parser.add_argument("--policies", default=every, metavar="A,B", help=f"ways of going on (default: {every})")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
+    times = "failures and repairs come so many times as fast (default: 1; of a trace: all of it in --hours)"
+    parser.add_argument("--compress", type=float, metavar="X", help=times)
+    parser.add_argument(
+        "--spares", type=float, default=0.05, help="machines that stand by, of the ranks (default: 0.05)"
+    )
+    parser.add_argument("--replace", type=float, default=60.0, metavar="S", help="until one takes over (default: 60)")
+    checkpoint = "training between checkpoints, seconds (default: Daly's)"
+    parser.add_argument("--checkpoint", type=float, metavar="S", help=checkpoint)
+    parser.add_argument("--window", type=int, default=ReplayCosts.window, help="steps between averages (default: 10)")
+    for name, what in COSTS.items():
+        default = _default(name)
+        help = f"{what} (default: {default:g})"
+        parser.add_argument(f"--{name}", type=float, default=default, metavar="S", help=help)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it there")
+
+
+def _default(name: str) -> float:
+    return float(getattr(ReplayCosts, name if name == "jitter" else f"{name}_s"))
+
+
+def goodput(options: argparse.Namespace) -> Exit:
+    """Play the history by each way, print the table; INCONCLUSIVE if a way did not finish in ten times the hours. Raises
+    UsageError."""
+    with usage():
+        _check(options)
+        costs = _costs(options)
+        outages, compress = _outages(options, costs.horizon_s)
+        spares = round(options.spares * options.ranks)
+    absences = with_spares(outages, spares, options.replace)
+    gap = mean_gap(outages, costs.horizon_s)
+    interval = options.checkpoint or daly(costs.save_s, min(gap, costs.horizon_s))
+    with no_collections():
+        replays = tuple(_played(options.policies.split(","), costs, absences, interval))
+    failures = sum(outage.start < costs.hours * 3600 for outage in outages)
+    about = Path(options.trace).name, options.seed, compress, failures, gap, spares, options.replace
+    history = ReplayedHistory(*about, costs, replays)
+    print("\n".join(lines(history)))
+    if options.json is not None:
+        with usage():
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(body(history), indent=1) + "\n", encoding="utf-8")
+    return Exit.OK if all(each.finished for each in replays) else Exit.INCONCLUSIVE
+
+
+def _played(names: Iterable[str], costs: ReplayCosts, absences: list[Outage], interval: float) -> Iterator[Replay]:
+    for way in names:
+        played = replay(way, costs, absences, interval)
+        took = f"{played.hours:,.1f} h, {played.failures} failures"
+        print(f"{way}: goodput {100 * played.goodput.goodput:.1f} %, {took}", file=sys.stderr, flush=True)
+        yield played
+
+
+def _outages(options: argparse.Namespace, horizon_s: float) -> tuple[list[Outage], float]:
+    """Return the outages, and how many times as fast they come."""
+    if "/" in options.trace or options.trace.endswith(".json"):
+        trace = read_trace(Path(options.trace), options.nodes)
+        compress = options.compress or trace.days * DAY_S / (options.hours * 3600)
+        return replayed(trace, options.ranks, horizon_s, compress, options.seed), compress
+    compress = options.compress or 1.0
+    return drawn(options.trace, options.ranks, horizon_s, compress, options.seed), compress
+
+
+def _costs(options: argparse.Namespace) -> ReplayCosts:
+    own = {field.name: getattr(options, field.name.removesuffix("_s")) for field in fields(ReplayCosts)}
+    return ReplayCosts(**own)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise ValueError for what cannot be."""
+    for way in options.policies.split(","):
+        if way not in ways():
+            raise ValueError(unknown("policy", way, ways()))
+    bounds = {"ranks": (2, MOST_RANKS), "hours": (1e-3, MOST_HOURS), "window": (1, 10_000), "nodes": (1, MOST_RANKS)}
+    bounds |= {"step": (1e-3, 1e6), "spares": (0, 1), "replace": (0, 1e7), "jitter": (0, 10)}
+    bounds |= {name: (0, 1e7) for name in COSTS if name not in bounds}
+    for name, (least, most) in bounds.items():
+        if not least <= getattr(options, name) <= most:
+            raise ValueError(f"--{name} {getattr(options, name):g}: give a number from {least:g} to {most:g}")
+    for name in ("compress", "checkpoint"):
+        if getattr(options, name) is not None and not 0 < getattr(options, name) <= 1e9:
+            raise ValueError(f"--{name} {getattr(options, name):g}: give a number above 0, at most 1e9")

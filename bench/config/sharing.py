@@ -1,0 +1,94 @@
+"""Which cells of a sweep may run side by side on this machine (`timing=off`), and which is next. Pure.
+
+Each rank needs a core of its own, or a GPU of its own; a cell that needs more than there is runs alone. Knows no process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from omegaconf import DictConfig, OmegaConf
+
+from ddp.engine.modes import engine_of
+
+CELL_BYTES = 1 << 30
+"""Memory that a cell needs besides its ranks, and each of these."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class CellNeeds:
+    """What decides whether others may run beside a cell."""
+
+    ranks: int
+    timing: bool
+    on_gpus: bool
+    """Whether it takes GPUs where there are enough."""
+
+    @staticmethod
+    def of(composed: DictConfig) -> CellNeeds:
+        """Return the needs of a composed cell; what cannot be is left for the run itself to refuse."""
+        size, engine = (OmegaConf.select(composed, key) for key in ("world_size", "engine.name"))
+        own = 1 if isinstance(engine, str) and engine_of(engine).one_rank else 2
+        device = OmegaConf.select(composed, "cluster.device")
+        timing = OmegaConf.select(composed, "timing") is not False
+        return CellNeeds(size if isinstance(size, int) and size > 0 else own, timing, device != "cpu")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What cells may share."""
+
+    cores: int
+    gpus: tuple[str, ...] = ()
+    """As `CUDA_VISIBLE_DEVICES` calls them."""
+    memory: int = 1 << 62
+    """Bytes that are free."""
+
+
+@dataclass(frozen=True)
+class SharingPlan:
+    """How cells run side by side."""
+
+    costs: tuple[int, ...]
+    """By cell, of `capacity`."""
+    capacity: int
+    variables: tuple[Mapping[str, str], ...]
+    """By process that runs cells, one after the other: what it has in its environment."""
+
+    def next(self, waiting: Sequence[int], running: Sequence[int]) -> int | None:
+        """Return the cell to begin beside those that are `running`: the first that fits; None: none does."""
+        free = self.capacity - sum(self.costs[cell] for cell in running)
+        fitting = (cell for cell in waiting if self.costs[cell] <= free or not running)
+        return next(fitting, None)
+
+
+def sharing_plan(cells: Sequence[CellNeeds], there: Resources) -> SharingPlan | None:
+    """Return how the cells of a sweep run side by side; None: they do not, as one is timed, or two never fit."""
+    if len(cells) < 2 or any(cell.timing for cell in cells):
+        return None
+    costs, capacity = tuple(cell.ranks for cell in cells), there.cores
+    largest = max(costs)
+    slices: tuple[Mapping[str, str], ...] | None = None
+    if there.gpus and any(cell.on_gpus for cell in cells):  # what a process sees is settled when it begins
+        capacity = min(len(there.gpus), there.cores) // largest
+        slices = tuple({VISIBLE: ",".join(there.gpus[n * largest : (n + 1) * largest])} for n in range(capacity))
+        costs = (1,) * len(cells)
+    most = min(
+        len(cells), _together(costs, capacity), there.memory // (CELL_BYTES * (1 + min(cell.ranks for cell in cells)))
+    )
+    if most < 2:
+        return None
+    return SharingPlan(costs, capacity, ({},) * most if slices is None else slices[:most])
+
+
+def _together(costs: Sequence[int], capacity: int) -> int:
+    """Return the most cells that fit at a time: the smallest."""
+    count = used = 0
+    for cost in sorted(costs):
+        used += cost
+        if used > capacity:
+            break
+        count += 1
+    return count

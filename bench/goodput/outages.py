@@ -1,0 +1,151 @@
+"""Histories of machines that fail and are mended: from a recorded trace, or drawn from published rates. A rank is a node.
+
+Owns which rank is without a machine, and when. Knows nothing of training.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from ddp import regular_files
+from ddp.suggest import unknown
+
+DAY_S = 86_400.0
+MOST_BYTES = 1 << 26
+"""Of a trace; the public one has 339 KB."""
+RATES = {"meta": 6.50, "llama3": 3.79, "bursts": 4.23}
+"""Failures per 1,000 node-days. Meta's RSC-1 (Kokolis et al., HPCA 2025); Llama 3 (Dubey et al., 2024: 419 in 54 days on
+2,048 nodes); that of InfiniteHBD-Trace (Shou et al., SIGCOMM 2025), whose gaps are no Poisson process."""
+BURSTS_CV = 1.76
+"""Standard deviation of the gaps between failures of that trace over their mean."""
+REPAIR_MEDIAN_D, REPAIR_P90_D = 0.85, 13.0
+"""Days of a repair in that trace: drawn from a log-normal distribution with these."""
+LEMONS, LEMONS_SHARE = 0.10, 1 / 3
+"""So many of the nodes have so many of the failures of bursts."""
+
+
+class Outage(NamedTuple):
+    """A rank has no machine, seconds."""
+
+    start: float
+    stop: float
+    rank: int
+
+
+@dataclass(frozen=True)
+class FailureTrace:
+    """Recorded outages in days; `nodes` were watched for `days`, those without any outage among them."""
+
+    nodes: int
+    days: float
+    outages: tuple[tuple[str, float, float], ...]
+    """(node, from, to)."""
+
+
+def read_trace(path: Path, nodes: int) -> FailureTrace:
+    """Read a trace in the format of InfiniteHBD: JSON objects with `node_id`, `event_time` (days) and `event_type`
+    (`fault_start` or `fault_end`). Raises ValueError that names what is wrong, OSError."""
+    try:
+        events: list[dict[str, Any]] = json.loads(regular_files.content(path, MOST_BYTES))
+        rows = [
+            (float(e["event_time"]), str(e["event_type"]), str(e["node_id"]), str(e.get("fault_type"))) for e in events
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path}: no trace of faults: {type(error).__name__}: {error}") from None
+    if not rows or not all(math.isfinite(row[0]) and row[0] >= 0 for row in rows):
+        raise ValueError(f"{path}: no trace of faults: it has no events, or times that are none")
+    if strange := {row[1] for row in rows} - {"fault_start", "fault_end"}:
+        raise ValueError(f"{path}: event_type is fault_start or fault_end, not {min(strange)}")
+    days = max(row[0] for row in rows)
+    outages = tuple(_paired(sorted(rows, key=lambda row: row[0]), days))
+    if (named := len({node for node, _, _ in outages})) > nodes:
+        raise ValueError(f"{path}: {named} nodes fail, and --nodes says that there were {nodes}")
+    return FailureTrace(nodes, days, outages)
+
+
+def _paired(rows: Sequence[tuple[float, str, str, str]], days: float) -> Iterator[tuple[str, float, float]]:
+    """Pair begins and ends of the same fault of a node, the earliest first; what has no end lasts to the end."""
+    begun: dict[tuple[str, str], list[float]] = {}
+    for at, what, node, fault in rows:
+        if what == "fault_start":
+            begun.setdefault((node, fault), []).append(at)
+        elif begun.get((node, fault)):
+            yield node, begun[node, fault].pop(0), at
+    yield from ((node, at, days) for (node, _), starts in begun.items() for at in starts)
+
+
+def replayed(trace: FailureTrace, ranks: int, horizon_s: float, compress: float, seed: int) -> list[Outage]:
+    """Return the outages of `ranks` nodes in the first `horizon_s` seconds: of the trace `compress` times as fast, again
+    from its begin where that is longer. More ranks than nodes have copies of the trace, each begun at a time of its own.
+    """
+    dice, day_s, outages = Random(seed), DAY_S / compress, list[Outage]()
+    names = sorted({node for node, _, _ in trace.outages})
+    for copy in range(-(-ranks // trace.nodes)):
+        places = dict(zip(names, dice.sample(range(trace.nodes), len(names)), strict=True))
+        shift = dice.uniform(0, trace.days) if copy else 0.0
+        for node, start, stop in trace.outages:
+            rank = copy * trace.nodes + places[node]
+            first = ((start + shift) % trace.days) * day_s
+            while rank < ranks and first < horizon_s:
+                outages.append(Outage(first, first + (stop - start) * day_s, rank))
+                first += trace.days * day_s
+    return sorted(outages)
+
+
+def drawn(name: str, ranks: int, horizon_s: float, compress: float, seed: int) -> list[Outage]:
+    """Return outages at a published rate: a Poisson process over all nodes, for `bursts` gaps with more scatter and nodes
+    that fail more often. Raises ValueError for a name that is none."""
+    if name not in RATES:
+        raise ValueError(unknown("trace", name, RATES) + " (or give the path of a trace)")
+    dice, day_s, outages, at = Random(seed), DAY_S / compress, list[Outage](), 0.0
+    mean_s = 1000 * day_s / (RATES[name] * ranks)
+    sigma = math.log(REPAIR_P90_D / REPAIR_MEDIAN_D) / 1.2815515655446004
+    lemons = max(1, round(LEMONS * ranks))
+    while (at := at + _gap(name, mean_s, dice)) < horizon_s:
+        lemon = name == "bursts" and dice.random() < LEMONS_SHARE
+        rank = dice.randrange(lemons if lemon else ranks)
+        outages.append(Outage(at, at + day_s * dice.lognormvariate(math.log(REPAIR_MEDIAN_D), sigma), rank))
+    return outages
+
+
+def _gap(name: str, mean_s: float, dice: Random) -> float:
+    """Return the time to the next failure: exponential; of bursts a mixture of two of these with balanced means."""
+    if name != "bursts":
+        return dice.expovariate(1 / mean_s)
+    square = BURSTS_CV**2
+    often = (1 + math.sqrt((square - 1) / (square + 1))) / 2
+    part = often if dice.random() < often else 1 - often
+    return dice.expovariate(2 * part / mean_s)
+
+
+def with_spares(outages: Sequence[Outage], spares: int, replace_s: float) -> list[Outage]:
+    """Return how long ranks are without a machine where `spares` stand by and take over in `replace_s`; a mended machine
+    is a spare. While none is left, ranks wait for the next that is mended, the first to fail first."""
+    free, mended, absences = spares, list[float](), list[Outage]()
+    until: dict[int, float] = {}
+    for start, stop, rank in sorted(outages):
+        if start < until.get(rank, -1.0):
+            continue  # its machine is being replaced
+        while mended and mended[0] <= start:
+            heapq.heappop(mended)
+            free += 1
+        heapq.heappush(mended, stop)
+        if free:
+            free, taken = free - 1, start
+        else:
+            taken = heapq.heappop(mended)
+        until[rank] = taken + replace_s
+        absences.append(Outage(start, until[rank], rank))
+    return absences
+
+
+def mean_gap(outages: Sequence[Outage], horizon_s: float) -> float:
+    """Return the mean seconds from one failure of any rank to the next; infinity without any."""
+    return horizon_s / len(outages) if outages else math.inf

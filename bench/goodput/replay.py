@@ -1,0 +1,249 @@
+"""Plays a history of outages against the production core in virtual time. Owns the ways of going on, and what things cost.
+
+`restart` exchanges gradients in every step, ends with every failure and goes on from its last checkpoint. The others are the
+policies of the core: they go on without the rank, which joins again when it has a machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
+
+from bench.goodput.outages import Outage
+from bench.goodput.simulated import SimulatedTimes
+from bench.results.analysis.goodput import projections
+from bench.results.analysis.rank_seconds import PARTS, repetition
+from bench.results.schema_goodput import Goodput
+from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.commands import CoordinatorCheckpoint, Publish, Save
+from ddp.core.coordinator import Coordinator
+from ddp.core.policies import EVERY_STEP, POLICIES, Policy, meets_every_step
+from ddp.core.world import World
+from ddp.sim import Costs, Simulation
+
+BATCH = 1024
+"""Samples of a step: so finely is the work of a lost rank shared out."""
+MOST = 10
+"""A run that takes so many times as long as without a failure has not finished."""
+SPREAD = 1009
+RESTART = "restart"
+LENGTHS = ("anchor", "max_anchor", "base")
+"""Settings of policies that say how long a window is."""
+
+
+@dataclass(frozen=True)
+class ReplayCosts:
+    """What is trained, and what things cost, seconds. A rank is a node."""
+
+    ranks: int = 400
+    hours: float = 24.0
+    """Of training without a failure and without communication."""
+    step_s: float = 20.0
+    window: int = 10
+    """Steps between two averages, where they are not in every step."""
+    jitter: float = 0.05
+    """A step takes up to so much longer."""
+    wire_s: float = 0.5
+    """A collective."""
+    save_s: float = 30.0
+    """Writing a checkpoint: all stand still."""
+    restart_s: float = 300.0
+    """Starting all ranks again from a checkpoint."""
+    start_s: float = 60.0
+    """Starting one rank again, until it can join."""
+    regroup_s: float = 5.0
+    """Forming a new group."""
+    copy_s: float = 0.5
+    """Copying the state: to a peer, to a snapshot, an update into a replica."""
+
+    @property
+    def rounds(self) -> int:
+        """Windows of the run."""
+        return max(round(self.hours * 3600 / (self.step_s * self.window)), 1)
+
+    @property
+    def horizon_s(self) -> float:
+        """Seconds after which a run is given up."""
+        return MOST * self.rounds * self.step_s * self.window
+
+    def step(self, rank: int, number: int) -> float:
+        """Return the seconds of a step of a full batch."""
+        return self.step_s * (1 + self.jitter * ((rank * 7919 + number * 104_729) % SPREAD) / SPREAD)
+
+    def wire(self, members: tuple[int, ...], number: int) -> float:
+        """Return the seconds of a collective; the first of a group forms it."""
+        return self.regroup_s if number == 1 and self.regroup_s else self.wire_s
+
+
+def ways() -> tuple[str, ...]:
+    """Return the names of the ways of going on."""
+    return (RESTART, *POLICIES)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What became of one way of going on."""
+
+    way: str
+    failures: int
+    """That struck it."""
+    hours: float
+    """That it took."""
+    finished: bool
+    checkpoint_s: float
+    """Seconds of training between checkpoints."""
+    goodput: Goodput
+
+
+def replay(way: str, costs: ReplayCosts, absences: Sequence[Outage], interval_s: float) -> Replay:
+    """Play one way of going on, with a checkpoint every `interval_s` seconds of training or as near as steps allow."""
+    name = EVERY_STEP if way == RESTART else way
+    in_step = meets_every_step(name)
+    lengths = {field.name: costs.window for field in fields(cast(Any, POLICIES[name])) if field.name in LENGTHS}
+    policy = POLICIES[name](**lengths)
+    unit = costs.step_s if in_step else costs.step_s * costs.window
+    every = max(round(interval_s / unit), 1)
+    world = World(
+        costs.ranks,
+        costs.rounds * costs.window * costs.ranks * BATCH,
+        BATCH,
+        1,
+        blocking=True,
+        in_step=in_step,
+        deadline_s=math.inf,
+        tolerate_loss=way != RESTART,
+        restarts=0 if way == RESTART else None,
+        checkpoints=Checkpointing(every, "averages", 0.0),
+    )
+    # Who would train on even beside a collective has snapshots averaged; the others meet in collectives.
+    world = replace(world, blocking=not policy.init(world)[1].overlap)
+    play = _restarted if way == RESTART else _elastic
+    sums, failures, end, finished = play(policy, world, costs, absences)
+    result = projections(repetition(sums))
+    assert result is not None
+    return Replay(way, failures, end / 3600, finished, every * unit, result)
+
+
+Played = tuple[dict[str, float], int, float, bool]
+"""Seconds by part, failures, when it ended, whether it finished."""
+
+
+def _simulation(
+    policy: Policy,
+    world: World,
+    costs: ReplayCosts,
+    times: SimulatedTimes,
+    start_s: Callable[[int, int], float],
+    limit_s: float,
+    **options: Any,
+) -> Simulation:
+    prices = Costs(
+        costs.step,
+        by_samples=world.in_step,
+        wire=costs.wire,
+        reduce_s=costs.wire_s,
+        save_s=costs.save_s,
+        copy_s=costs.copy_s,
+        start_s=start_s,
+        report_s=costs.window * costs.step_s,
+    )
+    simulation = Simulation(policy, world, prices, keep=False, tick_s=math.inf, limit_s=limit_s, **options)
+    simulation.measured, simulation.listen = times.measured, times.listen
+    return simulation
+
+
+def _elastic(policy: Policy, world: World, costs: ReplayCosts, absences: Sequence[Outage]) -> Played:
+    """Go on without who is lost; each comes back when it has a machine and has started."""
+    gone: dict[int, float] = {}
+    waits: defaultdict[int, list[float]] = defaultdict(list)
+    deaths: list[Outage] = []
+    for outage in absences:
+        if outage.start > gone.get(outage.rank, 0.0):
+            deaths.append(outage)
+            waits[outage.rank].append(outage.stop - outage.start + costs.start_s)
+            gone[outage.rank] = (
+                outage.stop + costs.start_s + costs.step_s
+            )  # it was not back when its machine failed again
+
+    def start_s(rank: int, life: int) -> float:
+        return waits[rank][min(life, len(waits[rank])) - 1]
+
+    times = SimulatedTimes(world.size)
+    blows = tuple((outage.start, outage.rank) for outage in deaths)
+    simulation = _simulation(policy, world, costs, times, start_s, costs.horizon_s, deaths=blows)
+    finished = True
+    try:
+        simulation.run()
+    except TimeoutError:
+        finished = False
+    end = min(simulation.now, costs.horizon_s)
+    away = [(outage.rank, outage.start, outage.stop) for outage in deaths]
+    struck = sum(outage.start < end for outage in deaths)
+    return times.seconds(end, away), struck, end, finished and simulation.status == "ok"
+
+
+def _restarted(policy: Policy, world: World, costs: ReplayCosts, absences: Sequence[Outage]) -> Played:
+    """Stop with every failure, wait for the machine, start all ranks again from the last checkpoint."""
+    sums, failures, now = dict.fromkeys(PARTS, 0.0), 0, 0.0
+    books: CoordinatorCheckpoint | None = None
+    left = list(reversed(absences))
+    while now < costs.horizon_s:
+        blow = left.pop() if left else None
+        end, books, part = _until(policy, world, costs, books, None if blow is None else (blow.start - now, blow.rank))
+        for name, value in part.items():
+            sums[name] += value
+        now += end
+        if blow is None or now < blow.start:
+            return sums, failures, now, True
+        failures, down = failures + 1, [blow]
+        again = blow.stop + costs.restart_s
+        while left and left[-1].start < again:
+            down.append(left.pop())
+            again = max(again, down[-1].stop + costs.restart_s)
+        for name, value in _downtime(world.size, down, again - now).items():
+            sums[name] += value
+        failures, now = failures + len(down) - 1, again
+    return sums, failures, now, False
+
+
+def _downtime(ranks: int, down: Sequence[Outage], seconds: float) -> dict[str, float]:
+    """Return what ranks' seconds go to until the job is back: those with a machine wait, then all start."""
+    absent, waiting, reached = 0.0, 0.0, 0.0
+    for outage in down:
+        absent += outage.stop - outage.start
+        waiting += max(outage.stop - max(outage.start, reached), 0.0)
+        reached = max(reached, outage.stop)
+    return {"absent": absent, "regrouping": ranks * waiting - absent, "starting": ranks * (seconds - waiting)}
+
+
+def _until(
+    policy: Policy,
+    world: World,
+    costs: ReplayCosts,
+    books: CoordinatorCheckpoint | None,
+    blow: tuple[float, int] | None,
+) -> tuple[float, CoordinatorCheckpoint | None, dict[str, float]]:
+    """Train from a checkpoint to the next failure or the end: how long, the last checkpoint by then, seconds by part."""
+    times, begun = SimulatedTimes(world.size), dict[int, float]()
+    saved, last = 0.0, books
+
+    def listen(at: float, record: Any) -> None:
+        nonlocal saved, last
+        times.listen(at, record)
+        if isinstance(record, Save):
+            begun.setdefault(record.index, at)
+        elif isinstance(record, Publish):
+            saved, last = begun[record.index], record.books
+
+    deaths = () if blow is None else (blow,)
+    simulation = _simulation(policy, world, costs, times, lambda rank, life: 0.0, costs.horizon_s, deaths=deaths)
+    simulation.listen = listen
+    if books is not None:
+        simulation.coordinator = Coordinator.start(policy, world, 0.0, books)
+    simulation.run()
+    if simulation.status != "ok":
+        times.histories.saved = saved
+    return simulation.now, last, times.seconds(simulation.now)

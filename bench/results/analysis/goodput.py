@@ -1,0 +1,62 @@
+"""Goodput of a run: the parts of its rank-seconds, and the projections that have names. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bench.results.analysis.histories import Histories, RankRecord
+from bench.results.analysis.rank_seconds import PARTS, rank_seconds, repetition
+from bench.results.analysis.stream import RunRecords
+from bench.results.schema_goodput import Goodput, RankSeconds
+from ddp.core.events import AverageFailed, Merged, Progress
+
+LOST = ("discarded", "saving", "detecting", "regrouping", "restoring", "starting", "absent")
+"""Parts that are no progress. `repeated` is progress; that it had to be made twice is counted where it was `discarded`."""
+
+
+def goodput(stream: RunRecords, world_size: int, launched: float, ended: float) -> Goodput | None:
+    """Return the goodput of a run, or of the rest of one that was gone on with; None without slices."""
+    if not stream.slices.rank.size:
+        return None
+    own = {event.rank: event for event in stream.finished.values()}
+    end = max((event.at for event in own.values()), default=max(stream.last_at.values(), default=ended))
+    histories = Histories(world_size, launched, max(end, launched))
+    for rank, event in stream.ready.items():
+        histories.ready[rank] = event.at
+    histories.finished.update({rank: event.at for rank, event in own.items()})
+    records: list[RankRecord] = [*stream.of(Progress), *stream.of(Merged), *stream.of(AverageFailed)]
+    for record in records:
+        histories.tell(record)
+    for at, move in stream.moves:
+        histories.move(at, move)
+    histories.in_step = any(plan.in_step for _, plan in stream.plans)
+    sums = rank_seconds(stream.slices, histories)
+    samples = sum(histories.merged.values()) or sum(histories.trained.values())
+    return projections(repetition(sums, _redone(stream) * sums["kept"] / samples if samples else 0.0))
+
+
+def projections(seconds: Mapping[str, float]) -> Goodput | None:
+    """Return the named measures of a decomposition; None if it is of no time."""
+    whole = sum(seconds.values())
+    if whole <= 0:
+        return None
+    parts = {part: seconds[part] / whole for part in PARTS}
+    ettr = max(1 - sum(parts[part] for part in LOST), 0.0)
+    present = 1 - parts["absent"]
+    return Goodput(
+        rank_seconds=whole,
+        parts=RankSeconds(**parts),
+        ettr=ettr,
+        goodput=(parts["kept"] + parts["repeated"]) / present if present > 0 else 0.0,
+        ett=ettr + parts["discarded"] - parts["repeated"],
+        ucf=max(ettr - parts["communicating"], 0.0),
+    )
+
+
+def _redone(stream: RunRecords) -> float:
+    """Return the samples that the run before had trained beyond the checkpoint that this one went on from."""
+    if stream.resumed is None or stream.earlier is None:
+        return 0.0
+    before = stream.earlier.resumed.samples if stream.earlier.resumed is not None else 0
+    trained = sum(event.samples for event in stream.earlier.of(Progress))
+    return float(max(before + trained - stream.resumed.samples, 0))

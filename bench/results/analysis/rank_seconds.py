@@ -1,0 +1,191 @@
+"""Where the seconds of all ranks went, from launch to the last rank's end, each second in one part. Pure arithmetic of
+slices and of what became of each rank. Rates of failure, costs and policies are no business of this module.
+
+Training is told apart by what became of it: thrown away, done again, or kept. Where ranks stand still, it is told apart by
+why: between a loss and its notice it is detecting, from there until a rank trains again regrouping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.results.analysis.breakdown import CATEGORIES, categories
+from bench.results.analysis.histories import Histories, Regrouping, Stay
+from bench.results.analysis.stream import Floats, Places, Slices
+from bench.results.analysis.stretches import Stretches, common, seconds, union
+
+PARTS = (
+    *("kept", "repeated", "discarded", "evaluating", "saving", "communicating", "waiting"),
+    *("detecting", "regrouping", "restoring", "starting", "absent", "other"),
+)
+"""Each second of a rank is in one of these."""
+_STAND = {"comm": "communicating", "wait": "waiting", "eval": "evaluating", "checkpoint": "saving"}
+"""Category of a slice that is no training -> its part, where nothing is amiss."""
+_TRAIN = ("compute", "data")
+Away = Sequence[tuple[int, float, float]]
+"""(rank, from, to): there was no machine for it, seconds."""
+
+
+@dataclass(frozen=True)
+class _Breaks:
+    """What went wrong for all: when ranks were gone and nobody knew, and when all stood together anew."""
+
+    unnoticed: Stretches
+    regroupings: tuple[Regrouping, ...]
+
+
+def rank_seconds(slices: Slices, histories: Histories, away: Away = ()) -> dict[str, float]:
+    """Return the seconds of all ranks by part: none is negative, and they sum to size x (end - begin), but for slices that
+    overlap. What is `repeated` is in `kept`, until `repetition` tells them apart."""
+    category = categories(slices)
+    stays = {rank: histories.stays(rank, slices.stop[slices.places(rank)]) for rank in range(histories.size)}
+    gone = [stay for each in stays.values() for stay in each if stay.state == "detecting"]
+    breaks = _Breaks(
+        union(np.array([stay.start for stay in gone]), np.array([stay.stop for stay in gone])),
+        tuple(histories.regroupings()),
+    )
+    machines: dict[int, list[tuple[float, float]]] = {}
+    for rank, start, stop in away:
+        machines.setdefault(rank, []).append((start, stop))
+    sums = dict.fromkeys(PARTS, 0.0)
+    for rank, each in stays.items():
+        mine = slices.places(rank)
+        places = {name: mine[category[mine] == CATEGORIES.index(name)] for name in CATEGORIES}
+        for part, value in _of_rank(slices, places, each, histories, breaks, rank).items():
+            sums[part] += value
+        _without_machine(sums, each, machines.get(rank, ()))
+    return {part: max(value, 0.0) for part, value in sums.items()}
+
+
+def _without_machine(sums: dict[str, float], stays: list[Stay], away: Iterable[tuple[float, float]]) -> None:
+    """Count as absent what a rank that starts waits for a machine."""
+    for start, stop in away:
+        for stay in stays:
+            if stay.state == "starting" and (shared := min(stop, stay.stop) - max(start, stay.start)) > 0:
+                sums["starting"] -= shared
+                sums["absent"] += shared
+
+
+def repetition(sums: dict[str, float], before: float = 0.0) -> dict[str, float]:
+    """Return the same with `repeated` apart: of what is kept as many seconds as were thrown away, here and `before`."""
+    repeated = min(sums["discarded"] + before, sums["kept"])
+    return sums | {"repeated": repeated, "kept": sums["kept"] - repeated}
+
+
+def _of_rank(
+    slices: Slices, places: dict[str, Places], stays: list[Stay], histories: Histories, breaks: _Breaks, rank: int
+) -> dict[str, float]:
+    sums = dict.fromkeys(PARTS, 0.0)
+    training = np.sort(np.concatenate([places[name] for name in _TRAIN]))
+    trains = slices.start[training], slices.stop[training]
+    order = np.argsort(trains[0], kind="stable")
+    trains = trains[0][order], trains[1][order]
+    live = _stretches((stay.start, stay.stop) for stay in stays if stay.state == "live")
+    lost = _lost_training(slices, places["data"], trains, histories, rank)
+    trained = common(live, union(*trains))
+    gone = common(live, _both(lost, trains))
+    sums["kept"] = (trained - gone) * histories.kept(rank)
+    sums["discarded"] = trained - sums["kept"]
+    for stay in stays:
+        if stay.state != "live":
+            part = "regrouping" if stay.state == "returning" else stay.state
+            sums[part] += stay.stop - stay.start
+    _stood(sums, slices, places, trains, live, breaks)
+    return sums
+
+
+def _lost_training(slices: Slices, data: Places, trains: Stretches, histories: Histories, rank: int) -> Stretches:
+    """Return when a rank trained what no report tells of: before it was lost, and in steps that were undone."""
+    losses, undone = histories.losses(rank), histories.undone[rank]
+    unreported = [(histories.last_report(rank, at), at) for at in losses if not histories.in_step]
+    if histories.saved is not None:
+        unreported.append((histories.saved, histories.end))
+    begins = slices.start[data] if data.size else trains[0]
+    for at in (*undone, *losses) if histories.in_step else ():
+        place = int(np.searchsorted(begins, at))
+        if place:
+            unreported.append((float(begins[place - 1]), at))
+    return _stretches(unreported)
+
+
+def _stood(
+    sums: dict[str, float],
+    slices: Slices,
+    places: dict[str, Places],
+    trains: Stretches,
+    live: Stretches,
+    breaks: _Breaks,
+) -> None:
+    """Divide the time in which a rank that was there did not train."""
+    anew = _anew(trains, live, breaks.regroupings)
+    first = float(trains[0][0]) if trains[0].size else float(live[1][0]) if live[1].size else 0.0
+    begun = (live[0][:1], np.minimum(live[1][:1], max(first, float(live[0][0])))) if live[0].size else live
+    reasons = (("starting", begun), ("detecting", breaks.unnoticed), ("regrouping", anew))
+    covered = [union(*trains)]
+    for name, part in _STAND.items():
+        mine = places[name]
+        joins = mine[slices.kind[mine] == "join"] if name == "comm" else mine[:0]
+        copies = mine[slices.kind[mine] == "copy"] if name == "comm" else mine[:0]
+        rest = np.setdiff1d(mine, np.concatenate([joins, copies]))
+        wire = slices.wire_start
+        if name == "comm":
+            _divide(sums, _both(live, union(slices.start[rest], wire[rest])), "waiting", reasons)
+            _divide(sums, _both(live, union(slices.start[joins], slices.stop[joins])), "regrouping", reasons[:1])
+            moved = (*reasons[:2], ("restoring", anew))
+            _divide(sums, _both(live, union(slices.start[copies], slices.stop[copies])), part, moved)
+        why = () if name in ("eval", "checkpoint") else reasons
+        _divide(sums, _both(live, union(wire[rest], slices.stop[rest])), part, why)
+        covered.append(union(slices.start[mine], slices.stop[mine]))
+    all_slices = union(*(np.concatenate(side) for side in zip(*covered, strict=True)))
+    _divide(sums, _without(live, all_slices), "other", reasons)
+
+
+def _anew(trains: Stretches, live: Stretches, regroupings: Sequence[Regrouping]) -> Stretches:
+    """Return the stretches from when all had to stand together anew until this rank began a batch after it was ordered."""
+    if not regroupings:
+        return _stretches(())
+    starts = np.array([each.start for each in regroupings])
+    after = np.searchsorted(trains[0], [each.ordered for each in regroupings])
+    last = float(live[1][-1]) if live[1].size else 0.0
+    return union(starts, np.append(trains[0], last)[after])
+
+
+def _divide(sums: dict[str, float], time: Stretches, part: str, reasons: Sequence[tuple[str, Stretches]]) -> None:
+    """Count time as the first of the reasons that holds, else as `part`."""
+    for reason, when in reasons:
+        sums[reason] += common(time, when)
+        time = _without(time, when)
+    sums[part] += seconds(time)
+
+
+def _stretches(pairs: Iterable[tuple[float, float]]) -> Stretches:
+    array = np.array(list(pairs), np.float64).reshape(-1, 2)
+    return union(array[:, 0], array[:, 1])
+
+
+def _without(time: Stretches, cut: Stretches) -> Stretches:
+    """Return what of `time` is outside `cut`. Neither overlaps itself."""
+    if not time[0].size or not cut[0].size:
+        return time
+    outside = np.insert(cut[1], 0, -np.inf), np.append(cut[0], np.inf)
+    return _both(time, outside)
+
+
+def _both(first: Stretches, second: Stretches) -> Stretches:
+    """Return the time that lies in both, by the union of which each is made."""
+    sides = union(*first), union(*second)
+    if not all(side[0].size for side in sides):
+        return np.zeros(0), np.zeros(0)
+    edges = np.unique(np.concatenate([edge for side in sides for edge in side]))
+    left, right = edges[:-1], edges[1:]
+    inside = np.ones(left.size, bool)
+    for starts, stops in sides:
+        place = np.searchsorted(starts, left, side="right") - 1
+        inside &= (place >= 0) & (right <= np.append(stops, -np.inf)[place])
+    return union(left[inside], right[inside])
+
+
+__all__ = ["PARTS", "Floats", "rank_seconds"]

@@ -1,0 +1,52 @@
+"""The part of a result that says what became of the seconds of all ranks, and the measures that others make of it."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bench.results.schema_speed import Strict
+
+
+class RankSeconds(Strict):
+    """Where the time of all ranks went, from launch until the last rank had finished. The parts sum to 1.
+
+    Time in which a rank stands still counts as `detecting` between a loss and its notice, as `regrouping` from there until
+    the rank trains again. What PyTorch's engines exchange inside a step is part of their training.
+    """
+
+    kept: float = Field(description="training of new samples that is in the model, fraction")
+    repeated: float = Field(
+        description="training that is in the model, of samples whose first training was lost, fraction"
+    )
+    discarded: float = Field(description="training that is not in the model, fraction")
+    evaluating: float = Field(description="evaluation, fraction")
+    saving: float = Field(description="writing checkpoints, fraction")
+    communicating: float = Field(description="on the wire and copying snapshots, fraction")
+    waiting: float = Field(description="waiting for other ranks or for orders, and after the rank's own end, fraction")
+    detecting: float = Field(description="a rank is gone, and nobody has noticed, fraction")
+    regrouping: float = Field(description="standing still until all can train together again, fraction")
+    restoring: float = Field(description="taking state from a peer or a checkpoint, or giving it, fraction")
+    starting: float = Field(description="from launch or restart until the rank is ready or trains, fraction")
+    absent: float = Field(description="no process, and none is being started, fraction")
+    other: float = Field(description="bookkeeping between measured slices, fraction")
+
+
+class Goodput(Strict):
+    """What became of the time of all ranks, and measures of it by their names in the field."""
+
+    rank_seconds: float = Field(
+        description="what is divided: ranks x seconds from launch to the last rank's end, seconds"
+    )
+    parts: RankSeconds
+    ettr: float = Field(
+        description="effective training time ratio (Meta): 1 less discarded, saving, detecting, regrouping, restoring, "
+        "starting and absent, fraction"
+    )
+    goodput: float = Field(
+        description="training that is kept / time in which there was a machine: (kept + repeated) / (1 - absent)"
+    )
+    ett: float = Field(
+        description="effective training time (ETT%): like `ettr`, but training that is lost counts where it is repeated, "
+        "not where it was first done: ettr + discarded - repeated, fraction"
+    )
+    ucf: float = Field(description="useful capacity: `ettr` less communicating, fraction")

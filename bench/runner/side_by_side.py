@@ -1,0 +1,134 @@
+"""Cells of a sweep in processes beside each other, each process for many cells: `timing=off`.
+
+Owns these processes: none outlives the sweep. They are forked from one that has imported torch, and each has a fork server
+of its own for the ranks of its cells. Knows nothing of what a cell does; how many there are is `bench.config.sharing`'s.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import cloudpickle
+import psutil
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
+from hydra.types import HydraContext
+from omegaconf import DictConfig
+
+from bench.base.console import VERBOSITY
+from bench.base.environment import gpus
+from bench.config.point_task import LostPoint
+from bench.config.sharing import VISIBLE, Resources, SharingPlan
+from ddp.launcher.environment import read
+from ddp.process.cores import cores
+from ddp.process.forkserver import script_left_alone, warm
+
+PRELOAD = ("bench.command.run", "bench.runner.launch", "bench.timeline.figure")
+PATIENCE_S = 20.0
+"""What cells get to end when the command is interrupted, before they are killed."""
+
+
+def resources() -> Resources:
+    """Return what this machine has for cells side by side; one core where a launcher has started processes for one cell."""
+    with suppress(ValueError):
+        if (placement := read(os.environ)) is not None and placement.world_size > 1:
+            return Resources(1)
+    visible = os.environ.get(VISIBLE)
+    named = tuple(map(str, range(len(gpus())))) if visible is None else tuple(filter(None, visible.split(",")))
+    return Resources(cores(), named, psutil.virtual_memory().available)
+
+
+class CellProcess:
+    """A process that runs one cell after the other."""
+
+    def __init__(self, shared: bytes, variables: Mapping[str, str]) -> None:
+        self.connection, theirs = multiprocessing.Pipe()
+        context = warm(PRELOAD)
+        self._process = context.Process(target=main, args=(theirs, shared, dict(variables)), name="cells")
+        with script_left_alone():
+            self._process.start()
+        theirs.close()
+
+    def ended(self) -> str:
+        """Return how it came to its end, which it is at."""
+        self._process.join()
+        self.connection.close()
+        return f"its process ended with exit code {self._process.exitcode}"
+
+    def interrupt(self) -> None:
+        """End its cell as Ctrl-C does; it takes no other one."""
+        self._process.terminate()
+
+    def close(self, patience_s: float) -> None:
+        """Have it end; kill it where that takes longer."""
+        self.connection.close()
+        self._process.join(patience_s)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def launch(
+    cells: Sequence[DictConfig], plan: SharingPlan, context: HydraContext, task: Any
+) -> list[JobReturn]:  # the task is sent to the processes
+    """Run all cells; return what came of each. Those of an interrupted command end, and KeyboardInterrupt is raised."""
+    shared = cloudpickle.dumps((Singleton.get_state(), context, task))
+    processes = [CellProcess(shared, each) for each in plan.variables]
+    running: dict[int, int] = {}
+    """Number of a process -> its cell."""
+    waiting, returns, patience_s = list(range(len(cells))), dict[int, JobReturn](), 0.0
+    try:
+        while waiting or running:
+            for number in (number for number in range(len(processes)) if number not in running):
+                cell = plan.next(waiting, list(running.values()))
+                if cell is not None:
+                    waiting.remove(cell)
+                    running[number] = cell
+                    with suppress(OSError):  # it has ended: seen below
+                        processes[number].connection.send_bytes(cloudpickle.dumps(cells[cell]))
+            by_connection = {processes[number].connection: number for number in running}
+            for ready in wait(list(by_connection)):
+                number = by_connection[ready]  # type: ignore[index]
+                cell = running.pop(number)
+                try:
+                    returns[cell] = pickle.loads(processes[number].connection.recv_bytes())
+                except (EOFError, OSError):
+                    returns[cell] = _lost(task, cells[cell], processes[number].ended())
+                    processes[number] = CellProcess(shared, plan.variables[number])
+    except BaseException:
+        patience_s = PATIENCE_S
+        for process in processes:
+            process.interrupt()
+        raise
+    finally:
+        for process in processes:
+            process.close(patience_s or PATIENCE_S)
+    return [returns[cell] for cell in range(len(cells))]
+
+
+def _lost(task: Any, cell: DictConfig, why: str) -> JobReturn:
+    """Note a cell whose process has gone without a result."""
+    task.note(LostPoint(" ".join(cell.hydra.overrides.task), why))
+    return JobReturn(_return_value=None, status=JobStatus.COMPLETED)
+
+
+def main(connection: Connection, shared: bytes, variables: Mapping[str, str]) -> None:
+    """Run cells in this process, made for it, until nobody sends one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends its cells
+    os.environ.update(variables)
+    os.environ.setdefault(VERBOSITY, "-1")  # a line a cell: those of several would mix
+    setup_globals()
+    state, context, task = pickle.loads(shared)
+    Singleton.set_state(state)
+    with suppress(EOFError, OSError, KeyboardInterrupt):
+        while True:
+            cell = pickle.loads(connection.recv_bytes())
+            done = run_job(task, cell, "hydra.sweep.dir", "hydra.sweep.subdir", context)
+            connection.send_bytes(cloudpickle.dumps(done))

@@ -1,0 +1,55 @@
+"""Seconds from a kill to full strength, and what they are made of: three ranks of `mlp` on digits, every mode, two seeds.
+
+    python -m benchmarks.rejoin
+
+Counted from when the loss is noticed: until the rank is there again (a process, its model and data), until it has the
+others' state (the wait for the end of a window, and the transfer), until it has reported work.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from bench.results.runfolder import EVENTS, find_runs
+from ddp.core.commands import Drop
+from ddp.core.events import Progress
+from ddp.core.join_events import Joined, Joining
+from ddp.process.codec import body, decode
+
+MODES = ("nccl_sync", "nccl_cadence", "nccl_async", "cpu_sync", "cpu_cadence", "cpu_async")
+WORDS = ("model=mlp", "world_size=3", "data.name=digits", "train.epochs=60", "cluster.faults=[1@60:crash]")
+QUIET = ("cluster.restart=always", "report=false", "validate=false", "seed=0,1")
+
+
+def stretches(events: Path) -> tuple[float, float, float]:
+    """Return the seconds of the three stretches. Raises StopIteration for a run in which nobody came back."""
+    lines = events.read_bytes().splitlines()
+    records = [(body(line)["at"], decode(line)) for line in lines]
+    lost = next(at for at, record in records if isinstance(record, Drop))
+    there = next(at for at, record in records if isinstance(record, Joining))
+    joined, rank = next((at, record.rank) for at, record in records if isinstance(record, Joined))
+    works = next(at for at, r in records if isinstance(r, Progress) and r.rank == rank and at > joined)
+    return there - lost, joined - there, works - joined
+
+
+def main() -> None:
+    """Run the command."""
+    with tempfile.TemporaryDirectory(prefix="rejoin-") as folder:
+        command = [sys.executable, "-m", "bench", "-m", f"mode={','.join(MODES)}", *WORDS, *QUIET, f"output={folder}"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=3600)
+        found = {run.path: stretches(run.path / EVENTS) for run in find_runs(Path(folder))[0]}
+    for path, parts in found.items():
+        print(f"{path.parts[-2]:14}", *(f"{seconds:.3f}" for seconds in parts), f"= {sum(parts):.3f} s")
+    whole = [sum(parts) for parts in found.values()]
+    middle = [median(each) for each in zip(*found.values(), strict=True)]
+    print(
+        f"{len(whole)} kills: median {median(whole):.3f} s, worst {max(whole):.3f} s; medians of the stretches", *middle
+    )
+
+
+if __name__ == "__main__":
+    main()

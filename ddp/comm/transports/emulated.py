@@ -1,0 +1,124 @@
+"""Emulates links over another transport: a collective ends when it would over them, counted from the last arrival.
+
+Sleeps, so that it costs the other ranks no core. Emulation only slows down: links on which a collective is faster than the
+transport itself are refused. Owns when a collective ends; what a transfer takes is in `ddp.core.link_costs`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import sleep
+
+import torch
+from torch import Tensor
+
+from ddp.comm.transports.base import MAX, SUM, ExchangeBroken, Run, Transport, Wait
+from ddp.core.errors import Exhausted
+from ddp.core.link_costs import collective_s
+from ddp.core.links import Links
+from ddp.process.clock import now
+
+TRIALS = 8
+"""Collectives that the floor of the transport is the least of."""
+PROBED = 1 << 18
+"""Elements of a larger one: 2 MiB."""
+SPIN_S = 0.0003
+"""A sleep that is to end on time ends so much earlier; the rest is spent in yielding the core."""
+
+
+def sleep_until(due: float) -> None:
+    """Return at `due`, or at once if that is over."""
+    while (left := due - now()) > 0:
+        if left > 2 * SPIN_S:
+            sleep(left - SPIN_S)
+        else:
+            os.sched_yield()
+
+
+class EmulatedTransport:
+    """Another transport, as slow as links."""
+
+    def __init__(self, inner: Transport, links: Links) -> None:
+        self._inner, self._links = inner, links
+        self.name, self.config = inner.name, inner.config
+        self._members: tuple[int, ...] = ()
+        self._number = 0
+        self._probed = inner.config.life > 0  # the others have measured it, and would not take part
+
+    def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+        """Allocate as the other transport does."""
+        return self._inner.empty(name, elements, dtype)
+
+    def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
+        """Form the group, and measure it, the first. Raises Exhausted for links that are faster than the transport."""
+        self._members = tuple(members)
+        self._number = generation << 32
+        self._inner.join(members, generation, lives)
+        if not self._probed:
+            with suppress(ExchangeBroken):  # found out by the first collective
+                self._probe()
+
+    def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
+        """Reduce, and return when it would be done over the links. Raises ExchangeBroken."""
+        self._emulated(lambda: self._inner.all_reduce(tensor, op), tensor.nbytes, 1.0)
+
+    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+        """Sum what each member owns: the first half of an all-reduce. Raises ExchangeBroken."""
+        self._emulated(lambda: self._inner.reduce(tensor, runs), tensor.nbytes, 0.5)
+
+    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+        """Begin to fetch; what is returned waits as long as the second half of an all-reduce takes from now on."""
+        due = now() + self._next(out.nbytes, 0.5)
+        wait = self._inner.fetch(out, source, runs)
+
+        def arrive() -> None:
+            wait()
+            sleep_until(due)
+
+        return arrive
+
+    def fence(self) -> None:
+        """Wait for all, as long as that takes without links: it moves nothing."""
+        self._inner.fence()
+
+    def leave(self) -> None:
+        """Break up the group."""
+        self._inner.leave()
+
+    def close(self) -> None:
+        """Go."""
+        self._inner.close()
+
+    def _next(self, size: int, part: float) -> float:
+        self._number += 1
+        return collective_s(self._links, self._members, size, self._number, part)
+
+    def _emulated(self, act: Callable[[], None], size: int, part: float) -> None:
+        arrival = torch.tensor([now()], dtype=torch.float64, device=self.config.device)
+        self._inner.all_reduce(arrival, MAX)  # before it, so that a break leaves everything as it was
+        act()
+        sleep_until(float(arrival) + self._next(size, part))
+
+    def _probe(self) -> None:
+        """Measure the transport, all ranks together. Raises Exhausted, ExchangeBroken."""
+        self._probed = True
+        for elements in (1, PROBED):
+            probe = torch.zeros(elements, dtype=torch.float64, device=self.config.device)
+            floor = min(self._floor(probe) for _ in range(TRIALS))
+            planned = collective_s(self._links, self._members, probe.nbytes)
+            if 0 < planned < floor:
+                raise Exhausted(
+                    f"cluster.links={self._links.words}: {probe.nbytes} bytes would take {planned * 1e6:.0f} us, and this "
+                    f"transport ({self.name}) takes {floor * 1e6:.0f} us: such links can be predicted only (bench predict)"
+                )
+
+    def _floor(self, probe: Tensor) -> float:
+        """Return the seconds of an all-reduce after a meeting of all; the least of the ranks' figures, the same on all."""
+        self._inner.all_reduce(probe[:1])
+        began = now()
+        self._inner.all_reduce(probe)
+        taken = torch.tensor([now() - began], dtype=torch.float64, device=self.config.device)
+        self._inner.all_reduce(taken, MAX)
+        return float(taken)

@@ -1,0 +1,149 @@
+"""What a transfer over links takes: messages, and collectives by the alpha-beta model. Pure; virtual and real time alike.
+
+A collective is a sequence of rounds; a round ends with its slowest message. Of S bytes over n ranks a ring takes
+2(n-1) rounds of S/n bytes, halving and doubling 2 log2(n) rounds of 2(n-1)/n S together, a tree 2 log2(n) rounds of S
+(Thakur et al. 2005). Snapshots move in a star whose middle is beside rank 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from ddp.core.links import RING, TREE, Links, RankLink
+
+_MASK = (1 << 64) - 1
+COLLECTIVE, TO, FROM = 0, 1, 2
+"""Streams of draws, and ways of messages: to the coordinator and from it."""
+
+
+class LinkRound(NamedTuple):
+    """Messages that move at once: how often that comes, which part of the bytes each carries, how many by rule."""
+
+    times: float
+    part: float
+    messages: tuple[tuple[int, int], ...]
+
+
+def collective_s(links: Links, members: tuple[int, ...], size: int, number: int = 0, part: float = 1.0) -> float:
+    """Return the seconds of an all-reduce of `size` bytes, from the last arrival to its end. `number` counts them: by it
+    jitter and losses are drawn. `part`: 0.5 of a reduce-scatter or all-gather."""
+    total = 0.0
+    for place, (times, share, messages) in enumerate(_rounds(links, members)):
+        draw = _uniform(links.seed, COLLECTIVE, number, place), _uniform(links.seed, COLLECTIVE, number, ~place)
+        total += max(
+            _delay(links.rules[rule].link, times * part, count, draw)
+            + times * part * share * size / _rate(links.rules[rule].link, count)
+            for rule, count in messages
+        )
+    return total
+
+
+def star_s(links: Links, members: tuple[int, ...], size: int) -> float:
+    """Return the seconds in which all snapshots of `size` bytes reach the middle and the average comes back, for the last
+    rank, without jitter and losses."""
+    sent = Deliveries(links)
+    there = max((sent.steady(rank, size, TO, 0.0) for rank in members), default=0.0)
+    return max((sent.steady(rank, size, FROM, there) for rank in members), default=0.0)
+
+
+class Deliveries:
+    """Messages between ranks and the coordinator, which is beside rank 0: in order for each rank and way, large ones one
+    behind the other where a link is shared."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._last: dict[tuple[int, int], float] = {}
+        """When the last message of a rank came, by way."""
+        self._free: dict[tuple[int, int], float] = {}
+        """When what is under way over a link has moved, by rule and way; where each pair has its own, by rank."""
+        self._sent: Counter[tuple[int, int]] = Counter()
+
+    def due(self, rank: int, size: int, way: int, at: float) -> float:
+        """Return when a message of `size` bytes arrives that is sent at `at`: never before an earlier one of that rank."""
+        number = self._sent[rank, way] = self._sent[rank, way] + 1
+        seed, stream = self._links.seed, rank * 4 + way
+        return self._arrival(
+            rank, size, way, at, (_uniform(seed, stream, number, 0), _uniform(seed, stream, number, 1))
+        )
+
+    def steady(self, rank: int, size: int, way: int, at: float) -> float:
+        """Return the same without jitter and losses."""
+        return self._arrival(rank, size, way, at, (0.5, 0.0))
+
+    def _arrival(self, rank: int, size: int, way: int, at: float, draw: tuple[float, float]) -> float:
+        rule = self._links.between(0, rank) if rank else -1
+        arrival = at
+        if rule >= 0:
+            link = self._links.rules[rule].link
+            medium = (rule, -1) if link.shared else (rank, way)
+            begin = max(at, self._free.get(medium, at))
+            self._free[medium] = begin + size / link.rate
+            arrival = self._free[medium] + _delay(link, 1, 1, draw)
+        arrival = self._last[rank, way] = max(arrival, self._last.get((rank, way), arrival))
+        return arrival
+
+
+def _delay(link: RankLink, rounds: float, width: int, draw: tuple[float, float]) -> float:
+    """Return what latency, jitter and losses take in so many rounds of `width` messages, of which the slowest counts."""
+    spread, shift = (width - 1) / (width + 1), math.sqrt(12 * width / ((width + 1) ** 2 * (width + 2)) * rounds)
+    jitter = min(max(rounds * spread + shift * (2 * draw[0] - 1), -rounds), rounds) * link.jitter_s
+    struck = int(rounds * (1 - (1 - link.loss) ** width) + draw[1])
+    return rounds * link.latency_s + jitter + struck * link.again_s
+
+
+def _rate(link: RankLink, messages: int) -> float:
+    return link.rate / messages if link.shared else link.rate
+
+
+@lru_cache(maxsize=1024)
+def _rounds(links: Links, members: tuple[int, ...]) -> tuple[LinkRound, ...]:
+    """Return the rounds of an all-reduce of these ranks that any link is in."""
+    count = len(members)
+    if count < 2:
+        return ()
+    if links.algorithm == RING:
+        rounds = [_round(links, 2 * (count - 1), 1 / count, ((m, members[k - 1]) for k, m in enumerate(members)))]
+    else:
+        rounds = _doubling(links, members, halving=links.algorithm != TREE)
+    return tuple(each for each in rounds if each.messages)
+
+
+def _doubling(links: Links, members: tuple[int, ...], halving: bool) -> list[LinkRound]:
+    """Return rounds at distances 1, 2, 4, ... there and back. Ranks beyond a power of two hand all that they have to another
+    one before, and get the result behind."""
+    count = len(members)
+    steps = (count - 1).bit_length() if not halving else count.bit_length() - 1
+    whole = 1 << steps
+    rounds = []
+    if halving and whole < count:
+        rounds.append(_round(links, 2, 1.0, ((members[k], members[k - whole]) for k in range(whole, count))))
+    for step in range(steps):
+        distance = 1 << step
+        if halving:
+            pairs = [(members[k], members[k ^ distance]) for k in range(whole)]
+        else:
+            ends = range(0, count - distance, 2 * distance)
+            pairs = [(members[k], members[k + distance]) for k in ends]
+        rounds.append(_round(links, 2, distance / whole if halving else 1.0, pairs))
+    return rounds
+
+
+def _round(links: Links, times: float, part: float, pairs: Iterable[tuple[int, int]]) -> LinkRound:
+    last = len(links.rules) - 1
+    rules = Counter(last if links.uniform else links.between(a, b) for a, b in pairs)
+    return LinkRound(times, part, tuple((rule, count) for rule, count in sorted(rules.items()) if rule >= 0))
+
+
+def _uniform(*numbers: int) -> float:
+    """Return a number in [0, 1) for these: the mixing of SplitMix64 (Steele et al. 2014) over each in turn."""
+    bits = 0
+    for number in numbers:
+        bits = (bits + number + 0x9E3779B97F4A7C15) & _MASK
+        bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
+        bits ^= bits >> 31
+    return bits / (1 << 64)

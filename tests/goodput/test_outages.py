@@ -1,0 +1,97 @@
+"""Histories of failures: read from a trace, drawn at published rates, with spares."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, pstdev
+
+import pytest
+
+from bench.goodput.outages import DAY_S, RATES, Outage, drawn, mean_gap, read_trace, replayed, with_spares
+
+EVENTS = [
+    ("a", 0.5, "fault_start", "fan"),
+    ("a", 1.0, "fault_start", "cable"),
+    ("a", 1.5, "fault_end", "fan"),
+    ("b", 2.0, "fault_start", "fan"),
+    ("a", 3.0, "fault_end", "cable"),
+    ("c", 4.0, "fault_start", "fan"),
+    ("c", 10.0, "fault_end", "fan"),
+]
+
+
+def written(folder: Path, events: object) -> Path:
+    path = folder / "trace.json"
+    path.write_text(json.dumps(events), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    names = ("node_id", "event_time", "event_type", "fault_type")
+    return written(tmp_path, [dict(zip(names, event, strict=True)) for event in EVENTS])
+
+
+def test_faults_are_paired_with_their_ends(trace: Path) -> None:
+    known = read_trace(trace, 5)
+    assert sorted(known.outages) == [("a", 0.5, 1.5), ("a", 1.0, 3.0), ("b", 2.0, 10.0), ("c", 4.0, 10.0)]
+    assert known.days == 10.0
+
+
+def test_more_ranks_have_more_copies_and_longer_runs_begin_again(trace: Path) -> None:
+    known = read_trace(trace, 5)
+    once = replayed(known, 5, 10 * DAY_S, 1.0, 0)
+    assert [outage.start / DAY_S for outage in once] == [0.5, 1.0, 2.0, 4.0]
+    assert len(replayed(known, 50, 10 * DAY_S, 1.0, 0)) == 40
+    assert {outage.rank for outage in replayed(known, 50, 10 * DAY_S, 1.0, 0)} <= set(range(50))
+    fast = replayed(known, 5, 2 * DAY_S, 10.0, 0)
+    assert [outage.start / DAY_S for outage in fast[:5]] == pytest.approx([0.05, 0.1, 0.2, 0.4, 1.05])
+    assert fast == replayed(known, 5, 2 * DAY_S, 10.0, 0) != replayed(known, 5, 2 * DAY_S, 10.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("events", "nodes", "complaint"),
+    [
+        ({}, 5, "no trace of faults"),
+        ([], 5, "no events"),
+        ([{"node_id": "a"}], 5, "KeyError"),
+        ([{"node_id": "a", "event_time": -1, "event_type": "fault_start"}], 5, "times that are none"),
+        ([{"node_id": "a", "event_time": 1, "event_type": "fire"}], 5, "not fire"),
+        ([{"node_id": name, "event_time": 1, "event_type": "fault_start"} for name in "ab"], 1, "--nodes"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, events: object, nodes: int, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        read_trace(written(tmp_path, events), nodes)
+
+
+@pytest.mark.parametrize("name", sorted(RATES))
+def test_outages_are_drawn_at_their_rate(name: str) -> None:
+    ranks, days = 1000, 400.0
+    outages = drawn(name, ranks, days * DAY_S, 1.0, 0)
+    assert len(outages) == pytest.approx(RATES[name] * days, rel=0.1)
+    assert mean_gap(outages, days * DAY_S) == pytest.approx(1000 * DAY_S / (RATES[name] * ranks), rel=0.1)
+    starts = [outage.start for outage in outages]
+    gaps = [later - sooner for sooner, later in pairwise(starts)]
+    assert pstdev(gaps) / fmean(gaps) == pytest.approx(1.76 if name == "bursts" else 1.0, abs=0.15)
+    on_lemons = fmean(outage.rank < ranks / 10 for outage in outages)
+    assert on_lemons == pytest.approx(0.4 if name == "bursts" else 0.1, abs=0.05)
+    assert drawn(name, ranks, days * DAY_S, 10.0, 0)[0].start == pytest.approx(starts[0] / 10)
+
+
+def test_no_rate_of_that_name() -> None:
+    with pytest.raises(ValueError, match="did you mean 'meta'"):
+        drawn("mesa", 2, 1.0, 1.0, 0)
+
+
+def test_spares_take_over_until_there_are_none() -> None:
+    outages = [Outage(10, 100, 0), Outage(12, 20, 0), Outage(20, 70, 1), Outage(30, 50, 2), Outage(150, 160, 3)]
+    assert with_spares(outages, 1, 5.0) == [
+        Outage(10, 15, 0),  # what was to fail at 12 is being mended
+        Outage(20, 75, 1),  # the next machine that is mended is its own
+        Outage(30, 55, 2),
+        Outage(150, 155, 3),
+    ]
+    assert with_spares(outages, 0, 0.0)[0] == Outage(10, 100, 0)

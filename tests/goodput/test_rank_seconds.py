@@ -1,0 +1,82 @@
+"""Every second of every rank is in one part, whatever happens: of simulated schedules, of real ranks, of synthetic runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench.goodput.simulated import SimulatedTimes
+from bench.results.analysis.goodput import projections
+from bench.results.analysis.rank_seconds import PARTS, repetition
+from ddp.core.policies import POLICIES
+from ddp.core.world import World
+from ddp.sim import Costs, Simulation
+from tests.bench.streams import MODES, make_metrics, make_spec
+from tests.sim.strategies import costs, policies, scripts, small_worlds, suited
+
+
+def divided(simulation: Simulation) -> tuple[dict[str, float], SimulatedTimes]:
+    """Play it; the seconds of its ranks by part."""
+    times = SimulatedTimes(simulation.world.size)
+    simulation.measured, simulation.listen = times.measured, times.listen
+    simulation.run()
+    return repetition(times.seconds(simulation.now)), times
+
+
+@pytest.mark.parametrize("backend", ["snapshots", "collectives", "in_step"])
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_second_is_lost_or_counted_twice(backend: str, data: Any) -> None:
+    """With deaths, stalls, lost messages, ranks that come back."""
+    blocking, in_step = backend != "snapshots", backend == "in_step"
+    world = data.draw(small_worlds(blocking, in_step, data.draw(st.sampled_from([0, None]))))
+    cost, policy, script = data.draw(costs()), suited(data.draw(policies()), world), data.draw(scripts(world))
+    simulation = Simulation(policy, world, cost, faults=script, keep=False)
+    sums, times = divided(simulation)
+    assert set(sums) == set(PARTS)
+    assert min(sums.values()) >= 0
+    assert sum(sums.values()) == pytest.approx(world.size * simulation.now)
+    trained = times.slices().kind == "forward"
+    spent = (times.slices().stop - times.slices().start)[trained].sum()
+    assert sums["kept"] + sums["repeated"] + sums["discarded"] <= spent + 1e-9
+    goodput = projections(sums)
+    assert goodput is not None
+    assert 0 <= goodput.ucf <= goodput.ettr <= 1
+    assert goodput.goodput <= 1
+
+
+def test_a_run_without_faults_throws_nothing_away() -> None:
+    world = World(3, 240, 4, 2, blocking=True, in_step=True)
+    sums, _ = divided(Simulation(POLICIES["sync"](), world, Costs(wire_s=0.25), keep=False))
+    assert sums["communicating"] == pytest.approx(3 * 40 * 0.25)
+    assert sums["kept"] == pytest.approx(3 * 40 * 1.0)
+    lost = ("repeated", "discarded", "detecting", "regrouping", "restoring", "absent")
+    assert [sums[part] for part in lost] == [0.0] * len(lost)
+
+
+@pytest.mark.parametrize("name", ["sync", "cadence"])
+def test_a_death_costs_what_it_costs(name: str) -> None:
+    """A rank dies half a second into a step of one second, and takes 7 s to come back."""
+    in_step = name == "sync"
+    world = World(2, 400, 4, 1, blocking=True, in_step=in_step, deadline_s=60.0, tolerate_loss=True, restarts=None)
+    settings = {} if in_step else {"anchor": 5, "max_anchor": 5}
+    cost = Costs(wire_s=0.0, latency_s=0.0, start_s=lambda rank, life: 7.0)
+    sums, _ = divided(Simulation(POLICIES[name](**settings), world, cost, deaths=((12.5, 1),), keep=False))
+    assert sums["starting"] == pytest.approx(7.0)
+    # Inside steps its half step and the whole one of the other; else what it trained since the last average.
+    assert sums["discarded"] == pytest.approx(1.5 if in_step else 2.5)
+    assert sums["repeated"] == pytest.approx(sums["discarded"])
+    assert sums["absent"] == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_run_says_of_it_sums_to_one(mode: str) -> None:
+    goodput = make_metrics(make_spec(mode)).goodput
+    assert goodput is not None
+    parts = goodput.parts.model_dump()
+    assert sum(parts.values()) == pytest.approx(1)
+    assert min(parts.values()) >= 0
+    assert (parts["repeated"], parts["discarded"], parts["detecting"]) == (0, 0, 0)

@@ -1,0 +1,102 @@
+"""What failures cost by each way of going on, in virtual time: against closed forms, and as a command."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from bench.base.exitcodes import Exit
+from bench.command.cli import dispatch
+from bench.goodput.closed_forms import daly, expected_ettr
+from bench.goodput.outages import Outage, drawn, with_spares
+from bench.goodput.replay import ReplayCosts, replay, ways
+
+FAILURE_S, SAVE_S, RESTART_S = 8000.0, 40.0, 100.0
+GAPS = 80
+WITHIN = 0.05
+
+
+def test_restart_is_as_closed_forms_say() -> None:
+    """Meta's expected ETTR, and Daly's interval as the one that loses least: both within 5 % where losses are small."""
+    best = daly(SAVE_S, FAILURE_S)
+    free = {"jitter": 0.0, "wire_s": 0.0, "regroup_s": 0.0}
+    costs = ReplayCosts(2, GAPS * FAILURE_S / 3600, best / 4, 1, save_s=SAVE_S, restart_s=RESTART_S, **free)
+    gaps = [-FAILURE_S * math.log(1 - (n + 0.5) / GAPS) for n in range(GAPS)]  # exponential, evenly drawn
+    Random(0).shuffle(gaps)
+    outages = [Outage(at, at, n % 2) for n, at in enumerate(accumulate(gaps * 2))]
+    intervals, overheads = [best / 2, best, 2 * best], []
+    for interval in intervals:
+        played = replay("restart", costs, outages, interval)
+        assert played.checkpoint_s == pytest.approx(interval)
+        expected = expected_ettr(FAILURE_S, RESTART_S, interval, SAVE_S)
+        assert played.goodput.ettr == pytest.approx(expected, rel=WITHIN)
+        overheads.append(1 / played.goodput.ettr - 1)
+    rows = np.array([[1 / interval, interval, 1.0] for interval in intervals])
+    saving, lost, _ = np.linalg.solve(rows, overheads)
+    assert (saving / lost) ** 0.5 == pytest.approx(best, rel=WITHIN)
+
+
+def test_what_is_lost_by_each_way() -> None:
+    """A failure throws away a restart's training since its checkpoint, a step of all ranks, or a window of one rank."""
+    costs = ReplayCosts(4, 2.0, jitter=0.0, save_s=1.0)
+    outages = with_spares([Outage(1000.0 * n + 705.0, 1000.0 * n + 706.0, n % 4) for n in range(20)], 1, 30.0)
+    played = {way: replay(way, costs, outages, 600.0) for way in ways()}
+    assert all(each.finished for each in played.values())
+    discarded = {
+        way: each.goodput.parts.discarded * each.goodput.rank_seconds / each.failures for way, each in played.items()
+    }
+    assert discarded["restart"] > 2 * discarded["sync"]
+    assert 0 < discarded["sync"] <= 4 * costs.step_s * 1.1
+    assert 0 < discarded["cadence"] <= 1.1 * costs.window * costs.step_s
+    hours = {way: each.hours for way, each in played.items()}
+    assert hours["restart"] == max(hours.values())
+    for each in played.values():
+        assert each.goodput.parts.discarded == pytest.approx(each.goodput.parts.repeated)
+        assert each.goodput.rank_seconds == pytest.approx(4 * 3600 * each.hours, rel=1e-6)
+
+
+def test_a_history_that_none_survives_is_given_up() -> None:
+    costs = ReplayCosts(2, 0.2, step_s=10.0)
+    played = replay("restart", costs, drawn("meta", 2, costs.horizon_s, 100_000.0, 0), 600.0)
+    assert not played.finished
+    assert played.hours >= 10 * 0.2 - 0.01
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table, JSON with the same figures, and an exit code."""
+    file = tmp_path / "new" / "goodput.json"
+    words = ["goodput", "--ranks", "4", "--hours", "2", "--compress", "5000", "--json", str(file), "--trace", "bursts"]
+    assert dispatch(words) == Exit.OK
+    text, body = capsys.readouterr().out, json.loads(file.read_text(encoding="utf-8"))
+    assert [each["way"] for each in body["replays"]] == list(ways())
+    for each in body["replays"]:
+        row = next(line for line in text.splitlines() if line.startswith(f"| {each['way']} |"))
+        assert f"| {100 * each['goodput']['goodput']:.1f} % |" in row
+        assert sum(each["goodput"]["parts"].values()) == pytest.approx(1)
+        assert each["failures"] > 0
+    assert dispatch(words) == Exit.OK
+    assert json.loads(file.read_text(encoding="utf-8")) == body, "the same seed, the same history"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--trace", "meat"], "did you mean 'meta'"),
+        (["--trace", "no/such.json"], "no/such.json"),
+        (["--ranks", "1"], "--ranks 1: give a number from 2"),
+        (["--policies", "cadense"], "did you mean 'cadence'"),
+        (["--compress", "0"], "above 0"),
+        (["--hour", "3"], "did you mean --hours"),
+    ],
+)
+def test_mistakes_get_one_line(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["goodput", *words]) == Exit.USAGE
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1

@@ -1,0 +1,115 @@
+"""Emulated links in real runs: a collective is never over before it would be over them, messages come in order, and what is
+faster than the transport is refused."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp.core.commands import Apply, Pace, RankCommand
+from ddp.core.errors import Exhausted
+from ddp.core.events import Alive, Averaged, Event, Merged, Progress, Ready, Snapshot, Tick
+from ddp.core.link_costs import collective_s
+from ddp.core.links import Links, parse
+from ddp.engine.delayed_ranks import DelayedRanks
+from ddp.process.clock import now
+from ddp.process.codec import decode
+from tests.runtime import toy
+from tests.runtime.conftest import Play
+
+
+def links(*words: str) -> Links:
+    made = parse(words)
+    assert made is not None
+    return made
+
+
+def exchanges(scratch: Path) -> list[tuple[float, int]]:
+    """Seconds on the wire and bytes of every collective."""
+    slices = defaultdict(list)
+    for file in scratch.glob("slices-*.jsonl"):
+        for line in file.read_bytes().splitlines():
+            piece = decode(line)
+            if getattr(piece, "kind", "") == "exchange":
+                slices[piece.seq].append(piece)
+    return [(max(p.at + p.seconds for p in each) - max(p.at for p in each), each[0].bytes) for each in slices.values()]
+
+
+@pytest.mark.parametrize(("policy", "backend"), [("sync", "nccl"), ("cadence", "nccl"), ("sync", "zero2")])
+def test_collectives_take_what_is_set(play: Play, in_process: None, policy: str, backend: str) -> None:
+    slow = links("4ms/100mbit")
+    played = play(policy, backend, links=slow, epochs=1)
+    taken = [(seconds, size) for seconds, size in exchanges(played.job.scratch) if size]
+    assert taken
+    part = 0.5 if backend == "zero2" else 1.0
+    least = [collective_s(slow, (0, 1), size, part=part) for _, size in taken]
+    assert all(seconds >= planned * 0.999 for (seconds, _), planned in zip(taken, least, strict=True))
+    assert len(played.digests) == 1
+
+
+def test_bits_and_samples_are_those_of_a_run_without_links(play: Play, in_process: None) -> None:
+    near, far = (play("sync", "nccl", links=each, epochs=1) for each in (None, links("2ms/100mbit/jitter1ms/loss1%")))
+    assert near.digests == far.digests
+
+
+def test_snapshots_go_through_links(play: Play, in_process: None) -> None:
+    played = play("cadence", "cpu", links=links("2ms/10mbit"), world_size=3)
+    assert (
+        sum(stop - start for event in played.of(Merged) if event.epoch == 1 for start, stop in event.spans)
+        == toy.SAMPLES
+    )
+    assert len(played.digests) == 1
+
+
+def test_links_faster_than_the_transport_are_refused(play: Play, in_process: None) -> None:
+    with pytest.raises(Exhausted, match="predicted only"):
+        play("sync", "nccl", links=links("0.001us/80000gbit"))
+
+
+class Script:
+    """Ranks that have sent what they have, and note what they get."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.to_come, self.orders = list(events), list[tuple[float, RankCommand]]()
+
+    def events(self, timeout_s: float) -> list[Event]:
+        sent, self.to_come = self.to_come, []
+        return sent or [Tick(now())]
+
+    def send(self, command: RankCommand) -> None:
+        self.orders.append((now(), command))
+
+    def drop(self, rank: int) -> None:
+        raise AssertionError
+
+
+def test_messages_come_late_and_in_order() -> None:
+    began = now()
+    ready: list[Any] = [Ready(began, rank, 8, 25_000, "same", "cpu", "memory") for rank in (0, 1)]
+    report = Progress(began, 1, 0, 1, 8, 0.1, 1.0, 0.1)
+    script = Script([*ready, Snapshot(began, 1, 0, 1, 8), report, Alive(began, 0)])
+    ranks = DelayedRanks(script, links("10ms/40mbit"))  # a snapshot of 100,000 bytes takes 20 ms
+    seen: list[tuple[float, Event]] = []
+    while len(seen) < 5:
+        seen += [(now() - began, event) for event in ranks.events(0.5) if not isinstance(event, Tick)]
+    assert [type(event) for _, event in seen if getattr(event, "rank", 0) == 0] == [Ready, Alive]
+    assert [type(event) for _, event in seen if getattr(event, "rank", 0) == 1] == [Ready, Snapshot, Progress]
+    assert seen[-1][0] >= 0.03
+    sent = now()
+    for order in (Apply(1, 0, "test"), Pace(1, 8, 1.0, "test"), Apply(0, 0, "test")):
+        ranks.send(order)
+    while len(script.orders) < 3:
+        ranks.events(0.5)
+    assert [order.rank for _, order in script.orders] == [0, 1, 1]
+    assert script.orders[-1][0] - sent >= 0.03
+    assert isinstance(script.orders[1][1], Apply), "in order, though the second weighs nothing"
+
+
+def test_a_rank_answers_through_links_after_the_wire(play: Play, in_process: None) -> None:
+    slow = links("4ms/100mbit")
+    played = play("cadence", "nccl", links=slow, epochs=1)
+    assert min(event.seconds for event in played.of(Averaged)) >= collective_s(slow, (0, 1), 0)

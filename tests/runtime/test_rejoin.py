@@ -1,0 +1,46 @@
+"""A rank that is killed comes back: started again, it takes another's state and trains on; every sample is trained once."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp.backends import paired_backends
+from ddp.core.commands import Drop, Restart
+from ddp.core.events import Finished, Progress
+from ddp.core.faults import parse
+from ddp.core.join_events import Joined
+from ddp.core.policies import POLICIES
+from tests.runtime import toy
+from tests.runtime.conftest import Play, Played
+from tests.runtime.test_mishap import trained_once
+
+CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
+MODES = [cell for cell in CELLS if cell[0] in ("sync", "cadence", "async")]
+
+
+def returns(play: Play, policy: str, backend: str, *faults: str, **fields: object) -> Played:
+    """Play a run of three ranks in which whoever is lost is started again; all are there at its end."""
+    script = tuple(parse(text) for text in faults)
+    defaults = {"world_size": 3, "deadline_s": 5.0, "options": toy.short_windows(policy), "restarts": None}
+    played = play(policy, backend, faults=script, **{**defaults, **fields})
+    assert len(played.of(Drop)) == len(played.of(Restart)) == len(faults)
+    back = {event.rank: event for event in played.of(Joined)}
+    assert back.keys() == {fault.rank for fault in script}
+    assert sorted(event.rank for event in played.of(Finished)) == [0, 1, 2]
+    assert len(played.digests) == 1, "all end with the same bits"
+    for rank, joined in back.items():
+        later = [event for event in played.of(Progress) if event.rank == rank and event.at > joined.at]
+        assert sum(event.samples for event in later) > 0, "it trains again"
+    assert trained_once(played)
+    return played
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(("policy", "backend"), CELLS)
+def test_a_rank_that_raised_comes_back(play: Play, policy: str, backend: str) -> None:
+    returns(play, policy, backend, "1@5:raise", epochs=12)
+
+
+@pytest.mark.parametrize(("policy", "backend"), MODES)
+def test_a_rank_that_was_killed_comes_back(play: Play, policy: str, backend: str) -> None:
+    returns(play, policy, backend, "1@5:crash", epochs=15, speeds=(0.05,) * 3)

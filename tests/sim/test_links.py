@@ -1,0 +1,58 @@
+"""Links in virtual time: a run over them costs what the cost models say, and loses nothing."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddp.core.events import RoundClosed
+from ddp.core.link_costs import collective_s
+from ddp.core.links import parse
+from ddp.core.policies import POLICIES
+from ddp.core.world import World
+from ddp.sim import Costs, Simulation, simulate
+from tests.policies import accepted
+
+SIZE = 10**6
+
+
+def played(name: str, words: str | list[str] | None, ranks: int = 4, **costs: object) -> Simulation:
+    blocking = costs.pop("blocking", True)
+    world = World(ranks, ranks * 8 * 24, 8, 1, blocking=bool(blocking), in_step=name == "sync", deadline_s=500.0)
+    links = parse(words or ())
+    given = Costs(lambda rank, step: 0.1, latency_s=0.0, wire_s=0.0, reduce_s=0.0, links=links, bytes=SIZE, **costs)  # type: ignore[arg-type]
+    return simulate(POLICIES[name](**accepted(name, anchor=4, max_anchor=4)), world, costs=given)
+
+
+def test_a_step_in_step_takes_its_time_and_a_collective() -> None:
+    links = parse("wan_1g_30ms")
+    assert links is not None
+    wire = collective_s(links, (0, 1, 2, 3), SIZE)
+    run = played("sync", "wan_1g_30ms", report_s=1e9)
+    ends = sorted({batch.stop for batch in run.trained})
+    assert [b - a for a, b in itertools.pairwise(ends[1:])] == pytest.approx([0.1 + wire] * (len(ends) - 2))
+
+
+def test_what_is_kept_of_a_round_is_the_wire() -> None:
+    links = parse(["ethernet_10g", "0-1+2-3:20ms/100mbit"])
+    assert links is not None
+    closed = [r for _, r in played("cadence", links.words).records if isinstance(r, RoundClosed)]
+    assert closed
+    assert min(event.sync_s for event in closed) == pytest.approx(collective_s(links, (0, 1, 2, 3), SIZE))
+
+
+@given(
+    st.sampled_from(sorted(POLICIES)),
+    st.booleans(),
+    st.sampled_from(["nvlink", "wan_1g_30ms", "home_100m", "20ms/8mbit/jitter20ms/loss5%/shared"]),
+)
+def test_links_delay_and_lose_nothing(name: str, blocking: bool, words: str) -> None:
+    """Every sample once, over any link: losses are delay. And no run is faster over a link than without."""
+    run, free = (played(name, each, blocking=blocking or name == "sync") for each in (words, None))
+    assert run.status == "ok"
+    assert sum(batch.batch.samples for batch in run.trained) == sum(batch.batch.samples for batch in free.trained)
+    if run.world.blocking:
+        assert run.now >= free.now - run.tick_s
