@@ -5,7 +5,7 @@ Pure: plays nothing, reads nothing. `docs/reference/faults.md` says the same in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -89,17 +89,14 @@ class FaultMode:
         return self.backend.startswith("zero")
 
 
-MODES = {
-    mode.name: mode
-    for mode in (
-        *(FaultMode(f"{backend}_{policy}", policy, backend) for backend in ("nccl", "cpu") for policy in ("sync", "cadence", "async")),
-        *(FaultMode(f"zero{stage}", "sync", f"zero{stage}") for stage in (1, 2, 3)),
-    )
-}
+_PAIRED = [(backend, policy) for backend in ("nccl", "cpu") for policy in ("sync", "cadence", "async")]
+_SHARDED = [f"zero{stage}" for stage in (1, 2, 3)]
+MODES = {f"{backend}_{policy}": FaultMode(f"{backend}_{policy}", policy, backend) for backend, policy in _PAIRED}
+MODES |= {name: FaultMode(name, "sync", name) for name in _SHARDED}
 """Modes of the matrix. In virtual time `zero1` to `zero3` are one run of the core, which knows no shards."""
 
 
-def cells(modes: Iterator[str] | list[str]) -> list[FaultCell]:
+def cells(modes: Iterable[str]) -> list[FaultCell]:
     """Return all cells of the modes, with a meaning or without."""
     return [FaultCell(k, p, r, mode) for mode in modes for k in KINDS for p in PHASES for r in RANKS]
 
@@ -113,17 +110,15 @@ def chosen(ranks: str, size: int) -> tuple[int, ...]:
 def meaningless(cell: FaultCell, world: str) -> str:
     """Return why the cell has no meaning in that world; empty: it has one."""
     mode = MODES[cell.mode]
-    for applies, why in (
+    checks: tuple[tuple[bool, str], ...] = (
         (cell.phase == "collective" and mode.snapshots, "ranks of this mode meet in no collective"),
         (cell.phase == "snapshot" and not mode.snapshots, "ranks of this mode lay down no snapshots"),
         (cell.kind == "slow" and cell.phase == "end", "no step follows"),
         *_of_files(cell),
         *_of_the_coordinator(cell),
-        *(_of_virtual_time(cell) if world == VIRTUAL else ()),
-    ):
-        if applies:
-            return why
-    return ""
+        *(_of_virtual_time(cell) if world == VIRTUAL else _of_processes(cell)),
+    )
+    return next((why for applies, why in checks if applies), "")
 
 
 def _of_files(cell: FaultCell) -> Iterator[tuple[bool, str]]:
@@ -140,6 +135,10 @@ def _of_the_coordinator(cell: FaultCell) -> Iterator[tuple[bool, str]]:
 def _of_virtual_time(cell: FaultCell) -> Iterator[tuple[bool, str]]:
     yield cell.kind == "corrupt checkpoint", "virtual time has no files: see processes"
     yield cell.kind == "coordinator killed", "the coordinator plays virtual time: see processes"
+
+
+def _of_processes(cell: FaultCell) -> Iterator[tuple[bool, str]]:
+    yield cell.kind == "slow link", "emulated links are slow for a whole run: see virtual time"
 
 
 def documented(cell: FaultCell) -> frozenset[Outcome]:

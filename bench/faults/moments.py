@@ -91,8 +91,11 @@ class Striker:
 
     def _listen(self, at: float, record: Any) -> None:
         if self.cell.phase == "end" and isinstance(record, Stop) and record.rank in self.hit:
-            if record.rank not in self.struck and self._simulation.ranks[record.rank].alive:
-                self._strike(record.rank)
+            self._stopping(record.rank)
+
+    def _stopping(self, rank: int) -> None:
+        if rank not in self.struck and self._simulation.ranks[rank].alive:
+            self._strike(rank)
 
     def _strike(self, rank: int) -> None:
         self.struck[rank] = self._simulation.now

@@ -1,16 +1,16 @@
-"""Plays cells of the matrix against the core of production in virtual time, and proves from the run that the fault happened."""
+"""Plays cells of the matrix against the core of production in virtual time, and proves that the fault happened."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from bench.faults.meaning import FATAL, MODES, VIRTUAL, FaultCell, FaultMode, Outcome, chosen
+from bench.faults.meaning import MODES, VIRTUAL, FaultCell, FaultMode, Outcome, chosen
 from bench.faults.moments import LAG_S, PAUSE_S, SLOW, Striker
 from bench.faults.outcome import FaultResult, full_strength, missing, noticed, outcome, went_on
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import Abort, Drop
-from ddp.core.events import Failed, Finished, Lost, Ready, Saved
+from ddp.core.events import Failed, Lost, Saved
 from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation
@@ -149,7 +149,9 @@ def _raised(simulation: Simulation, striker: Striker, rank: int, at: float) -> s
 
 
 def _slowed(simulation: Simulation, striker: Striker, rank: int, at: float) -> str:
-    steps = [stop - start for who, kind, start, stop in striker.slices if (who, kind) == (rank, "forward") and start > at]
+    steps = [
+        stop - start for who, kind, start, stop in striker.slices if (who, kind) == (rank, "forward") and start > at
+    ]
     long = [seconds for seconds in steps if seconds >= SLOW]
     return f"rank {rank}: {len(long)} of {len(steps)} later steps took {SLOW:g} s and more" if long else ""
 
@@ -179,4 +181,3 @@ _PROOFS = {
     "lost message": _dropped,
     "disk full": _unsaved,
 }
-

@@ -163,7 +163,7 @@ class SimulatedRanks(RankStates):
             self.befall(index, fault.kind, fault.value)
 
     def befall(self, index: int, kind: str, value: float = 0.0) -> None:
-        """Have `kind` of a fault script happen to `index` now; or `pause` for `value` seconds, or `full`: no room on disk."""
+        """Have `kind` of a fault script happen to `index` now; or `pause` for `value` seconds, or `full`: its disk is."""
         rank = self.all[index]
         match kind:
             case "crash":
