@@ -55,7 +55,7 @@ def _proved(kind: str, records: Timed, scratch: Path, rank: int, at: float) -> s
             return _slower(said, rank)
         case "lost message":
             lost = scratch / f"lost-{rank}"
-            return f"rank {rank}: {lost.read_text().split()[0]} was lost" if lost.exists() else ""
+            return f"rank {rank}: {lost.read_text()} was lost" if lost.exists() else ""
         case "disk full":
             errors = [r.error for _, r in said if isinstance(r, Saved) and r.error]
             return f"rank {rank}: {errors[0].partition(':')[0]}" if errors else ""

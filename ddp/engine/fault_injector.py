@@ -43,7 +43,7 @@ class LossyChannel(Channel):
         if self._losing and not isinstance(message, (Alive, Trained)):
             self._losing -= 1
             if self._lost is not None:
-                self._lost.write_text(f"{type(message).__name__} {message.at!r}")
+                self._lost.write_text(type(message).__name__)
         else:
             super().send(message)
 

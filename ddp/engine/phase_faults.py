@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
@@ -17,6 +18,7 @@ from ddp.backends import BACKENDS, Acts
 from ddp.core.commands import Average, Evaluate, Save, Stop
 from ddp.core.faults import PhaseFault
 from ddp.core.worker import Action, Step
+from ddp.engine.loop import TrainingLoop
 from ddp.process.clock import now
 from ddp.replica.task import Job
 
@@ -52,14 +54,16 @@ class PhaseInjector:
         self._snapshots = Acts.SNAPSHOT in BACKENDS[job.backend].acts
         self._room: tuple[int, int] | None = None
 
-    def enter(self, action: Action, steps: int, averaged: bool, in_step: bool, model: nn.Module) -> None:
+    def enter(self, action: Action, loop: TrainingLoop) -> None:
         """Do what is to happen in the phase that `action` begins."""
         if self._room is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, self._room)
             self._room = None
-        if self._faults:
-            for phase in phases_of(action, steps, averaged, in_step, self._snapshots):
-                self.meet(phase, steps, model if in_step else None)
+        if not self._faults:
+            return
+        in_step, steps = loop.replica.in_step is not None, loop.total_steps
+        for phase in phases_of(action, steps, loop.after >= 0, in_step, self._snapshots):
+            self.meet(phase, steps, loop.replica.model if in_step else None)
 
     def meet(self, phase: str, steps: int = 0, model: nn.Module | None = None) -> None:
         """Do what is to happen in `phase`, once. In a collective inside a step: in the backward pass of `model`."""
@@ -67,7 +71,7 @@ class PhaseInjector:
             self._faults.remove(fault)
             parameter = next((p for p in model.parameters() if p.requires_grad), None) if model is not None else None
             if phase == "collective" and parameter is not None:
-                parameter.register_hook(_Once(lambda fault=fault: self._happen(fault)))  # type: ignore[misc]
+                parameter.register_hook(_Once(partial(self._happen, fault)))  # type: ignore[no-untyped-call]
             else:
                 self._happen(fault)
 

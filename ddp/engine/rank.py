@@ -153,9 +153,7 @@ class RankLoop:
 
     def _obey(self, action: Action) -> None:
         loop, backend, rank = self._loop, self._backend, self._rank
-        if self._job.phase_faults:
-            inside = loop.replica.in_step is not None
-            self._phases.enter(action, loop.total_steps, loop.after >= 0, inside, loop.replica.model)
+        self._phases.enter(action, loop)
         since = now() if isinstance(action, Step) else loop.pause()
         match action:
             case Step():
