@@ -10,7 +10,6 @@ from bench.faults.meaning import FaultCell, Outcome, documented
 from ddp.core.commands import Abort, Drop
 from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress
 from ddp.core.join_events import Joined
-from ddp.core.spans import measure, union
 
 Timed = Sequence[tuple[float, Any]]
 """(seconds, record), in order."""
@@ -103,13 +102,14 @@ def _works(records: Timed, rank: int, since: float) -> float | None:
 
 def missing(records: Timed, samples: int, epochs: int) -> int:
     """Return how many of the samples of all epochs are not in the model; negative: some are in it more than once."""
-    merged = [record for _, record in records if isinstance(record, Merged)]
-    whole = sum(measure(record.spans) for record in merged)
-    once = 0
-    for epoch in range(epochs):
-        spans = [span for record in merged if record.epoch == epoch for span in record.spans]
-        once += measure(union((), tuple(spans)))
-    return samples * epochs - once if whole == once else once - whole
+    counts = [bytearray(samples) for _ in range(epochs)]
+    for _, record in records:
+        if isinstance(record, Merged):
+            for start, stop in record.spans:
+                for position in range(start, stop):
+                    counts[record.epoch][position] += 1
+    more = sum(count - 1 for epoch in counts for count in epoch if count)
+    return -more if more else sum(epoch.count(0) for epoch in counts)
 
 
 def outcome(records: Timed, status: str) -> Outcome:

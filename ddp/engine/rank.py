@@ -146,6 +146,7 @@ class RankLoop:
             before = self._worker
             self._worker, action = before.act()
             try:
+                self._phases.enter(action, self._loop)
                 self._obey(action)
             except (ExchangeBroken, RuntimeError) as error:
                 self._broke(action, before, broken(error))
@@ -153,7 +154,6 @@ class RankLoop:
 
     def _obey(self, action: Action) -> None:
         loop, backend, rank = self._loop, self._backend, self._rank
-        self._phases.enter(action, loop)
         since = now() if isinstance(action, Step) else loop.pause()
         match action:
             case Step():
