@@ -32,6 +32,7 @@ def add(parser: Parser) -> None:
         parser.add_argument(f"--{name}", metavar="A,B", help=f"of {', '.join(every)} (default: all)")
     parser.add_argument("--sizes", metavar="N,N", help="numbers of ranks (default: 8,64; in processes 3)")
     parser.add_argument("--out", type=path_of, default=Path("runs/faults"), help="folder (default: runs/faults)")
+    parser.add_argument("--report", type=path_of, metavar="DIR", help="write table and heat map there (default: --out)")
     parser.add_argument("--fresh", action="store_true", help="play again what was played before")
     parser.add_argument("--json", type=path_of, metavar="FILE", help="write all results there")
 
@@ -46,15 +47,18 @@ def faults(options: argparse.Namespace) -> Exit:
         store = ResultStore(options.out, options.fresh)
     _play(wanted, sizes, options.world, store)
     results = sorted(store.found.values(), key=_place)
-    (options.out / "README.md").write_text("\n".join(["# Faults", "", *lines(results)]) + "\n", encoding="utf-8")
-    (options.out / "faults.html").write_text(page(results), encoding="utf-8")
+    report = options.report or options.out
+    with usage():
+        report.mkdir(parents=True, exist_ok=True)
+        (report / "README.md").write_text("\n".join(["# Faults", "", *lines(results)]) + "\n", encoding="utf-8")
+        (report / "faults.html").write_text(page(results), encoding="utf-8")
     if options.json is not None:
         none = {str(cell): why for cell in wanted if (why := meaningless(cell, options.world))}
         with usage():
             content = {"cells": [body(result) for result in results], "no_meaning": none}
             options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     print("\n".join(lines(results)))
-    print(options.out / "faults.html")
+    print(report / "faults.html")
     return Exit.OK if all(result.good for result in results) else Exit.REGRESSION
 
 

@@ -21,7 +21,7 @@ from bench.faults.process_proofs import PAUSE_S, SLOW, note_of, proof
 from ddp.checkpoint import checkpoint
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.errors import EngineError
-from ddp.core.events import Merged
+from ddp.core.events import Merged, Progress
 from ddp.core.faults import PhaseFault
 from ddp.core.policies import POLICIES
 from ddp.core.spans import measure
@@ -112,15 +112,13 @@ def _played(cell: FaultCell, size: int, folder: Path) -> FaultResult:
         noticed(records, hit, since) if cell.kind != "slow" else None,
         None if ended else went_on(records, hit, size, since),
         None if ended else full_strength(records, hit, since),
-        0 if ended else _reported(records) - (exercise.SAMPLES * EPOCHS - absent),
+        0 if ended else max(_reported(records) - (exercise.SAMPLES * EPOCHS - absent), 0),
         absent,
         error,
     )
 
 
 def _reported(records: Timed) -> int:
-    from ddp.core.events import Progress
-
     return sum(record.samples for _, record in records if isinstance(record, Progress))
 
 
