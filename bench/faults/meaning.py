@@ -6,8 +6,12 @@ Pure: plays nothing, reads nothing. `docs/reference/faults.md` says the same in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import Any, cast
+
+from ddp.backends import BACKENDS, Acts, paired_backends
+from ddp.core.policies import EVERY_STEP, POLICIES, Policy, meets_every_step
 
 KINDS = {
     "crash": "the process is killed",
@@ -34,12 +38,14 @@ PHASES = {
 RANKS = ("first", "last", "two", "all")
 VIRTUAL, PROCESSES = "virtual", "processes"
 WORLDS = (VIRTUAL, PROCESSES)
+WINDOW, LENGTHS = 3, ("anchor", "max_anchor", "base")
+"""Steps of a window, and the settings of policies that say so."""
 FATAL = ("crash", "stop", "raise")
 """Kinds that cost the rank."""
 HARMLESS = ("pause", "slow", "slow link")
 
 
-class Outcome(StrEnum):
+class FaultOutcome(StrEnum):
     """What comes of a fault."""
 
     UNHURT = "unhurt"
@@ -76,23 +82,28 @@ class FaultMode:
     @property
     def in_step(self) -> bool:
         """Gradients are averaged inside steps."""
-        return self.sharded or (self.policy == "sync" and self.backend == "nccl")
+        return meets_every_step(self.policy) and Acts.STEP in BACKENDS[self.backend].acts
 
     @property
     def snapshots(self) -> bool:
         """The coordinator's process averages snapshots; ranks meet in no collective."""
-        return self.backend == "cpu"
+        return Acts.SNAPSHOT in BACKENDS[self.backend].acts
 
     @property
     def sharded(self) -> bool:
         """No rank can be done without: the run ends with the first that is lost."""
-        return self.backend.startswith("zero")
+        return not BACKENDS[self.backend].averages
+
+    def windows(self) -> Policy:
+        """Return the policy, with short windows where it has a setting for them."""
+        kind = POLICIES[self.policy]
+        return kind(**{field.name: WINDOW for field in fields(cast(Any, kind)) if field.name in LENGTHS})
 
 
-_PAIRED = [(backend, policy) for backend in ("nccl", "cpu") for policy in ("sync", "cadence", "async")]
-_SHARDED = [f"zero{stage}" for stage in (1, 2, 3)]
+_SHARDED = [name for name, spec in BACKENDS.items() if not spec.averages and not spec.torch_native]
+_PAIRED = [(backend, policy) for backend in paired_backends() for policy in sorted(POLICIES)]
 MODES = {f"{backend}_{policy}": FaultMode(f"{backend}_{policy}", policy, backend) for backend, policy in _PAIRED}
-MODES |= {name: FaultMode(name, "sync", name) for name in _SHARDED}
+MODES |= {name: FaultMode(name, EVERY_STEP, name) for name in _SHARDED}
 """Modes of the matrix. In virtual time `zero1` to `zero3` are one run of the core, which knows no shards."""
 
 
@@ -141,19 +152,19 @@ def _of_processes(cell: FaultCell) -> Iterator[tuple[bool, str]]:
     yield cell.kind == "slow link", "emulated links are slow for a whole run: see virtual time"
 
 
-def documented(cell: FaultCell) -> frozenset[Outcome]:
+def documented(cell: FaultCell) -> frozenset[FaultOutcome]:
     """Return what may come of a cell that has a meaning, where every lost rank is started again."""
-    kind, one = cell.kind, Outcome
+    kind, ends, lost = cell.kind, FaultOutcome.ENDED, FaultOutcome.LOST
     if kind == "coordinator killed":
-        return frozenset({one.ENDED} if cell.phase in ("start", "first window") else {one.RESUMED})
+        return frozenset({ends} if cell.phase in ("start", "first window") else {FaultOutcome.RESUMED})
     if kind == "corrupt checkpoint":
-        return frozenset({one.RESUMED})
+        return frozenset({FaultOutcome.RESUMED})
     if kind in HARMLESS or kind == "disk full":
-        return frozenset({one.UNHURT})
+        return frozenset({FaultOutcome.UNHURT})
     if cell.phase == "start":
-        return frozenset({one.ENDED})  # the run has not begun: a rank was not ready
+        return frozenset({ends})  # the run has not begun: a rank was not ready
     needed = MODES[cell.mode].sharded or cell.ranks == "all"
     if kind == "lost message":  # of some messages, such as a sign that a round is over, nothing else hangs
-        return frozenset({one.UNHURT, one.ENDED} if needed else {one.UNHURT, one.LOST})
+        return frozenset({FaultOutcome.UNHURT, ends} if needed else {FaultOutcome.UNHURT, lost})
     same_error = kind == "raise" and cell.ranks == "two"
-    return frozenset({one.ENDED} if needed or same_error else {one.LOST})
+    return frozenset({ends} if needed or same_error else {lost})

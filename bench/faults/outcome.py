@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.faults.meaning import FaultCell, Outcome, documented
+from bench.faults.meaning import FaultCell, FaultOutcome, documented
 from ddp.core.commands import Abort, Drop
 from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress
 from ddp.core.join_events import Joined
@@ -24,7 +24,7 @@ class FaultResult:
     size: int
     happened: str
     """How the record proves that the fault came to pass; empty: it did not."""
-    outcome: Outcome | None
+    outcome: FaultOutcome | None
     notice_s: float | None = None
     """Until the coordinator knew of it."""
     on_s: float | None = None
@@ -47,8 +47,8 @@ class FaultResult:
             return "no outcome"
         allowed = documented(self.cell)
         if self.outcome not in allowed:
-            return f"{self.outcome.value}, documented: {' or '.join(sorted(one.value for one in allowed))}"
-        if self.outcome is not Outcome.ENDED and self.missing:
+            return f"{self.outcome.value}, documented: {' or '.join(sorted(each.value for each in allowed))}"
+        if self.outcome is not FaultOutcome.ENDED and self.missing:
             return f"{self.missing} samples are missing"
         return "as documented"
 
@@ -85,8 +85,8 @@ def full_strength(records: Timed, hit: Iterable[int], since: float) -> float | N
     """Return the seconds until all that were hit have reported work again, after they were lost if they were; None: one
     did not."""
     times = [_works(records, rank, since) for rank in hit]
-    found = [at for at in times if at is not None]
-    return max(found) - since if times and len(found) == len(times) else None
+    known = [at for at in times if at is not None]
+    return max(known) - since if times and len(known) == len(times) else None
 
 
 def _works(records: Timed, rank: int, since: float) -> float | None:
@@ -112,8 +112,8 @@ def missing(records: Timed, samples: int, epochs: int) -> int:
     return -more if more else sum(epoch.count(0) for epoch in counts)
 
 
-def outcome(records: Timed, status: str) -> Outcome:
+def outcome(records: Timed, status: str) -> FaultOutcome:
     """Return what came of a run that was not gone on with."""
     if status != "ok":
-        return Outcome.ENDED
-    return Outcome.LOST if any(isinstance(record, Drop) for _, record in records) else Outcome.UNHURT
+        return FaultOutcome.ENDED
+    return FaultOutcome.LOST if any(isinstance(record, Drop) for _, record in records) else FaultOutcome.UNHURT

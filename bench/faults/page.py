@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from bench.faults.meaning import KINDS, PHASES, RANKS, FaultCell, Outcome, documented, meaningless
+from bench.faults.meaning import KINDS, PHASES, RANKS, FaultCell, FaultOutcome, documented, meaningless
 from bench.faults.outcome import FaultResult
 from bench.faults.table import Group, groups
 
-LETTERS = {Outcome.UNHURT: "u", Outcome.LOST: "w", Outcome.ENDED: "e", Outcome.RESUMED: "r"}
+LETTERS = {FaultOutcome.UNHURT: "u", FaultOutcome.LOST: "w", FaultOutcome.ENDED: "e", FaultOutcome.RESUMED: "r"}
 STYLE = """
 :root{color-scheme:light dark;--n:#8883;--u:#2a9d5c;--w:#3273c4;--r:#8e5bd0;--e:#b9770e;--x:#e00030}
 body{font:14px/1.4 system-ui,sans-serif;margin:1rem auto;max-width:1400px;padding:0 .5rem}
@@ -72,7 +72,7 @@ def _block(result: FaultResult | None) -> str:
         return "<i></i>"
     if not result.good or result.outcome is None:
         return f'<b class=x title="{escape(result.verdict)}">!</b>'
-    if result.outcome is Outcome.ENDED:
+    if result.outcome is FaultOutcome.ENDED:
         return "<b class=e>end</b>"
     seconds = result.full_s if result.full_s is not None else result.on_s
     if seconds is None:
@@ -103,7 +103,7 @@ def _reasons() -> str:
     for kind in KINDS:
         for ranks in ("first", "all"):
             cell = FaultCell(kind, "step", ranks, "nccl_cadence")
-            words = " or ".join(sorted(one.value for one in documented(cell)))
+            words = " or ".join(sorted(each.value for each in documented(cell)))
             allowed.append(f"<li>{escape(kind)}, {ranks}: {escape(words)}")
     text = "in a step, where ranks can be done without; with zero*, what costs a rank ends the run"
     return f"<h2>No meaning</h2><ul>{none}</ul><h2>Documented</h2><p>{text}</p><ul>{''.join(allowed)}</ul>"

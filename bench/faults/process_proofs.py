@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.faults.meaning import FaultCell
 from bench.faults.outcome import Timed
+from ddp import regular_files
 from ddp.core.commands import Abort, Drop
 from ddp.core.event_parts import FromRank
 from ddp.core.events import Failed, Lost, Progress, Saved
@@ -20,7 +21,7 @@ def note_of(scratch: Path, rank: int) -> tuple[float, int] | None:
     path = scratch / f"phase-{rank}"
     if not path.exists():
         return None
-    at, pid = path.read_text().split()
+    at, pid = regular_files.content(path).split()
     return float(at), int(pid)
 
 
@@ -38,7 +39,7 @@ def proof(cell: FaultCell, records: Timed, scratch: Path, hit: Sequence[int], st
 
 
 def _proved(kind: str, records: Timed, scratch: Path, rank: int, at: float) -> str:
-    said = [(when, r) for when, r in records if isinstance(r, FromRank) and r.rank == rank and when >= at]
+    heard = [(when, r) for when, r in records if isinstance(r, FromRank) and r.rank == rank and when >= at]
     match kind:
         case "crash":
             return _ending(records, rank, "killed by signal 9")
@@ -48,16 +49,16 @@ def _proved(kind: str, records: Timed, scratch: Path, rank: int, at: float) -> s
             failed = [r.error for _, r in records if isinstance(r, Failed) and r.rank == rank]
             return f"rank {rank}: {failed[0]}" if failed else ""
         case "pause":
-            first = min((when for when, _ in said if when > at + 0.02), default=None)
+            first = min((when for when, _ in heard if when > at + 0.02), default=None)
             quiet = first is not None and first >= at + 0.9 * PAUSE_S
             return f"rank {rank} stood still for {first - at:.2f} s" if quiet and first is not None else ""
         case "slow":
-            return _slower(said, rank)
+            return _slower(heard, rank)
         case "lost message":
             lost = scratch / f"lost-{rank}"
-            return f"rank {rank}: {lost.read_text()} was lost" if lost.exists() else ""
+            return f"rank {rank}: {regular_files.content(lost).decode()} was lost" if lost.exists() else ""
         case "disk full":
-            errors = [r.error for _, r in said if isinstance(r, Saved) and r.error]
+            errors = [r.error for _, r in heard if isinstance(r, Saved) and r.error]
             return f"rank {rank}: {errors[0].partition(':')[0]}" if errors else ""
     raise ValueError(f"no proof of {kind}")
 
@@ -71,10 +72,10 @@ def _ending(records: Timed, rank: int, words: str) -> str:
     return ""
 
 
-def _slower(said: Sequence[tuple[float, Any]], rank: int) -> str:
+def _slower(heard: Sequence[tuple[float, Any]], rank: int) -> str:
     from bench.faults.exercise import STEP_S
 
-    work = [(r.busy_s, r.steps) for _, r in said[1:] if isinstance(r, Progress)]
+    work = [(r.busy_s, r.steps) for _, r in heard[1:] if isinstance(r, Progress)]
     steps = sum(count for _, count in work)
     each = sum(busy for busy, _ in work) / steps if steps else 0.0
     return f"rank {rank}: its later steps took {1e3 * each:.1f} ms" if each >= SLOW * STEP_S / 2 else ""

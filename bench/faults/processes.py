@@ -9,27 +9,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from bench.faults import exercise
-from bench.faults.meaning import MODES, PROCESSES, FaultCell, Outcome, chosen
+from bench.faults.meaning import MODES, PROCESSES, FaultCell, FaultOutcome, chosen
 from bench.faults.outcome import FaultResult, Timed, full_strength, missing, noticed, outcome, went_on
 from bench.faults.process_proofs import PAUSE_S, SLOW, note_of, proof
+from ddp import regular_files
 from ddp.checkpoint import checkpoint
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.errors import EngineError
 from ddp.core.events import Merged, Progress
 from ddp.core.faults import PhaseFault
-from ddp.core.policies import POLICIES
 from ddp.core.spans import measure
 from ddp.engine import elche
 from ddp.replica.task import Job
 
 BATCH, EPOCHS, DEADLINE_S = 8, 16, 4.0
-WINDOWS: dict[str, dict[str, int]] = {"sync": {}, "cadence": {"anchor": 3}, "async": {"anchor": 3}}
 LATER = 60
 """Steps of a rank after which there are checkpoints to go on from."""
 INJECTED = {
@@ -72,7 +72,7 @@ def job_of(cell: FaultCell, size: int, folder: Path) -> Job:
         BATCH,
         0,
         size,
-        POLICIES[mode.policy](**WINDOWS[mode.policy]),
+        mode.windows(),
         mode.backend,
         folder / "scratch",
         device="cpu",
@@ -102,7 +102,7 @@ def _played(cell: FaultCell, size: int, folder: Path) -> FaultResult:
     happened = proof(cell, records, job.scratch, hit, status)
     notes = [note for rank in hit if (note := note_of(job.scratch, rank)) is not None]
     since = min((at for at, _ in notes), default=0.0)
-    ended, absent = what is Outcome.ENDED, missing(records, exercise.SAMPLES, EPOCHS)
+    ended, absent = what is FaultOutcome.ENDED, missing(records, exercise.SAMPLES, EPOCHS)
     return FaultResult(
         cell,
         PROCESSES,
@@ -131,8 +131,8 @@ def _killed(cell: FaultCell, size: int, folder: Path) -> FaultResult:
     child = subprocess.run(command, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
     note = note_of(job.scratch, 0)
     if child.returncode != -signal.SIGKILL or note is None:
-        said = child.stderr.decode(errors="replace").strip()[-200:]
-        return FaultResult(cell, PROCESSES, size, "", None, error=f"exit code {child.returncode}: {said}")
+        text = child.stderr.decode(errors="replace").strip()[-200:]
+        return FaultResult(cell, PROCESSES, size, "", None, error=f"exit code {child.returncode}: {text}")
     left = _outlived(note[1])
     happened = f"the coordinator ended by signal 9; {left}"
     return _resumed(cell, size, folder, job, happened)
@@ -140,7 +140,7 @@ def _killed(cell: FaultCell, size: int, folder: Path) -> FaultResult:
 
 def run_stored(path: str) -> None:
     """Run the job that is stored there, whose fault is for this process."""
-    job: Job = pickle.loads(Path(path).read_bytes())
+    job: Job = pickle.loads(regular_files.content(Path(path)))
     faults = tuple(replace(fault, value=float(os.getpid())) for fault in job.phase_faults)
     run(replace(job, phase_faults=faults))
 
@@ -149,10 +149,9 @@ def _outlived(pid: int) -> str:
     """Return how long a rank outlived its coordinator, after a wait of at most the deadline."""
     began = time.monotonic()
     while time.monotonic() - began < DEADLINE_S:
-        with suppress(FileNotFoundError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                time.sleep(0.01)
-                continue
+        if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+            continue
         return f"its rank was gone {time.monotonic() - began:.2f} s later"
     return f"its rank, process {pid}, is still there"
 
@@ -161,12 +160,12 @@ def _corrupted(cell: FaultCell, size: int, folder: Path) -> FaultResult:
     """End a run, change a byte in parts of its last checkpoint, go on."""
     job = job_of(cell, size, folder)
     run(job)
-    found, _ = checkpoint.find(folder / "checkpoints")
-    if found is None:
+    latest, _ = checkpoint.find(folder / "checkpoints")
+    if latest is None:
         return FaultResult(cell, PROCESSES, size, "", None, error="the run left no checkpoint")
     for rank in chosen(cell.ranks, size):
-        part = found.path / checkpoint.rank_file(rank)
-        content = bytearray(part.read_bytes())
+        part = latest.path / checkpoint.rank_file(rank)
+        content = bytearray(regular_files.content(part))
         content[len(content) // 2] ^= 1
         part.write_bytes(bytes(content))
     _, problems = checkpoint.find(folder / "checkpoints")
@@ -177,14 +176,16 @@ def _resumed(cell: FaultCell, size: int, folder: Path, job: Job, happened: str) 
     """Go on from the latest checkpoint that is whole, if there is one."""
     source, _ = checkpoint.find(folder / "checkpoints")
     if source is None:
-        return FaultResult(cell, PROCESSES, size, happened, Outcome.ENDED, error="there is no checkpoint to go on from")
+        return FaultResult(
+            cell, PROCESSES, size, happened, FaultOutcome.ENDED, error="there is no checkpoint to go on from"
+        )
     scratch = folder / "again"
     scratch.mkdir()
     began = time.monotonic()
     records, status, error = run(replace(job, scratch=scratch, phase_faults=(), run="", resume=source.path))
     if status != "ok":
-        return FaultResult(cell, PROCESSES, size, happened, Outcome.ENDED, error=error)
+        return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.ENDED, error=error)
     merged = sum(measure(record.spans) for _, record in records if isinstance(record, Merged))
     absent = exercise.SAMPLES * EPOCHS - source.books.samples - merged
     full = full_strength(records, range(size), began)
-    return FaultResult(cell, PROCESSES, size, happened, Outcome.RESUMED, on_s=full, full_s=full, missing=absent)
+    return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.RESUMED, on_s=full, full_s=full, missing=absent)

@@ -9,8 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.faults.meaning import FaultCell, Outcome
+from bench.faults.meaning import FaultCell, FaultOutcome
 from bench.faults.outcome import FaultResult
+from ddp import regular_files
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = "cells.jsonl"
@@ -20,7 +21,7 @@ Key = tuple[str, str, int]
 def revision() -> str:
     """Return a digest of the sources that results are of: what was played with others is played again."""
     sources = sorted([*(ROOT / "ddp").rglob("*.py"), *(ROOT / "bench" / "faults").glob("*.py")])
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+    return hashlib.sha256(b"".join(regular_files.content(path) for path in sources)).hexdigest()[:12]
 
 
 def key(result: FaultResult) -> Key:
@@ -49,7 +50,7 @@ class ResultStore:
             file.write(line + "\n")
 
     def _read(self) -> Iterator[FaultResult]:
-        for number, line in enumerate(self._path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(regular_files.content(self._path).decode().splitlines(), 1):
             try:
                 row = json.loads(line)
                 if row.pop("revision") == self._revision:
@@ -67,5 +68,5 @@ def body(result: FaultResult) -> dict[str, Any]:
 def result_of(row: dict[str, Any]) -> FaultResult:
     """Return the result that `body` was made of. Raises KeyError, TypeError, ValueError."""
     rest = {name: value for name, value in row.items() if name not in ("cell", "outcome", "verdict")}
-    outcome = None if row["outcome"] is None else Outcome(row["outcome"])
+    outcome = None if row["outcome"] is None else FaultOutcome(row["outcome"])
     return FaultResult(cell=FaultCell(**row["cell"]), outcome=outcome, **rest)

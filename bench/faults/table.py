@@ -6,20 +6,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from bench.faults.meaning import KINDS, Outcome, cells, meaningless
+from bench.faults.meaning import KINDS, FaultOutcome, cells, meaningless
 from bench.faults.outcome import FaultResult
 
 Group = tuple[str, int, str]
 """(world, ranks, mode)."""
-HEAD = ("mode", "cells", *(one.value for one in Outcome), "not as documented", "no meaning")
+HEAD = ("mode", "cells", *(each.value for each in FaultOutcome), "not as documented", "no meaning")
 
 
 def groups(results: Iterable[FaultResult]) -> dict[Group, list[FaultResult]]:
     """Return results by world, number of ranks and mode."""
-    found: dict[Group, list[FaultResult]] = defaultdict(list)
+    by_group: dict[Group, list[FaultResult]] = defaultdict(list)
     for result in results:
-        found[result.world, result.size, result.cell.mode].append(result)
-    return dict(found)
+        by_group[result.world, result.size, result.cell.mode].append(result)
+    return dict(by_group)
 
 
 def lines(results: Sequence[FaultResult]) -> list[str]:
@@ -39,7 +39,7 @@ def _row(mode: str, results: Sequence[FaultResult], world: str) -> tuple[str, ..
         sum(not result.good for result in results),
         sum(bool(meaningless(cell, world)) for cell in cells([mode])),
     )
-    return mode, str(len(results)), *(str(outcomes[one]) for one in Outcome), str(wrong), str(none)
+    return mode, str(len(results)), *(str(outcomes[each]) for each in FaultOutcome), str(wrong), str(none)
 
 
 def _kinds(results: Sequence[FaultResult]) -> list[str]:
@@ -47,7 +47,7 @@ def _kinds(results: Sequence[FaultResult]) -> list[str]:
     head = ("kind", "cells", "noticed, s", "going on, s", "full strength, s", "repeated samples", "missing")
     rows = []
     for kind in KINDS:
-        of = [result for result in results if result.cell.kind == kind and result.outcome is not Outcome.ENDED]
+        of = [result for result in results if result.cell.kind == kind and result.outcome is not FaultOutcome.ENDED]
         if of:
             times = (_spread(getattr(result, name) for result in of) for name in ("notice_s", "on_s", "full_s"))
             repeated = f"{median(result.repeated for result in of):.0f} / {max(result.repeated for result in of)}"

@@ -5,29 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bench.faults.meaning import MODES, VIRTUAL, FaultCell, FaultMode, Outcome, chosen
+from bench.faults.meaning import MODES, VIRTUAL, FaultCell, FaultMode, FaultOutcome, chosen
 from bench.faults.moments import LAG_S, PAUSE_S, SLOW, Striker
 from bench.faults.outcome import FaultResult, full_strength, missing, noticed, outcome, went_on
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import Abort, Drop
 from ddp.core.events import Failed, Lost, Saved
-from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation
 
 BATCH, EPOCHS, STEPS = 4, 3, 12
 """Steps of a rank in an epoch."""
 DEADLINE_S, START_S, LIMIT_S = 20.0, 2.0, 4000.0
-SETTINGS: dict[str, dict[str, int]] = {"sync": {}, "cadence": {"anchor": 3}, "async": {"anchor": 3}}
 
 
 def play(cell: FaultCell, size: int) -> FaultResult:
     """Play one cell with a meaning at `size` ranks, each of which is started again when it is lost."""
     mode, hit = MODES[cell.mode], chosen(cell.ranks, size)
     striker = Striker(cell, mode, hit)
-    simulation = Simulation(
-        POLICIES[mode.policy](**SETTINGS[mode.policy]), world(mode, size), costs(striker), limit_s=LIMIT_S
-    )
+    simulation = Simulation(mode.windows(), world(mode, size), costs(striker), limit_s=LIMIT_S)
     striker.bind(simulation)
     try:
         simulation.run()
@@ -84,9 +80,9 @@ def _result(cell: FaultCell, size: int, simulation: Simulation, striker: Striker
         happened(simulation, striker),
         what,
         noticed(records, hit, since) if cell.kind not in ("slow", "slow link") else None,
-        went_on(records, hit, size, since) if what is not Outcome.ENDED else None,
-        full_strength(records, hit, since) if what is not Outcome.ENDED else None,
-        max(trained - (whole - max(absent, 0)), 0) if what is not Outcome.ENDED else trained,
+        went_on(records, hit, size, since) if what is not FaultOutcome.ENDED else None,
+        full_strength(records, hit, since) if what is not FaultOutcome.ENDED else None,
+        max(trained - (whole - max(absent, 0)), 0) if what is not FaultOutcome.ENDED else trained,
         absent,
         reason[:200],
     )
@@ -136,11 +132,11 @@ def _is_order(record: Any) -> bool:
 
 
 def _paused(simulation: Simulation, striker: Striker, rank: int, at: float) -> str:
-    said = [when for when, r in _of(simulation, rank, at + 0.01) if not _is_order(r)]
-    if not said:
+    heard = [when for when, r in _of(simulation, rank, at + 0.01) if not _is_order(r)]
+    if not heard:
         return ""
-    quiet = min(said) >= at + PAUSE_S - 1e-9
-    return f"rank {rank} stood still from {at:.2f} s on: its next word came at {min(said):.2f} s" if quiet else ""
+    quiet = min(heard) >= at + PAUSE_S - 1e-9
+    return f"rank {rank} stood still from {at:.2f} s on: its next word came at {min(heard):.2f} s" if quiet else ""
 
 
 def _raised(simulation: Simulation, striker: Striker, rank: int, at: float) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from bench.command.cli import dispatch
 from bench.faults import meaning, store
-from bench.faults.meaning import FaultCell, Outcome
+from bench.faults.meaning import FaultCell, FaultOutcome
 from bench.faults.outcome import FaultResult
 from bench.faults.page import page
 
@@ -36,14 +36,14 @@ def test_what_is_not_as_documented_is_the_exit_code(
 ) -> None:
     from bench.faults import outcome
 
-    monkeypatch.setattr(outcome, "documented", lambda cell: frozenset({Outcome.UNHURT}))
+    monkeypatch.setattr(outcome, "documented", lambda cell: frozenset({FaultOutcome.UNHURT}))
     assert dispatch([*FEW, "--ranks", "first", "--out", str(tmp_path)]) == 1
     assert "went on, documented: unhurt" in capsys.readouterr().out
     assert "class=x" in (tmp_path / "faults.html").read_text()
 
 
 def test_results_of_other_sources_are_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = FaultResult(FaultCell("crash", "step", "first", "nccl_sync"), "virtual", 4, "yes", Outcome.LOST, 0.1)
+    result = FaultResult(FaultCell("crash", "step", "first", "nccl_sync"), "virtual", 4, "yes", FaultOutcome.LOST, 0.1)
     store.ResultStore(tmp_path).add(result)
     assert list(store.ResultStore(tmp_path).found.values()) == [result]
     monkeypatch.setattr(store, "revision", lambda: "another")
@@ -51,7 +51,7 @@ def test_results_of_other_sources_are_played_again(tmp_path: Path, monkeypatch: 
 
 
 def test_a_line_that_was_cut_off_is_played_again_and_a_strange_one_is_an_error(tmp_path: Path) -> None:
-    result = FaultResult(FaultCell("crash", "step", "first", "nccl_sync"), "virtual", 4, "yes", Outcome.LOST, 0.1)
+    result = FaultResult(FaultCell("crash", "step", "first", "nccl_sync"), "virtual", 4, "yes", FaultOutcome.LOST, 0.1)
     store.ResultStore(tmp_path).add(result)
     path = tmp_path / store.FILE
     path.write_text(path.read_text() + '{"revision": "')
@@ -77,7 +77,7 @@ def test_what_cannot_be_is_refused(words: list[str], complaint: str, capsys: pyt
 
 def test_the_page_needs_nothing_else() -> None:
     cells = [FaultCell("crash", "step", ranks, "nccl_sync") for ranks in meaning.RANKS]
-    text = page([FaultResult(cell, "virtual", 8, "yes", Outcome.LOST, 0.1, 0.2, 3.25) for cell in cells])
+    text = page([FaultResult(cell, "virtual", 8, "yes", FaultOutcome.LOST, 0.1, 0.2, 3.25) for cell in cells])
     assert "http" not in text
     assert "<script" not in text
     assert text.count('<b class="w h1">') == 3

@@ -15,7 +15,7 @@ from bench.faults.meaning import (
     VIRTUAL,
     WORLDS,
     FaultCell,
-    Outcome,
+    FaultOutcome,
     cells,
     chosen,
     documented,
@@ -62,7 +62,7 @@ def test_what_is_documented_says_who_can_be_done_without() -> None:
     for mode in MODES.values():
         averages = BACKENDS[mode.backend].averages
         crash = documented(FaultCell("crash", "step", "first", mode.name))
-        assert crash == {Outcome.LOST if averages else Outcome.ENDED}
-        assert documented(FaultCell("crash", "step", "all", mode.name)) == {Outcome.ENDED}
-        assert documented(FaultCell("raise", "step", "two", mode.name)) == {Outcome.ENDED}
-        assert documented(FaultCell("pause", "step", "all", mode.name)) == {Outcome.UNHURT}
+        assert crash == {FaultOutcome.LOST if averages else FaultOutcome.ENDED}
+        assert documented(FaultCell("crash", "step", "all", mode.name)) == {FaultOutcome.ENDED}
+        assert documented(FaultCell("raise", "step", "two", mode.name)) == {FaultOutcome.ENDED}
+        assert documented(FaultCell("pause", "step", "all", mode.name)) == {FaultOutcome.UNHURT}

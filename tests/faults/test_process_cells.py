@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.faults import processes
-from bench.faults.meaning import FaultCell, Outcome
+from bench.faults.meaning import FaultCell, FaultOutcome
 from ddp.core.faults import PhaseFault
 from tests.runtime.conftest import ranks_alive
 
@@ -31,7 +31,7 @@ def test_cells_are_as_documented(cell: FaultCell) -> None:
     result = processes.play(cell, 3)
     assert result.verdict == "as documented", result
     assert ranks_alive() == []
-    if result.outcome is Outcome.RESUMED:
+    if result.outcome is FaultOutcome.RESUMED:
         assert result.missing == 0
 
 
@@ -45,7 +45,7 @@ def test_a_fault_that_did_not_happen_is_found_out(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(processes, "job_of", spared)
     result = processes.play(FaultCell("pause", "step", "first", "nccl_cadence"), 2)
-    assert (result.outcome, result.verdict) == (Outcome.UNHURT, "the fault did not happen")
+    assert (result.outcome, result.verdict) == (FaultOutcome.UNHURT, "the fault did not happen")
 
 
 def test_no_phase_or_kind_of_that_name() -> None:

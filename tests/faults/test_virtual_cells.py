@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.faults import moments, virtual
-from bench.faults.meaning import MODES, VIRTUAL, FaultCell, Outcome, cells, meaningless
+from bench.faults.meaning import MODES, VIRTUAL, FaultCell, FaultOutcome, cells, meaningless
 from bench.faults.outcome import FaultResult, full_strength, missing, noticed, went_on
 from ddp.core.commands import Drop
 from ddp.core.events import Lost, Merged, Progress
@@ -22,7 +22,7 @@ def test_every_cell_of_eight_ranks_is_as_documented(mode: str) -> None:
     results = [virtual.play(cell, 8) for cell in cells([mode]) if not meaningless(cell, VIRTUAL)]
     assert len(results) == 196
     assert [f"{result.cell}: {result.verdict}" for result in results if not result.good] == []
-    ended = {result.cell for result in results if result.outcome is Outcome.ENDED}
+    ended = {result.cell for result in results if result.outcome is FaultOutcome.ENDED}
     assert all(result.missing == 0 for result in results if result.cell not in ended)
 
 
@@ -56,7 +56,7 @@ def test_a_result_is_wrong_if_samples_are_missing_or_it_is_not_documented() -> N
     assert result.good
     assert replace(result, missing=3).verdict == "3 samples are missing"
     assert replace(result, missing=-1).verdict == "-1 samples are missing"
-    assert replace(result, outcome=Outcome.ENDED).verdict == "ended, documented: went on"
+    assert replace(result, outcome=FaultOutcome.ENDED).verdict == "ended, documented: went on"
     assert not replace(result, outcome=None).good
 
 
