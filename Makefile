@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign conformance golden lint bench controller calibration bugs clean-runs baselines discrimination convergence resume machines slurm site screenshots clean install
+.PHONY: run test campaign million faults conformance golden lint bench controller calibration bugs clean-runs baselines discrimination convergence resume machines slurm site screenshots clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -39,6 +39,16 @@ endif
 # Schedules never drawn before, against the same laws; a failure prints how to play it again.
 campaign: $(STAMP)
 	SCHEDULES=new $(BIN)/python -m pytest -n 2 --dist worksteal tests/sim $(ARGS)
+
+# A million of them, in batches that are counted in runs/schedules.jsonl: some hours, which can be interrupted.
+million: $(STAMP)
+	$(BIN)/python -m benchmarks.schedules $(ARGS)
+
+# Every fault in every phase on every choice of ranks: in virtual time minutes, in processes up to three hours, which can be
+# interrupted. Table and heat map in reports/faults.
+faults: $(STAMP)
+	$(BIN)/python -m bench faults --matrix --report reports/faults $(ARGS)
+	$(BIN)/python -m bench faults --matrix --world processes --report reports/faults $(ARGS)
 
 # Every synchronous engine x ranks x optimizers x models against the oracle; `make test` has a part of it. Some minutes.
 conformance: $(STAMP)

@@ -201,6 +201,15 @@ def _goodput(arguments: list[str]) -> int:
     return goodput_command.goodput(parser.read(arguments))
 
 
+def _faults(arguments: list[str]) -> int:
+    from bench.command import faults_command
+
+    about = "Play the matrix of faults: every kind in every phase on several choices of ranks, in each mode"
+    parser = verb_parser("faults", f"{about}. Exit code: 0 all as documented, 1 not.")
+    faults_command.add(parser)
+    return faults_command.faults(parser.read(arguments))
+
+
 def _timeline(arguments: list[str]) -> int:
     written = (
         "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too"
@@ -267,6 +276,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "audit": _audit,
     "prove": _prove,
     "goodput": _goodput,
+    "faults": _faults,
     "dashboard": _dashboard,
     "timeline": _timeline,
     "status": _on_a_sweep("status", "How the latest sweep of launch=slurm stands."),

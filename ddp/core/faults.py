@@ -53,3 +53,25 @@ def parse(text: str) -> Fault:
         raise ValueError(f"fault {text!r} is not of the form RANK@STEP:KIND, such as 1@40:crash or 0@10:slow*3")
     rank, step, kind, factor = match.groups()
     return Fault(int(rank), int(step), kind, float(factor) if factor else 2.0)
+
+
+PHASES = ("start", "first window", "step", "collective", "snapshot", "evaluation", "checkpoint", "end")
+"""What a rank may be in the middle of."""
+PHASE_KINDS = (*KINDS, "pause", "full", "coordinator")
+"""What may happen in a phase: also that the process stands still for `value` seconds; that it can write no file; that the
+coordinator, process `value`, is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseFault:
+    """The first time that rank `rank` is in `phase`, with `after` steps done or more, it meets with `kind`."""
+
+    rank: int
+    phase: str
+    kind: str
+    value: float = 2.0
+    after: int = 0
+
+    def __post_init__(self) -> None:
+        if self.phase not in PHASES or self.kind not in PHASE_KINDS:
+            raise ValueError(f"fault {self.kind!r} in phase {self.phase!r}: there is no such kind or phase")

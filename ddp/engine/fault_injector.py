@@ -29,9 +29,10 @@ def _notes(scratch: Path, rank: int) -> Path:
 class LossyChannel(Channel):
     """A channel that can lose a message on the way, as a broken network would: the sender does not notice."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, notes: Path | None = None) -> None:
+        """`notes`: a file in which it is noted what was lost."""
         super().__init__(connection)
-        self._losing = 0
+        self._losing, self._lost = 0, notes
 
     def lose(self) -> None:
         """Lose the next message that the run goes by."""
@@ -41,6 +42,8 @@ class LossyChannel(Channel):
         """Send one message, or lose it. Raises PeerGone."""
         if self._losing and not isinstance(message, (Alive, Trained)):
             self._losing -= 1
+            if self._lost is not None:
+                self._lost.write_text(type(message).__name__)
         else:
             super().send(message)
 

@@ -26,6 +26,7 @@ from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.engine.fault_injector import FaultInjector, LossyChannel, struck
 from ddp.engine.handover import load_sent, send
 from ddp.engine.loop import TrainingLoop
+from ddp.engine.phase_faults import PhaseInjector
 from ddp.process import clock
 from ddp.process.channel import PeerGone
 from ddp.process.clock import now
@@ -64,7 +65,8 @@ def main(job: Job, rank: int, connection: Connection) -> None:
     clock.shift(job.clock_shift)
     try:
         with deterministic(job.step.deterministic):
-            obey(job, rank, LossyChannel(connection))
+            notes = job.scratch / f"lost-{rank}" if job.phase_faults else None
+            obey(job, rank, LossyChannel(connection, notes))
     except PeerGone:
         os._exit(1)  # the parent is gone; nobody is left to tell
 
@@ -106,6 +108,8 @@ class RankLoop:
         self._job, self._rank, self._channel = job, rank, channel
         self._worker = Worker()
         self._loop = TrainingLoop(job, rank, channel.send)
+        self._phases = PhaseInjector(job, rank, self._loop.slowdown.slow_down, channel.lose)
+        self._phases.meet("start")
         self._sketched = -1
         """The round that is sketched, if the last one is."""
         self._away = 0.0
@@ -142,6 +146,7 @@ class RankLoop:
             before = self._worker
             self._worker, action = before.act()
             try:
+                self._phases.enter(action, self._loop)
                 self._obey(action)
             except (ExchangeBroken, RuntimeError) as error:
                 self._broke(action, before, broken(error))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ddp.core.averaging import Averaging
 from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.faults import Fault
+from ddp.core.faults import Fault, PhaseFault
 from ddp.core.links import Links
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import Policy
@@ -129,6 +129,8 @@ class Job:
     """How often the rank that gets this job was started again."""
     faults: tuple[Fault, ...] = ()
     """What goes wrong on purpose."""
+    phase_faults: tuple[PhaseFault, ...] = ()
+    """What goes wrong on purpose in a phase, in the first life of a rank: for `bench faults`."""
     keep_state: bool = False
     """Every rank leaves its final parameters and buffers in `scratch/state-<rank>.pt`."""
     audit: str = ""

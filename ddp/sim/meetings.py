@@ -112,7 +112,9 @@ class Meetings:
         rank.busy = True
 
         def leave(next: Callable[[], None]) -> None:
-            if rank.alive:
+            if rank.until > self._timeline.now:
+                self._timeline.at(rank.until, leave, next)
+            elif rank.alive:
                 rank.busy, rank.left = False, self._timeline.now
                 if next is broke and kind == "exchange":
                     rank.doing = "wait"
@@ -137,7 +139,8 @@ class Meetings:
             self._collectives.tear(generation)
 
     def _beat(self, index: int) -> None:
-        if self._ranks.all[index].alive:
+        rank = self._ranks.all[index]
+        if rank.alive and rank.until <= self._timeline.now:
             self._ranks.tell(Alive(0.0, index))
 
     def _broke(self, index: int, round: int) -> None:

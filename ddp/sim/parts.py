@@ -59,6 +59,8 @@ class Costs:
     """(rank, how often it was started again) -> seconds until it is there."""
     notice_s: float = 0.0
     """Least time from the end of a rank's process to its notice."""
+    lag_s: Callable[[int], float] = _nothing
+    """rank -> seconds that a message from or to it takes longer now; for a link that becomes slow."""
     report_s: float = 0.0
     """Least time between two reports of progress, unless the rank runs out of work."""
 
@@ -108,6 +110,10 @@ class SimulatedRank:
     """Its steps take so many times as long."""
     mute: int = 0
     """So many of its next messages are lost."""
+    until: float = 0.0
+    """It stands still until then."""
+    full: str = ""
+    """Why it cannot write its part of a checkpoint; empty: it can."""
     content: int = 0
     """Whose steps are in this replica, as bits: the oracle that the ledger is held against."""
     result: int = 0

@@ -94,7 +94,7 @@ class SimulatedRanks(RankStates):
     def act(self, index: int) -> None:
         """Do what comes next, if the rank is there and idle."""
         rank = self.all[index]
-        if rank.busy or not rank.alive:
+        if rank.busy or not rank.alive or rank.until > self.timeline.now:
             return
         for order in rank.inbox:
             rank.machine = rank.machine.receive(order)
@@ -150,7 +150,7 @@ class SimulatedRanks(RankStates):
                 self._spend(index, "copy", costs.copy_s, then, action.round)
             case Save():
                 took = costs.copy_s if costs.save_s is None else costs.save_s
-                self._spend(index, "checkpoint", took, self._say, Saved(0.0, index, action.index, ()))
+                self._spend(index, "checkpoint", took, self._saved, action.index)
             case Stop():
                 self.turn(index)
                 self.tell(Finished(0.0, index, "end", 0, 0))
@@ -160,18 +160,30 @@ class SimulatedRanks(RankStates):
         rank = self.all[index]
         for fault in self._script.pop((index, rank.done), ()):
             self.struck.append((self.timeline.now, fault))
-            match fault.kind:
-                case "crash":
-                    self.die(index)
-                case "raise":
-                    self.tell(Failed(0.0, index, f"raised by the script: {fault}", "", "the script"))
-                    self.die(index)
-                case "stall":
-                    self.stall(index)
-                case "slow":
-                    rank.slow = fault.value
-                case "lose":
-                    rank.mute += 1
+            self.befall(index, fault.kind, fault.value)
+
+    def befall(self, index: int, kind: str, value: float = 0.0) -> None:
+        """Have `kind` of a fault script happen to `index` now; or `pause` for `value` seconds, or `full`: its disk is."""
+        rank = self.all[index]
+        match kind:
+            case "crash":
+                self.die(index)
+            case "raise":
+                self.tell(Failed(0.0, index, "raised by the script", "", "the script"))
+                self.die(index)
+            case "stall":
+                self.stall(index)
+            case "slow":
+                rank.slow = value
+            case "lose":
+                rank.mute += 1
+            case "pause":
+                rank.until = self.timeline.now + value
+                self.timeline.at(rank.until, self.act, index)
+            case "full":
+                rank.full = "No space left on device"
+            case _:
+                raise ValueError(f"the simulator has no fault {kind!r}")
 
     def _spend(self, index: int, kind: str, seconds: float, then: Callable[..., None], *args: Any) -> None:
         rank = self.all[index]
@@ -180,7 +192,9 @@ class SimulatedRanks(RankStates):
         self.timeline.after(seconds, self._spent, rank, index, then, *args)
 
     def _spent(self, rank: SimulatedRank, index: int, then: Callable[..., None], *args: Any) -> None:
-        if rank.alive:
+        if rank.until > self.timeline.now:
+            self.timeline.at(rank.until, self._spent, rank, index, then, *args)
+        elif rank.alive:
             rank.busy = False
             self.turn(index)
             then(index, *args)
@@ -188,6 +202,9 @@ class SimulatedRanks(RankStates):
 
     def _say(self, index: int, event: RankEvent) -> None:
         self.tell(event)
+
+    def _saved(self, index: int, number: int) -> None:
+        self.tell(Saved(0.0, index, number, (), self.all[index].full))
 
     def _stepped(self, index: int, step: Step, start: float) -> None:
         self.train(index, step, start)

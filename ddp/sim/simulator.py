@@ -52,6 +52,8 @@ class Simulation:
     nothing but the state of now, and `events` counts."""
     measured: Measured | None = None
     """Called with every slice of a rank's time: what ranks measure of themselves."""
+    began: Callable[[int, str], None] | None = None
+    """Called with rank and kind when such a slice begins."""
     listen: Callable[[float, Event | Output], None] | None = None
     """Called with every record, whether it is kept or not."""
     status: str = "ok"
@@ -71,6 +73,8 @@ class Simulation:
         """All steps of all ranks, in the order of their ends."""
         self.weights = self._crew.weights
         """(round, samples that each rank brought in), as the ranks know it."""
+        self.dropped = self._crew.dropped
+        """(time, message) of those that were lost."""
         self.struck = self._crew.struck
         """(time, fault): those of `faults` that came to pass; the others were for steps that were never taken."""
         self.coordinator = Coordinator.start(self.policy, self.world, at=0.0)
@@ -82,10 +86,14 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Play to the end. Raises TimeoutError if the virtual time limit passes: a deadlock or a livelock."""
-        self._crew.measured = self.measured
+        self._crew.measured, self._crew.began = self.measured, self.began
         for rank in range(self.world.size):
             about = "same", "virtual", "virtual"
-            self._crew.tell(Ready(0.0, rank, self.world.samples, 1, *about, least=self.world.least))
+            ready = Ready(0.0, rank, self.world.samples, 1, *about, least=self.world.least)
+            if self.ranks[rank].until > 0:
+                self._timeline.at(self.ranks[rank].until, self._crew.tell, ready)
+            else:
+                self._crew.tell(ready)
         for at, rank in self.deaths:
             self._timeline.at(at, self._crew.die, rank)
         for at, rank in self.stalls:
@@ -103,6 +111,14 @@ class Simulation:
         """Have `rank` die `delay` seconds from now; for a `watch` that waits for its moment."""
         self._timeline.after(delay, self._crew.die, rank)
 
+    def befall(self, rank: int, kind: str, value: float = 0.0) -> None:
+        """Have `SimulatedRanks.befall` happen to `rank` now; before the run: before it is ready."""
+        self._crew.befall(rank, kind, value)
+
+    def later(self, delay: float, happen: Callable[..., None], *args: Any) -> None:
+        """Have `happen(*args)` called `delay` seconds from now."""
+        self._timeline.after(delay, happen, *args)
+
     def contained(self, rank: int) -> list[TrainedBatch]:
         """Return the steps that are in the replica of `rank`."""
         bits = self.ranks[rank].content
@@ -115,9 +131,10 @@ class Simulation:
 
     def _latency(self, rank: int, size: int, way: int) -> float:
         """Return the seconds in which a message arrives that is sent now."""
+        least = self.costs.latency_s + self.costs.lag_s(rank)
         if self._deliveries is None:
-            return self.costs.latency_s
-        return max(self.costs.latency_s, self._deliveries.due(rank, size, way, self.now) - self.now)
+            return least
+        return max(least, self._deliveries.due(rank, size, way, self.now) - self.now)
 
     def _gone(self, rank: int) -> None:
         event, life = Lost(0.0, rank, "killed by the script"), self._crew.all[rank].life

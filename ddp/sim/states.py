@@ -28,6 +28,10 @@ class RankStates:
         """By round: rank -> samples that it brought in."""
         self.measured: Measured | None = None
         """Called with every slice of a rank's time."""
+        self.began: Callable[[int, str], None] | None = None
+        """Called with rank and kind when a slice begins."""
+        self.dropped: list[tuple[float, RankEvent]] = []
+        """Messages that were lost, and when they were sent."""
         self._send = send
 
     def turn(self, index: int, kind: str = "", seq: int = 0) -> None:
@@ -36,12 +40,15 @@ class RankStates:
         if self.measured is not None and rank.doing and now > rank.since:
             self.measured(index, rank.doing, rank.since, now, rank.seq)
         rank.doing, rank.since, rank.seq = kind, now, seq
+        if kind and self.began is not None:
+            self.began(index, kind)
 
     def tell(self, event: RankEvent) -> None:
         """Send an event, unless it is one of those that are lost."""
         rank = self.all[event.rank]
         if rank.mute and not isinstance(event, Alive):
             rank.mute -= 1
+            self.dropped.append((self.timeline.now, event))
         else:
             self._send(event)
 

@@ -1,0 +1,105 @@
+"""Waits for the moment of a cell in a simulated run, and strikes. Judges nothing: what came of it is read from the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.faults.meaning import FaultCell, FaultMode
+from ddp.core.commands import Stop
+from ddp.sim import Simulation
+
+DELAY_S = 0.03
+"""After a slice has begun; all slices are longer."""
+PAUSE_S, SLOW, LAG_S = 4.0, 4.0, 0.4
+SLICES = {
+    "first window": "forward",
+    "step": "forward",
+    "collective": "exchange",
+    "snapshot": "copy",
+    "evaluation": "evaluate",
+    "checkpoint": "checkpoint",
+}
+"""Phase -> the slice of a rank's time that it is."""
+FAULTS = {
+    "crash": ("crash", 0.0),
+    "stop": ("stall", 0.0),
+    "pause": ("pause", PAUSE_S),
+    "raise": ("raise", 0.0),
+    "slow": ("slow", SLOW),
+    "lost message": ("lose", 0.0),
+    "disk full": ("full", 0.0),
+}
+"""Kind -> what befalls a simulated rank, with its value."""
+
+
+@dataclass
+class Striker:
+    """Strikes each of `hit` once, in the phase of `cell`; to be bound to a simulation before it runs."""
+
+    cell: FaultCell
+    mode: FaultMode
+    hit: tuple[int, ...]
+    struck: dict[int, float] = field(default_factory=dict)
+    """Rank -> when it was hit."""
+    lagging: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    """Rank whose link is slow -> (time, seconds more) of what moved over it since."""
+    slices: list[tuple[int, str, float, float]] = field(default_factory=list)
+    """(rank, kind, start, stop) of the ranks that are to be hit."""
+
+    def bind(self, simulation: Simulation) -> None:
+        """Watch `simulation`, and do at once what is to happen before it starts."""
+        self._simulation = simulation
+        simulation.began, simulation.listen, simulation.measured = self._began, self._listen, self._measured
+        if self.cell.phase == "start":
+            for rank in self.hit:
+                if self.cell.kind in ("crash", "stop", "raise"):
+                    simulation.befall(rank, "lose")  # that it is ready
+                self._strike(rank)
+
+    def lag(self, rank: int) -> float:
+        """Return how many seconds more a message of `rank` takes now."""
+        if rank not in self.lagging:
+            return 0.0
+        self.lagging[rank].append((self._simulation.now, LAG_S))
+        return LAG_S
+
+    def wire(self, members: tuple[int, ...], number: int) -> float:
+        """Return the seconds of a collective now."""
+        return 0.2 + max((self.lag(rank) for rank in members if rank in self.lagging), default=0.0)
+
+    def _measured(self, rank: int, kind: str, start: float, stop: float, seq: int) -> None:
+        if rank in self.hit:
+            self.slices.append((rank, kind, start, stop))
+
+    def _began(self, rank: int, kind: str) -> None:
+        if rank in self.hit and rank not in self.struck and SLICES.get(self.cell.phase) == kind and self._ripe(rank):
+            self._simulation.later(DELAY_S, self._inside, rank, kind, self._simulation.now)
+
+    def _ripe(self, rank: int) -> bool:
+        state = self._simulation.ranks[rank]
+        if self.cell.phase == "first window":
+            return state.done == 0
+        if self.cell.phase in ("step", "collective"):
+            return state.done >= 3 if self.mode.in_step else self.cell.phase == "collective" or state.after >= 0
+        return True
+
+    def _inside(self, rank: int, kind: str, since: float) -> None:
+        state = self._simulation.ranks[rank]
+        if rank not in self.struck and state.alive and (state.doing, state.since) == (kind, since):
+            self._strike(rank)
+
+    def _listen(self, at: float, record: Any) -> None:
+        if self.cell.phase == "end" and isinstance(record, Stop) and record.rank in self.hit:
+            self._stopping(record.rank)
+
+    def _stopping(self, rank: int) -> None:
+        if rank not in self.struck and self._simulation.ranks[rank].alive:
+            self._strike(rank)
+
+    def _strike(self, rank: int) -> None:
+        self.struck[rank] = self._simulation.now
+        if self.cell.kind == "slow link":
+            self.lagging[rank] = []
+        else:
+            self._simulation.befall(rank, *FAULTS[self.cell.kind])

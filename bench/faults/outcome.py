@@ -1,0 +1,119 @@
+"""What came of a cell: taken from the records of a run, which virtual time and processes leave alike. Plays nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.faults.meaning import FaultCell, FaultOutcome, documented
+from ddp.core.commands import Abort, Drop
+from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress
+from ddp.core.join_events import Joined
+
+Timed = Sequence[tuple[float, Any]]
+"""(seconds, record), in order."""
+
+
+@dataclass(frozen=True)
+class FaultResult:
+    """One cell as it was played. Seconds count from the first blow; None: that did not come, or need not."""
+
+    cell: FaultCell
+    world: str
+    size: int
+    happened: str
+    """How the record proves that the fault came to pass; empty: it did not."""
+    outcome: FaultOutcome | None
+    notice_s: float | None = None
+    """Until the coordinator knew of it."""
+    on_s: float | None = None
+    """Until ranks that were not hit reported work again; where all were hit, any rank."""
+    full_s: float | None = None
+    """Until every rank that was hit reported work again."""
+    repeated: int = 0
+    """Samples that were trained and had to be trained again."""
+    missing: int = 0
+    """Samples of the run that are not in the model at its end."""
+    error: str = ""
+    """Why the run ended, where it did; or why nothing can be said."""
+
+    @property
+    def verdict(self) -> str:
+        """Return `as documented`, or what is wrong."""
+        if not self.happened:
+            return "the fault did not happen"
+        if self.outcome is None:
+            return "no outcome"
+        allowed = documented(self.cell)
+        if self.outcome not in allowed:
+            return f"{self.outcome.value}, documented: {' or '.join(sorted(each.value for each in allowed))}"
+        if self.outcome is not FaultOutcome.ENDED and self.missing:
+            return f"{self.missing} samples are missing"
+        return "as documented"
+
+    @property
+    def good(self) -> bool:
+        """Return whether it is as documented."""
+        return self.verdict == "as documented"
+
+
+def noticed(records: Timed, hit: Iterable[int], since: float) -> float | None:
+    """Return the seconds from `since` until something was recorded of the loss of a rank that was hit, or of what broke."""
+    ranks = set(hit)
+    for at, record in records:
+        if at < since:
+            continue
+        if isinstance(record, Failed | Lost | Drop) and record.rank in ranks:
+            return at - since
+        if isinstance(record, Abort | AverageFailed):
+            return at - since
+    return None
+
+
+def went_on(records: Timed, hit: Iterable[int], size: int, since: float) -> float | None:
+    """Return the seconds until a rank that was not hit reports work, after the last loss that came of the blow."""
+    others = set(range(size)) - set(hit) or set(range(size))
+    lost = [at for at, record in records if isinstance(record, Drop) and at >= since]
+    after = max(lost, default=since)
+    works = (at for at, record in records if at > after and isinstance(record, Progress) and record.rank in others)
+    at = next(works, None)
+    return None if at is None else at - since
+
+
+def full_strength(records: Timed, hit: Iterable[int], since: float) -> float | None:
+    """Return the seconds until all that were hit have reported work again, after they were lost if they were; None: one
+    did not."""
+    times = [_works(records, rank, since) for rank in hit]
+    known = [at for at in times if at is not None]
+    return max(known) - since if times and len(known) == len(times) else None
+
+
+def _works(records: Timed, rank: int, since: float) -> float | None:
+    of_rank = [(at, record) for at, record in records if at >= since and getattr(record, "rank", None) == rank]
+    begin = since
+    if any(isinstance(record, Drop | Lost | Failed) for _, record in of_rank):
+        back = [at for at, record in of_rank if isinstance(record, Joined)]
+        if not back:
+            return None
+        begin = back[-1]
+    return next((at for at, record in of_rank if at > begin and isinstance(record, Progress) and record.samples), None)
+
+
+def missing(records: Timed, samples: int, epochs: int) -> int:
+    """Return how many of the samples of all epochs are not in the model; negative: some are in it more than once."""
+    counts = [bytearray(samples) for _ in range(epochs)]
+    for _, record in records:
+        if isinstance(record, Merged):
+            for start, stop in record.spans:
+                for position in range(start, stop):
+                    counts[record.epoch][position] += 1
+    more = sum(count - 1 for epoch in counts for count in epoch if count)
+    return -more if more else sum(epoch.count(0) for epoch in counts)
+
+
+def outcome(records: Timed, status: str) -> FaultOutcome:
+    """Return what came of a run that was not gone on with."""
+    if status != "ok":
+        return FaultOutcome.ENDED
+    return FaultOutcome.LOST if any(isinstance(record, Drop) for _, record in records) else FaultOutcome.UNHURT

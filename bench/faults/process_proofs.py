@@ -1,0 +1,81 @@
+"""Proves from the records of real processes, and from what ranks noted, that a fault happened. Plays nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.faults.meaning import FaultCell
+from bench.faults.outcome import Timed
+from ddp import regular_files
+from ddp.core.commands import Abort, Drop
+from ddp.core.event_parts import FromRank
+from ddp.core.events import Failed, Lost, Progress, Saved
+
+PAUSE_S, SLOW = 1.2, 6.0
+
+
+def note_of(scratch: Path, rank: int) -> tuple[float, int] | None:
+    """Return when a rank was hit, on the clock of the records, and its process; None: it was not."""
+    path = scratch / f"phase-{rank}"
+    if not path.exists():
+        return None
+    at, pid = regular_files.content(path).split()
+    return float(at), int(pid)
+
+
+def proof(cell: FaultCell, records: Timed, scratch: Path, hit: Sequence[int], status: str) -> str:
+    """Return how it is proved of all ranks that were to be hit; empty: it is not. With a run that ended by the first of
+    them, the others need not have come so far."""
+    texts = []
+    for rank in hit:
+        note = note_of(scratch, rank)
+        text = "" if note is None else _proved(cell.kind, records, scratch, rank, note[0])
+        if not text and status == "ok":
+            return ""
+        texts += [text] if text else []
+    return f"{texts[0]} ({len(texts)} of {len(hit)} ranks)" if texts else ""
+
+
+def _proved(kind: str, records: Timed, scratch: Path, rank: int, at: float) -> str:
+    heard = [(when, r) for when, r in records if isinstance(r, FromRank) and r.rank == rank and when >= at]
+    match kind:
+        case "crash":
+            return _ending(records, rank, "killed by signal 9")
+        case "stop":
+            return _ending(records, rank, "silent for")
+        case "raise":
+            failed = [r.error for _, r in records if isinstance(r, Failed) and r.rank == rank]
+            return f"rank {rank}: {failed[0]}" if failed else ""
+        case "pause":
+            first = min((when for when, _ in heard if when > at + 0.02), default=None)
+            quiet = first is not None and first >= at + 0.9 * PAUSE_S
+            return f"rank {rank} stood still for {first - at:.2f} s" if quiet and first is not None else ""
+        case "slow":
+            return _slower(heard, rank)
+        case "lost message":
+            lost = scratch / f"lost-{rank}"
+            return f"rank {rank}: {regular_files.content(lost).decode()} was lost" if lost.exists() else ""
+        case "disk full":
+            errors = [r.error for _, r in heard if isinstance(r, Saved) and r.error]
+            return f"rank {rank}: {errors[0].partition(':')[0]}" if errors else ""
+    raise ValueError(f"no proof of {kind}")
+
+
+def _ending(records: Timed, rank: int, words: str) -> str:
+    """Return the end of a rank's process, if it was recorded in these words: of itself, or of the run that it ended."""
+    for _, record in records:
+        about = isinstance(record, Lost | Drop) and record.rank == rank
+        if (about or (isinstance(record, Abort) and f"rank {rank}" in record.reason)) and words in record.reason:
+            return f"rank {rank}: {record.reason[:80]}"
+    return ""
+
+
+def _slower(heard: Sequence[tuple[float, Any]], rank: int) -> str:
+    from bench.faults.exercise import STEP_S
+
+    work = [(r.busy_s, r.steps) for _, r in heard[1:] if isinstance(r, Progress)]
+    steps = sum(count for _, count in work)
+    each = sum(busy for busy, _ in work) / steps if steps else 0.0
+    return f"rank {rank}: its later steps took {1e3 * each:.1f} ms" if each >= SLOW * STEP_S / 2 else ""

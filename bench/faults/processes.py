@@ -1,0 +1,191 @@
+"""Plays cells of the matrix on real processes of this host, and proves from records and notes that the fault happened."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.faults import exercise
+from bench.faults.meaning import MODES, PROCESSES, FaultCell, FaultOutcome, chosen
+from bench.faults.outcome import FaultResult, Timed, full_strength, missing, noticed, outcome, went_on
+from bench.faults.process_proofs import PAUSE_S, SLOW, note_of, proof
+from ddp import regular_files
+from ddp.checkpoint import checkpoint
+from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.errors import EngineError
+from ddp.core.events import Merged, Progress
+from ddp.core.faults import PhaseFault
+from ddp.core.spans import measure
+from ddp.engine import elche
+from ddp.replica.task import Job
+
+BATCH, EPOCHS, DEADLINE_S = 8, 16, 4.0
+LATER = 60
+"""Steps of a rank after which there are checkpoints to go on from."""
+INJECTED = {
+    "crash": ("crash", 0.0),
+    "stop": ("stall", 0.0),
+    "pause": ("pause", PAUSE_S),
+    "raise": ("raise", 0.0),
+    "slow": ("slow", SLOW),
+    "lost message": ("lose", 0.0),
+    "disk full": ("full", 0.0),
+    "corrupt checkpoint": ("raise", 0.0),
+    "coordinator killed": ("coordinator", 0.0),
+}
+"""Kind -> what is done to a rank, with its value. A run whose checkpoint is to be corrupted ends by an error first."""
+
+
+def play(cell: FaultCell, size: int) -> FaultResult:
+    """Play one cell with a meaning on `size` ranks, each of which is started again when it is lost."""
+    with tempfile.TemporaryDirectory(prefix="faults-") as name:
+        folder = Path(name)
+        if cell.kind == "coordinator killed":
+            return _killed(cell, size, folder)
+        if cell.kind == "corrupt checkpoint":
+            return _corrupted(cell, size, folder)
+        return _played(cell, size, folder)
+
+
+def job_of(cell: FaultCell, size: int, folder: Path) -> Job:
+    """Return the run of a cell; its scratch folder is made."""
+    mode, (kind, value) = MODES[cell.mode], INJECTED[cell.kind]
+    hit, phase, after = chosen(cell.ranks, size), cell.phase, 0
+    if cell.kind == "coordinator killed":
+        hit, after = (0,), 0 if phase in ("start", "first window", "end") else LATER
+    if cell.kind == "corrupt checkpoint":
+        hit, phase, after = tuple(range(size)), "step", LATER
+    (folder / "scratch").mkdir()
+    return Job(
+        exercise.task,
+        EPOCHS,
+        BATCH,
+        0,
+        size,
+        mode.windows(),
+        mode.backend,
+        folder / "scratch",
+        device="cpu",
+        deadline_s=DEADLINE_S,
+        restarts=0 if mode.sharded else None,
+        phase_faults=tuple(PhaseFault(rank, phase, kind, value, after) for rank in hit),
+        checkpoints=Checkpointing(1, "epochs", 0.0),
+        checkpoint_folder=folder / "checkpoints",
+        preload=(exercise.__name__,),
+    )
+
+
+def run(job: Job) -> tuple[Timed, str, str]:
+    """Return the records of a run, its status, and what ended it."""
+    records: list[tuple[float, Any]] = []
+    try:
+        elche.run(job, lambda record, at: records.append((at, record)))
+    except (EngineError, checkpoint.Torn) as error:
+        return records, "failed", str(error).splitlines()[0][:200]
+    return records, "ok", ""
+
+
+def _played(cell: FaultCell, size: int, folder: Path) -> FaultResult:
+    job = job_of(cell, size, folder)
+    records, status, error = run(job)
+    hit, what = chosen(cell.ranks, size), outcome(records, status)
+    happened = proof(cell, records, job.scratch, hit, status)
+    notes = [note for rank in hit if (note := note_of(job.scratch, rank)) is not None]
+    since = min((at for at, _ in notes), default=0.0)
+    ended, absent = what is FaultOutcome.ENDED, missing(records, exercise.SAMPLES, EPOCHS)
+    return FaultResult(
+        cell,
+        PROCESSES,
+        size,
+        happened,
+        what,
+        noticed(records, hit, since) if cell.kind != "slow" else None,
+        None if ended else went_on(records, hit, size, since),
+        None if ended else full_strength(records, hit, since),
+        0 if ended else max(_reported(records) - (exercise.SAMPLES * EPOCHS - absent), 0),
+        absent,
+        error,
+    )
+
+
+def _reported(records: Timed) -> int:
+    return sum(record.samples for _, record in records if isinstance(record, Progress))
+
+
+def _killed(cell: FaultCell, size: int, folder: Path) -> FaultResult:
+    """Run the coordinator in a process of its own; a rank kills it."""
+    job = job_of(cell, size, folder)
+    (folder / "job").write_bytes(pickle.dumps(job))
+    code = "import sys; from bench.faults.processes import run_stored; run_stored(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(folder / "job")]
+    child = subprocess.run(command, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+    note = note_of(job.scratch, 0)
+    if child.returncode != -signal.SIGKILL or note is None:
+        text = child.stderr.decode(errors="replace").strip()[-200:]
+        return FaultResult(cell, PROCESSES, size, "", None, error=f"exit code {child.returncode}: {text}")
+    left = _outlived(note[1])
+    happened = f"the coordinator ended by signal 9; {left}"
+    return _resumed(cell, size, folder, job, happened)
+
+
+def run_stored(path: str) -> None:
+    """Run the job that is stored there, whose fault is for this process."""
+    job: Job = pickle.loads(regular_files.content(Path(path)))
+    faults = tuple(replace(fault, value=float(os.getpid())) for fault in job.phase_faults)
+    run(replace(job, phase_faults=faults))
+
+
+def _outlived(pid: int) -> str:
+    """Return how long a rank outlived its coordinator, after a wait of at most the deadline."""
+    began = time.monotonic()
+    while time.monotonic() - began < DEADLINE_S:
+        if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+            continue
+        return f"its rank was gone {time.monotonic() - began:.2f} s later"
+    return f"its rank, process {pid}, is still there"
+
+
+def _corrupted(cell: FaultCell, size: int, folder: Path) -> FaultResult:
+    """End a run, change a byte in parts of its last checkpoint, go on."""
+    job = job_of(cell, size, folder)
+    run(job)
+    latest, _ = checkpoint.find(folder / "checkpoints")
+    if latest is None:
+        return FaultResult(cell, PROCESSES, size, "", None, error="the run left no checkpoint")
+    for rank in chosen(cell.ranks, size):
+        part = latest.path / checkpoint.rank_file(rank)
+        content = bytearray(regular_files.content(part))
+        content[len(content) // 2] ^= 1
+        part.write_bytes(bytes(content))
+    _, problems = checkpoint.find(folder / "checkpoints")
+    return _resumed(cell, size, folder, job, problems[0].replace(f"{folder}/", "") if problems else "")
+
+
+def _resumed(cell: FaultCell, size: int, folder: Path, job: Job, happened: str) -> FaultResult:
+    """Go on from the latest checkpoint that is whole, if there is one."""
+    source, _ = checkpoint.find(folder / "checkpoints")
+    if source is None:
+        return FaultResult(
+            cell, PROCESSES, size, happened, FaultOutcome.ENDED, error="there is no checkpoint to go on from"
+        )
+    scratch = folder / "again"
+    scratch.mkdir()
+    began = time.monotonic()
+    records, status, error = run(replace(job, scratch=scratch, phase_faults=(), run="", resume=source.path))
+    if status != "ok":
+        return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.ENDED, error=error)
+    merged = sum(measure(record.spans) for _, record in records if isinstance(record, Merged))
+    absent = exercise.SAMPLES * EPOCHS - source.books.samples - merged
+    full = full_strength(records, range(size), began)
+    return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.RESUMED, on_s=full, full_s=full, missing=absent)

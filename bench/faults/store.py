@@ -1,0 +1,72 @@
+"""Results of cells as lines of JSON, so that a campaign can be interrupted and gone on with. Judges nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.faults.meaning import FaultCell, FaultOutcome
+from bench.faults.outcome import FaultResult
+from ddp import regular_files
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = "cells.jsonl"
+Key = tuple[str, str, int]
+
+
+def revision() -> str:
+    """Return a digest of the sources that results are of: what was played with others is played again."""
+    sources = sorted([*(ROOT / "ddp").rglob("*.py"), *(ROOT / "bench" / "faults").glob("*.py")])
+    return hashlib.sha256(b"".join(regular_files.content(path) for path in sources)).hexdigest()[:12]
+
+
+def key(result: FaultResult) -> Key:
+    """Return what names a result."""
+    return str(result.cell), result.world, result.size
+
+
+class ResultStore:
+    """The results in a folder, those of these sources alone."""
+
+    def __init__(self, folder: Path, fresh: bool = False) -> None:
+        """Read what is there; `fresh`: begin anew. Raises OSError, ValueError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path, self._revision = folder / FILE, revision()
+        self.found: dict[Key, FaultResult] = {}
+        if fresh:
+            self._path.unlink(missing_ok=True)
+        for result in self._read() if self._path.exists() else ():
+            self.found[key(result)] = result
+
+    def add(self, result: FaultResult) -> None:
+        """Append a result."""
+        self.found[key(result)] = result
+        line = json.dumps({"revision": self._revision, **body(result)})
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def _read(self) -> Iterator[FaultResult]:
+        for number, line in enumerate(regular_files.content(self._path).decode().splitlines(), 1):
+            try:
+                row = json.loads(line)
+                if row.pop("revision") == self._revision:
+                    yield result_of(row)
+            except (ValueError, KeyError, TypeError) as error:
+                if line.endswith("}"):
+                    raise ValueError(f"{self._path}, line {number}: no result of a cell ({error})") from None
+
+
+def body(result: FaultResult) -> dict[str, Any]:
+    """Return a result for JSON; its verdict is in it, for readers."""
+    return {**asdict(result), "verdict": result.verdict}
+
+
+def result_of(row: dict[str, Any]) -> FaultResult:
+    """Return the result that `body` was made of. Raises KeyError, TypeError, ValueError."""
+    rest = {name: value for name, value in row.items() if name not in ("cell", "outcome", "verdict")}
+    outcome = None if row["outcome"] is None else FaultOutcome(row["outcome"])
+    return FaultResult(cell=FaultCell(**row["cell"]), outcome=outcome, **rest)

@@ -1,0 +1,72 @@
+"""Results of the matrix as a table in Markdown: by world, ranks and mode. Plays nothing."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from bench.faults.meaning import KINDS, FaultOutcome, cells, meaningless
+from bench.faults.outcome import FaultResult
+
+Group = tuple[str, int, str]
+"""(world, ranks, mode)."""
+HEAD = ("mode", "cells", *(each.value for each in FaultOutcome), "not as documented", "no meaning")
+
+
+def groups(results: Iterable[FaultResult]) -> dict[Group, list[FaultResult]]:
+    """Return results by world, number of ranks and mode."""
+    by_group: dict[Group, list[FaultResult]] = defaultdict(list)
+    for result in results:
+        by_group[result.world, result.size, result.cell.mode].append(result)
+    return dict(by_group)
+
+
+def lines(results: Sequence[FaultResult]) -> list[str]:
+    """Return the tables."""
+    text: list[str] = []
+    by_group = groups(results)
+    for world, size in dict.fromkeys((world, size) for world, size, _ in by_group):
+        of = [result for result in results if (result.world, result.size) == (world, size)]
+        rows = [_row(mode, by_group[w, s, mode], w) for w, s, mode in by_group if (w, s) == (world, size)]
+        text += [f"## {world}, {size} ranks", "", *_markdown(HEAD, rows), "", *_kinds(of), ""]
+    return [*text, *_wrong(results)]
+
+
+def _row(mode: str, results: Sequence[FaultResult], world: str) -> tuple[str, ...]:
+    outcomes = Counter(result.outcome for result in results)
+    wrong, none = (
+        sum(not result.good for result in results),
+        sum(bool(meaningless(cell, world)) for cell in cells([mode])),
+    )
+    return mode, str(len(results)), *(str(outcomes[each]) for each in FaultOutcome), str(wrong), str(none)
+
+
+def _kinds(results: Sequence[FaultResult]) -> list[str]:
+    """Return the times and costs of runs that went on, by kind."""
+    head = ("kind", "cells", "noticed, s", "going on, s", "full strength, s", "repeated samples", "missing")
+    rows = []
+    for kind in KINDS:
+        of = [result for result in results if result.cell.kind == kind and result.outcome is not FaultOutcome.ENDED]
+        if of:
+            times = (_spread(getattr(result, name) for result in of) for name in ("notice_s", "on_s", "full_s"))
+            repeated = f"{median(result.repeated for result in of):.0f} / {max(result.repeated for result in of)}"
+            rows.append((kind, str(len(of)), *times, repeated, str(sum(result.missing for result in of))))
+    return ["Runs that did not end, median / worst:", "", *_markdown(head, rows)]
+
+
+def _spread(values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{median(known):.3g} / {max(known):.3g}" if known else "-"
+
+
+def _wrong(results: Sequence[FaultResult]) -> list[str]:
+    wrong = [result for result in results if not result.good]
+    rows = [(str(result.cell), f"{result.world}, {result.size}", result.verdict, result.error) for result in wrong]
+    head = ("cell", "where", "what is wrong", "said")
+    return ["## Not as documented", "", *_markdown(head, rows)] if rows else ["Every cell is as documented."]
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    clean = ([text.replace("|", "\\|").replace("\n", " ") for text in row] for row in rows)
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in clean)]

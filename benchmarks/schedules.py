@@ -1,0 +1,68 @@
+"""A million simulated schedules with deaths, joins, stalls and lost messages, in batches: which are done is on record.
+
+    python -m benchmarks.schedules [--most 1000000] [--into runs/schedules.jsonl]
+
+A batch is `tests/sim/test_faults.py` with schedules that were never drawn before. A batch in which a law is broken ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench.faults.store import revision
+from ddp.core.policies import POLICIES
+
+TESTS = "tests/sim/test_faults.py"
+EACH, LONG, BACKENDS = 1120, 300, 3
+"""As in the tests: schedules for each policy on each backend, and of those who come back; those in long runs."""
+
+
+def in_a_batch() -> int:
+    """Return the schedules of a batch."""
+    return (len(POLICIES) + 1) * BACKENDS * EACH + LONG
+
+
+def done(record: Path) -> tuple[int, int]:
+    """Return (schedules played with these sources, batches of any): the next batch has a number of its own."""
+    lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+    return sum(line["schedules"] for line in lines if line["sources"] == revision()), len(lines)
+
+
+def batch(number: int) -> int:
+    """Play a batch; return pytest's exit code."""
+    words = ("-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider", f"--hypothesis-seed={number}", TESTS)
+    return subprocess.run((sys.executable, "-m", "pytest", *words), env={**os.environ, "SCHEDULES": "new"}).returncode
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--most", type=int, default=1_000_000)
+    parser.add_argument("--into", type=Path, default=Path("runs/schedules.jsonl"))
+    options = parser.parse_args()
+    options.into.parent.mkdir(parents=True, exist_ok=True)
+    while (state := done(options.into))[0] < options.most:
+        began = time.monotonic()
+        if code := batch(state[1]):
+            print(f"batch {state[1]}: a law is broken, see above", file=sys.stderr)
+            return code
+        line = {
+            "sources": revision(),
+            "batch": state[1],
+            "schedules": in_a_batch(),
+            "seconds": time.monotonic() - began,
+        }
+        with options.into.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(f"{state[0] + in_a_batch():,} schedules, no law broken", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Faults on purpose in a phase of a rank, done to it in its own process: the part of a rank in `bench faults`.
+
+Knows how a fault is done, not what comes of it. What it did is noted in `phase-<rank>` of the scratch folder.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from ddp.backends import BACKENDS, Acts
+from ddp.core.commands import Average, Evaluate, Save, Stop
+from ddp.core.faults import PhaseFault
+from ddp.core.worker import Action, Step
+from ddp.engine.loop import TrainingLoop
+from ddp.process.clock import now
+from ddp.replica.task import Job
+
+SETTLED = 3
+"""Steps after which a later step is one of a running training."""
+
+
+def phases_of(action: Action, steps: int, averaged: bool, in_step: bool, snapshots: bool) -> tuple[str, ...]:
+    """Return the phases that an action is in: after so many steps, whether an average was taken in."""
+    match action:
+        case Step() if not steps:
+            return ("first window",)
+        case Step() if steps >= SETTLED and (averaged or in_step):
+            return ("step", "collective") if in_step else ("step",)
+        case Average():
+            return ("snapshot",) if snapshots else ("collective",)
+        case Evaluate():
+            return ("evaluation",)
+        case Save():
+            return ("checkpoint",)
+        case Stop():
+            return ("end",)
+    return ()
+
+
+class PhaseInjector:
+    """The faults of a rank that wait for their phase."""
+
+    def __init__(self, job: Job, rank: int, slow: Callable[[float], None], lose: Callable[[], None]) -> None:
+        mine = job.phase_faults if not job.life else ()
+        self._faults = [fault for fault in mine if fault.rank == rank]
+        self._notes, self._slow, self._lose = job.scratch / f"phase-{rank}", slow, lose
+        self._snapshots = Acts.SNAPSHOT in BACKENDS[job.backend].acts
+        self._room: tuple[int, int] | None = None
+
+    def enter(self, action: Action, loop: TrainingLoop) -> None:
+        """Do what is to happen in the phase that `action` begins."""
+        if self._room is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, self._room)
+            self._room = None
+        if not self._faults:
+            return
+        in_step, steps = loop.replica.in_step is not None, loop.total_steps
+        for phase in phases_of(action, steps, loop.after >= 0, in_step, self._snapshots):
+            self.meet(phase, steps, loop.replica.model if in_step else None)
+
+    def meet(self, phase: str, steps: int = 0, model: nn.Module | None = None) -> None:
+        """Do what is to happen in `phase`, once. In a collective inside a step: in the backward pass of `model`."""
+        for fault in [fault for fault in self._faults if fault.phase == phase and steps >= fault.after]:
+            self._faults.remove(fault)
+            parameter = next((p for p in model.parameters() if p.requires_grad), None) if model is not None else None
+            if phase == "collective" and parameter is not None:
+                parameter.register_hook(_Once(partial(self._happen, fault)))  # type: ignore[no-untyped-call]
+            else:
+                self._happen(fault)
+
+    def _happen(self, fault: PhaseFault) -> None:
+        self._notes.write_text(f"{now()!r} {os.getpid()}")
+        match fault.kind:
+            case "crash":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stall":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "pause":
+                subprocess.Popen(["/bin/sh", "-c", f"sleep {fault.value}; kill -CONT {os.getpid()}"])
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "raise":
+                raise RuntimeError(f"the matrix of faults says so, in phase {fault.phase}")
+            case "slow":
+                self._slow(fault.value)
+            case "lose":
+                self._lose()
+            case "full":
+                self._room = resource.getrlimit(resource.RLIMIT_FSIZE)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, self._room[1]))
+            case "coordinator":
+                os.kill(int(fault.value), signal.SIGKILL)
+
+
+class _Once:
+    """A hook on a gradient that acts in the first backward pass alone."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act: Callable[[], None] | None = act
+
+    def __call__(self, gradient: object) -> None:
+        act, self._act = self._act, None
+        if act is not None:
+            act()

@@ -1,0 +1,53 @@
+"""Some cells on real processes: as documented, and what did not happen is found out. `make faults` plays all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.faults import processes
+from bench.faults.meaning import FaultCell, FaultOutcome
+from ddp.core.faults import PhaseFault
+from tests.runtime.conftest import ranks_alive
+
+PLAYED = [
+    FaultCell("crash", "start", "last", "nccl_sync"),
+    FaultCell("crash", "collective", "two", "nccl_sync"),
+    FaultCell("crash", "snapshot", "first", "cpu_async"),
+    FaultCell("raise", "evaluation", "two", "nccl_cadence"),
+    FaultCell("pause", "step", "all", "nccl_async"),
+    FaultCell("slow", "first window", "first", "cpu_cadence"),
+    FaultCell("lost message", "end", "first", "nccl_cadence"),
+    FaultCell("disk full", "checkpoint", "two", "nccl_cadence"),
+    FaultCell("corrupt checkpoint", "checkpoint", "last", "zero1"),
+    FaultCell("coordinator killed", "checkpoint", "all", "cpu_sync"),
+    FaultCell("stop", "step", "last", "zero2"),
+]
+
+
+@pytest.mark.parametrize("cell", PLAYED, ids=str)
+def test_cells_are_as_documented(cell: FaultCell) -> None:
+    result = processes.play(cell, 3)
+    assert result.verdict == "as documented", result
+    assert ranks_alive() == []
+    if result.outcome is FaultOutcome.RESUMED:
+        assert result.missing == 0
+
+
+def test_a_fault_that_did_not_happen_is_found_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = processes.job_of
+
+    def spared(cell: FaultCell, size: int, folder: Path) -> object:
+        from dataclasses import replace
+
+        return replace(real(cell, size, folder), phase_faults=())
+
+    monkeypatch.setattr(processes, "job_of", spared)
+    result = processes.play(FaultCell("pause", "step", "first", "nccl_cadence"), 2)
+    assert (result.outcome, result.verdict) == (FaultOutcome.UNHURT, "the fault did not happen")
+
+
+def test_no_phase_or_kind_of_that_name() -> None:
+    with pytest.raises(ValueError, match="no such kind or phase"):
+        PhaseFault(0, "lunch", "crash")
