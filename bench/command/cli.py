@@ -201,6 +201,17 @@ def _goodput(arguments: list[str]) -> int:
     return goodput_command.goodput(parser.read(arguments))
 
 
+def _explain(arguments: list[str]) -> int:
+    about = "Where the seconds of all ranks of a run went, per rank and cause, and its speed without each"
+    parser = verb_parser("explain", f"{about}.")
+    parser.add_argument("path", type=path_of, metavar="RUN", help="run folder")
+    parser.add_argument("--json", type=path_of, metavar="FILE", help="write all of it there")
+    options = parser.read(arguments)
+    from bench.command.explain_command import explain
+
+    return int(explain(options.path, options.json))
+
+
 def _timeline(arguments: list[str]) -> int:
     written = (
         "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too"
@@ -267,6 +278,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "audit": _audit,
     "prove": _prove,
     "goodput": _goodput,
+    "explain": _explain,
     "dashboard": _dashboard,
     "timeline": _timeline,
     "status": _on_a_sweep("status", "How the latest sweep of launch=slurm stands."),

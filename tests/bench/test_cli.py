@@ -326,6 +326,7 @@ def test_verbs_are_documented():
         "audit",
         "prove",
         "goodput",
+        "explain",
         "timeline",
         "dashboard",
     }
