@@ -15,7 +15,8 @@ from bench.config.spec import RunSpec
 from bench.results.analysis.explained import ExplainedRun, TimeCause, explained
 from bench.results.analysis.stream import sort
 from bench.results.recompute import header_of
-from bench.results.runfolder import read_records
+from bench.results.runfolder import EVENTS, read_records
+from ddp.process.codec import Record
 
 SHOWN = 0.001
 """Smaller shares are one line of the table."""
@@ -32,17 +33,24 @@ def explain(folder: Path, file: Path | None) -> Exit:
     return Exit.OK
 
 
-def explained_run(folder: Path) -> ExplainedRun:
-    """Return where the time of the run in a folder went. Raise ValueError that names what is wrong, UsageError."""
+def records_in(folder: Path) -> tuple[RunSpec, float, list[Record]]:
+    """Return the run in a folder, when it was launched, and its records behind the first one. Raise ValueError."""
+    if not (folder / EVENTS).is_file():
+        raise ValueError(f"{folder}: no run folder; give one, such as runs/<model>/<mode>/<run_id>")
     records = list(read_records(folder))
     header = header_of(records)
-    spec = msgspec.convert(header.spec, RunSpec)
+    return msgspec.convert(header.spec, RunSpec), header.launched, records[1:]
+
+
+def explained_run(folder: Path) -> ExplainedRun:
+    """Return where the time of the run in a folder went. Raise ValueError that names what is wrong, UsageError."""
+    spec, launched, records = records_in(folder)
     if not spec.timing:
         raise UsageError(
             f"{folder}: its times say nothing, as cells ran beside it (timing=off); train it with timing=on"
         )
-    ended = max((record.at for record in records if hasattr(record, "at")), default=header.launched)
-    run = explained(sort(records[1:], header.launched), spec.world_size, header.launched, ended)
+    ended = max((record.at for record in records if hasattr(record, "at")), default=launched)
+    run = explained(sort(records, launched), spec.world_size, launched, ended)
     if run is None:
         raise UsageError(f"{folder}: no rank measured where its time went; give a run that trained something")
     return run
