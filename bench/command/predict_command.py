@@ -19,6 +19,7 @@ from bench.command.parser import Parser
 from bench.predict.calibration import Calibration, calibrated
 from bench.predict.cells import LEVEL, Prediction, error_on_itself
 from bench.predict.cells import predict as predict_cell
+from bench.predict.folder import write_run
 from bench.predict.grid import anchored, faster, grid, what_if
 from bench.predict.play import PredictedCell
 from bench.predict.steptimes import distribution
@@ -30,6 +31,8 @@ from ddp.core.policies import POLICIES
 from ddp.settings import emulated, known
 
 AS_CALIBRATED = "same"
+MOST_FOLDERS = 512
+"""Cells of more ranks have a row and no folder, which would take minutes to write."""
 
 
 def add(parser: Parser) -> None:
@@ -48,6 +51,8 @@ def add(parser: Parser) -> None:
     parser.add_argument("--bandwidth", type=float, default=1.0, metavar="X", help="links have so many times theirs")
     alone = "for each cell also: slow ranks healed, twice the bandwidth, other policies and windows"
     parser.add_argument("--what-if", action="store_true", help=alone)
+    out = "tree of run folders to write, as report and dashboard read them (default: predicted; none: write none)"
+    parser.add_argument("--output", type=path_of, default=Path("predicted"), metavar="TREE", help=out)
     parser.add_argument("--json", type=path_of, metavar="FILE", help="write all of it there")
 
 
@@ -63,8 +68,11 @@ def predict(options: argparse.Namespace) -> Exit:
             print("\n".join(_about(calibration, rate, errors[id(calibration)])))
         predictions = []
         for title, cell, calibration in cells:
-            prediction, _ = predict_cell(cell, calibration, title, errors[id(calibration)])
+            prediction, played = predict_cell(cell, calibration, title, errors[id(calibration)])
             predictions.append(prediction)
+            if options.output != Path("none") and cell.ranks <= MOST_FOLDERS:
+                with usage():
+                    write_run(cell, calibration, played, options.output)
             print(f"{_title(prediction)}: {prediction.samples_per_s:,.0f} samples/s", file=sys.stderr, flush=True)
     print("\n".join(table(predictions)))
     if options.json is not None:

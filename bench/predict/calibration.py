@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.config.spec import RunSpec
 from bench.predict.steptimes import WARM, StepShape, shape
-from bench.results.analysis.breakdown import CATEGORY, wall_end
+from bench.results.analysis.breakdown import wall_end
 from bench.results.analysis.steps import worked
 from bench.results.analysis.stream import Floats, RunRecords, Slices
 from bench.results.analysis.stretches import clipped, seconds
@@ -19,6 +19,8 @@ from ddp.core.link_costs import collective_s
 from ddp.core.links import Links, parse
 from ddp.core.policies import meets_every_step
 
+PARTS = ("data", "forward", "backward", "optimizer")
+"""Kinds of slices that a step is made of."""
 LEAST_STEPS = 40
 """Of a rank: fewer say nothing of spread and tail."""
 LATENCY_S = 1e-4
@@ -40,8 +42,8 @@ class Calibration:
     """By rank: seconds of work of each step after the first ones, without emulated slowness."""
     first_s: tuple[float, ...]
     """By rank: what the first steps took beyond typical ones, together."""
-    data_share: float
-    """Of a step: making its batch."""
+    parts: tuple[tuple[str, float], ...]
+    """Of a step, without emulated slowness: kinds of slices in their order, with their shares."""
     gaps_s: tuple[float, ...]
     """By rank: what its loop takes around a step beside it."""
     report_s: float
@@ -87,7 +89,6 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
     copy_s, rounds, beside = _averaging(stream, _snapshots(spec), wires)
     in_step = meets_every_step(spec.policy) and not _snapshots(spec)
     reports = [np.diff([event.at for event in stream.of(Progress) if event.rank == rank]) for rank in series]
-    whole, data = (float((slices.stop - slices.start)[mask].sum()) for mask in (_work(slices), slices.kind == "data"))
     return Calibration(
         spec=spec,
         samples=ready.samples,
@@ -97,7 +98,7 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
         links=_links(spec),
         steps=tuple(each[WARM:] for each in series.values()),
         first_s=tuple(float((each[:WARM] - np.median(each)).clip(0).sum()) for each in series.values()),
-        data_share=data / whole if whole > 0 else 0.0,
+        parts=_parts(slices),
         gaps_s=_gaps(stream, spec.world_size, beside),
         report_s=float(np.median(np.concatenate(reports))),
         wires=wires,
@@ -138,8 +139,9 @@ def _taken(slices: Slices, mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
     return Slices(*(column[mask] for column in columns))  # type: ignore[arg-type]  # each has its type
 
 
-def _work(slices: Slices) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    return np.isin(slices.kind, [kind for kind, name in CATEGORY.items() if name in ("compute", "data")])
+def _parts(slices: Slices) -> tuple[tuple[str, float], ...]:
+    spent = {kind: float((slices.stop - slices.start)[slices.kind == kind].sum()) for kind in PARTS}
+    return tuple((kind, value / sum(spent.values())) for kind, value in spent.items() if value > 0)
 
 
 def _mean(values: list[float]) -> float:

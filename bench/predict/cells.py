@@ -12,6 +12,7 @@ from typing import Any
 
 from scipy import stats
 
+from bench.base import canonical
 from bench.config.spec import RunSpec
 from bench.predict.calibration import Calibration
 from bench.predict.play import PlayedCell, PredictedCell, play, samples_of, speeds_of
@@ -68,7 +69,8 @@ def own_cell(calibration: Calibration) -> PredictedCell:
 def predicted_spec(cell: PredictedCell, calibration: Calibration) -> RunSpec:
     """Return a cell as a run, for the analysis."""
     spec = calibration.spec
-    config = spec.config | {
+    config: dict[str, Any] = spec.config | {
+        "audit": False,
         "world_size": cell.ranks,
         "policy": {"name": cell.policy} | dict(cell.settings),
         "cluster": spec.config["cluster"] | {"speeds": list(speeds_of(cell, calibration))},
@@ -77,7 +79,23 @@ def predicted_spec(cell: PredictedCell, calibration: Calibration) -> RunSpec:
         config["cluster"]["links"] = cell.links.words
     mode = mode_name(spec.engine, cell.policy, spec.backend)
     speeds = speeds_of(cell, calibration)
-    return replace(spec, mode=mode, policy=cell.policy, world_size=cell.ranks, speeds=speeds, config=config)
+    changed: dict[str, Any] = {
+        "mode": mode,
+        "policy": cell.policy,
+        "world_size": cell.ranks,
+        "speeds": speeds,
+        "config": config,
+    }
+    if spec.lr_scale != 1.0:
+        changed["lr_scale"] = 1.0 + (spec.lr_scale - 1.0) * (cell.ranks - 1) / (spec.world_size - 1)
+    cell_hash = canonical.digest({**config, "of": spec.config_hash, "how": repr((cell.healed, cell.steps))})
+    changed |= {
+        "config_hash": cell_hash,
+        "run_id": f"w{cell.ranks}-s{spec.seed}-{cell_hash[:8]}",
+        "source": "predicted",
+    }
+    note = f"predicted from {spec.run_id}, nothing was trained"
+    return replace(spec, **changed, warnings=(note, *beyond(cell, calibration)), faults=())
 
 
 def records_of(played: PlayedCell) -> list[Record]:

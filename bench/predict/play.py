@@ -90,7 +90,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int) -> PlayedCell
         checkpoints=Checkpointing(**config["checkpoint"]) if config.get("checkpoint") else None,
     )
     records, slices = list[tuple[float, Record]](), list[Slice]()
-    begin, share = calibration.start_s, calibration.data_share
+    begin = calibration.start_s
     worked = [0.0] * cell.ranks
     in_step = cell.in_step and not calibration.snapshots
     size = calibration.bytes if not calibration.snapshots else 2 * calibration.bytes
@@ -108,8 +108,11 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int) -> PlayedCell
     def measured(rank: int, kind: str, start: float, stop: float, seq: int) -> None:
         if kind == "forward":
             worked[rank] += stop - start
-            slices.append(Slice(begin + start, rank, "data", share * (stop - start)))
-            start += share * (stop - start)
+            whole = stop - start
+            for part, share in calibration.parts[:-1]:
+                slices.append(Slice(begin + start, rank, part, share * whole))
+                start += share * whole
+            kind = calibration.parts[-1][0]
         handed = bytes_of(cell, calibration) if kind == "exchange" else 0
         slices.append(Slice(begin + start, rank, kind, stop - start, seq, handed))
 
