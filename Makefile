@@ -61,6 +61,10 @@ controller: $(STAMP)
 calibration: $(STAMP)
 	$(BIN)/python -m benchmarks.calibration --write $(ARGS)
 
+# Predictions against real runs of three and four ranks: reports/prediction. Minutes; with ARGS=--full hours.
+prediction: $(STAMP)
+	$(BIN)/python -m benchmarks.prediction --write $(ARGS)
+
 # What verdicts tell apart, by the seeds of the committed baselines: a table of docs/explanation/validation.md. Seconds.
 discrimination: $(STAMP)
 	$(BIN)/python -m benchmarks.discrimination --write $(ARGS)

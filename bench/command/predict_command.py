@@ -59,7 +59,7 @@ def add(parser: Parser) -> None:
 def predict(options: argparse.Namespace) -> Exit:
     """Predict the cells and print the table. Raise UsageError."""
     with usage():
-        runs = [_calibration(path) for path in options.paths]
+        runs = [calibration_of(path) for path in options.paths]
         cells = list(_cells(options, [each for each, _ in runs]))
         named = {id(calibration): rate for calibration, rate in runs}
     with no_collections():
@@ -88,7 +88,7 @@ def predict(options: argparse.Namespace) -> Exit:
     return Exit.OK
 
 
-def _calibration(folder: Path) -> tuple[Calibration, float]:
+def calibration_of(folder: Path) -> tuple[Calibration, float]:
     """Return the costs of a run and its samples per second. Raise ValueError."""
     spec, launched, records = records_in(folder)
     stream = sort(records, launched)

@@ -33,7 +33,7 @@ from tests.bench.streams import LAUNCHED, make_records, make_spec
 CONFIG = {"policy": {"name": "sync"}, "cluster": {"speeds": []}, "world_size": 2, "model": "mlp"}
 
 
-def calibration(step_s: tuple[float, ...] = (0.01, 0.03), mode: str = "nccl_sync", **changes: object) -> Calibration:
+def calibration(step_s: tuple[float, ...] = (0.01, 0.03), mode: str = "nccl_sync", **changes: Any) -> Calibration:
     spec = make_spec(mode, len(step_s), config=CONFIG | {"policy": {"name": mode.split("_")[1]}}, **changes)
     return calibrated(sort(make_records(spec, step_s=step_s), LAUNCHED), spec, LAUNCHED)
 
