@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign conformance golden lint bench controller calibration bugs clean-runs baselines discrimination convergence resume machines slurm site screenshots clean install
+.PHONY: run test campaign conformance golden lint bench controller calibration prediction bugs clean-runs baselines discrimination convergence resume machines slurm site screenshots clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt

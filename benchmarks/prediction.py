@@ -1,4 +1,4 @@
-"""Predictions against truth: calibrated on two ranks without links, then three, four and eight emulated slow ranks, over links.
+"""Predictions against truth: calibrated on two ranks without links, then emulated slow ranks, up to eight, over links.
 
     python -m benchmarks.prediction                # the small grid, some two minutes; what is trained is not trained again
     python -m benchmarks.prediction --full         # three models, six modes, four links: hours
@@ -25,7 +25,7 @@ from ddp.core.links import parse
 from ddp.core.values import replace
 
 MEDIAN, WORST, COVERED = 0.05, 0.15, 0.90
-"""Most that samples per second may be off, in the median and in the worst cell; least part of cells within their interval."""
+"""Most that samples per second may be off, in the median and in the worst cell; least part of cells within intervals."""
 SPEEDS = (0.2, 0.1)
 """Of ranks, again from the first: they sleep most of the time, so that two cores suffice."""
 NONE = "none"
