@@ -62,6 +62,8 @@ class TruthRow:
     link: str
     rates: tuple[float, ...]
     """Samples per second of the real runs."""
+    disturbed: int
+    """Runs of them during which other programs used the processor."""
 
     @property
     def error(self) -> float:
@@ -130,7 +132,8 @@ def summary(found: list[TruthRow]) -> tuple[str, bool]:
     text = (
         f"{len(found)} cells: median error {100 * median(errors):.1f} % (at most {100 * MEDIAN:.0f}), worst "
         f"{100 * max(errors):.1f} % (at most {100 * WORST:.0f}), {100 * covered:.0f} % within their interval "
-        f"(at least {100 * COVERED:.0f})"
+        f"(at least {100 * COVERED:.0f}); other programs used the processor during "
+        f"{sum(row.disturbed for row in found)} of {sum(len(row.rates) for row in found)} runs"
     )
     return text, median(errors) <= MEDIAN and max(errors) <= WORST and covered >= COVERED
 
