@@ -108,9 +108,9 @@ def rows(grid: TruthGrid, tree: Path) -> list[TruthRow]:
                     cell: PredictedCell = replace(own, ranks=ranks, links=links)
                     prediction, _ = predict(cell, calibration, "", error)
                     runs = trained(tree, model, mode, ranks, link, SEEDS)
-                    row = TruthRow(
-                        model, prediction, link, tuple(r.metrics.throughput.samples_per_s or 0 for r in runs)
-                    )
+                    rates = tuple(run.metrics.throughput.samples_per_s or 0.0 for run in runs)
+                    disturbed = sum(any("other programs" in note for note in run.metrics.warnings) for run in runs)
+                    row = TruthRow(model, prediction, link, rates, disturbed)
                     print(line(row), flush=True)
                     found.append(row)
     return found
