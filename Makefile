@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign million faults conformance golden lint bench controller calibration bugs clean-runs baselines discrimination convergence resume machines slurm site screenshots clean install
+.PHONY: run test campaign million faults conformance golden lint bench controller calibration prediction bugs clean-runs baselines discrimination convergence resume machines slurm site screenshots clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -70,6 +70,10 @@ controller: $(STAMP)
 # What verdicts promise, over simulated sweeps: the table of docs/explanation/validation.md. A minute.
 calibration: $(STAMP)
 	$(BIN)/python -m benchmarks.calibration --write $(ARGS)
+
+# Predictions against real runs of three and four ranks: reports/prediction. Minutes; with ARGS=--full hours.
+prediction: $(STAMP)
+	$(BIN)/python -m benchmarks.prediction --write $(ARGS)
 
 # What verdicts tell apart, by the seeds of the committed baselines: a table of docs/explanation/validation.md. Seconds.
 discrimination: $(STAMP)

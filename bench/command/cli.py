@@ -210,6 +210,25 @@ def _faults(arguments: list[str]) -> int:
     return faults_command.faults(parser.read(arguments))
 
 
+def _explain(arguments: list[str]) -> int:
+    parser = verb_parser("explain", "Where the seconds of a run went, per rank and cause, and its speed without each.")
+    parser.add_argument("path", type=path_of, metavar="RUN", help="run folder")
+    parser.add_argument("--json", type=path_of, metavar="FILE", help="write all of it there")
+    options = parser.read(arguments)
+    from bench.command.explain_command import explain
+
+    return int(explain(options.path, options.json))
+
+
+def _predict(arguments: list[str]) -> int:
+    from bench.command import predict_command
+
+    about = "How fast other runs would be: calibrated on runs, played in virtual time on the core of production."
+    parser = verb_parser("predict", about)
+    predict_command.add(parser)
+    return int(predict_command.predict(parser.read(arguments)))
+
+
 def _timeline(arguments: list[str]) -> int:
     written = (
         "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too"
@@ -277,6 +296,8 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "prove": _prove,
     "goodput": _goodput,
     "faults": _faults,
+    "explain": _explain,
+    "predict": _predict,
     "dashboard": _dashboard,
     "timeline": _timeline,
     "status": _on_a_sweep("status", "How the latest sweep of launch=slurm stands."),

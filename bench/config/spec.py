@@ -64,6 +64,9 @@ class RunSpec:
     warnings: tuple[str, ...] = ()
     """What a reader of the results must know (oversubscribed cores, emulated speeds)."""
 
+    source: str = ""
+    """`predicted`: nothing is trained, times are virtual; empty: it is run."""
+
     @property
     def key(self) -> tuple[Path, str, str, str]:
         """Return what names the run folder: output, model, mode, run id."""

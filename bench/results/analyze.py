@@ -41,7 +41,9 @@ def analyze(
     """
     stream, finite = sort(records, launched), Finite()
     rows = [epoch_row(figures, spec.world_size, finite) for figures in stream.epochs]
-    if status == "ok" and rows and rows[-1].train_loss is None:
+    if spec.source:  # what virtual ranks report of their learning says nothing
+        rows = [row.model_copy(update=dict.fromkeys(("train_loss", "eval", "eval_loss"))) for row in rows]
+    elif status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
     lines = [row for part in stream.parts_in_turn for row in faults.faults(part, spec.world_size)]
     notes = [*spec.warnings, *warnings, *faults.notes(lines), *_notes(stream), *_restarted(restarts, stream, env)]
@@ -87,6 +89,7 @@ def _identity(spec: RunSpec, stream: RunRecords) -> dict[str, Any]:
     return {
         **{name: getattr(spec, name) for name in _SAME_NAME},
         "schema_version": SCHEMA_VERSION,
+        "source": spec.source or None,
         "transport": ready[0].transport if ready else None,
         "loader": [event.loader for event in ready if event.loader],
         "devices": [event.device for event in ready],
@@ -97,7 +100,7 @@ def _identity(spec: RunSpec, stream: RunRecords) -> dict[str, Any]:
         "steps": stream.figures.steps,
         "samples": stream.figures.samples,
         "resumed": _resumed(stream),
-        "params_sha256": digests.pop() if len(digests) == 1 else None,
+        "params_sha256": digests.pop() if len(digests) == 1 and not spec.source else None,
     }
 
 

@@ -244,7 +244,8 @@ def _label(m: Metrics) -> str:
         return m.mode
     speeds = " at speeds " + "/".join(f"{speed:g}" for speed in m.emulated_speeds) if m.emulated_speeds else ""
     script = f" with {', '.join(m.scripted_faults)}" if m.scripted_faults else ""
-    return f"{m.mode} ×{m.world_size}{speeds}{script}"
+    source = f" ({m.source})" if m.source else ""
+    return f"{m.mode} ×{m.world_size}{speeds}{script}{source}"
 
 
 def _order(run: Run) -> tuple[object, ...]:

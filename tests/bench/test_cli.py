@@ -327,6 +327,8 @@ def test_verbs_are_documented():
         "prove",
         "goodput",
         "faults",
+        "explain",
+        "predict",
         "timeline",
         "dashboard",
     }

@@ -18,6 +18,14 @@ def goodput(stream: RunRecords, world_size: int, launched: float, ended: float) 
     """Return the goodput of a run, or of the rest of one that was gone on with; None without slices."""
     if not stream.slices.rank.size:
         return None
+    histories = histories_of(stream, world_size, launched, ended)
+    sums = rank_seconds(stream.slices, histories)
+    samples = sum(histories.merged.values()) or sum(histories.trained.values())
+    return projections(repetition(sums, _redone(stream) * sums["kept"] / samples if samples else 0.0))
+
+
+def histories_of(stream: RunRecords, world_size: int, launched: float, ended: float) -> Histories:
+    """Return what became of the ranks, from launch to the last rank's end."""
     own = {event.rank: event for event in stream.finished.values()}
     end = max((event.at for event in own.values()), default=max(stream.last_at.values(), default=ended))
     histories = Histories(world_size, launched, max(end, launched))
@@ -30,9 +38,7 @@ def goodput(stream: RunRecords, world_size: int, launched: float, ended: float) 
     for at, move in stream.moves:
         histories.move(at, move)
     histories.in_step = any(plan.in_step for _, plan in stream.plans)
-    sums = rank_seconds(stream.slices, histories)
-    samples = sum(histories.merged.values()) or sum(histories.trained.values())
-    return projections(repetition(sums, _redone(stream) * sums["kept"] / samples if samples else 0.0))
+    return histories
 
 
 def projections(seconds: Mapping[str, float]) -> Goodput | None:

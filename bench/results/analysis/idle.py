@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bench.results.analysis.breakdown import CATEGORY, wall_end
-from bench.results.analysis.stream import RunRecords
+from bench.results.analysis.stream import RunRecords, Slices
 from ddp.core.commands import Drop
 from ddp.core.events import AverageFailed, Failed, Lost
 
@@ -54,16 +54,15 @@ class Gap:
 def gaps(stream: RunRecords) -> list[Gap]:
     """Return all gaps of all ranks that became ready, by rank and time."""
     ranks = {rank: _RankSlices(stream, rank) for rank in sorted(stream.ready)}
-    late = _last_arrivals(stream)
+    late = last_arrivals(stream.slices)
     troubles = sorted(
         (at, record.rank) for at, record in stream.trouble if isinstance(record, Failed | Lost | AverageFailed | Drop)
     )
     return [gap for rank in ranks.values() for gap in rank.gaps(ranks, late, troubles)]
 
 
-def _last_arrivals(stream: RunRecords) -> dict[int, int]:
+def last_arrivals(s: Slices) -> dict[int, int]:
     """Return the number of a collective -> the rank that came last."""
-    s = stream.slices
     mine = np.flatnonzero(s.kind == "exchange")
     mine = mine[np.argsort(s.start[mine], kind="stable")]
     return dict(zip(s.seq[mine].tolist(), s.rank[mine].tolist(), strict=True))

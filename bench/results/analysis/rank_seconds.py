@@ -7,8 +7,8 @@ why: between a loss and its notice it is detecting, from there until a rank trai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,17 +29,31 @@ Away = Sequence[tuple[int, float, float]]
 """(rank, from, to): there was no machine for it, seconds."""
 
 
+Reasons = Sequence[tuple[str, Stretches]]
+"""Parts that time in which a rank stands still belongs to, and when; the first that holds counts."""
+
+
 @dataclass(frozen=True)
 class _Breaks:
     """What went wrong for all: when ranks were gone and nobody knew, and when all stood together anew."""
 
     unnoticed: Stretches
     regroupings: tuple[Regrouping, ...]
+    late: Reasons = ()
+    """What waiting is for, where that is known."""
 
 
 def rank_seconds(slices: Slices, histories: Histories, away: Away = ()) -> dict[str, float]:
     """Return the seconds of all ranks by part: none is negative, and they sum to size x (end - begin), but for slices that
     overlap. What is `repeated` is in `kept`, until `repetition` tells them apart."""
+    ranks = seconds_by_rank(slices, histories, away)
+    return {part: max(sum(each[part] for each in ranks), 0.0) for part in PARTS}
+
+
+def seconds_by_rank(
+    slices: Slices, histories: Histories, away: Away = (), late: Mapping[int, Reasons] | None = None
+) -> list[dict[str, float]]:
+    """Return the same of each rank. `late`: rank -> parts beside `PARTS` that its waiting is divided into, and when."""
     category = categories(slices)
     stays = {rank: histories.stays(rank, slices.stop[slices.places(rank)]) for rank in range(histories.size)}
     gone = [stay for each in stays.values() for stay in each if stay.state == "detecting"]
@@ -50,14 +64,15 @@ def rank_seconds(slices: Slices, histories: Histories, away: Away = ()) -> dict[
     machines: dict[int, list[tuple[float, float]]] = {}
     for rank, start, stop in away:
         machines.setdefault(rank, []).append((start, stop))
-    sums = dict.fromkeys(PARTS, 0.0)
+    ranks = []
     for rank, each in stays.items():
         mine = slices.places(rank)
         places = {name: mine[category[mine] == CATEGORIES.index(name)] for name in CATEGORIES}
-        for part, value in _of_rank(slices, places, each, histories, breaks, rank).items():
-            sums[part] += value
+        own = breaks if late is None else replace(breaks, late=late.get(rank, ()))
+        sums = _of_rank(slices, places, each, histories, own, rank)
         _without_machine(sums, each, machines.get(rank, ()))
-    return {part: max(value, 0.0) for part, value in sums.items()}
+        ranks.append(sums)
+    return ranks
 
 
 def _without_machine(sums: dict[str, float], stays: list[Stay], away: Iterable[tuple[float, float]]) -> None:
@@ -132,11 +147,11 @@ def _stood(
         rest = np.setdiff1d(mine, np.concatenate([joins, copies]))
         wire = slices.wire_start
         if name == "comm":
-            _divide(sums, _both(live, union(slices.start[rest], wire[rest])), "waiting", reasons)
+            _divide(sums, _both(live, union(slices.start[rest], wire[rest])), "waiting", (*reasons, *breaks.late))
             _divide(sums, _both(live, union(slices.start[joins], slices.stop[joins])), "regrouping", reasons[:1])
             moved = (*reasons[:2], ("restoring", anew))
             _divide(sums, _both(live, union(slices.start[copies], slices.stop[copies])), part, moved)
-        why = () if name in ("eval", "checkpoint") else reasons
+        why = () if name in ("eval", "checkpoint") else (*reasons, *breaks.late) if name == "wait" else reasons
         _divide(sums, _both(live, union(wire[rest], slices.stop[rest])), part, why)
         covered.append(union(slices.start[mine], slices.stop[mine]))
     all_slices = union(*(np.concatenate(side) for side in zip(*covered, strict=True)))
@@ -153,10 +168,10 @@ def _anew(trains: Stretches, live: Stretches, regroupings: Sequence[Regrouping])
     return union(starts, np.append(trains[0], last)[after])
 
 
-def _divide(sums: dict[str, float], time: Stretches, part: str, reasons: Sequence[tuple[str, Stretches]]) -> None:
+def _divide(sums: dict[str, float], time: Stretches, part: str, reasons: Reasons) -> None:
     """Count time as the first of the reasons that holds, else as `part`."""
     for reason, when in reasons:
-        sums[reason] += common(time, when)
+        sums[reason] = sums.get(reason, 0.0) + common(time, when)
         time = _without(time, when)
     sums[part] += seconds(time)
 
@@ -188,4 +203,4 @@ def _both(first: Stretches, second: Stretches) -> Stretches:
     return union(left[inside], right[inside])
 
 
-__all__ = ["PARTS", "Floats", "rank_seconds"]
+__all__ = ["PARTS", "Floats", "rank_seconds", "seconds_by_rank"]

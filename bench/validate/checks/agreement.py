@@ -17,9 +17,8 @@ def check(case: Case) -> Verdict | None:
     """Return FAIL if the ranks of a finished run ended with different bits, or one went on with another state than it had;
     None for one rank that began at the beginning."""
     cell = case.cell
-    runs = [
-        run for run in cell.runs if run.metrics.status == "ok" and (run.metrics.world_size > 1 or run.metrics.resumed)
-    ]
+    finished = [run for run in cell.runs if run.metrics.status == "ok" and not run.metrics.source]
+    runs = [run for run in finished if run.metrics.world_size > 1 or run.metrics.resumed]
     if not runs:
         return None
     for run in runs:

@@ -1,0 +1,89 @@
+"""The verb `explain`: where the time of a run went, per rank and cause, and what it would do without each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+
+from bench.base.exitcodes import Exit
+from bench.base.usage import UsageError, usage
+from bench.base.writing import write_text
+from bench.config.spec import RunSpec
+from bench.results.analysis.explained import ExplainedRun, TimeCause, explained
+from bench.results.analysis.stream import sort
+from bench.results.recompute import header_of
+from bench.results.runfolder import EVENTS, read_records
+from ddp.process.codec import Record
+
+SHOWN = 0.001
+"""Smaller shares are one line of the table."""
+
+
+def explain(folder: Path, file: Path | None) -> Exit:
+    """Print the table of a run, and write it as JSON where that is asked for. Raise UsageError."""
+    with usage():
+        run = explained_run(folder)
+        print("\n".join(table(run)))
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(file, json.dumps(asdict(run), indent=1) + "\n")
+    return Exit.OK
+
+
+def records_in(folder: Path) -> tuple[RunSpec, float, list[Record]]:
+    """Return the run in a folder, when it was launched, and its records behind the first one. Raise ValueError."""
+    if not (folder / EVENTS).is_file():
+        raise ValueError(f"{folder}: no run folder; give one, such as runs/<model>/<mode>/<run_id>")
+    records = list(read_records(folder))
+    header = header_of(records)
+    return msgspec.convert(header.spec, RunSpec), header.launched, records[1:]
+
+
+def explained_run(folder: Path) -> ExplainedRun:
+    """Return where the time of the run in a folder went. Raise ValueError that names what is wrong, UsageError."""
+    spec, launched, records = records_in(folder)
+    if not spec.timing:
+        raise UsageError(
+            f"{folder}: its times say nothing, as cells ran beside it (timing=off); train it with timing=on"
+        )
+    ended = max((record.at for record in records if hasattr(record, "at")), default=launched)
+    run = explained(sort(records, launched), spec.world_size, launched, ended)
+    if run is None:
+        raise UsageError(f"{folder}: no rank measured where its time went; give a run that trained something")
+    return run
+
+
+def table(run: ExplainedRun) -> list[str]:
+    """Return the table as Markdown, and the ranks that cost others time."""
+    rate = f"{run.samples_per_s:,.0f} samples/s from launch to end"
+    lines = [
+        f"{run.rank_seconds:,.2f} rank-seconds of {run.ranks} ranks, {run.samples:,} samples: {rate}",
+        "",
+        "| rank | cause | seconds | share | without it, samples/s |",
+        "|---|---|---|---|---|",
+        *(_row(cause) for cause in run.causes if cause.share >= SHOWN),
+    ]
+    small = [cause for cause in run.causes if cause.share < SHOWN]
+    if small:
+        spent, share = sum(each.seconds for each in small), sum(each.share for each in small)
+        lines.append(f"| all | {len(small)} causes under 0.1 % | {spent:,.3f} | {100 * share:.1f} % | |")
+    slow = [each for each in run.slow_ranks if each.share >= SHOWN]
+    if slow:
+        lines += ["", "What ranks cost that others waited for, or that computed slower than the median rank:", ""]
+    for each in slow:
+        without = "" if each.without is None else f"; as fast as the others, {each.without:,.0f} samples/s"
+        lines.append(f"- rank {each.rank}: {each.seconds:,.2f} s, {100 * each.share:.1f} %{without}")
+    if run.hidden:
+        lines += [
+            "",
+            "Collectives lie in the backward passes: waiting is told by when these began, and is at least so much.",
+        ]
+    return lines
+
+
+def _row(cause: TimeCause) -> str:
+    without = "" if cause.without is None else f"{cause.without:,.0f}"
+    return f"| {cause.rank} | {cause.cause} | {cause.seconds:,.3f} | {100 * cause.share:.1f} % | {without} |"

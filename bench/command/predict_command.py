@@ -1,0 +1,194 @@
+"""The verb `predict`: how fast other runs would be, by the records of runs that were made."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.base.exitcodes import Exit
+from bench.base.figures import metric
+from bench.base.garbage import no_collections
+from bench.base.usage import path_of, usage
+from bench.base.writing import write_text
+from bench.command.explain_command import records_in
+from bench.command.parser import Parser
+from bench.predict.calibration import Calibration, calibrated
+from bench.predict.cells import LEVEL, Prediction, error_on_itself
+from bench.predict.cells import predict as predict_cell
+from bench.predict.folder import write_run
+from bench.predict.grid import anchored, faster, grid, what_if
+from bench.predict.play import PredictedCell
+from bench.predict.steptimes import distribution
+from bench.results.analysis.stream import sort
+from bench.results.analysis.training import train_seconds
+from bench.results.schema import MOST_RANKS
+from ddp.core.links import Links, parse
+from ddp.core.policies import POLICIES
+from ddp.settings import emulated, known
+
+AS_CALIBRATED = "same"
+MOST_FOLDERS = 512
+"""Cells of more ranks have a row and no folder, which would take minutes to write."""
+
+
+def add(parser: Parser) -> None:
+    """Add the arguments of the verb."""
+    parser.add_argument("paths", type=path_of, nargs="+", metavar="RUN", help="run folders to calibrate on")
+    parser.add_argument("--ranks", metavar="N,M", help="numbers of ranks (default: that of the run)")
+    links = f"links, as in cluster.links; {AS_CALIBRATED}: those of the run (default: {AS_CALIBRATED})"
+    parser.add_argument("--links", default=AS_CALIBRATED, metavar="A,B", help=links)
+    parser.add_argument("--speeds", metavar="X,Y", help="emulated speeds of ranks, again from the first one")
+    steps = "what step times are drawn from: lognormal:SD, exponential:PART, pareto:EXPONENT, onoff:FACTOR:PART"
+    parser.add_argument("--steps", metavar="NAME:X", help=steps)
+    every = "of the same backend: all, or some (default: that of the run)"
+    parser.add_argument("--policies", metavar="A,B", help=every)
+    parser.add_argument("--anchor", type=int, metavar="N", help="steps of the slowest rank in every window")
+    parser.add_argument("--heal", type=int, metavar="RANK", help="this rank is as fast as the fastest")
+    parser.add_argument("--bandwidth", type=float, default=1.0, metavar="X", help="links have so many times theirs")
+    alone = "for each cell also: slow ranks healed, twice the bandwidth, other policies and windows"
+    parser.add_argument("--what-if", action="store_true", help=alone)
+    out = "tree of run folders to write, as report and dashboard read them (default: predicted; none: write none)"
+    parser.add_argument("--output", type=path_of, default=Path("predicted"), metavar="TREE", help=out)
+    parser.add_argument("--json", type=path_of, metavar="FILE", help="write all of it there")
+
+
+def predict(options: argparse.Namespace) -> Exit:
+    """Predict the cells and print the table. Raise UsageError."""
+    with usage():
+        runs = [calibration_of(path) for path in options.paths]
+        cells = list(_cells(options, [each for each, _ in runs]))
+        named = {id(calibration): rate for calibration, rate in runs}
+    with no_collections():
+        errors = {id(calibration): error_on_itself(calibration, rate) for calibration, rate in runs}
+        for calibration, rate in runs:
+            print("\n".join(_about(calibration, rate, errors[id(calibration)])))
+        predictions = []
+        for title, cell, calibration in cells:
+            prediction, played = predict_cell(cell, calibration, title, errors[id(calibration)])
+            predictions.append(prediction)
+            if options.output != Path("none") and cell.ranks <= MOST_FOLDERS:
+                with usage():
+                    write_run(cell, calibration, played, options.output)
+            print(f"{_title(prediction)}: {prediction.samples_per_s:,.0f} samples/s", file=sys.stderr, flush=True)
+    print("\n".join(table(predictions)))
+    if options.json is not None:
+        with usage():
+            calibrations = [
+                {"run": each.spec.run_id, "samples_per_s": named[id(each)], "error": errors[id(each)]}
+                | {"steps": [asdict(shape) for shape in each.shapes]}
+                for each, _ in runs
+            ]
+            body = {"level": LEVEL, "calibrated": calibrations, "predictions": [asdict(each) for each in predictions]}
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            write_text(options.json, json.dumps(body, indent=1) + "\n")
+    return Exit.OK
+
+
+def calibration_of(folder: Path) -> tuple[Calibration, float]:
+    """Return the costs of a run and its samples per second. Raise ValueError."""
+    spec, launched, records = records_in(folder)
+    stream = sort(records, launched)
+    try:
+        calibration = calibrated(stream, spec, launched)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
+    return calibration, stream.figures.samples / train_seconds(stream)
+
+
+def _cells(
+    options: argparse.Namespace, calibrations: Sequence[Calibration]
+) -> Iterator[tuple[str, PredictedCell, Calibration]]:
+    """Yield what is asked for, each cell with a name where it is a variant of the one before. Raise ValueError."""
+    first = calibrations[0]
+    ranks = [_count(word) for word in options.ranks.split(",")] if options.ranks else [first.ranks]
+    links = [_links(word, min(ranks), options.bandwidth, first) for word in options.links.split(",")]
+    policies = _policies(options.policies)
+    speeds = emulated("--speeds", [_number(word) for word in options.speeds.split(",")]) if options.speeds else ()
+    steps = distribution(options.steps) if options.steps else None
+    if options.heal is not None and not 0 <= options.heal < min(ranks):
+        raise ValueError(f"--heal {options.heal}: ranks are 0 to {min(ranks) - 1}")
+    changes = {"speeds": speeds, "steps": steps, "healed": options.heal}
+    for cell, calibration in grid(calibrations, ranks, links, policies, **changes):
+        cell = cell if options.anchor is None else anchored(cell, options.anchor)
+        yield "", cell, calibration
+        for name, other in what_if(cell, calibration) if options.what_if else ():
+            source = next((each for each in calibrations if each.spec.policy == other.policy), calibration)
+            yield name, other, source
+
+
+def _count(word: str) -> int:
+    if not word.strip().isdecimal() or not 2 <= int(word) <= MOST_RANKS:
+        raise ValueError(f"--ranks {word}: give numbers from 2 to {MOST_RANKS}, such as 2,8,64")
+    return int(word)
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise ValueError(f"--speeds {word}: give numbers from 0.01 to 1, such as 1.0,0.5") from None
+
+
+def _links(word: str, ranks: int, bandwidth: float, calibration: Calibration) -> Links | None:
+    links = calibration.links if word == AS_CALIBRATED else parse(word, ranks)
+    if bandwidth == 1.0:
+        return links
+    if links is None or not bandwidth > 0:
+        raise ValueError(f"--bandwidth {bandwidth:g}: give a number above 0, and --links that it is of")
+    return faster(links, bandwidth)
+
+
+def _policies(words: str | None) -> tuple[str, ...]:
+    if words == "all":
+        return tuple(POLICIES)
+    return tuple(known("policy", word, POLICIES) for word in words.split(",")) if words else ()
+
+
+def _about(calibration: Calibration, rate: float, error: float) -> Iterator[str]:
+    """Yield what was calibrated, and how well it predicts itself."""
+    spec = calibration.spec
+    itself = f"{rate:,.0f} samples/s; predicted of itself {100 * error:+.1f} %"
+    yield f"calibrated on {spec.model} {spec.mode} {spec.run_id}, {itself}"
+    for rank, shape in enumerate(calibration.shapes):
+        spread = f"spread {shape.spread:.2f}, p99/p50 {shape.tail:.1f}, autocorrelation {shape.autocorrelation:.2f}"
+        speed = f" before its emulated speed {spec.speeds[rank]:g}" if spec.speeds else ""
+        yield f"  rank {rank}: {1e3 * shape.mean_s:.3g} ms a step{speed}, {spread}"
+
+
+def _title(prediction: Prediction) -> str:
+    return prediction.title or f"{prediction.mode} ×{prediction.ranks} over {prediction.links}"
+
+
+def table(predictions: Sequence[Prediction]) -> list[str]:
+    """Return the table as Markdown, with what lies outside of what was calibrated below."""
+    head = ("cell", "samples/s", f"{100 * LEVEL:.0f} % interval", "efficiency", "waiting", "communicating", "MB")
+    notes = list(dict.fromkeys(line for each in predictions for line in each.beyond))
+    lines = [
+        "",
+        f"| {' | '.join((*head, 'limited by', 'beyond'))} |",
+        "|---" * (len(head) + 2) + "|",
+    ]
+    base: Prediction | None = None
+    for each in predictions:
+        base = each if not each.title or base is None else base
+        lines.append(_row(each, base, notes))
+    return lines + ([""] if notes else []) + [f"{place}. {note}" for place, note in enumerate(notes, 1)]
+
+
+def _row(each: Prediction, base: Prediction, notes: Sequence[str]) -> str:
+    title = _title(each) if each is base else f"{each.title}: ×{each.samples_per_s / base.samples_per_s:.2f}"
+    shares = (each.efficiency, each.waiting, each.communicating)
+    cells = [
+        title,
+        f"{each.samples_per_s:,.0f}",
+        f"{each.low:,.0f} to {each.high:,.0f}",
+        *(f"{100 * share:.1f} %" if share is not None else metric(None) for share in shares),
+        f"{each.bytes / 1e6:,.1f}",
+        each.limit,
+        ", ".join(str(notes.index(line) + 1) for line in each.beyond),
+    ]
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,218 @@
+"""What a run's own records say of its costs: step times by rank, averaging, messages, evaluation, checkpoints. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bench.config.spec import RunSpec
+from bench.predict.steptimes import WARM, StepShape, shape
+from bench.results.analysis.breakdown import wall_end
+from bench.results.analysis.steps import worked
+from bench.results.analysis.stream import Floats, RunRecords, Slices
+from bench.results.analysis.stretches import clipped, seconds
+from bench.results.analysis.syncing import collectives
+from ddp.backends import BACKENDS, Acts
+from ddp.core.events import Averaged, Evaluated, Progress, Reduced, RoundClosed, Saved, Snapshot
+from ddp.core.link_costs import collective_s
+from ddp.core.links import Links, parse
+from ddp.core.policies import meets_every_step
+
+PARTS = ("data", "forward", "backward", "optimizer")
+"""Kinds of slices that a step is made of."""
+LEAST_STEPS = 40
+"""Of a rank: fewer say nothing of spread and tail."""
+LATENCY_S = 1e-4
+"""Of a message, where a run shows none."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Costs of a run, seconds, and what it was. Emulated slowness is taken out of steps and kept as speeds."""
+
+    spec: RunSpec
+    samples: int
+    """Of an epoch."""
+    parameters: int
+    transport: str
+    device: str
+    links: Links | None
+    steps: tuple[Floats, ...]
+    """By rank: seconds of work of each step after the first ones, without emulated slowness."""
+    first_s: tuple[float, ...]
+    """By rank: what the first steps took beyond typical ones, together."""
+    parts: tuple[tuple[str, float], ...]
+    """Of a step, without emulated slowness: kinds of slices in their order, with their shares."""
+    gaps_s: tuple[float, ...]
+    """By rank: what its loop takes around a step beside it."""
+    report_s: float
+    wires: Floats
+    """Of collectives, beyond what their links take; empty: there was none."""
+    rounds: Floats
+    """Of averages in collectives, with what belongs to them; empty: there was none."""
+    per_step: float
+    """Collectives of a step, where gradients are averaged inside steps."""
+    bytes: int
+    """That a rank hands over in a collective or a snapshot."""
+    reduce_s: float
+    copy_s: float
+    latency_s: float
+    evaluate_s: float
+    save_s: float
+    start_s: float
+
+    @property
+    def ranks(self) -> int:
+        return len(self.steps)
+
+    @property
+    def shapes(self) -> list[StepShape]:
+        """The shape of the step times of each rank."""
+        return [shape(series) for series in self.steps]
+
+    @property
+    def snapshots(self) -> bool:
+        """Whether the backend averages snapshots, so that nobody waits in a collective."""
+        return Acts.SNAPSHOT in BACKENDS[str(self.spec.backend)].acts
+
+
+def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibration:
+    """Return the costs of a run. Raises ValueError that says why it has none."""
+    _check(stream, spec)
+    slices, ready = stream.slices, stream.ready[0]
+    own = worked(_taken(slices, slices.kind != "slowdown"))
+    series = {rank: own[rank] for rank in range(spec.world_size) if rank in own and own[rank].size >= LEAST_STEPS}
+    if len(series) < spec.world_size:
+        raise ValueError(f"every rank must have done {LEAST_STEPS} steps to be calibrated on: train longer")
+    wires, meetings = _wires(stream, spec, ready.parameters)
+    copy_s, rounds, beside = _averaging(stream, _snapshots(spec), wires)
+    in_step = meets_every_step(spec.policy) and not _snapshots(spec)
+    reports = [np.diff([event.at for event in stream.of(Progress) if event.rank == rank]) for rank in series]
+    return Calibration(
+        spec=spec,
+        samples=ready.samples,
+        parameters=ready.parameters,
+        transport=ready.transport,
+        device=ready.device,
+        links=_links(spec),
+        steps=tuple(each[WARM:] for each in series.values()),
+        first_s=tuple(float((each[:WARM] - np.median(each)).clip(0).sum()) for each in series.values()),
+        parts=_parts(slices),
+        gaps_s=_gaps(stream, spec.world_size, beside),
+        report_s=float(np.median(np.concatenate(reports))),
+        wires=wires,
+        rounds=rounds,
+        per_step=meetings / max(max(own[rank].size for rank in own), 1) if in_step else 1.0,
+        bytes=_bytes(stream, ready.parameters),
+        reduce_s=_mean([event.seconds for event in stream.of(Reduced)]),
+        copy_s=copy_s,
+        latency_s=_latency(stream),
+        evaluate_s=_mean([event.seconds for event in stream.of(Evaluated)]),
+        save_s=_of_kind(slices, "checkpoint"),
+        start_s=max(event.at for event in stream.ready.values()) - launched,
+    )
+
+
+def _check(stream: RunRecords, spec: RunSpec) -> None:
+    """Raise ValueError if a run cannot be calibrated on."""
+    if spec.world_size < 2 or spec.backend is None or len(stream.ready) < spec.world_size:
+        raise ValueError("it has no ranks that meet: calibrate on a run of two ranks or more of backend nccl or cpu")
+    if not spec.timing:
+        raise ValueError("its times say nothing, as cells ran beside it: train it with timing=on")
+    if stream.hidden or not BACKENDS[spec.backend].averages:
+        raise ValueError(f"mode {spec.mode} shows no collectives of its own: calibrate on nccl_sync or another mode")
+    if stream.drops or stream.resumed is not None:
+        raise ValueError("it lost ranks or went on from another run: calibrate on one that is whole")
+
+
+def _links(spec: RunSpec) -> Links | None:
+    return parse((spec.config.get("cluster") or {}).get("links") or (), spec.world_size, spec.seed)
+
+
+def _snapshots(spec: RunSpec) -> bool:
+    return Acts.SNAPSHOT in BACKENDS[str(spec.backend)].acts
+
+
+def _taken(slices: Slices, mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Slices:
+    columns = (slices.rank, slices.kind, slices.start, slices.stop, slices.seq, slices.bytes)
+    return Slices(*(column[mask] for column in columns))  # type: ignore[arg-type]  # each has its type
+
+
+def _parts(slices: Slices) -> tuple[tuple[str, float], ...]:
+    spent = {kind: float((slices.stop - slices.start)[slices.kind == kind].sum()) for kind in PARTS}
+    return tuple((kind, value / sum(spent.values())) for kind, value in spent.items() if value > 0)
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
+
+
+def _of_kind(slices: Slices, kind: str) -> float:
+    return _mean((slices.stop - slices.start)[slices.kind == kind].tolist())
+
+
+def _wires(stream: RunRecords, spec: RunSpec, parameters: int) -> tuple[Floats, int]:
+    """Return what collectives took beyond what the links of the run take by the cost model, and how many there were."""
+    taken, _ = collectives(stream.slices)
+    links = _links(spec)
+    if links is not None and taken.size:
+        model = collective_s(replace(links, seed=0), tuple(range(spec.world_size)), _bytes(stream, parameters))
+        return np.maximum(taken - model, 0.0), taken.size
+    return (taken[1:] if taken.size > LEAST_STEPS else taken), taken.size
+
+
+def _bytes(stream: RunRecords, parameters: int) -> int:
+    exchange = stream.slices.kind == "exchange"
+    sent = [event.bytes for event in stream.of(Averaged)] or stream.slices.bytes[exchange].tolist()
+    both = 2 if stream.of(Snapshot) else 1
+    return round(float(np.median(sent)) / both) if sent else 4 * parameters
+
+
+def _gaps(stream: RunRecords, size: int, beside: float) -> tuple[float, ...]:
+    """Return by rank what its loop takes around a step, in no slice, seconds; what it keeps for an audit with it, but not
+    what averages take `beside` their slices, seconds in all."""
+    taken, gaps = worked(stream.slices), []
+    for rank in range(size):
+        mine = stream.slices.places(rank)
+        if not stream.of(Saved):
+            mine = mine[stream.slices.kind[mine] != "checkpoint"]
+        begin, end = stream.ready[rank].at, wall_end(stream, rank)
+        covered = seconds(clipped(stream.slices.start[mine], stream.slices.stop[mine], begin, end))
+        gaps.append(max(end - begin - covered - beside, 0.0) / taken[rank].size)
+    return tuple(gaps)
+
+
+def _averaging(stream: RunRecords, snapshots: bool, wires: Floats) -> tuple[float, Floats, float]:
+    """Return the seconds of a copy of the state, of averages in collectives, and what rounds take beside slices in all."""
+    copy, rounds = _of_kind(stream.slices, "copy"), np.array([event.sync_s for event in stream.of(RoundClosed)])
+    if not rounds.size:
+        return copy, rounds, 0.0
+    if not snapshots:
+        rounds = rounds[1:] if rounds.size > 1 else rounds
+        beside = float(rounds.mean() - wires.mean()) if wires.size else 0.0
+        # Over links a round is as long as they take, and what it costs beside that is what counts.
+        return copy, wires + max(beside, 0.0), max(beside, 0.0) * rounds.size
+    reduce = _mean([event.seconds for event in stream.of(Reduced)])
+    away = max((float(np.median(rounds)) - reduce) / 2, copy)
+    return away, rounds[:0], 2 * (away - copy) * rounds.size
+
+
+def _latency(stream: RunRecords) -> float:
+    """Return the median time of a message and of its handling: of rounds of snapshots by how long their averages take to
+    come, else by how long ranks wait for orders."""
+    reduced = {event.round: event.seconds for event in stream.of(Reduced)}
+    laid: dict[int, float] = {}
+    for snapshot in stream.of(Snapshot):
+        laid[snapshot.round] = max(snapshot.at, laid.get(snapshot.round, 0.0))
+    trips = [
+        (event.at - event.seconds - laid[event.round] - reduced[event.round]) / 2
+        for event in stream.of(Averaged)
+        if event.round in laid and event.round in reduced
+    ]
+    if not trips:
+        waits = (stream.slices.stop - stream.slices.start)[stream.slices.kind == "wait"]
+        return (
+            float(np.percentile(waits, 25)) / 2 if waits.size else LATENCY_S
+        )  # longer ones are for other ranks as well
+    return max(float(np.median(trips)), 0.0)

@@ -1,0 +1,71 @@
+"""Which cells are predicted: a grid of ranks, links and policies; and what could be otherwise in one of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any, cast
+
+from bench.predict.calibration import Calibration
+from bench.predict.cells import own_cell
+from bench.predict.play import PredictedCell, speeds_of
+from ddp.core.links import Links
+from ddp.core.policies import POLICIES, meets_every_step
+
+MOST_HEALED = 4
+"""So many slow ranks, the slowest first, are healed one by one."""
+
+
+def grid(
+    calibrations: Sequence[Calibration],
+    ranks: Sequence[int],
+    links: Sequence[Links | None],
+    policies: Sequence[str],
+    **changes: Any,
+) -> Iterator[tuple[PredictedCell, Calibration]]:
+    """Yield the cells with what each is predicted from: the run of its policy, else the first. `changes` are fields of every
+    cell. No `policies`: that of the first run."""
+    for policy in policies or (str(calibrations[0].spec.policy),):
+        source = next((each for each in calibrations if each.spec.policy == policy), calibrations[0])
+        own = own_cell(source)
+        settings = own.settings if policy == own.policy else ()
+        for link in links:
+            for size in ranks:
+                yield replace(own, ranks=size, links=link, policy=policy, settings=settings, **changes), source
+
+
+def faster(links: Links, factor: float) -> Links:
+    """Return links with so many times the bandwidth. Raises ValueError beyond what a link can have."""
+    rules = tuple(
+        replace(rule, link=replace(rule.link, bandwidth=rule.link.bandwidth * factor)) for rule in links.rules
+    )
+    return replace(links, rules=rules)
+
+
+def anchored(cell: PredictedCell, anchor: int) -> PredictedCell:
+    """Return a cell whose windows have this many steps of the slowest rank, for ever. Raises ValueError for a policy
+    that has no windows."""
+    if meets_every_step(cell.policy):
+        raise ValueError(f"policy {cell.policy} meets in every step: it has no anchor")
+    fixed = {"anchor": anchor, "min_anchor": anchor, "max_anchor": anchor}
+    names = {field.name for field in fields(cast(Any, POLICIES[cell.policy]))}
+    known = {name: value for name, value in fixed.items() if name in names}
+    return replace(cell, settings=tuple((dict(cell.settings) | known).items()))
+
+
+def what_if(cell: PredictedCell, calibration: Calibration) -> Iterator[tuple[str, PredictedCell]]:
+    """Yield what could be otherwise in a cell, each with its name: slow ranks healed, twice the bandwidth, other policies,
+    longer windows."""
+    speeds = speeds_of(cell, calibration) or (1.0,) * cell.ranks
+    pace = [calibration.steps[rank % calibration.ranks].mean() / speeds[rank] for rank in range(cell.ranks)]
+    slow = [rank for rank in range(cell.ranks) if pace[rank] > 1.05 * min(pace)]
+    for rank in sorted(slow, key=lambda rank: -pace[rank])[:MOST_HEALED]:
+        yield f"rank {rank} healed", replace(cell, healed=rank)
+    if cell.links is not None:
+        yield "twice the bandwidth", replace(cell, links=faster(cell.links, 2.0))
+    for policy in POLICIES:
+        if policy != cell.policy:
+            yield f"policy {policy}", replace(cell, policy=policy, settings=())
+    if not meets_every_step(cell.policy):
+        for anchor in (10, 40, 160):
+            yield f"windows of {anchor}", anchored(cell, anchor)

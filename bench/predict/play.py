@@ -1,0 +1,199 @@
+"""Plays a cell in virtual time: the core of production with the costs of a calibration. Gives records as a run leaves
+them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bench.predict.calibration import Calibration
+from bench.predict.steptimes import LENGTH, WARM, StepDistribution, emulated, mean_of, resampled
+from ddp.backends import world_of
+from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.events import Averaged, Launched, Progress, Ready, Slice
+from ddp.core.link_costs import collective_s
+from ddp.core.links import Links
+from ddp.core.policies import meets_every_step
+from ddp.process.codec import Record
+from ddp.settings import make_policy
+from ddp.sim import Costs, Simulation
+
+LEAST_STEPS = 50
+"""Of each rank: where the run's samples give fewer, an epoch has more samples."""
+
+
+@dataclass(frozen=True)
+class PredictedCell:
+    """What is predicted: so many ranks, over these links, by a policy."""
+
+    ranks: int
+    links: Links | None
+    policy: str
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Of the policy, where they differ from its own."""
+    speeds: tuple[float, ...] = ()
+    """By rank, those that follow as the first again; empty: as fast as calibrated."""
+    healed: int | None = None
+    """This rank is as fast as the fastest one."""
+    steps: StepDistribution | None = None
+    """What step times are drawn from; None: from those that were measured."""
+
+    @property
+    def in_step(self) -> bool:
+        """Whether gradients are averaged inside steps, if the backend can."""
+        return meets_every_step(self.policy)
+
+
+@dataclass(frozen=True)
+class PlayedCell:
+    """A cell as it was played once: records by the time at which they came, and slices."""
+
+    records: list[tuple[float, Record]]
+    slices: list[Slice]
+    end: float
+    samples: int
+    """Of an epoch."""
+    status: str
+
+
+def speeds_of(cell: PredictedCell, calibration: Calibration) -> tuple[float, ...]:
+    """Return the speed of each rank of a cell; empty: none is emulated."""
+    given = cell.speeds or calibration.spec.speeds
+    speeds = tuple(given[rank % len(given)] for rank in range(cell.ranks)) if given else ()
+    if speeds and cell.healed is not None:
+        speeds = (*speeds[: cell.healed], max(speeds), *speeds[cell.healed + 1 :])
+    return speeds
+
+
+def samples_of(cell: PredictedCell, calibration: Calibration) -> int:
+    """Return the samples of an epoch: those of the run, or so many that each rank does `LEAST_STEPS` steps in all."""
+    spec = calibration.spec
+    least = LEAST_STEPS * cell.ranks * spec.batch_size
+    return max(calibration.samples, -(-least // spec.epochs))
+
+
+def play(cell: PredictedCell, calibration: Calibration, seed: int) -> PlayedCell:
+    """Play a cell once. Raises TimeoutError if it does not end."""
+    spec, samples = calibration.spec, samples_of(cell, calibration)
+    config = spec.config
+    world = world_of(
+        str(spec.backend),
+        cell.ranks,
+        samples,
+        spec.batch_size,
+        spec.epochs,
+        deadline_s=math.inf,
+        tolerate_loss=True,
+        checkpoints=Checkpointing(**config["checkpoint"]) if config.get("checkpoint") else None,
+    )
+    records, slices = list[tuple[float, Record]](), list[Slice]()
+    begin = calibration.start_s
+    worked = [0.0] * cell.ranks
+    in_step = cell.in_step and not calibration.snapshots
+    size = calibration.bytes if not calibration.snapshots else 2 * calibration.bytes
+
+    def listen(at: float, record: Any) -> None:
+        if isinstance(record, Ready):
+            record = replace(record, parameters=calibration.parameters, device=calibration.device)
+            record = replace(record, transport=calibration.transport)
+        elif isinstance(record, Averaged):
+            record = replace(record, bytes=size if record.bytes else 0)
+        elif isinstance(record, Progress) and in_step:  # without what it waited for others inside its steps
+            record, worked[record.rank] = replace(record, busy_s=worked[record.rank]), 0.0
+        records.append((begin + at, _later(record, begin)))
+
+    def measured(rank: int, kind: str, start: float, stop: float, seq: int) -> None:
+        if kind == "forward":
+            worked[rank] += stop - start
+            whole = stop - start
+            for part, share in calibration.parts[:-1]:
+                slices.append(Slice(begin + start, rank, part, share * whole))
+                start += share * whole
+            kind = calibration.parts[-1][0]
+        handed = bytes_of(cell, calibration) if kind == "exchange" else 0
+        slices.append(Slice(begin + start, rank, kind, stop - start, seq, handed))
+
+    policy = make_policy(cell.policy, dict(cell.settings))
+    costs = costs_of(cell, calibration, seed)
+    simulation = Simulation(policy, world, costs, keep=False, tick_s=math.inf)
+    simulation.measured, simulation.listen = measured, listen
+    simulation.run()
+    records.insert(0, (0.0, Launched(0.0)))
+    return PlayedCell(records, slices, begin + simulation.now, samples, simulation.status)
+
+
+def _later(record: Any, seconds: float) -> Any:
+    return replace(record, at=record.at + seconds) if hasattr(record, "at") else record
+
+
+def bytes_of(cell: PredictedCell, calibration: Calibration) -> int:
+    """Return what a rank hands over in a collective or a snapshot: what was measured, or by the number of parameters."""
+    spec = calibration.spec
+    if calibration.snapshots or cell.in_step == meets_every_step(spec.policy):
+        return calibration.bytes
+    wire = (spec.config.get("averaging") or {}).get("wire", "float64")
+    return calibration.parameters * (4 if cell.in_step else {"float64": 8, "float32": 4}.get(wire, 2))
+
+
+def costs_of(cell: PredictedCell, calibration: Calibration, seed: int) -> Costs:
+    """Return what things cost in a cell; `seed`: of what is drawn."""
+    dice = np.random.default_rng((seed, cell.ranks))
+    series, first = _series(cell, calibration, dice)
+    grown = math.log2(cell.ranks) / math.log2(calibration.ranks) if cell.ranks > 1 else 0.0
+    own = calibration.wires if cell.in_step or not calibration.rounds.size else calibration.rounds
+    own = own if own.size else np.zeros(1)
+    times = calibration.per_step if cell.in_step and not calibration.snapshots else 1.0
+    wires = (dice.choice(own, LENGTH) * grown * times).tolist()
+    links = None if cell.links is None else replace(cell.links, seed=seed)
+    size = bytes_of(cell, calibration)
+    added = calibration.links is not None and links is not None
+
+    def step_s(rank: int, done: int) -> float:
+        return float(series[rank][done % LENGTH] + (first[rank] if done < WARM else 0.0))
+
+    def wire(members: tuple[int, ...], number: int) -> float:
+        model = _collective(links, members, size, number) if added else 0.0
+        return float(wires[number % LENGTH] + model)
+
+    return Costs(
+        step_s,
+        by_samples=cell.in_step and not calibration.snapshots,
+        between_s=min(calibration.gaps_s),
+        latency_s=calibration.latency_s,
+        wire=wire,
+        links=links,
+        bytes=size,
+        reduce_s=calibration.reduce_s * cell.ranks / calibration.ranks,
+        copy_s=calibration.copy_s,
+        save_s=calibration.save_s,
+        evaluate_s=lambda rank: calibration.evaluate_s * calibration.ranks / cell.ranks,
+        report_s=calibration.report_s,
+    )
+
+
+def _collective(links: Links | None, members: tuple[int, ...], size: int, number: int) -> float:
+    return 0.0 if links is None else collective_s(links, members, size, number)
+
+
+Series = list[list[float]]
+
+
+def _series(cell: PredictedCell, calibration: Calibration, dice: np.random.Generator) -> tuple[Series, list[float]]:
+    """Return the step times of each rank, and what each of its first steps takes longer."""
+    speeds = speeds_of(cell, calibration)
+    fastest = min(range(calibration.ranks), key=lambda rank: calibration.steps[rank].mean())
+    rows, first = Series(), []
+    for rank in range(cell.ranks):
+        source = fastest if rank == cell.healed else rank % calibration.ranks
+        own = calibration.steps[source]
+        if cell.steps is None:
+            drawn = resampled(own, LENGTH, dice)
+        else:
+            drawn = mean_of(calibration.steps) * cell.steps.draw(LENGTH, dice)
+        beside = calibration.gaps_s[source] - min(calibration.gaps_s)
+        rows.append((beside + (emulated(drawn, speeds[rank]) if speeds else drawn)).tolist())
+        first.append(calibration.first_s[source] / WARM)
+    return rows, first

@@ -1,0 +1,130 @@
+"""Where the rank-seconds of a run went, per rank and cause, and what the run would do without each. Pure.
+
+The seconds are those of `rank_seconds`: from launch to the last rank's end. Waiting is told apart by the rank that was
+waited for, training by input, and by how much slower a rank computes than the median of the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.results.analysis.goodput import histories_of
+from bench.results.analysis.histories import Histories
+from bench.results.analysis.lateness import WAITING_FOR, lateness, with_arrivals
+from bench.results.analysis.rank_seconds import seconds_by_rank
+from bench.results.analysis.stream import RunRecords, Slices
+from bench.results.analysis.stretches import clipped, seconds
+
+COMPUTE, SLOWNESS, INPUT, ORDERS = "computing", "slower than the others", "input", "waiting for orders or the end"
+"""Causes that the parts `kept` and `waiting` are divided into."""
+
+
+@dataclass(frozen=True)
+class TimeCause:
+    """Seconds of a rank with one cause; or of all ranks, that one of them cost."""
+
+    rank: int
+    cause: str
+    seconds: float
+    share: float
+    """Of the rank-seconds of all ranks, fraction."""
+    without: float | None
+    """Samples per second from launch to end, were those seconds training like the rest; None: nothing would be left, or
+    they are training."""
+
+
+@dataclass(frozen=True)
+class ExplainedRun:
+    """All seconds of a run. `causes` sum to `rank_seconds`."""
+
+    ranks: int
+    rank_seconds: float
+    samples: int
+    """In the model, trained in this part of a run that was gone on with."""
+    samples_per_s: float
+    """From launch to the last rank's end."""
+    causes: tuple[TimeCause, ...]
+    """By rank, and by seconds, the largest first."""
+    slow_ranks: tuple[TimeCause, ...]
+    """What each rank cost by being slower than others: its own seconds, and theirs that they waited for it."""
+    hidden: bool
+    """Collectives lie in backward passes: waiting is told by when these began, and is a least figure."""
+
+
+def explained(stream: RunRecords, world_size: int, launched: float, ended: float) -> ExplainedRun | None:
+    """Return where the time of a run went; None if it has none on record."""
+    if not stream.slices.rank.size:
+        return None
+    histories = histories_of(stream, world_size, launched, ended)
+    span = histories.end - histories.begin
+    if span <= 0:
+        return None
+    slices = with_arrivals(stream.slices) if stream.hidden else stream.slices
+    rows = seconds_by_rank(slices, histories, late=lateness(stream, slices))
+    whole = [_balanced(_divided(row, slices, histories, rank), span) for rank, row in enumerate(rows)]
+    samples = {rank: _samples(histories, rank) for rank in range(world_size)}
+    for row, slow in zip(whole, slowness([row[COMPUTE] for row in whole], list(samples.values())), strict=True):
+        row[COMPUTE], row[SLOWNESS] = row[COMPUTE] - slow, slow
+    return causes_of(whole, span, sum(samples.values()), stream.hidden)
+
+
+def causes_of(rows: Sequence[dict[str, float]], span: float, samples: int, hidden: bool = False) -> ExplainedRun:
+    """Return the causes of rows of seconds by rank, each of which sums to `span`."""
+    size = len(rows)
+
+    def row(rank: int, cause: str, spent: float) -> TimeCause:
+        left = span - spent / size
+        lost = cause != COMPUTE and left > span * 1e-9
+        return TimeCause(rank, cause, spent, spent / (size * span), samples / left if lost else None)
+
+    causes = [row(rank, cause, spent) for rank, each in enumerate(rows) for cause, spent in each.items() if spent > 0]
+    slow = [
+        rows[rank].get(SLOWNESS, 0.0) + sum(each.get(f"{WAITING_FOR}{rank}", 0.0) for each in rows)
+        for rank in range(size)
+    ]
+    blamed = [row(rank, "slow rank", spent) for rank, spent in enumerate(slow) if spent > 0]
+    return ExplainedRun(
+        size,
+        size * span,
+        samples,
+        samples / span,
+        tuple(sorted(causes, key=lambda each: (each.rank, -each.seconds))),
+        tuple(sorted(blamed, key=lambda each: -each.seconds)),
+        hidden,
+    )
+
+
+def slowness(compute: Sequence[float], samples: Sequence[int]) -> list[float]:
+    """Return by rank the seconds of computing beyond the pace of the (lower) median rank, which trained so many samples."""
+    paces = sorted(spent / count for spent, count in zip(compute, samples, strict=True) if count and spent > 0)
+    if not paces:
+        return [0.0] * len(compute)
+    typical = paces[(len(paces) - 1) // 2]
+    return [max(spent - count * typical, 0.0) if count else 0.0 for spent, count in zip(compute, samples, strict=True)]
+
+
+def _divided(row: dict[str, float], slices: Slices, histories: Histories, rank: int) -> dict[str, float]:
+    """Return the seconds of a rank by cause: training that is kept is input and computing."""
+    mine = slices.places(rank)
+    data = mine[slices.kind[mine] == "data"]
+    reading = seconds(clipped(slices.start[data], slices.stop[data], histories.begin, histories.end))
+    fetched = min(reading * histories.kept(rank), row["kept"]) if data.size else 0.0
+    rest = {part: value for part, value in row.items() if part not in ("kept", "waiting")}
+    return {COMPUTE: row["kept"] - fetched, INPUT: fetched, ORDERS: row["waiting"], **rest}
+
+
+def _balanced(row: dict[str, float], span: float) -> dict[str, float]:
+    """Return a row that sums to `span`: slices that overlap by rounding, or leave gaps, do not change that."""
+    row = {cause: max(value, 0.0) for cause, value in row.items()}
+    total = float(np.sum(list(row.values())))
+    if total > span:
+        return {cause: value * span / total for cause, value in row.items()}
+    return row | {"other": row["other"] + span - total}
+
+
+def _samples(histories: Histories, rank: int) -> int:
+    trained = histories.trained[rank]
+    return round(trained * histories.kept(rank))

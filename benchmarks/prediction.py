@@ -1,0 +1,164 @@
+"""Predictions against truth: calibrated on two ranks without links, then emulated slow ranks, up to eight, over links.
+
+    python -m benchmarks.prediction                # the small grid, some two minutes; what is trained is not trained again
+    python -m benchmarks.prediction --full         # three models, six modes, four links: hours
+    python -m benchmarks.prediction --write        # and the table into reports/prediction
+
+Models, cells and thresholds stand here, and were committed before any truth was measured. A real cell is the mean of its
+runs; it is within the interval if that mean is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+from bench.command.predict_command import calibration_of
+from bench.predict.cells import Prediction, error_on_itself, own_cell, predict
+from bench.predict.play import PredictedCell
+from bench.results.runfolder import Run, find_runs
+from ddp.core.links import parse
+from ddp.core.values import replace
+
+MEDIAN, WORST, COVERED = 0.05, 0.15, 0.90
+"""Most that samples per second may be off, in the median and in the worst cell; least part of cells within intervals."""
+SPEEDS = (0.2, 0.1)
+"""Of ranks, again from the first: they sleep most of the time, so that two cores suffice."""
+NONE = "none"
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class TruthGrid:
+    """What is trained and predicted."""
+
+    models: tuple[str, ...]
+    modes: tuple[str, ...]
+    links: tuple[str, ...]
+    ranks: tuple[int, ...]
+
+
+SMALL = TruthGrid(("mlp",), ("nccl_sync", "nccl_cadence", "cpu_async"), (NONE,), (3, 4))
+FULL = TruthGrid(
+    ("mlp", "lenet", "char_rnn"),
+    ("nccl_sync", "nccl_cadence", "nccl_async", "cpu_sync", "cpu_cadence", "cpu_async"),
+    (NONE, "ethernet_10g", "home_100m", "wan_1g_30ms"),
+    (3, 4, 8),
+)
+EPOCHS = 1
+REPORT = Path(__file__).resolve().parents[1] / "reports" / "prediction" / "truth.md"
+
+
+@dataclass(frozen=True)
+class TruthRow:
+    """A cell as predicted and as it was."""
+
+    model: str
+    prediction: Prediction
+    link: str
+    rates: tuple[float, ...]
+    """Samples per second of the real runs."""
+    disturbed: int
+    """Runs of them during which other programs used the processor."""
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, relative."""
+        return self.prediction.samples_per_s / fmean(self.rates) - 1
+
+    @property
+    def covered(self) -> bool:
+        """Whether the truth lies within the interval."""
+        return self.prediction.low <= fmean(self.rates) <= self.prediction.high
+
+
+def trained(tree: Path, model: str, mode: str, ranks: int, link: str, seeds: tuple[int, ...]) -> list[Run]:
+    """Return the real runs of a cell, trained where they are not there. Raises CalledProcessError."""
+    speeds = [SPEEDS[rank % len(SPEEDS)] for rank in range(ranks)]
+    place = tree / f"{mode}-{ranks}-{link}"
+    words = [f"model={model}", f"mode={mode}", f"world_size={ranks}", f"cluster.speeds={speeds}", f"output={place}"]
+    words += ["report=false", "validate=false", "audit=false", f"train.epochs={EPOCHS}", "checkpoint.every=0"]
+    words += [f"seed={','.join(map(str, seeds))}"] + ([] if link == NONE else [f"cluster.links={link}"])
+    if len([run for run in _finished(place, model) if run.metrics.seed in seeds]) < len(seeds):
+        subprocess.run([sys.executable, "-m", "bench", "-m", "--quiet", *words], check=True, stdout=subprocess.DEVNULL)
+    return [run for run in _finished(place, model) if run.metrics.seed in seeds]
+
+
+def _finished(place: Path, model: str) -> list[Run]:
+    runs = find_runs(place)[0] if place.is_dir() else []
+    return [run for run in runs if run.metrics.status == "ok" and run.metrics.model == model]
+
+
+def rows(grid: TruthGrid, tree: Path) -> list[TruthRow]:
+    """Return every cell of a grid, as predicted and as it was."""
+    found = []
+    for model in grid.models:
+        for mode in grid.modes:
+            (source,) = trained(tree, model, mode, 2, NONE, SEEDS[:1])
+            calibration, rate = calibration_of(source.path)
+            error = error_on_itself(calibration, rate)
+            own = own_cell(calibration)
+            for link in grid.links:
+                for ranks in grid.ranks:
+                    links = None if link == NONE else parse(link)
+                    cell: PredictedCell = replace(own, ranks=ranks, links=links)
+                    prediction, _ = predict(cell, calibration, "", error)
+                    runs = trained(tree, model, mode, ranks, link, SEEDS)
+                    rates = tuple(run.metrics.throughput.samples_per_s or 0.0 for run in runs)
+                    disturbed = sum(any("other programs" in note for note in run.metrics.warnings) for run in runs)
+                    row = TruthRow(model, prediction, link, rates, disturbed)
+                    print(line(row), flush=True)
+                    found.append(row)
+    return found
+
+
+def line(row: TruthRow) -> str:
+    """Return a row of the table."""
+    each = row.prediction
+    interval = f"{each.low:,.0f} to {each.high:,.0f}"
+    truth = f"{fmean(row.rates):,.0f} ({min(row.rates):,.0f} to {max(row.rates):,.0f})"
+    cells = (row.model, f"{each.mode} ×{each.ranks}", row.link, f"{each.samples_per_s:,.0f}", interval, truth)
+    return f"| {' | '.join(cells)} | {100 * row.error:+.1f} % | {'yes' if row.covered else 'no'} |"
+
+
+def summary(found: list[TruthRow]) -> tuple[str, bool]:
+    """Return what the table comes to, and whether all thresholds are met."""
+    errors = [abs(row.error) for row in found]
+    covered = fmean(row.covered for row in found)
+    text = (
+        f"{len(found)} cells: median error {100 * median(errors):.1f} % (at most {100 * MEDIAN:.0f}), worst "
+        f"{100 * max(errors):.1f} % (at most {100 * WORST:.0f}), {100 * covered:.0f} % within their interval "
+        f"(at least {100 * COVERED:.0f}); other programs used the processor during "
+        f"{sum(row.disturbed for row in found)} of {sum(len(row.rates) for row in found)} runs"
+    )
+    return text, median(errors) <= MEDIAN and max(errors) <= WORST and covered >= COVERED
+
+
+HEAD = "| model | cell | link | predicted, samples/s | 90 % interval | real, mean (range) | error | within |"
+
+
+def main() -> int:
+    """Train, predict and print; 1 if a threshold is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--runs", type=Path, default=Path("runs/prediction"))
+    options = parser.parse_args()
+    print(HEAD, "|---" * 8 + "|", sep="\n", flush=True)
+    found = rows(FULL if options.full else SMALL, options.runs)
+    text, met = summary(found)
+    print(f"\n{text}")
+    if options.write:
+        REPORT.parent.mkdir(parents=True, exist_ok=True)
+        about = f"Calibrated on two ranks without links, {len(SEEDS)} real runs a cell, speeds {SPEEDS} in turn."
+        body = ["# Predictions against truth", "", about, "", HEAD, "|---" * 8 + "|", *map(line, found), "", text]
+        REPORT.write_text("\n".join(body) + "\n", encoding="utf-8")
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

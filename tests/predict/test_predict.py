@@ -1,0 +1,222 @@
+"""Predictions: what is calibrated is what was measured, cells cost what closed forms say, folders read like a run's."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.base.exitcodes import Exit
+from bench.command.cli import dispatch
+from bench.predict.calibration import Calibration, calibrated
+from bench.predict.cells import beyond, half_width, metrics_of, own_cell, predict, predicted_spec
+from bench.predict.folder import write_run
+from bench.predict.grid import anchored, faster, grid, what_if
+from bench.predict.play import PredictedCell, bytes_of, play, speeds_of
+from bench.predict.steptimes import WARM, autocorrelation, distribution, emulated, resampled, shape
+from bench.results.analysis.stream import sort
+from bench.results.recompute import result
+from bench.results.runfolder import find_runs, read_records
+from bench.validate.consistency import legible
+from ddp.core.link_costs import collective_s
+from ddp.core.links import parse
+from tests.bench.streams import LAUNCHED, make_records, make_spec
+
+CONFIG = {"policy": {"name": "sync"}, "cluster": {"speeds": []}, "world_size": 2, "model": "mlp"}
+
+
+def calibration(step_s: tuple[float, ...] = (0.01, 0.03), mode: str = "nccl_sync", **changes: Any) -> Calibration:
+    spec = make_spec(mode, len(step_s), config=CONFIG | {"policy": {"name": mode.split("_")[1]}}, **changes)
+    return calibrated(sort(make_records(spec, step_s=step_s), LAUNCHED), spec, LAUNCHED)
+
+
+def constant(own: Calibration, *step_s: float) -> Calibration:
+    """The same without any randomness or side cost: what closed forms are of."""
+    nothing: dict[str, Any] = {"first_s": (0.0,) * len(step_s), "gaps_s": (0.0,) * len(step_s)}
+    nothing |= {"wires": np.zeros(9), "rounds": np.zeros(0), "steps": tuple(np.full(100, each) for each in step_s)}
+    names = ("reduce_s", "copy_s", "latency_s", "evaluate_s", "save_s", "start_s")
+    return replace(own, **nothing | dict.fromkeys(names, 0.0))
+
+
+def test_what_is_calibrated_is_what_was_measured() -> None:
+    own = calibration()
+    for series, mean in zip(own.steps, (0.01, 0.03), strict=True):
+        assert series.size == 90 - WARM
+        assert float(series.mean()) == pytest.approx(mean, rel=0.03)
+        assert 0.9 * mean <= series.min() <= series.max() <= 1.1 * mean
+    assert own.wires == pytest.approx(np.full(own.wires.size, 0.004))
+    assert dict(own.parts) == pytest.approx({"data": 0.1, "forward": 0.3, "backward": 0.5, "optimizer": 0.1})
+    assert own.per_step == pytest.approx(1.0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(0.005, 0.05), min_size=2, max_size=5), st.sampled_from(["wan_1g_30ms", "ib", "5ms/10mbit"]))
+def test_synchronous_training_takes_the_slowest_step_and_the_link(step_s: list[float], link: str) -> None:
+    """By hand: each step lasts as long as the slowest rank's and the collective's."""
+    own = constant(calibration((0.01,) * len(step_s)), *step_s)
+    links = parse(link, len(step_s))
+    assert links is not None
+    cell = replace(own_cell(own), links=links)
+    metrics = metrics_of(cell, own, play(cell, own, 0))
+    wire = collective_s(links, tuple(range(len(step_s))), bytes_of(cell, own))
+    batch = own.spec.batch_size * len(step_s)
+    seconds, longest = 90 * (max(step_s) + wire), 3 * (6 * links.rules[0].link.latency_s + wire)
+    rate = metrics.throughput.samples_per_s
+    assert rate is not None
+    assert 90 * batch / (seconds + longest) <= rate <= 90 * batch / seconds * 1.001  # messages at the ends of epochs
+    assert metrics.throughput.efficiency is not None
+    alone = sum(own.spec.batch_size / each for each in step_s)
+    assert metrics.throughput.efficiency == pytest.approx(rate / alone, rel=0.01)
+
+
+@given(st.integers(0, 99), st.floats(0.02, 0.4))
+def test_resampling_keeps_mean_spread_and_neighbourhood(seed: int, spread: float) -> None:
+    dice = np.random.default_rng(seed)
+    noise = dice.normal(0, 1, 600)
+    for place in range(1, 600):
+        noise[place] = 0.8 * noise[place - 1] + 0.6 * noise[place]
+    series = 0.01 * np.exp(spread * noise)
+    drawn = resampled(series, 20_000, dice)
+    assert set(drawn.tolist()) <= set(series.tolist())
+    assert float(drawn.mean()) == pytest.approx(float(series.mean()), rel=0.15)
+    assert shape(drawn).spread == pytest.approx(shape(series).spread, rel=0.25)
+    assert autocorrelation(drawn, 1) > 0.4
+    assert np.median(emulated(series, 0.5)) == pytest.approx(2 * np.median(series))
+
+
+@pytest.mark.parametrize("text", ["lognormal:0.3", "exponential:0.5", "pareto:3.5", "onoff:4:0.2"])
+def test_distributions_have_mean_one_and_their_own_spread(text: str) -> None:
+    drawn = distribution(text).draw(400_000, np.random.default_rng(1))
+    assert float(drawn.mean()) == pytest.approx(1.0, rel=0.05)
+    assert drawn.min() > 0
+    variance = {
+        "lognormal:0.3": math.exp(0.09) - 1,
+        "exponential:0.5": 0.25,
+        "pareto:3.5": 3.5 / (2.5**2 * 1.5) * (2.5 / 3.5) ** 2,
+        "onoff:4:0.2": 0.16 * 9 / 1.6**2,
+    }[text]
+    assert float(drawn.var()) == pytest.approx(variance, rel=0.3)
+
+
+@pytest.mark.parametrize("text", ["normal:1", "lognormal", "lognormal:x", "pareto:1.0", "onoff:2:0.95", "onoff:2"])
+def test_a_distribution_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--steps"):
+        distribution(text)
+
+
+def test_a_healed_rank_and_a_faster_link_do_what_they_must() -> None:
+    own = constant(calibration(speeds=(1.0, 0.5)), 0.01, 0.01)
+    links = parse("1ms/100mbit", 2)
+    assert links is not None
+    cell = replace(own_cell(own), links=links)
+    base, _ = predict(cell, own, "", 0.0)
+    others = {name: predict(other, own, name, 0.0)[0] for name, other in what_if(cell, own)}
+    wire = collective_s(links, (0, 1), bytes_of(cell, own))
+    assert {"rank 1 healed", "twice the bandwidth", "policy cadence", "policy async"} <= set(others)
+    healed = others["rank 1 healed"].samples_per_s / base.samples_per_s
+    assert healed == pytest.approx((0.02 + wire) / (0.01 + wire), rel=0.02)
+    twice = collective_s(faster(links, 2.0), (0, 1), bytes_of(cell, own))
+    assert others["twice the bandwidth"].samples_per_s / base.samples_per_s == pytest.approx(
+        (0.02 + wire) / (0.02 + twice), rel=0.02
+    )
+    assert base.limit.startswith("waiting for rank 1")
+    assert base.low <= base.samples_per_s <= base.high
+    wider, _ = predict(cell, own, "", -0.1)
+    assert wider.high - wider.low == pytest.approx(base.high - base.low + 0.2 * base.samples_per_s)
+
+
+@given(st.lists(st.floats(10, 1e4), min_size=2, max_size=6))
+def test_intervals_by_hand(rates: list[float]) -> None:
+    t = {2: 6.3138, 3: 2.9200, 4: 2.3534, 5: 2.1318, 6: 2.0150}[len(rates)]
+    mean = fmean(rates)
+    deviation = math.sqrt(sum((rate - mean) ** 2 for rate in rates) / (len(rates) - 1))
+    assert half_width(rates) == pytest.approx(t * deviation * math.sqrt(1 + 1 / len(rates)), rel=1e-3, abs=1e-6)
+
+
+def test_what_lies_outside_is_said() -> None:
+    own = calibration()
+    cell = own_cell(own)
+    assert beyond(cell, own) == []
+    far = beyond(replace(cell, ranks=64, policy="cadence", links=parse("ib")), own)
+    assert [line.split()[0] for line in far] == ["far", "other", "policy", "34,134"]
+    assert beyond(replace(cell, speeds=(1.0, 0.2)), own) == ["slower ranks than the calibrated 1"]
+
+
+def test_speeds_are_tiled_and_cells_come_from_the_run_of_their_policy() -> None:
+    sync, cadence = calibration(), calibration(mode="nccl_cadence")
+    cells = list(grid([sync, cadence], [2, 3], [None], ["sync", "cadence"], speeds=(1.0, 0.5)))
+    assert [source is cadence for _, source in cells] == [False, False, True, True]
+    assert speeds_of(cells[1][0], sync) == (1.0, 0.5, 1.0)
+    assert speeds_of(replace(cells[1][0], healed=1), sync) == (1.0, 1.0, 1.0)
+    windows = dict(anchored(cells[2][0], 7).settings)
+    assert [windows[name] for name in ("anchor", "min_anchor", "max_anchor")] == [7, 7, 7]
+    with pytest.raises(ValueError, match="no anchor"):
+        anchored(cells[0][0], 7)
+
+
+@pytest.mark.parametrize("mode", ["nccl_sync", "nccl_cadence", "cpu_async"])
+def test_a_predicted_folder_reads_like_one_of_a_run(mode: str, tmp_path: Path) -> None:
+    own = calibration(mode=mode)
+    cell = replace(own_cell(own), ranks=3)
+    played = play(cell, own, 0)
+    folder = write_run(cell, own, played, tmp_path)
+    (run,), problems = find_runs(tmp_path)
+    assert problems == []
+    assert run.path == folder
+    legible(run)
+    assert run.metrics.source == "predicted"
+    assert {row.eval for row in run.metrics.epochs} == {None}
+    again = result(list(read_records(folder)))
+    assert again.throughput == run.metrics.throughput == metrics_of(cell, own, played).throughput
+    assert again.ledger is not None
+    assert again.ledger.exactly_once
+    names = {"metrics.json", "events.jsonl", "config.json", "timeline.json", "timeline.html", "timeline.csv"}
+    assert names <= {path.name for path in folder.iterdir()}
+    assert predicted_spec(cell, own).config_hash != own.spec.config_hash
+
+
+def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], made: Path) -> None:
+    tree, file = tmp_path / "predicted", tmp_path / "new" / "predicted.json"
+    words = ["--ranks", "2,5", "--policies", "sync,cadence", "--links", "same,ib", "--json", str(file)]
+    assert dispatch(["predict", str(made), "--output", str(tree), *words]) == Exit.OK
+    said, body = capsys.readouterr().out, json.loads(file.read_text())
+    assert len(body["predictions"]) == 8
+    assert len(find_runs(tree)[0]) == 8
+    for row in body["predictions"]:
+        assert f"{row['samples_per_s']:,.0f} | {row['low']:,.0f} to {row['high']:,.0f} |" in said
+        assert bool(row["beyond"]) == (row["ranks"] > 2 or row["links"] == "ib" or row["mode"] != "nccl_sync")
+    assert dispatch(["report", str(tree), "--out", str(tmp_path / "report")]) == Exit.OK
+    assert "(predicted)" in (tmp_path / "report" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--ranks", "1"],
+        ["--ranks", "many"],
+        ["--policies", "cadenze"],
+        ["--links", "wam"],
+        ["--speeds", "2.0"],
+        ["--bandwidth", "2"],
+        ["--heal", "2"],
+        ["--anchor", "5"],
+        ["--steps", "lognormal"],
+    ],
+)
+def test_what_cannot_be_predicted_is_said(words: list[str], tmp_path: Path, made: Path) -> None:
+    assert dispatch(["predict", str(made), "--output", "none", *words]) == Exit.USAGE
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    own = calibration()
+    cell: PredictedCell = own_cell(own)
+    return write_run(cell, own, play(cell, own, 0), tmp_path_factory.mktemp("runs"))
