@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
@@ -192,41 +193,16 @@ def _prove(arguments: list[str]) -> int:
     )
 
 
-def _goodput(arguments: list[str]) -> int:
-    from bench.command import goodput_command
+def _declared(verb: str, about: str) -> Callable[[list[str]], int]:
+    """Return the command of a verb whose module declares its options (`add`) and runs under the verb's name."""
 
-    about = "Play a history of failures in virtual time, on the core of production, by each way of going on"
-    parser = verb_parser("goodput", f"{about}. Exit code: 0; 3 if a way did not finish in ten times the hours.")
-    goodput_command.add(parser)
-    return goodput_command.goodput(parser.read(arguments))
+    def command(arguments: list[str]) -> int:
+        module = import_module(f"bench.command.{verb}_command")
+        parser = verb_parser(verb, about)
+        module.add(parser)
+        return int(getattr(module, verb)(parser.read(arguments)))
 
-
-def _faults(arguments: list[str]) -> int:
-    from bench.command import faults_command
-
-    about = "Play the matrix of faults: every kind in every phase on several choices of ranks, in each mode"
-    parser = verb_parser("faults", f"{about}. Exit code: 0 all as documented, 1 not.")
-    faults_command.add(parser)
-    return faults_command.faults(parser.read(arguments))
-
-
-def _explain(arguments: list[str]) -> int:
-    parser = verb_parser("explain", "Where the seconds of a run went, per rank and cause, and its speed without each.")
-    parser.add_argument("path", type=path_of, metavar="RUN", help="run folder")
-    parser.add_argument("--json", type=path_of, metavar="FILE", help="write all of it there")
-    options = parser.read(arguments)
-    from bench.command.explain_command import explain
-
-    return int(explain(options.path, options.json))
-
-
-def _predict(arguments: list[str]) -> int:
-    from bench.command import predict_command
-
-    about = "How fast other runs would be: calibrated on runs, played in virtual time on the core of production."
-    parser = verb_parser("predict", about)
-    predict_command.add(parser)
-    return int(predict_command.predict(parser.read(arguments)))
+    return command
 
 
 def _timeline(arguments: list[str]) -> int:
@@ -282,6 +258,16 @@ def _dashboard(arguments: list[str]) -> int:
 
 RERUN = "Train the cell and seed of a run once more and compare bit for bit: 0 equal, 1 different."
 REPLAY = "Feed the recorded events of a run to the core and demand the recorded commands."
+GOODPUT = (
+    "Play a history of failures in virtual time, on the core of production, by each way of going on. "
+    "Exit code: 0; 3 if a way did not finish in ten times the hours."
+)
+FAULTS = (
+    "Play the matrix of faults: every kind in every phase on several choices of ranks, in each mode. "
+    "Exit code: 0 all as documented, 1 not."
+)
+EXPLAIN = "Where the seconds of a run went, per rank and cause, and its speed without each."
+PREDICT = "How fast other runs would be: calibrated on runs, played in virtual time on the core of production."
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "plan": _plan,
@@ -294,10 +280,10 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "replay": _on_one_run("replay", REPLAY),
     "audit": _audit,
     "prove": _prove,
-    "goodput": _goodput,
-    "faults": _faults,
-    "explain": _explain,
-    "predict": _predict,
+    "goodput": _declared("goodput", GOODPUT),
+    "faults": _declared("faults", FAULTS),
+    "explain": _declared("explain", EXPLAIN),
+    "predict": _declared("predict", PREDICT),
     "dashboard": _dashboard,
     "timeline": _timeline,
     "status": _on_a_sweep("status", "How the latest sweep of launch=slurm stands."),

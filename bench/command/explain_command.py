@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import msgspec
 
 from bench.base.exitcodes import Exit
-from bench.base.usage import UsageError, usage
+from bench.base.usage import UsageError, path_of, usage
 from bench.base.writing import write_text
+from bench.command.parser import Parser
 from bench.config.spec import RunSpec
 from bench.results.analysis.explained import ExplainedRun, TimeCause, explained
 from bench.results.analysis.stream import sort
@@ -22,10 +24,17 @@ SHOWN = 0.001
 """Smaller shares are one line of the table."""
 
 
-def explain(folder: Path, file: Path | None) -> Exit:
+def add(parser: Parser) -> None:
+    """Declare the options."""
+    parser.add_argument("path", type=path_of, metavar="RUN", help="run folder")
+    parser.add_argument("--json", type=path_of, metavar="FILE", help="write all of it there")
+
+
+def explain(options: argparse.Namespace) -> Exit:
     """Print the table of a run, and write it as JSON where that is asked for. Raise UsageError."""
+    file: Path | None = options.json
     with usage():
-        run = explained_run(folder)
+        run = explained_run(options.path)
         print("\n".join(table(run)))
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
