@@ -48,6 +48,8 @@ WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished,
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')
 _NAMES = {cls.__name__.encode() for cls in (*WANTED, *ORDERS)}
+BETWEEN_STEPS = ("wait", "evaluate", "checkpoint")
+"""Kinds of slices that lie in no step."""
 _MOST = (b'{"type":"Slice"', b'{"type":"Memory"')
 """How lines begin that are by far the most, and not wanted."""
 
@@ -73,6 +75,8 @@ class Records:
     """How long they took."""
     spans: dict[tuple[int, str], tuple[float, float]] = field(default_factory=dict)
     """Begin of the first and end of the last."""
+    rests: defaultdict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    """Begin and end of what a rank did that is in no step, in no order."""
     memory: dict[int, Memory] = field(default_factory=dict)
     """By rank, the most that it measured of its memory."""
 
@@ -88,6 +92,8 @@ class Records:
         self.seconds[key] += record.seconds
         begun, ended = self.spans.get(key, (record.at, end))
         self.spans[key] = min(begun, record.at), max(ended, end)
+        if record.kind in BETWEEN_STEPS:
+            self.rests[record.rank].append((record.at, end))
 
     def add_memory(self, record: Memory) -> None:
         """Take in what a rank measured of its memory."""

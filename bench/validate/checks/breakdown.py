@@ -8,11 +8,11 @@ runs from when ranks are ready to when they are done: all of their work lies bet
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.records import Records, recorded
+from bench.validate.records import BETWEEN_STEPS, Records, recorded
 from bench.validate.verdict import Verdict, verdict
 
 FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
@@ -20,6 +20,8 @@ TOLERANCE = 0.001
 SLACK, SHARE = 1.1, 0.02
 """Times what steps or evaluations took, and of the rank's time, that it may compute: parts and whole are read off the clock
 apart."""
+IN_STEPS = 0.005
+"""Of a rank's time, what its reports may book as steps and as something else."""
 CLOCK = 0.02
 """Seconds that a report may be behind what it is of."""
 IN_PARTS = ("zero3", "torch_fsdp")
@@ -61,7 +63,7 @@ def _longer(run: Run, known: Records) -> str:
 
 def _unlike(run: Run, known: Records) -> str:
     """Say what of the slices does not fit what ranks report."""
-    return _outside(known) or _lacking(run, known) or _booked_twice(run, known)
+    return _outside(known) or _lacking(run, known) or _booked_twice(run, known) or _rests_in_steps(run, known)
 
 
 def _outside(known: Records) -> str:
@@ -100,7 +102,7 @@ def _booked_twice(run: Run, known: Records) -> str:
     busy = _busy(known)
     for rank, wall in enumerate(run.metrics.time_s.rank_wall):
         took = known.seconds
-        rest = sum(took[rank, kind] for kind in ("wait", "evaluate", "checkpoint"))
+        rest = sum(took[rank, kind] for kind in BETWEEN_STEPS)
         if busy[rank] + rest > (1 + SHARE) * wall:
             return (
                 f"rank {rank} was there for {wall:.3g} s, its steps took {busy[rank]:.3g} s and the rest {rest:.3g} s"
@@ -109,6 +111,34 @@ def _booked_twice(run: Run, known: Records) -> str:
         measured = took[rank, "evaluate"]
         if not measured / SLACK - CLOCK <= evaluations[rank] <= SLACK * (measured + inside) + CLOCK:
             return f"rank {rank} evaluated for {evaluations[rank]:.3g} s by its reports, {measured:.3g} s are on record"
+    return ""
+
+
+def _rests_in_steps(run: Run, known: Records) -> str:
+    """Say of which rank reports have more seconds of steps than were left since the report before, without its rests.
+
+    A step that a report fell into begins before it: what that report's own time had left counts, too.
+    """
+    since = {event.rank: event.at for event in known.ready}
+    over: dict[int, float] = defaultdict(float)
+    spare: dict[int, float] = defaultdict(float)
+    rests = {rank: deque(sorted(rows)) for rank, rows in known.rests.items()}
+    for event in known.progress:
+        rank, begun = event.rank, since.get(event.rank, event.at - event.busy_s)
+        rested, left = 0.0, rests.get(rank, deque())
+        while left and left[0][0] < event.at:
+            begin, end = left.popleft()
+            rested += max(0.0, min(end, event.at) - max(begin, begun))
+            if end > event.at:
+                left.appendleft((event.at, end))
+                break
+        excess = event.busy_s + rested - (event.at - begun)
+        over[rank] += max(0.0, excess - spare[rank])
+        spare[rank] = max(0.0, -excess)
+        since[rank] = event.at
+    for rank, wall in enumerate(run.metrics.time_s.rank_wall):
+        if over[rank] > CLOCK + IN_STEPS * wall:
+            return f"{over[rank]:.3g} s of rank {rank} are booked as steps and as waiting, evaluating or keeping state"
     return ""
 
 

@@ -1,0 +1,41 @@
+"""The check `breakdown` between two reports of a rank: waiting that is booked as steps shows there, however short it is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.validate.checks import breakdown
+from bench.validate.records import Records
+
+WAITS = tuple((at + 0.8, at + 1.0) for at in range(10))
+"""Of ten seconds, the last 0.2 of each."""
+
+
+def said(reports: list[tuple[float, float]]) -> str:
+    """Say what is wrong with reports (at, busy_s) of one rank that was ready at 0 and waited in `WAITS`."""
+    known = Records()
+    known.ready.append(SimpleNamespace(rank=0, at=0.0))  # type: ignore[arg-type]
+    known.progress.extend(SimpleNamespace(rank=0, at=at, busy_s=busy) for at, busy in reports)  # type: ignore[misc]
+    known.rests[0].extend(WAITS)
+    run: Any = SimpleNamespace(metrics=SimpleNamespace(time_s=SimpleNamespace(rank_wall=[10.0])))
+    return breakdown._rests_in_steps(run, known)
+
+
+def test_steps_beside_waiting_are_fine() -> None:
+    assert said([(at + 0.8, 0.8) for at in range(10)]) == ""
+
+
+def test_what_a_report_fell_into_counts_in_the_next_one() -> None:
+    assert said([(0.5, 0.2), (0.8, 0.6), *((at + 0.8, 0.8) for at in range(1, 10))]) == ""
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_waiting_in_steps_is_named(share: float) -> None:
+    assert "rank 0 are booked as steps and as waiting" in said([(at + 0.8, 0.8 + 0.2 * share) for at in range(10)])
+
+
+def test_a_rank_without_reports_is_not_judged() -> None:
+    assert said([]) == ""
