@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import Any, get_args
 
@@ -70,7 +71,8 @@ class Records:
     saved: list[Saved] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """How many slices of each kind every rank recorded; empty: an earlier version, of which they are not read."""
+    """How many slices of each kind every rank recorded since the run was last gone on with, as what a killed process had
+    measured is gone with it; empty: an earlier version, of which they are not read."""
     seconds: defaultdict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
     """How long they took."""
     spans: dict[tuple[int, str], tuple[float, float]] = field(default_factory=dict)
@@ -78,12 +80,27 @@ class Records:
     rests: defaultdict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """Begin and end of what a rank did that is in no step, in no order."""
     memory: dict[int, Memory] = field(default_factory=dict)
-    """By rank, the most that it measured of its memory."""
+    """By rank, the most that it measured of its memory, since as well."""
 
     @property
     def groups(self) -> tuple[SketchGroup, ...]:
         """What sketches are of, row by row; empty: an earlier version made none."""
         return next((event.sketched for event in self.ready if event.sketched), ())
+
+    def measured(self) -> Records:
+        """Return the records since the run was last gone on with, of those kinds that measurements are held against."""
+        began = self.resumed[-1].at if self.resumed else -inf
+        return replace(
+            self,
+            ready=[event for event in self.ready if event.at >= began],
+            progress=[event for event in self.progress if event.at >= began],
+            evaluated=[event for event in self.evaluated if event.at >= began],
+        )
+
+    def measure_anew(self) -> None:
+        """Forget what was measured: another process goes on with the run."""
+        for measurements in (self.slices, self.seconds, self.spans, self.rests, self.memory):
+            measurements.clear()
 
     def add_slice(self, record: Slice) -> None:
         """Count a slice in."""
@@ -231,6 +248,8 @@ def _read(path: Path, written: int, seal: Seal | None) -> Reading:
                 known.add_slice(record)
             elif isinstance(record, Memory):
                 known.add_memory(record)
+            elif isinstance(record, Resumed):
+                known.measure_anew()
             if type(record) in places:
                 places[type(record)].append(record)
         return Reading(known, *_recomputed(path, every)) if whole else Reading(known)

@@ -38,7 +38,10 @@ QUIET = ("report=false", "validate=false")
 SMALL = ("model=mlp", "data.name=digits", "train.batch_size=64", "checkpoint.spacing_s=0", *QUIET)
 
 
-RECORDED = ("visits", "data", "average", "agreement", "idle", "windows", "evaluation", "breakdown", "ledger")
+RECORDED = (
+    *("visits", "data", "average", "agreement", "idle"),
+    *("windows", "evaluation", "breakdown", "peak_memory", "ledger"),
+)
 """The checks that read what ranks recorded."""
 
 

@@ -43,8 +43,7 @@ def check(case: Case) -> Verdict | None:
     if missing:
         return verdict("FAIL", "breakdown", cell, f"{line}; {len(missing)} runs lack ranks")
     for run, known in recorded(cell):
-        measured = known.slices and not known.resumed  # what a killed run had measured is gone with it
-        if wrong := _longer(run, known) or (_unlike(run, known) if measured else ""):
+        if wrong := _longer(run, known) or (_unlike(run, known.measured()) if known.slices else ""):
             return verdict("FAIL", "breakdown", cell, f"seed {run.metrics.seed}: {wrong}")
     return verdict("PASS" if off <= TOLERANCE else "FAIL", "breakdown", cell, line)
 
@@ -100,7 +99,7 @@ def _booked_twice(run: Run, known: Records) -> str:
     for event in known.evaluated:
         evaluations[event.rank] += event.seconds
     busy = _busy(known)
-    for rank, wall in enumerate(run.metrics.time_s.rank_wall):
+    for rank, wall in _walls(run, known).items():
         took = known.seconds
         rest = sum(took[rank, kind] for kind in BETWEEN_STEPS)
         if busy[rank] + rest > (1 + SHARE) * wall:
@@ -136,10 +135,18 @@ def _rests_in_steps(run: Run, known: Records) -> str:
         over[rank] += max(0.0, excess - spare[rank])
         spare[rank] = max(0.0, -excess)
         since[rank] = event.at
-    for rank, wall in enumerate(run.metrics.time_s.rank_wall):
+    for rank, wall in _walls(run, known).items():
         if over[rank] > CLOCK + IN_STEPS * wall:
             return f"{over[rank]:.3g} s of rank {rank} are booked as steps and as waiting, evaluating or keeping state"
     return ""
+
+
+def _walls(run: Run, known: Records) -> dict[int, float]:
+    """Return rank -> the seconds that it was there, since it was last gone on with."""
+    if not known.resumed:
+        return dict(enumerate(run.metrics.time_s.rank_wall))
+    done = {event.rank: event.at for event in known.finished}
+    return {event.rank: done[event.rank] - event.at for event in known.ready}
 
 
 def _busy(known: Records) -> dict[int, float]:

@@ -17,9 +17,9 @@ def check(case: Case) -> Verdict | None:
     """Return FAIL if the peak of a rank cannot be; None where nothing was measured."""
     count = 0
     for run, known in recorded(case.cell):
-        if known.resumed or not known.memory:
+        if not known.memory:
             continue
-        if wrong := _amiss(run, known):
+        if wrong := _amiss(run, known.measured()):
             return verdict("FAIL", "peak_memory", case.cell, f"seed {run.metrics.seed}: {wrong}")
         count += len(known.finished)
     line = f"{count} peaks of memory are no less than what ranks measured"
