@@ -7,7 +7,8 @@ against the baselines. It is caught if the check that is named for it fails; a r
 `status` alone. By default one cell is trained with each bug, with `--all-cells` every cell that it touches. `--clean`: the
 cells of `ci`, N times each with other seeds and no bug; every verdict of failure is a false alarm. `--jobs`: runs at a
 time. Finished runs are kept under .benchmarks/bugs, apart from those that a `validate` of `runs` is to judge, so it can be
-interrupted; remove the folder to begin anew.
+interrupted; remove the folder to begin anew. The minutes told are those of training, divided by the runs at a time, whenever
+that was.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tabulate import tabulate
@@ -34,6 +36,8 @@ from benchmarks.documents import put
 ROOT = Path(__file__).parent.parent.parent
 BASELINES = ROOT / "baselines"
 RUNS = ROOT / ".benchmarks" / "bugs"
+TOOK = "seconds.txt"
+"""File in a bug's folder: how long each part of its training took, a line for each."""
 SIGN = "broken.txt"
 """File in a bug's folder: the modules that were broken, a line for each process. Without it a bug was never there."""
 ALARMS = ("FAIL", "SUSPICIOUS", "VARIANCE_SHIFT", "REFUSED", "EXPIRED", "NO_BASELINE")
@@ -86,6 +90,16 @@ def train(folder: Path, model: str, mode: str, seeds: Iterable[int], bug: str = 
             command(f"resume={run.path}")
 
 
+def timed(folder: Path, training: Callable[[], None]) -> float:
+    """Return the seconds that what is in a folder took to train, in as many parts as it was interrupted."""
+    began = time.monotonic()
+    training()
+    with (folder / TOOK).open("a+") as file:
+        file.write(f"{time.monotonic() - began}\n")
+        file.seek(0)
+        return sum(map(float, file))
+
+
 def failed(path: Path, baselines: Path) -> list[Verdict]:
     """Return the verdicts of failure on the runs in a folder."""
     return [verdict for verdict in judge([path], baselines).verdicts if verdict.name in ALARMS]
@@ -93,11 +107,9 @@ def failed(path: Path, baselines: Path) -> list[Verdict]:
 
 def attempt(name: str, cell: tuple[str, str], baselines: Path) -> Attempt:
     """Train a cell with a bug and judge it."""
-    bug, began, folder = BUGS[name], time.monotonic(), RUNS / name / "-".join(cell)
-    for number in range(bug.times):
-        train(folder / f"{number}", *cell, bug.seeds, name)
+    bug, folder = BUGS[name], RUNS / name / "-".join(cell)
     signs = [folder / f"{number}" / SIGN for number in range(bug.times)]
-    seconds = time.monotonic() - began
+    seconds = sum(timed(sign.parent, partial(train, sign.parent, *cell, bug.seeds, name)) for sign in signs)
     if not all(sign.is_file() for sign in signs):
         return Attempt(name, cell, False, (), "the bug was never put in", seconds)
     verdicts = failed(folder, baselines)
@@ -119,11 +131,13 @@ def is_named(bug: Bug, verdict: Verdict) -> bool:
 def attempt_all(cells: Sequence[tuple[str, tuple[str, str]]], jobs: int, baselines: Path) -> list[Attempt]:
     """Return all attempts, which are printed as they come."""
     with ThreadPoolExecutor(jobs) as pool:
-        attempts = []
-        for one in pool.map(lambda pair: attempt(*pair, baselines), cells):
+        attempts, began = [], time.monotonic()
+        for done, one in enumerate(pool.map(lambda pair: attempt(*pair, baselines), cells), 1):
+            left = (time.monotonic() - began) / done * (len(cells) - done) / 60
             word = "caught by" if one.caught else "MISSED; failed:"
             print(f"{one.name:<28} {' '.join(one.cell):<24} {one.seconds:5.0f} s  {word}", end=" ")
-            print(f"{', '.join(one.checks) or '-'}\n    {one.line[:240]}", flush=True)
+            print(f"{', '.join(one.checks) or '-'}\n    {one.line[:240]}")
+            print(f"    {done} of {len(cells)}, {left:.0f} minutes left", flush=True)
             attempts.append(one)
     return attempts
 
@@ -199,7 +213,7 @@ def main() -> int:
         attempts = attempt_all(cells, words.jobs, words.baselines)
         caught = sum(one.caught for one in attempts)
         what = f"{len(attempts)} cells with a bug" if words.all_cells else f"{len(attempts)} bugs"
-        minutes = (time.monotonic() - began) / 60
+        minutes = sum(one.seconds for one in attempts) / words.jobs / 60
         outcome = f"{table(attempts)}\n\n{caught} of {what} are caught, in {minutes:.0f} minutes."
         bad = caught < len(attempts)
     print(f"\n{outcome}\n{(time.monotonic() - began) / 60:.1f} minutes")
