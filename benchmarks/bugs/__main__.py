@@ -142,8 +142,9 @@ def attempt_all(cells: Sequence[tuple[str, tuple[str, str]]], jobs: int, baselin
     return attempts
 
 
-def clean(reruns: int, jobs: int, baselines: Path) -> tuple[int, list[str]]:
-    """Return (runs, alarms) of the cells of `ci`, without bugs. Each rerun is judged by itself, then all together."""
+def clean(reruns: int, jobs: int, baselines: Path) -> tuple[str, bool]:
+    """Return what came of the cells of `ci` without bugs, and whether there was an alarm or a run is missing. Each rerun is
+    judged by itself, then all together."""
     cells, folder = [(model, mode) for model in MODELS for mode in EVERY], RUNS / "clean"
 
     def one(cell: tuple[str, str]) -> tuple[int, list[str]]:
@@ -156,12 +157,13 @@ def clean(reruns: int, jobs: int, baselines: Path) -> tuple[int, list[str]]:
 
     with ThreadPoolExecutor(jobs) as pool:
         results = list(pool.map(one, cells))
-    alarms = [text for _, texts in results for text in texts]
-    alarms += [f"together: {bad}" for bad in failed(folder, baselines)]
-    for text in alarms:
+    alone = [text for _, texts in results for text in texts]
+    together = [f"together: {bad}" for bad in failed(folder, baselines)]
+    for text in (*alone, *together):
         print(f"ALARM {text}", flush=True)
-    missing = reruns * len(cells) - sum(count for count, _ in results)
-    return sum(count for count, _ in results), [*alarms, *([f"{missing} runs are missing"] if missing else [])]
+    count, wanted = sum(count for count, _ in results), reruns * len(cells)
+    outcome = f"{count} of {wanted} clean runs, {reruns} of each cell: {len(alone)} alarms on runs by themselves"
+    return f"{outcome}, {len(together)} on all together", bool(alone or together or count < wanted)
 
 
 def table(attempts: Sequence[Attempt]) -> str:
@@ -205,9 +207,8 @@ def main() -> int:
             print(f"{name:<28} {family:<10} {check:<11} {source:<6} {BUGS[name].breaks}")
         return 0
     if words.clean:
-        runs, alarms = clean(words.clean, words.jobs, words.baselines)
-        outcome = f"{runs} clean runs, {words.clean} of each cell: {len(alarms)} alarms."
-        bad = bool(alarms)
+        outcome, bad = clean(words.clean, words.jobs, words.baselines)
+        outcome += f", in {(time.monotonic() - began) / 60:.0f} minutes."
     else:
         cells = [(name, cell) for name in words.names for cell in BUGS[name].cells[: None if words.all_cells else 1]]
         attempts = attempt_all(cells, words.jobs, words.baselines)
