@@ -39,7 +39,8 @@ from bench.config.point_task import LostPoint
 from bench.config.unused_settings import moot
 from bench.loggers import RunInfo, chosen
 from bench.loggers.process import LoggerProcesses
-from bench.results.runfolder import find_runs, finished, going_on, making, place
+from bench.results.lease import making
+from bench.results.runfolder import find_runs, finished, going_on, place
 from ddp.core.errors import EngineError
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class Session:
             return self._finished(left)
         source = left or source
         info = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, spec.timing)
-        with LoggerProcesses(names, making(*spec.key), Path(spec.output), info) as loggers:
+        with LoggerProcesses(names, making(place(*spec.key)), Path(spec.output), info) as loggers:
             self.console.above = self.progress.view if self.sweep and self.progress.points else None
             outcome = launch(run_plan, self.console, source, restarts)
             if names and self.config is not None and self.config.report:

@@ -212,7 +212,7 @@ def _remedy(path: Path) -> str:
     begun = unfinished(path)
     for place, process in begun:
         if process is not None:
-            return f": {place} is still going on, in process {process}; wait for it"
+            return f": {place} is still going on, in process {process.process}; wait for it"
     if (path / "report.md").exists():
         return ", which is a report; give the run folder or the tree that it is about, such as runs/"
     if not begun and any(path.iterdir()):

@@ -6,16 +6,14 @@ A run is known by the path of its place from the root (`mlp/nccl_cadence/w2-s0-7
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.dashboard.about import LEFT, RUNNING, RunCard
-from bench.results.runfolder import CONFIG, EVENTS, GRAPH, METRICS, alive, find_runs, read_object, there
+from bench.results.lease import Hidden, occupied, hidden
+from bench.results.runfolder import CONFIG, EVENTS, GRAPH, METRICS, find_runs, read_object, there
 from bench.results.schema import MOST_RANKS
 from ddp import regular_files
-
-_MAKING = re.compile(r"\.tmp-(.+)-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ def scan(root: Path) -> dict[str, RunPlace]:
             if entry := _entry(root, path):
                 places[entry.key] = _best(places.get(entry.key), entry)
             continue
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") or _MAKING.fullmatch(name))
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") or _making(path / name))
     for path in (Path(error.filename) for error in shut):
         if entry := _entry(root, path):
             places.setdefault(entry.key, entry)
@@ -53,12 +51,13 @@ def scan(root: Path) -> dict[str, RunPlace]:
 def _entry(root: Path, path: Path) -> RunPlace | None:
     relative = path.relative_to(root)
     name = path.name if path == root else relative.name
-    making = _MAKING.fullmatch(name)
+    making = _making(path)
     key = name if path == root else relative.as_posix()
     if making:
-        key = relative.with_name(making[1]).as_posix() if path != root else making[1]
+        key = relative.with_name(making.name).as_posix() if path != root else making.name
     marks = tuple(_mark(path / name) for name in (METRICS, CONFIG, GRAPH))
-    return RunPlace(key, path, making is not None, making is not None and _lives(int(making[2])), marks)
+    running = making is not None and (making.pid == os.getpid() or occupied(path))
+    return RunPlace(key, path, making is not None, running, marks)
 
 
 def _best(known: RunPlace | None, other: RunPlace) -> RunPlace:
@@ -67,8 +66,9 @@ def _best(known: RunPlace | None, other: RunPlace) -> RunPlace:
     )
 
 
-def _lives(pid: int) -> bool:
-    return pid == os.getpid() or alive(pid)
+def _making(folder: Path) -> Hidden | None:
+    own = hidden(folder)
+    return own if own is not None and own.kind == "tmp" else None
 
 
 def _mark(path: Path) -> tuple[int, int]:

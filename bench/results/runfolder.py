@@ -18,6 +18,7 @@ import psutil
 from pydantic import ValidationError
 
 from bench.base.usage import tame
+from bench.results.lease import Hidden, hidden, leased
 from bench.results.schema import READABLE, Metrics
 from ddp import regular_files
 from ddp.core.errors import ProtocolError
@@ -36,11 +37,6 @@ FAILED = ".failed"
 def place(output: Path, model: str, mode: str, run_id: str) -> Path:
     """Return where the folder of a run lies."""
     return output / model / mode / run_id
-
-
-def making(output: Path, model: str, mode: str, run_id: str) -> Path:
-    """Return where it lies while this process makes it."""
-    return output / model / mode / f".tmp-{run_id}-{os.getpid()}"
 
 
 class Shut(ValueError):
@@ -90,35 +86,29 @@ def resuming(folder: Path) -> str:
     return f"python -m bench {shlex.quote(f'resume={folder.absolute()}')}"
 
 
-def alive(pid: int) -> bool:
-    """Return whether another process of this number lives."""
-    try:
-        return pid != os.getpid() and psutil.pid_exists(pid)
-    except OverflowError:  # the name of a folder may have any number
-        return False
-
-
-def writer(folder: Path) -> int | None:
-    """Return the process that writes a hidden folder, if it lives. One that began after the last record only bears its
-    number."""
-    number = folder.name.rpartition("-")[2]
-    if not folder.name.startswith(".tmp-") or not number.isdigit():
+def writer(folder: Path) -> Hidden | None:
+    """Return who writes a hidden folder, if that process may live. One of this host that began after the last record only
+    bears its number."""
+    own = hidden(folder)
+    if own is None or own.kind != "tmp":
         return None
+    if not own.here:
+        return own if leased(folder) else None
     try:
-        began, wrote = psutil.Process(int(number)).create_time(), (folder / EVENTS).stat().st_mtime
+        began, wrote = psutil.Process(own.pid).create_time(), (folder / EVENTS).stat().st_mtime
     except (psutil.Error, OSError, OverflowError):
         return None
-    return int(number) if began <= wrote else None
+    return own if began <= wrote else None
 
 
-def unfinished(path: Path) -> list[tuple[Path, int | None]]:
+def unfinished(path: Path) -> list[tuple[Path, Hidden | None]]:
     """Return the runs in `path`, a tree or the place of one, that have no folder yet: their places, and the process that
     makes one; None: it was killed, and can be gone on with."""
     runs = []
     for folder in sorted(path.rglob(".tmp-*-*")):
-        process = writer(folder)
-        if folder.is_dir() and (process is not None or resumable(folder)):
-            runs.append((folder.with_name(folder.name.removeprefix(".tmp-").rpartition("-")[0]), process))
+        own, process = hidden(folder), writer(folder)
+        if own is not None and folder.is_dir() and (process is not None or resumable(folder)):
+            runs.append((folder.with_name(own.name), process))
     return runs
 
 

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench.base.usage import reason
-from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, alive, making, may_be_ok, place, resumable, resuming
+from bench.results.lease import Lease, occupied, hidden, making, moved
+from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, may_be_ok, place, resumable, resuming
 
 
 class NotInPlace(OSError):
@@ -30,11 +31,12 @@ class RunWriter:
     def __init__(self, output: Path, model: str, mode: str, run_id: str) -> None:
         self._place = place(output, model, mode, run_id)
         parent = self._place.parent
-        self.path = making(output, model, mode, run_id)
+        self.path = making(self._place)
         try:
             parent.mkdir(parents=True, exist_ok=True)
             _clean(parent, run_id)
             self.path.mkdir()
+            self._lease = Lease(self.path)
         except OSError as error:
             raise ValueError(f"cannot write runs to {output}: {reason(error)}") from None
 
@@ -52,6 +54,7 @@ class RunWriter:
         """Rename into place; the final folder (`destination`). Checkpoints are kept until a run of the cell is `ok`. Raises
         NotInPlace: what was written stays where it is, under `path`."""
         destination = self.destination(status)
+        self._lease.release()
         try:
             if status == "ok":
                 shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
@@ -73,13 +76,14 @@ class RunWriter:
 
     def discard(self, copied: bool = False) -> None:
         """Remove what was written, unless it can be gone on with; then too if its checkpoint is `copied` from elsewhere."""
+        self._lease.release()
         if copied or not resumable(self.path):
             shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _replace(source: Path, destination: Path) -> None:
     """Rename a folder over another one, which is moved aside first: `_clean` puts it back if we die in between."""
-    aside = destination.with_name(f".old-{destination.name}-{os.getpid()}")
+    aside = moved(destination)
     if destination.exists():
         os.rename(destination, aside)
     try:
@@ -94,12 +98,11 @@ def _replace(source: Path, destination: Path) -> None:
 def _clean(parent: Path, run_id: str, everything: bool = False) -> None:
     """Remove what dead processes left of this run, but for what can be gone on with and for whole runs; or these too."""
     for folder in parent.glob(".*-*"):
-        kind, _, rest = folder.name.partition("-")
-        name, _, pid = rest.rpartition("-")
-        if name.removesuffix(FAILED) != run_id or not pid.isdigit() or alive(int(pid)):
+        own = hidden(folder)
+        if own is None or own.name.removesuffix(FAILED) != run_id or occupied(folder):
             continue
-        whole = kind == ".tmp" and (folder / METRICS).is_file()
-        if kind == ".old" and not (parent / name).exists():
-            os.rename(folder, parent / name)
-        elif kind in (".tmp", ".old") and (everything or not (whole or resumable(folder))):
+        whole = own.kind == "tmp" and (folder / METRICS).is_file()
+        if own.kind == "old" and not (parent / own.name).exists():
+            os.rename(folder, parent / own.name)
+        elif everything or not (whole or resumable(folder)):
             shutil.rmtree(folder, ignore_errors=True)

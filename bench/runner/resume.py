@@ -19,6 +19,7 @@ from bench.config.config import Choice, ClusterConfig, Config, DataConfig, Model
 from bench.config.own import changed, named_by
 from bench.config.plan import RunPlan
 from bench.results import chain
+from bench.results.lease import run_out
 from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import Checkpoint, find
@@ -73,8 +74,11 @@ def locate(path: Path, since: float = 0.0) -> ResumeSource | Path:
     if not folders:
         raise ValueError(f"resume={path}: no such run folder; give one, such as runs/<model>/<mode>/<run_id>")
     for folder in folders:
-        if (process := writer(folder)) is not None:
-            raise ValueError(f"resume={path}: that run is still going on, in process {process}; wait for it, or end it")
+        own = writer(folder)
+        if own is not None and (own.here or not run_out(folder)):
+            raise ValueError(
+                f"resume={path}: that run is still going on, in process {own.process}; wait for it, or end it"
+            )
     checkpoints, problems = [], []
     for folder in folders:
         checkpoint, torn = find(folder / CHECKPOINTS)

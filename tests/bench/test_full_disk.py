@@ -29,7 +29,7 @@ def limits_put_back() -> Iterator[None]:
     [
         (
             "full",
-            r"File too large: runs/.*/\.tmp-w1-s0-\w+-\d+/\S+\.jsonl; nothing is kept, as there is no checkpoint yet",
+            r"File too large: runs/.*/\.tmp-w1-s0-\w+-\d+@\w+/\S+\.jsonl; nothing is kept, as there is no checkpoint yet",
         ),
         (
             "saved",

@@ -9,7 +9,8 @@ import pytest
 
 from bench.base.usage import UsageError, usage
 from bench.base.writing import write_text
-from bench.results.runfolder import CONFIG, METRICS, alive, find_runs, finished, read_records
+from bench.results.lease import alive
+from bench.results.runfolder import CONFIG, METRICS, find_runs, finished, read_records
 from bench.results.schema import Metrics
 from bench.results.writer import NotInPlace, RunWriter
 from bench.runner.resume import agree
@@ -198,7 +199,7 @@ def test_a_run_that_cannot_be_put_into_place_stays_where_it_was_written(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", refuse)
-        with pytest.raises(NotInPlace, match=r"\.tmp-w2-s0-abc-\d+.*Permission denied") as caught:
+        with pytest.raises(NotInPlace, match=r"\.tmp-w2-s0-abc-\d+@\w+.*Permission denied") as caught:
             _write(tmp_path, "ok", "second")
     assert (before / "note").read_text() == "first"
     (kept,) = before.parent.glob(".tmp-*")

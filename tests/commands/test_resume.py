@@ -70,9 +70,7 @@ def written(folder: Path, checkpoint: int) -> list[Path]:
 
 def place(hidden: Path) -> Path:
     """Where the folder of a run would lie."""
-    match = re.fullmatch(r"\.tmp-(.*)-\d+", hidden.name)
-    assert match
-    return hidden.with_name(match[1])
+    return hidden.with_name(hidden.name.removeprefix(".tmp-").rpartition("-")[0])
 
 
 def proof(folder: Path) -> set[int]:
@@ -200,7 +198,7 @@ def test_what_cannot_be_gone_on_with_is_one_line(left, tmp_path):
 
 
 def test_a_folder_whose_process_lives_is_not_gone_on_with(left):
-    mine = left.with_name(re.sub(r"\d+$", str(os.getpid()), left.name))
+    mine = left.with_name(re.sub(r"\d+@", f"{os.getpid()}@", left.name))
     left.rename(mine)
     (mine / "events.jsonl").touch()
     with pytest.raises(ValueError, match="still going on"):

@@ -1,0 +1,144 @@
+"""Which process makes a hidden folder, and whether it lives: on this host by its number, on others of a shared file system
+by a lease that it renews.
+
+A hidden folder is named `.tmp-<name>-<pid>@<host>`; without a host it is of this one. The lease is the folder's own time,
+which the file system sets: clocks of hosts may differ. Knows nothing of what lies in a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from bench.base.writing import aside
+
+LEASE_S = 180.0
+"""A process of another host counts as dead so long after it renewed its lease. Clients of NFS see times up to 60 s late."""
+RENEWAL_S = 20.0
+"""Between two renewals."""
+POLL_S = 2.0
+HIDDEN = re.compile(r"\.(?P<kind>tmp|old)-(?P<name>.+)-(?P<pid>\d+)(?:@(?P<host>\w+))?")
+
+
+def _host() -> str:
+    """Return a word for where process numbers mean the same: host, its boot, and the space of its numbers."""
+    parts = [socket.gethostname()]
+    with suppress(OSError):  # Linux alone has these
+        parts += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
+
+
+HOST = _host()
+
+
+class Hidden(NamedTuple):
+    """What the name of a hidden folder says."""
+
+    kind: str
+    """`tmp`: in the making; `old`: moved aside."""
+    name: str
+    """Of the folder that it becomes, or was."""
+    pid: int
+    host: str
+
+    @property
+    def here(self) -> bool:
+        """Whether its process is, or was, of this host."""
+        return self.host == HOST
+
+    @property
+    def process(self) -> str:
+        """Return the process in words."""
+        return f"{self.pid}" if self.here else f"{self.pid} of another host"
+
+
+def hidden(folder: Path) -> Hidden | None:
+    """Return what the name of a folder says; None if it is no hidden one."""
+    match = HIDDEN.fullmatch(folder.name)
+    return match and Hidden(match["kind"], match["name"], int(match["pid"]), match["host"] or HOST)
+
+
+def making(place: Path) -> Path:
+    """Return the folder in which this process makes what becomes `place`."""
+    return _own("tmp", place)
+
+
+def moved(place: Path) -> Path:
+    """Return where this process moves `place` aside to."""
+    return _own("old", place)
+
+
+def _own(kind: str, place: Path) -> Path:
+    return place.with_name(f".{kind}-{place.name}-{os.getpid()}@{HOST}")
+
+
+def alive(pid: int) -> bool:
+    """Return whether another process of this number lives on this host."""
+    try:
+        return pid != os.getpid() and psutil.pid_exists(pid)
+    except OverflowError:  # the name of a folder may have any number
+        return False
+
+
+def occupied(folder: Path) -> bool:
+    """Return whether another process, here or on another host, may be at work in a hidden folder."""
+    own = hidden(folder)
+    return own is not None and (alive(own.pid) if own.here else leased(folder))
+
+
+def leased(folder: Path) -> bool:
+    """Return whether the lease of a folder has not run out, by the clock of its file system."""
+    try:
+        return now(folder.parent) - folder.stat().st_mtime < LEASE_S
+    except OSError:
+        return False
+
+
+def now(folder: Path) -> float:
+    """Return the time of a folder's file system, seconds since the epoch; that of this host where nothing can be written."""
+    probe = aside(folder / "clock")
+    try:
+        probe.touch(exist_ok=False)
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+
+
+def run_out(folder: Path) -> bool:
+    """Wait until the lease of a folder has run out, at most `LEASE_S`; False as soon as its process renews it."""
+    seen = folder.stat().st_mtime
+    while leased(folder):
+        time.sleep(POLL_S)
+        with suppress(OSError):
+            if folder.stat().st_mtime != seen:
+                return False
+    return True
+
+
+class Lease:
+    """Renews the lease of a folder until it is released. One whose process ends is not renewed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._released = folder, threading.Event()
+        threading.Thread(target=self._renew, name="lease", daemon=True).start()
+
+    def _renew(self) -> None:
+        while not self._released.wait(RENEWAL_S):
+            with suppress(OSError):  # a file system that is away for a while; the next renewal may reach it
+                os.utime(self._folder)
+
+    def release(self) -> None:
+        """End the renewals."""
+        self._released.set()
