@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.dashboard.about import LEFT, RUNNING, RunCard
-from bench.results.lease import Hidden, occupied, hidden
+from bench.results.lease import Hidden, hidden, occupied
 from bench.results.runfolder import CONFIG, EVENTS, GRAPH, METRICS, find_runs, read_object, there
 from bench.results.schema import MOST_RANKS
 from ddp import regular_files

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench.base.usage import reason
-from bench.results.lease import Lease, occupied, hidden, making, moved
+from bench.results.lease import Lease, hidden, making, moved, occupied
 from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, may_be_ok, place, resumable, resuming
 
 

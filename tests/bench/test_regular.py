@@ -18,6 +18,7 @@ READERS = {"open", "read_text", "read_bytes", "load", "copyfile", "copytree", "c
 OTHERS = {"json", "models", "regular", "expected", "webbrowser"}
 """`load` and `copy` of what is no file."""
 OWN = {
+    ("results/lease.py", "read_text"): "the boot of this machine, from /proc",
     ("dashboard/page.py", "read_text"): "assets of the package",
     ("audit/contents.py", "read_text"): "a table of the package",
     ("audit/reading.py", "read_text"): "a table of the package",

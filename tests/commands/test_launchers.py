@@ -75,7 +75,7 @@ def test_a_cell_whose_process_is_killed_is_named_and_the_others_are_trained(warm
     process = warm.start(tmp_path, "-m", "bench", "-m", *words)
     try:
         begun = wait_for(lambda: list(tmp_path.glob("runs/mlp/solo/.tmp-w1-s0-*/checkpoints/0*")), process)
-        psutil.Process(int(begun[0].parents[1].name.rpartition("-")[2])).kill()
+        psutil.Process(int(begun[0].parents[1].name.rpartition("-")[2].partition("@")[0])).kill()
         code, out, err = process.result(100)
     finally:
         process.kill_all()
