@@ -112,6 +112,8 @@ def attempt(name: str, cell: tuple[str, str], baselines: Path) -> Attempt:
     seconds = sum(timed(sign.parent, partial(train, sign.parent, *cell, bug.seeds, name)) for sign in signs)
     if not all(sign.is_file() for sign in signs):
         return Attempt(name, cell, False, (), "the bug was never put in", seconds)
+    if any(not find_runs(sign.parent)[0] for sign in signs):
+        return Attempt(name, cell, False, (), f"no run came of it: see {signs[0].with_name('output.txt')}", seconds)
     verdicts = failed(folder, baselines)
     ended = all(run.metrics.status == "ok" for run in find_runs(folder)[0])
     named = [one for one in verdicts if is_named(bug, one)]
