@@ -82,7 +82,7 @@ def proof(folder: Path) -> set[int]:
     legible(run)  # its result follows from what is recorded, before and after it was killed
     (cell,) = cells([run])
     verdicts = {name: CHECKS[name](Case(cell, None)) for name in RECORDED}
-    assert {v.name for v in verdicts.values() if isinstance(v, Verdict)} == {"PASS"}, verdicts
+    assert [v.line for v in verdicts.values() if isinstance(v, Verdict) and v.name != "PASS"] == []
     assert isinstance(verdicts["data"], Verdict)
     assert len(counts) == run.metrics.samples
     return set(counts.values())

@@ -2,13 +2,13 @@
 
 Counts are upper bounds: the end of an epoch cuts windows short. Where ranks block, all together train what is ordered,
 whoever takes over whose steps; where nobody blocks, a rank may be a window ahead. An order in force is one given since the
-round before the last, as what was granted under it may end only now.
+round before the last, as what was granted under it may end only now; where nobody blocks, since the one before that, as the
+window ahead was granted with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 
 from pydantic import JsonValue
 
@@ -57,8 +57,8 @@ def beyond_orders(m: Metrics, elche: Elche, settings: Mapping[str, JsonValue]) -
     lead = settings.get("max_overshoot")
     beyond = m.world_size * (lead if isinstance(lead, int) else 0)
     windows = 2 if m.backend == UNBLOCKED else 1
-    ends = [float("-inf"), float("-inf"), *(row.seconds for row in elche.windows)]
-    for row, (since, _) in zip(elche.windows, pairwise(ends), strict=False):
+    ends = [*[float("-inf")] * (windows + 1), *(row.seconds for row in elche.windows)]
+    for row, since in zip(elche.windows, ends, strict=False):
         given = [plan for plan in elche.plans if plan.seconds <= row.seconds]
         older = [plan for plan in given if plan.seconds <= since][-1:]
         orders = [*older, *(plan for plan in given if plan.seconds > since)]
