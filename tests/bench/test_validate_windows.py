@@ -55,6 +55,18 @@ def test_what_was_granted_under_an_order_may_end_after_the_next() -> None:
     assert "round 3" in beyond_orders(metrics, schedule(shrunk, later), {})
 
 
+def test_a_window_ahead_was_granted_a_round_earlier_where_nobody_blocks() -> None:
+    """Of a run that was gone on with: rank 0 had 8 steps and 8 ahead by the second order, which it ended in round 4."""
+    plans = [plan(0.62, 2, 7), plan(0.66, 8, 2), plan(0.6898, 3, 2), plan(0.715, 2, 3)]
+    ends = [(0.62, 2, 3), (0.66, 2, 4), (0.6898, 4, 4), (0.71, 8, 6), (0.76, 8, 5)]
+    rounds = [window(seconds, number, *steps) for number, (seconds, *steps) in enumerate(ends)]
+    elche = schedule(plans, rounds)
+    assert beyond_orders(make_metrics(make_spec("cpu_cadence")), elche, {}) == ""
+    assert "round 3" in beyond_orders(make_metrics(make_spec("nccl_cadence")), elche, {})
+    much = schedule(plans, [*rounds[:4], window(0.76, 4, 18, 5)])
+    assert "round 4" in beyond_orders(make_metrics(make_spec("cpu_cadence")), much, {})
+
+
 def test_no_order_is_beyond_the_settings() -> None:
     assert beyond_settings(schedule(PLANS, []), {"anchor": 10, "max_anchor": 20}) == ""
     assert "max_anchor" in beyond_settings(schedule(PLANS, []), {"anchor": 10, "max_anchor": 19})
