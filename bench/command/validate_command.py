@@ -210,9 +210,9 @@ def _remedy(path: Path) -> str:
     from bench.results.rerun_command import setting
 
     begun = unfinished(path)
-    for place, process in begun:
-        if process is not None:
-            return f": {place} is still going on, in process {process.process}; wait for it"
+    for place, maker in begun:
+        if maker is not None:
+            return f": {place} is still going on, in process {maker.process}; wait for it"
     if (path / "report.md").exists():
         return ", which is a report; give the run folder or the tree that it is about, such as runs/"
     if not begun and any(path.iterdir()):

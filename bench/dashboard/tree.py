@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.dashboard.about import LEFT, RUNNING, RunCard
-from bench.results.lease import Hidden, hidden, occupied
+from bench.results.lease import in_making, occupied
 from bench.results.runfolder import CONFIG, EVENTS, GRAPH, METRICS, find_runs, read_object, there
 from bench.results.schema import MOST_RANKS
 from ddp import regular_files
@@ -41,7 +41,7 @@ def scan(root: Path) -> dict[str, RunPlace]:
             if entry := _entry(root, path):
                 places[entry.key] = _best(places.get(entry.key), entry)
             continue
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") or _making(path / name))
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") or in_making(path / name))
     for path in (Path(error.filename) for error in shut):
         if entry := _entry(root, path):
             places.setdefault(entry.key, entry)
@@ -51,12 +51,12 @@ def scan(root: Path) -> dict[str, RunPlace]:
 def _entry(root: Path, path: Path) -> RunPlace | None:
     relative = path.relative_to(root)
     name = path.name if path == root else relative.name
-    making = _making(path)
+    making = in_making(path)
     key = name if path == root else relative.as_posix()
     if making:
         key = relative.with_name(making.name).as_posix() if path != root else making.name
     marks = tuple(_mark(path / name) for name in (METRICS, CONFIG, GRAPH))
-    running = making is not None and (making.pid == os.getpid() or occupied(path))
+    running = making is not None and ((making.here and making.pid == os.getpid()) or occupied(path))
     return RunPlace(key, path, making is not None, running, marks)
 
 
@@ -64,11 +64,6 @@ def _best(known: RunPlace | None, other: RunPlace) -> RunPlace:
     return (
         other if known is None else max(known, other, key=lambda place: (place.running, not place.making, place.marks))
     )
-
-
-def _making(folder: Path) -> Hidden | None:
-    own = hidden(folder)
-    return own if own is not None and own.kind == "tmp" else None
 
 
 def _mark(path: Path) -> tuple[int, int]:

@@ -26,6 +26,7 @@ LEASE_S = 180.0
 RENEWAL_S = 20.0
 """Between two renewals."""
 POLL_S = 2.0
+"""Between two looks at a lease that is waited for."""
 HIDDEN = re.compile(r"\.(?P<kind>tmp|old)-(?P<name>.+)-(?P<pid>\d+)(?:@(?P<host>\w+))?")
 
 
@@ -41,7 +42,7 @@ HOST = _host()
 
 
 class Hidden(NamedTuple):
-    """What the name of a hidden folder says."""
+    """The parts of a hidden folder's name."""
 
     kind: str
     """`tmp`: in the making; `old`: moved aside."""
@@ -52,7 +53,7 @@ class Hidden(NamedTuple):
 
     @property
     def here(self) -> bool:
-        """Whether its process is, or was, of this host."""
+        """Return whether its process is, or was, of this host."""
         return self.host == HOST
 
     @property
@@ -65,6 +66,12 @@ def hidden(folder: Path) -> Hidden | None:
     """Return what the name of a folder says; None if it is no hidden one."""
     match = HIDDEN.fullmatch(folder.name)
     return match and Hidden(match["kind"], match["name"], int(match["pid"]), match["host"] or HOST)
+
+
+def in_making(folder: Path) -> Hidden | None:
+    """Return what the name of a folder says that is in the making; None if it is another one."""
+    own = hidden(folder)
+    return own if own is not None and own.kind == "tmp" else None
 
 
 def making(place: Path) -> Path:

@@ -18,7 +18,7 @@ import psutil
 from pydantic import ValidationError
 
 from bench.base.usage import tame
-from bench.results.lease import Hidden, hidden, leased
+from bench.results.lease import Hidden, in_making, leased
 from bench.results.schema import READABLE, Metrics
 from ddp import regular_files
 from ddp.core.errors import ProtocolError
@@ -89,8 +89,8 @@ def resuming(folder: Path) -> str:
 def writer(folder: Path) -> Hidden | None:
     """Return who writes a hidden folder, if that process may live. One of this host that began after the last record only
     bears its number."""
-    own = hidden(folder)
-    if own is None or own.kind != "tmp":
+    own = in_making(folder)
+    if own is None:
         return None
     if not own.here:
         return own if leased(folder) else None
@@ -106,7 +106,7 @@ def unfinished(path: Path) -> list[tuple[Path, Hidden | None]]:
     makes one; None: it was killed, and can be gone on with."""
     runs = []
     for folder in sorted(path.rglob(".tmp-*-*")):
-        own, process = hidden(folder), writer(folder)
+        own, process = in_making(folder), writer(folder)
         if own is not None and folder.is_dir() and (process is not None or resumable(folder)):
             runs.append((folder.with_name(own.name), process))
     return runs

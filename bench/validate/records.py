@@ -80,7 +80,7 @@ class Records:
     rests: defaultdict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """Begin and end of what a rank did that is in no step, in no order."""
     memory: dict[int, Memory] = field(default_factory=dict)
-    """By rank, the most that it measured of its memory, since as well."""
+    """By rank, the most that it measured of its memory since the run was last gone on with."""
 
     @property
     def groups(self) -> tuple[SketchGroup, ...]:

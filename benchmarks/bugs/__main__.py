@@ -112,10 +112,11 @@ def attempt(name: str, cell: tuple[str, str], baselines: Path) -> Attempt:
     seconds = sum(timed(sign.parent, partial(train, sign.parent, *cell, bug.seeds, name)) for sign in signs)
     if not all(sign.is_file() for sign in signs):
         return Attempt(name, cell, False, (), "the bug was never put in", seconds)
-    if any(not find_runs(sign.parent)[0] for sign in signs):
+    trained = [find_runs(sign.parent)[0] for sign in signs]
+    if not all(trained):
         return Attempt(name, cell, False, (), f"no run came of it: see {signs[0].with_name('output.txt')}", seconds)
     verdicts = failed(folder, baselines)
-    ended = all(run.metrics.status == "ok" for run in find_runs(folder)[0])
+    ended = all(run.metrics.status == "ok" for runs in trained for run in runs)
     named = [one for one in verdicts if is_named(bug, one)]
     caught = bool(named) and (bug.check == "status" or ended)
     line = named[0].line if named else "; ".join(f"{one.name} {one.check}: {one.line}" for one in verdicts) or "nothing"

@@ -16,9 +16,9 @@ WAITS = tuple((at + 0.8, at + 1.0) for at in range(10))
 
 def said(reports: list[tuple[float, float]]) -> str:
     """Say what is wrong with reports (at, busy_s) of one rank that was ready at 0 and waited in `WAITS`."""
-    known = Records()
-    known.ready.append(SimpleNamespace(rank=0, at=0.0))  # type: ignore[arg-type]
-    known.progress.extend(SimpleNamespace(rank=0, at=at, busy_s=busy) for at, busy in reports)  # type: ignore[misc]
+    known: Any = Records()
+    known.ready.append(SimpleNamespace(rank=0, at=0.0))
+    known.progress.extend(SimpleNamespace(rank=0, at=at, busy_s=busy) for at, busy in reports)
     known.rests[0].extend(WAITS)
     run: Any = SimpleNamespace(metrics=SimpleNamespace(time_s=SimpleNamespace(rank_wall=[10.0])))
     return breakdown._rests_in_steps(run, known)

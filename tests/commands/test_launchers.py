@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.results.lease import in_making
 from bench.results.runfolder import find_runs
 from tests.bench.dashboards import until
 from tests.warm import Warm, wait_for
@@ -75,7 +76,9 @@ def test_a_cell_whose_process_is_killed_is_named_and_the_others_are_trained(warm
     process = warm.start(tmp_path, "-m", "bench", "-m", *words)
     try:
         begun = wait_for(lambda: list(tmp_path.glob("runs/mlp/solo/.tmp-w1-s0-*/checkpoints/0*")), process)
-        psutil.Process(int(begun[0].parents[1].name.rpartition("-")[2].partition("@")[0])).kill()
+        own = in_making(begun[0].parents[1])
+        assert own
+        psutil.Process(own.pid).kill()
         code, out, err = process.result(100)
     finally:
         process.kill_all()

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 import torch
 
+from bench.results import lease
 from bench.results.cells import cells
 from bench.results.chain import unlinked
 from bench.results.runfolder import METRICS, find_runs, read_records
@@ -70,7 +71,9 @@ def written(folder: Path, checkpoint: int) -> list[Path]:
 
 def place(hidden: Path) -> Path:
     """Where the folder of a run would lie."""
-    return hidden.with_name(hidden.name.removeprefix(".tmp-").rpartition("-")[0])
+    own = lease.in_making(hidden)
+    assert own
+    return hidden.with_name(own.name)
 
 
 def proof(folder: Path) -> set[int]:
