@@ -62,7 +62,7 @@ def _interval(row: Quality, metric: str) -> str:
 def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     rows, metric = whole[:SERIES], whole[0].cell.about.final.eval_metric
     scale, unit = (100.0, " (percentage points)") if is_fraction(metric) else (1.0, "")
-    figure = Figure(figsize=(9, 1.2 + 0.3 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(5.8, 1.2 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color="#333333", lw=1)
     for place, row in enumerate(rows):

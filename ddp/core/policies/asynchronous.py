@@ -1,4 +1,4 @@
-"""`async`: El Che counts are what a rank does at least; it goes on while the others catch up, into the next epoch too."""
+"""`async`: as many steps as a rank's speed allows are its least; it trains on while the others catch up."""
 
 from __future__ import annotations
 
