@@ -126,7 +126,7 @@ def _undecided(options: tuple[Option, ...], sound: Sequence[Option]) -> Answer:
     more = (next_look(seeds) or seeds) - seeds
     if sound:
         few = nearest.reach.n < 2 or nearest.time is None or nearest.time.high is None
-        reason = "one seed shows no spread" if few else "it may be sooner or later than one device"
+        reason = "one seed shows no spread" if few else "nothing is shown to be sooner or later than one device"
         return Answer("open", options, nearest, reason=reason, seeds=max(more, 1))
     if not any(option.quality is not None and option.quality.verdict is not None for option in options):
         return Answer("open", options, nearest, reason="no verdict on quality: there is no baseline")

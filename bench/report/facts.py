@@ -24,7 +24,7 @@ LOSSES = {
     "wait": "waiting for others",
     "comm": "exchanging",
     "data": "making batches",
-    "other": "between measured steps",
+    "other": "between its steps",
 }
 LEAST = 0.03
 """Of the ranks' time: less limits nothing."""
@@ -42,14 +42,14 @@ def facts(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> tuple[tuple
         return _joined([(workload.model if len(answers) > 1 else "", say(best)) for workload, _, best in named])
 
     modes = list({best.cell.about.mode: best for *_, best in named}.values())
-    found = [
+    lines = [
         *[(f"What is {plain(best.cell.about.mode)}?", _meaning(best)) for best in modes],
         ("As good as one device?", of_each(as_good)),
         ("How sure is that?", f"{of_each(_seeds)} {_disturbances(page)}".strip()),
         ("What limits it?", of_each(lambda best: _limit(page, best))),
         ("What is left to do?", _left([each for _, each, _ in named])),
     ]
-    return tuple((question, text) for question, text in found if text)
+    return tuple((question, text) for question, text in lines if text)
 
 
 def _joined(texts: Sequence[tuple[str, str]]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from bench.base.style import SOLO, brief
 from bench.report.answer import Answer, Option
@@ -47,6 +48,8 @@ def picture(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> Picture |
         axes.set_ylabel(f"{brief(metric, 24)}{unit}: up is better")
         axes.set_title(brief(workload.model, 24) if len(answers) > 1 else "")
         data += [_datum(workload, option) for option in points]
+    if any(len(points_of(each)) > LABELS for _, each in answers) or len(answers) > 1:
+        _legend(page, figure, [option.cell.about.mode for _, each in answers for option in points_of(each)])
     modes = listed(plain(workload.model) for workload, _ in answers)
     alt = (
         f"Quality against time to the target, over one device's, of {modes}. Thin lines: 95 % intervals. Dashed: nothing is "
@@ -70,6 +73,8 @@ def _plane(
     edge = frontier(places)
     at_edge = [k for k, option in enumerate(points) if k in edge or option is chosen]
     named = sorted(at_edge, key=lambda k: points[k] is not chosen)[:labels]
+    if len(points) <= labels:
+        named = list(range(len(points)))
     for k, option in enumerate(points):
         assert option.time is not None
         assert option.quality is not None
@@ -84,6 +89,13 @@ def _plane(
     _zoom(axes, [(1.0, 0.0), *places])
     labelled = [("one device", (1.0, 0.0)), *((brief(points[k].cell.label), places[k]) for k in named)]
     _name(axes, labelled, [(1.0, 0.0), *places], [places[k] for k in edge], plane)
+
+
+def _legend(page: Page, figure: Figure, modes: Sequence[str]) -> None:
+    """Name all points by their signs, where not all can bear their name."""
+    shown = sorted(set(modes))
+    handles = [Line2D([], [], ls="", color=page.styles[m][0], marker=page.styles[m][1], ms=6) for m in shown]
+    figure.legend(handles, [brief(mode) for mode in shown], loc="outside lower center", ncols=5)
 
 
 def _name(

@@ -97,14 +97,15 @@ def _as_good(option: Option) -> str:
 
 def tiles(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> tuple[Tile, ...]:
     """Return verdicts, time to the target, efficiency and the worst cell: of the first workload with a recommendation."""
-    ordered = sorted((each for _, each in answers if each.chosen), key=lambda each: each.kind != "use")
-    best = ordered[0].chosen if ordered else None
+    first = [(each.kind != "use", each.chosen.lasts, each.chosen) for _, each in answers if each.chosen is not None]
+    best = min(first, key=lambda entry: entry[:2])[2] if first else None
     worst = _worst([option for _, each in answers for option in each.options])
     name = _namer(page)
+    mine: Namer = name if len(page.workloads) > 1 else lambda option: ""  # the sentence names it
     known = (
         _verdicts(page),
-        _time(best, name),
-        _efficiency(best, name),
+        _time(best, mine),
+        _efficiency(best, mine),
         None if worst is None else _lowest(worst, name),
     )
     return tuple(tile for tile in known if tile is not None)
@@ -125,7 +126,7 @@ def _time(best: Option | None, name: Namer) -> Tile | None:
         return None
     value = NONE if best.time is None else f"{best.time.value:.2f}"
     note = "not reached by every seed" if best.time is None else _between(best.time).strip(" ()")
-    return Tile("time to target / one device's", value, f"{name(best)}; {note or 'one seed'}")
+    return Tile("time to target / one device's", value, _noted(name(best), note or "one seed"))
 
 
 def _efficiency(best: Option | None, name: Namer) -> Tile | None:
@@ -139,7 +140,11 @@ def _efficiency(best: Option | None, name: Namer) -> Tile | None:
         if known
         else "one seed"
     )
-    return Tile(f"samples/s, of {ideal:g} devices' ideal", percent(speed.value / ideal), f"{name(best)}; {note}")
+    return Tile(f"samples/s, of {ideal:g} devices' ideal", percent(speed.value / ideal), _noted(name(best), note))
+
+
+def _noted(name: str, note: str) -> str:
+    return f"{name}; {note}" if name else note
 
 
 def _worst(options: Sequence[Option]) -> Option | None:
@@ -214,8 +219,8 @@ def reason(option: Option) -> str:
     quality = option.quality
     if option.failing is not None and option.failing.check == "quality" and quality is not None and quality.margin:
         metric = option.cell.about.final.eval_metric
-        kind = "proved worse than" if option.failing.name == "FAIL" else "may be worse by"
-        text = f"quality: {kind} the margin of {gap(-quality.margin, metric).lstrip('+')}"
+        kind = "proved worse" if option.failing.name == "FAIL" else "may be worse"
+        text = f"quality: {kind} by more than the margin of {gap(-quality.margin, metric).lstrip('+')}"
     elif option.failing is not None:
         text = f"{option.failing.check}: {option.failing.why}"
     elif option.time is None:
@@ -232,8 +237,10 @@ def _scope(page: Page, shown: Sequence[Workload]) -> str:
     text = f"{plural(len(page.runs), 'run')} in {plural(len(page.cells), 'cell')}: {ends or 'none readable'}."
     if page.problems:
         text += f" **{plural(len(page.problems), 'folder')} could not be read.**"
-    on = listed(list(dict.fromkeys(f"{plain(workload.model)} on {plain(workload.data)}" for workload in shown)))
+    if not shown:
+        return text
+    on = listed(dict.fromkeys(f"{plain(workload.model)} on {plain(workload.data)}" for workload in shown))
     return (
-        f"{on}. {text} ×2 in a name: two ranks; 0.50 × in a column: half of one device's. *Quality* is the final "
+        f"{text} Trained: {on}. ×2 in a name: two ranks; 0.50 × in a column: half of one device's. *Quality* is the final "
         "result less one device's baseline, + is better; *of ideal* is the speed, of that of all devices together."
     )

@@ -1,4 +1,4 @@
-"""`async`: as many steps as a rank's speed allows are its least; it trains on while the others catch up."""
+"""`async`: each rank trains at least the steps that its speed allows, and goes on while the others catch up."""
 
 from __future__ import annotations
 
