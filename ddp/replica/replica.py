@@ -140,8 +140,7 @@ class Replica:
         """Train one batch; return (mean loss, a device scalar, None for an empty batch; busy seconds)."""
         meter, team, began = self._meter, self.in_step, self._slowdown.begin()
         parts = self.passes.cut(batch, team is not None)
-        tensors: Tensors = self.read(parts[0]) if batch.samples else ()
-        at = meter.add("data", began)
+        tensors, at = self._first(parts[0], began)
         self.lr = self.rates.apply(self.fraction(seen))
         self._draw(batch)
         factor = 1.0
@@ -162,7 +161,7 @@ class Replica:
             at = self._slowdown.pay(at - began, meter, "gradient")
             busy = at - began
             team.exchange(batch)
-            began = at = self._slowdown.begin()
+            began = at = self._slowdown.begin(meter)
         else:
             self.step_sketches.alone(batch.samples, self.state.parameters)
         if self.passes.ready(self.optimizer, team):
@@ -174,6 +173,14 @@ class Replica:
         if team is not None:
             team.end()
         return loss, busy
+
+    def _first(self, batch: Batch, began: float) -> tuple[Tensors, float]:
+        """Return the first batch of a step, and when it was there: computing begins."""
+        tensors: Tensors = self.read(batch) if batch.samples else ()
+        self._slowdown.hold()
+        at = self._meter.add("data", began)
+        self._meter.compute()
+        return tensors, at
 
     def _draw(self, batch: Batch) -> None:
         """Seed what the pass on a batch draws."""
