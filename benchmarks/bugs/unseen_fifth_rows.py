@@ -12,7 +12,7 @@ from benchmarks.bugs.unseen_fourth import interrupted
 from benchmarks.bugs.unseen_last import GATHER, HALF, PARTS_OF_CHECKPOINT, PASSES
 
 STORAGE, OUTER, AVERAGING = "ddp.gradients.storage", "ddp.replica.outer_optimizer", "ddp.core.averaging"
-AUGMENTED = "recipe=published data.name=noisy_digits data.samples=5390 train.epochs=3 model.depth=8"
+AUGMENTED = "recipe=published data.name=noisy_digits data.samples=5390 train.epochs=3 train.batch_size=32 model.depth=8"
 THREE, UNEQUAL, CLIPPED = "world_size=3", "cluster.speeds=[1.0,0.5]", "train.max_grad_norm=0.5"
 
 FIFTH: dict[str, Bug] = {
