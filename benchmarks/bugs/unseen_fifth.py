@@ -162,12 +162,12 @@ def epsilon_of_norms_on_rank(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-KEPT_FOR = 4
+KEPT_FOR = 2
 """Passes for which weights in half precision are kept."""
 
 
 def casts_kept(passes: Module) -> None:
-    """Keep what autocast has made of the weights for several steps: a context around the loop holds its cache."""
+    """Keep what autocast has made of the weights for a second step: a context around the loop holds its cache."""
 
     def broken(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
         import torch

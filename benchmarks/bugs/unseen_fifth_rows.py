@@ -3,6 +3,8 @@ others leave out."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from benchmarks.bugs import unseen_fifth as f
 from benchmarks.bugs import unseen_fifth_results as r
 from benchmarks.bugs import unseen_fifth_steps as s
@@ -48,7 +50,7 @@ FIFTH: dict[str, Bug] = {
         restarted_rank_has_first_order=(
             "a rank that was started again has the first epoch's order",
             "A01",
-            "mlp cpu_async cluster.restart=1 cluster.faults=['1@60:crash']",
+            "resnet_graph cpu_async cluster.restart=1 cluster.faults=['1@30:crash']",
             REPLICA,
         ),
     ),
@@ -64,7 +66,7 @@ FIFTH: dict[str, Bug] = {
         ),
         epsilon_of_norms_on_rank=("rank 1's norms have another epsilon", "B5.17", "lenet zero2", REPLICA),
         casts_kept=(
-            "weights in half precision are kept for four steps",
+            "weights in half precision are kept for a second step",
             "a cache of autocast",
             f"lenet nccl_cadence {HALF}",
             PASSES,
@@ -203,3 +205,8 @@ FIFTH: dict[str, Bug] = {
     ),
 }
 """Name -> what it is. Four or five of each family."""
+WITHIN_EPOCHS = {"older_moments_in_checkpoint": 1, "begins_at_epoch_when_resumed": 100}
+"""Averages from one checkpoint to the next, where one at an epoch's end shows nothing."""
+for name, averages in WITHIN_EPOCHS.items():
+    more = "checkpoint.unit=averages", f"checkpoint.every={averages}"
+    FIFTH[name] = replace(FIFTH[name], settings=(*FIFTH[name].settings, *more))
