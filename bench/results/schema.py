@@ -13,18 +13,8 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from bench.base.paths import METRICS_SCHEMA
-from bench.results.schema_goodput import Goodput
-from bench.results.schema_speed import (
-    RankTime,
-    SlowRankRow,
-    Steady,
-    StepCosts,
-    Strict,
-    SyncTotals,
-    Throughput,
-    Time,
-    TimelineTotals,
-)
+from bench.results.schema_goodput import Goodput, SlowRankRow
+from bench.results.schema_speed import RankTime, Steady, StepCosts, Strict, SyncTotals, Throughput, Time, TimelineTotals
 from ddp.backends import BACKENDS
 from ddp.engine.modes import mode_of
 

@@ -31,22 +31,6 @@ class Time(Strict):
     )
 
 
-class SlowRankRow(Strict):
-    """A rank that took longer for its samples than before, in two windows in a row."""
-
-    rank: int = Field(description="number of the rank")
-    cause: Literal["compute", "input", "host"] = Field(
-        description="its own work on a batch; batches that came late; the machine, which other programs or ranks used"
-    )
-    factor: float = Field(description="so many times as long as before")
-    seconds: float = Field(description="since launch, when its first slow window began, seconds")
-    named_s: float = Field(description="since launch, when it was named, seconds")
-    windows: int = Field(description="windows from the first slow one until it was named")
-    healed_s: float | None = Field(
-        default=None, description="since launch, when it was as fast as before again, seconds; null: not in this run"
-    )
-
-
 class Steady(Strict):
     """Training speed at steady state: the controller has settled, the end is not near, evaluation and checkpoints cut out.
 

@@ -80,11 +80,13 @@ class Meter:
             self._passes += seconds
         elif kind == "data":
             self._data += seconds
+            self.rest()
+            self.compute()
         elif kind == "slowdown":
             self._emulated += seconds
 
     def compute(self) -> None:
-        """Begin to count processor time of the calling thread: it computes."""
+        """Begin to count processor time of the calling thread: it computes, as it does once a batch is there."""
         if self._processor:
             self._began = self._processor()
 

@@ -47,8 +47,8 @@ class Slowdown:
         self._factor, self._late = self._own, 0.0
 
     def hold(self) -> None:
-        """Sleep for as long as the batch of this step is late."""
-        if self._late:
+        """Sleep for as long as the batch of this step is late, once."""
+        if self._late and not self._held:
             typical = sum(median(recent) for recent in self._recent.values() if recent)
             self._held = self._late * (1.0 + self._factor) * typical
             sleep(self._held)

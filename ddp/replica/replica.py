@@ -134,13 +134,15 @@ class Replica:
         """Return a batch that is trained next, which has samples."""
         tensors: Tensors = self.feed.get(batch)
         self.record.add(batch, tensors)
+        self._slowdown.hold()
         return tensors
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; return (mean loss, a device scalar, None for an empty batch; busy seconds)."""
         meter, team, began = self._meter, self.in_step, self._slowdown.begin()
         parts = self.passes.cut(batch, team is not None)
-        tensors, at = self._first(parts[0], began)
+        tensors: Tensors = self.read(parts[0]) if batch.samples else ()
+        at = meter.add("data", began)
         self.lr = self.rates.apply(self.fraction(seen))
         self._draw(batch)
         factor = 1.0
@@ -173,14 +175,6 @@ class Replica:
         if team is not None:
             team.end()
         return loss, busy
-
-    def _first(self, batch: Batch, began: float) -> tuple[Tensors, float]:
-        """Return the first batch of a step, and when it was there: computing begins."""
-        tensors: Tensors = self.read(batch) if batch.samples else ()
-        self._slowdown.hold()
-        at = self._meter.add("data", began)
-        self._meter.compute()
-        return tensors, at
 
     def _draw(self, batch: Batch) -> None:
         """Seed what the pass on a batch draws."""

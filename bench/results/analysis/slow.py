@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.results.schema_speed import SlowRankRow
+from bench.results.schema_goodput import SlowRankRow
 from ddp.core.slowness import CAUSES, SlowFold, SlowRank
 
 WORDS = dict(zip(CAUSES, ("computing", "its input", "the machine, which others use as well"), strict=True))
