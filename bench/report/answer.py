@@ -108,7 +108,7 @@ def answer(page: Page, cells: list[Cell]) -> Answer:
     options = tuple(sorted(_options(page, cells), key=order))
     solo = next((rival.solo for rival in rivals(cells)), None)
     if solo is None:
-        return Answer("nothing", options, reason="no run of one device has finished")
+        return Answer("nothing", options, reason="no run of one device is here (`mode=solo` trains one)")
     if not options:
         return Answer("nothing", options, reason="one device is all that was tried")
     sound = [option for option in options if option.sound]

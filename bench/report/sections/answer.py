@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from bench.base.figures import plural
+from bench.report import alone
 from bench.report.answer import Answer, Interval, Kind, Option, answer, gravest, order
 from bench.report.blocks import Block, Facts, Heading, LeadText, Text, Tile, Tiles, Verdicts, nonempty, plain
 from bench.report.compare import gap
@@ -31,13 +32,14 @@ def section(page: Page) -> list[Block]:
     answers = [(workload, answer(page, cells)) for workload, cells in page.workloads.items()]
     answers.sort(key=lambda pair: KINDS.index(pair[1].kind))
     shown = answers[:WORKLOADS]
+    compared = any(each.chosen for _, each in answers)
     return nonempty(
         Heading(TITLE, 1),
         *[LeadText(sentence(page, workload, each)) for workload, each in shown],
         more(len(answers) - WORKLOADS, "workload", "see *Quality against one device* and *Time to target*"),
-        Tiles(tiles(page, answers)) if answers else None,
+        Tiles(tiles(page, answers) if compared else alone.tiles(page)),
         _beside(page, shown),
-        _table(page, [each for _, each in answers]),
+        _table(page, [each for _, each in answers]) if compared else None,
         Text(_scope(page, [workload for workload, _ in shown])),
     )
 
