@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from ddp.core.event_parts import WorkSeconds
 from ddp.core.events import Alive, Progress, RankEvent
 from ddp.core.values import replace
 from ddp.core.worker import Step
@@ -91,7 +92,9 @@ class RankStates:
                 steps, samples, busy = steps + 1, samples + entry.batch.samples, busy + (entry.stop - entry.start)
             lr = self.costs.rate(entries[-1].seen / (self.world.epochs * self.world.samples))
             figures = {"steps": steps, "samples": samples, "busy_s": busy, "lr": lr}
-            self.tell(replace(REPORT, rank=index, epoch=epoch, after=rank.after, **figures))
+            part = WorkSeconds(rank.data, rank.compute)  # of the first epoch of them
+            rank.data = rank.compute = 0.0
+            self.tell(replace(REPORT, rank=index, epoch=epoch, after=rank.after, work=part, **figures))
 
     def contribute(self, index: int, round: int) -> tuple[int, int]:
         """Return (steps, samples) that the rank contributes to an average, and count anew."""
