@@ -60,7 +60,7 @@ def panels(figure: Figure, renderer: Any) -> Panels:
     for axes in shown:
         if (place := axes.get_subplotspec()) is None:
             return Panels()
-        box = axes.get_tightbbox(renderer)
+        box = axes.get_tightbbox(renderer, bbox_extra_artists=axes.texts)  # lines end at the axes
         assert box is not None, "it is shown"
         boxes.append((box, rows[place.rowspan.start, place.rowspan.stop]))
         boxes[-1][1].append(box)
