@@ -6,7 +6,6 @@ Knows neither settings nor the scheduler's records.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,15 +16,7 @@ from typing import Any
 
 from bench.base.environment import inherited
 from bench.base.exitcodes import Exit
-
-END_S = 25.0
-"""What a cell gets to end when it is told to, before it is killed: SLURM itself gives 30."""
-QUIET = ("report=false", "validate=false")
-
-
-def result_file(folder: Path, number: int) -> Path:
-    """Return where the result of a cell lies."""
-    return folder / f"{number}.json"
+from bench.runner.submitted_cell import END_S, QUIET, result_file, write_result
 
 
 @dataclass
@@ -40,8 +31,7 @@ class CellBatch:
     def __call__(self) -> None:
         """Train them; one that has a result already is passed over. What ends by a signal has none: it is done again."""
         for number, overrides in self.cells:
-            file = result_file(Path(self.folder), number)
-            if file.exists():
+            if result_file(Path(self.folder), number).exists():
                 continue
             words = [sys.executable, "-P", "-m", "bench", "-m", *overrides, *QUIET]
             self._running = subprocess.Popen(words, cwd=self.cwd, env=inherited(), start_new_session=False)
@@ -51,9 +41,7 @@ class CellBatch:
                     os.getpid(), signal.SIGKILL
                 )  # the node is going, or the job was cancelled: no result, no next cell
             if os.environ.get("SLURM_PROCID", "0") == "0":
-                part = file.with_suffix(".part")
-                part.write_text(json.dumps({"code": code, "host": os.uname().nodename}), encoding="utf-8")
-                part.replace(file)
+                write_result(Path(self.folder), number, code, os.uname().nodename)
 
     def checkpoint(self) -> Any:
         """End the cell, which goes on from its last checkpoint, and ask for a requeue; submitit calls this."""

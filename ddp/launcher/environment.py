@@ -14,6 +14,7 @@ from ddp.launcher.hostlist import hosts as host_names
 from ddp.launcher.hostlist import tasks_per_node
 
 Environment = Mapping[str, str]
+RAY = "ray"
 LOWEST_PORT, PORTS = 10_000, 20_000
 """Ports for rank 0, below those that systems hand out by themselves."""
 
@@ -81,17 +82,21 @@ def _torchrun(environ: Environment) -> Placement | None:
 
 
 def _ray(environ: Environment) -> Placement | None:
-    """Read what Ray Train sets in its workers; other tasks and actors of Ray have no rank."""
+    """Read what `launch=ray` and Ray Train set; other tasks and actors of Ray have no rank. `DDP_JOB`, `DDP_RESTARTS` and
+    `DDP_HOSTS` say what Ray has no variables for."""
     if not {"RAY_JOB_ID", "RAY_RAYLET_PID"} & environ.keys() or not {"RANK", "NODE_RANK"} <= environ.keys():
         return None
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
     rank, size, local, beside, node = (_number(environ, name) for name in names)
-    address = environ.get("MASTER_ADDR", "")
+    address, restarts = environ.get("MASTER_ADDR", ""), _number(environ, "DDP_RESTARTS", 0)
     return Placement(
-        *("ray", rank, size, local, beside, node, _nodes("ray", size, beside, node)),
-        job=environ.get("RAY_JOB_ID", ""),
+        *(RAY, rank, size, local, beside, node, _nodes(RAY, size, beside, node)),
+        hosts=tuple(filter(None, environ.get("DDP_HOSTS", "").split(","))),
+        job=environ.get("DDP_JOB") or environ.get("RAY_JOB_ID", ""),
+        restarts=restarts,
         address=address,
         port=_number(environ, "MASTER_PORT", 0) if address else 0,
+        step=str(restarts) if restarts else "",
     )
 
 

@@ -1,4 +1,4 @@
-"""What `launch=slurm` takes from a command line, and how cells become tasks. No scheduler."""
+"""What `launch=slurm` and `launch=ray` take from a command line, and how cells become tasks. No scheduler."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ import pytest
 
 from bench.base.environment import launched_by, shared_cores
 from bench.base.usage import UsageError
-from bench.command import slurm
-from bench.config.slurm_settings import SlurmSettings, batches, taken
-from bench.runner.slurm_batch import CellBatch, result_file
+from bench.command import submitted
+from bench.config.launch_settings import RaySettings, SlurmSettings, batches, taken
+from bench.runner.slurm_batch import CellBatch
+from bench.runner.submitted_cell import result_file
 
 
 def test_settings_are_taken_and_other_words_stay() -> None:
     words = ["-m", "model=mlp", "launch=slurm", "launch.cells=3", "launch.exclusive=false", "launch.partition=gpu"]
     assert taken(words) == (SlurmSettings(cells=3, exclusive=False, partition="gpu"), ["-m", "model=mlp"])
+    assert taken(["launch=ray", "launch.nodes=2", "launch.gpus=0"]) == (RaySettings(nodes=2, gpus=0), [])
     assert taken(["model=mlp"]) == (None, ["model=mlp"])
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["launch=pbs"], "launch=slurm is what there is"),
+        (["launch=pbs"], "launch=slurm or launch=ray is what there is"),
         (["launch.cells=3"], "without launch=slurm"),
         (["launch=slurm", "launch.cell=3"], "did you mean launch.cells"),
         (["launch=slurm", "launch.cells=0"], "must be 1 or more"),
         (["launch=slurm", "launch.cells=x"], "must be a whole number"),
         (["launch=slurm", "launch.wait=1"], "must be true or false"),
+        (["launch=ray", "launch.wait=false"], "no setting of launch=ray"),
+        (["launch=ray", "launch.at_once=0"], "must be 1 or more"),
         (["launch=slurm", "launch.ranks=2"], "on one host, whose ranks are forked"),
     ],
 )
@@ -63,13 +67,13 @@ def test_a_sweep_stands_as_its_files_say(
     """There may be no squeue where it is asked for."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="no sweep was submitted from there"):
-        slurm.status(tmp_path)
+        submitted.status(tmp_path)
     folder = tmp_path / ".slurm-1"
     folder.mkdir()
-    (folder / slurm.SWEEP).write_text(json.dumps({"job": "7", "cells": [["a"], ["b"], ["c"]], "tasks": 1}))
+    (folder / submitted.SWEEP).write_text(json.dumps({"job": "7", "cells": [["a"], ["b"], ["c"]], "tasks": 1}))
     result_file(folder, 0).write_text('{"code": 0}')
     result_file(folder, 2).write_text('{"code": 5}')
-    assert slurm.status(tmp_path) == 5
+    assert submitted.status(tmp_path) == 5
     assert "job 7: 2 of 3 cells done, 1 of them failed; tasks: none in the queue" in capsys.readouterr().out
 
 
