@@ -21,10 +21,10 @@ from bench.command.submitted import new_folder, note, show
 from bench.config.launch_settings import RaySettings
 from bench.runner.ray_cell import END_ALL_S, RayCell, RaySweep
 from bench.runner.ray_rank import new_key
-from bench.runner.submitted_cell import write_result
+from bench.runner.submitted_cell import STOP, write_result
 
-STOP, OVER = "stop", "over"
-"""Files of a sweep's folder: it is to stop; it is over."""
+OVER = "over"
+"""File of a sweep's folder: its command has ended."""
 LOOK_S = 0.5
 CANCEL_S = END_ALL_S + 30.0
 
@@ -102,7 +102,6 @@ def standing(folder: Path) -> str:
 
 def cancel(folder: Path) -> str:
     """Cancel a sweep and see its command gone; return why that did not come about, or nothing."""
-    (folder / STOP).touch()
     until = time.monotonic() + CANCEL_S
     while not (folder / OVER).exists():
         if time.monotonic() > until:

@@ -22,7 +22,7 @@ from bench.base.usage import UsageError
 from bench.command.planning import PlannedRuns
 from bench.config.compose import compose
 from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings
-from bench.runner.submitted_cell import result_file
+from bench.runner.submitted_cell import STOP, result_file
 from ddp.regular_files import content
 
 SWEEP = "sweep.json"
@@ -123,6 +123,7 @@ def status(path: Path) -> Exit:
 def cancel(path: Path) -> Exit:
     """Cancel the latest sweep of a tree, and see it gone."""
     folder = latest(path)
+    (folder / STOP).touch()
     problem = module(_scheduler(folder)).cancel(folder)
     if problem:
         print(problem)

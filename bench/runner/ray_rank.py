@@ -18,6 +18,7 @@ from pathlib import Path
 from bench.base.environment import inherited
 from bench.base.exitcodes import Exit
 from bench.runner.submitted_cell import END_S
+from ddp.launcher.environment import RAY
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def variables(places: list[ActorPlace], job: str, key: str, attempt: int) -> lis
     hosts = ",".join(place.host for place in places[::beside])
     return [
         {
-            "RAY_JOB_ID": job,
+            "DDP_LAUNCHER": RAY,
             "DDP_JOB": job,
             "DDP_RESTARTS": str(attempt),
             "DDP_HOSTS": hosts,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 QUIET = ("report=false", "validate=false")
 """Overrides of each: the sweep reports once."""
+STOP = "stop"
+"""File in the folder of a sweep that is cancelled."""
 END_S = 25.0
 """What a cell gets to end when it is told to, before it is killed: SLURM itself gives 30."""
 

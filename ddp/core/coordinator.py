@@ -68,7 +68,7 @@ class Coordinator:
         try:
             cohort, outputs = _book(self.cohort, event)
         except ProtocolError as error:
-            if isinstance(event, (events.Reduced, events.Tick)) or not self.cohort.world.tolerate_loss:
+            if isinstance(event, events.OfNoRank) or not self.cohort.world.tolerate_loss:
                 raise
             cohort, outputs = distrust(self.cohort, event, str(error))
         self = replace(self, cohort=cohort)
@@ -155,7 +155,7 @@ class Coordinator:
 
 def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Enter an event into the books."""
-    if not isinstance(event, (events.Reduced, events.Tick)) and not cohort.ranks[event.rank].alive:
+    if not isinstance(event, events.OfNoRank) and not cohort.ranks[event.rank].alive:
         back = cohort.ranks[event.rank].coming  # else they are the last words of a rank that was given up
         return joining.hear(_heard(cohort, event), event) if back else (cohort, ())
     cohort = _heard(cohort, event)
@@ -184,11 +184,13 @@ def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSta
             return lose(cohort, event.rank, event.at, event.reason)
         case events.Tick():
             return _on_tick(cohort, event)
+        case events.Ending():
+            return replace(cohort, world=checkpoint_schedule.hasten(cohort.world)), ()
 
 
 def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
     """Note who spoke, and when something last moved."""
-    if isinstance(event, events.Tick):
+    if isinstance(event, events.Tick | events.Ending):
         return cohort
     if isinstance(event, events.Alive):
         return cohort.seen(event.rank, event.at)

@@ -217,6 +217,13 @@ class Tick:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """Whoever has started the run is about to end it: a checkpoint is due at the next average."""
+
+    at: float
+
+
+@dataclass(frozen=True)
 class RoundClosed:
     """For policies: every rank holds the average of a round. Tuples are by rank; zero for one that contributed nothing."""
 
@@ -294,6 +301,7 @@ class Resumed:
 
 _OfRound = Snapshot | Averaged | AverageFailed | Shared
 RankEvent = Ready | Progress | Trained | _OfRound | Evaluated | Saved | Alive | Finished | Failed | JoinEvent
-Event = RankEvent | Reduced | Lost | Tick
+OfNoRank = Reduced | Tick | Ending
+Event = RankEvent | OfNoRank | Lost
 PolicyEvent = RoundClosed
 PolicyRecord = GuardVerdict

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,8 +15,10 @@ from bench.base.environment import launched_by, shared_cores
 from bench.base.usage import UsageError
 from bench.command import submitted
 from bench.config.launch_settings import RaySettings, SlurmSettings, batches, taken
-from bench.runner.slurm_batch import CellBatch
+from bench.runner.ray_rank import ActorPlace, RayRank, variables
+from bench.runner.slurm_batch import CellBatch, requeue
 from bench.runner.submitted_cell import result_file
+from ddp.launcher.environment import read
 
 
 def test_settings_are_taken_and_other_words_stay() -> None:
@@ -84,3 +89,91 @@ def test_a_host_that_is_shared_is_told_and_the_job_is_named() -> None:
     assert shared_cores({}, 4) is None
     assert launched_by(job) == {"launcher": {"name": "slurm", "job": "7", "hosts": []}}
     assert launched_by({}) == {}
+
+
+def test_what_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="needs sbatch"):
+        submitted.submit([], (), SlurmSettings())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="needs submitit: pip install"):
+        submitted.submit([], (), SlurmSettings())
+    with pytest.raises(UsageError, match="needs Ray: pip install"):
+        submitted.submit([], (), RaySettings())
+
+
+def test_an_actor_ends_its_command_and_begins_none_that_was_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    runner = tmp_path / "python"
+    runner.write_text("#!/bin/sh\necho begun\nexec sleep 60\n")
+    runner.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(runner))
+    actor = RayRank()
+    actor.end(0)
+    assert actor.train([], str(tmp_path), {}, str(log), 0) == 130
+    assert log.read_text() == ""
+    with ThreadPoolExecutor() as pool:
+        code = pool.submit(actor.train, [], str(tmp_path), {}, str(log), 1)
+        until = time.monotonic() + 20
+        while "begun" not in log.read_text() and time.monotonic() < until:
+            time.sleep(0.05)
+        actor.end(1)
+        assert code.result(20) == -signal.SIGTERM
+
+
+def test_actors_fill_one_host_after_the_other() -> None:
+    """What they are told is what ranks read."""
+    places = [
+        ActorPlace(host, node, f"10.0.0.{node}", 7000 + place)
+        for place, (host, node) in enumerate(["a1", "a1", "b2", "b2"])
+    ]
+    told = [read(each) for each in variables(places, "ray-1.0", "k" * 32, 2)]
+    assert [(each.rank, each.local_rank, each.node, each.nodes, each.port) for each in told if each is not None] == [
+        *((0, 0, 0, 2, 7000), (1, 1, 0, 2, 7000), (2, 0, 1, 2, 7000), (3, 1, 1, 2, 7000)),
+    ]
+    assert {(each.launcher, each.job, each.restarts, each.hosts) for each in told if each is not None} == {
+        ("ray", "ray-1.0", 2, ("a", "b"))
+    }
+
+
+def test_a_sweep_of_rays_is_cancelled_by_a_word_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The later of two sweeps; its command may be on another host."""
+    for name in (".slurm-20260101-000000-001", ".ray-20260102-000000-001"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / submitted.SWEEP).write_text(json.dumps({"job": name[1:], "cells": [["a"]], "tasks": 1}))
+    monkeypatch.setattr("bench.command.ray_sweep.CANCEL_S", 0.0)
+    assert submitted.status(tmp_path) == 0
+    assert submitted.cancel(tmp_path) == 5
+    assert (tmp_path / ".ray-20260102-000000-001" / "stop").exists()
+    (tmp_path / ".ray-20260102-000000-001" / "over").touch()
+    assert submitted.cancel(tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "0 of 1 cells done, 0 of them failed; under way" in out
+    assert "did not end within 0 s" in out
+
+
+@pytest.mark.parametrize(
+    ("state", "stopped", "rank", "asked"),
+    [
+        ("COMPLETING", False, "0", True),
+        ("CANCELLED", False, "0", False),
+        ("RUNNING", True, "0", False),
+        ("RUNNING", False, "1", False),
+    ],
+)
+def test_a_task_that_is_told_to_end_asks_for_a_requeue_unless_it_was_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, stopped: bool, rank: str, asked: bool
+) -> None:
+    control = tmp_path / "scontrol"
+    control.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\necho JobState={state}\n')
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    if stopped:
+        (tmp_path / "stop").touch()
+    requeue(tmp_path, {"SLURM_JOB_ID": "7", "SLURM_PROCID": rank})
+    calls = (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else ""
+    assert ("requeue 7" in calls) == asked

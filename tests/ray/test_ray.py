@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.timeout(1000),
     pytest.mark.filterwarnings("default"),  # of Ray's own
 ]
+PATIENCE_S = 600.0
 LONG = ("model=mlp", "mode=nccl_sync", "checkpoint.spacing_s=0.1")
 
 
@@ -97,9 +98,9 @@ def test_a_sweep_whose_raylet_is_killed_has_the_digests_of_one_that_is_not(clust
     sweep = begun(cluster, tmp_path, *words, "launch=ray")
     try:
         raylet = cluster.raylet(1)
-        until(lambda: in_mid_cell(tmp_path, raylet))
+        until(lambda: in_mid_cell(tmp_path, raylet), PATIENCE_S)
         cluster.kill(1)
-        until(lambda: not commands(raylet), 20.0)
+        until(lambda: not commands(raylet), 60.0)
         assert "12 of 12 cells done, 0 of them failed" in ended(sweep)
     finally:
         sweep.kill()
@@ -120,7 +121,7 @@ def test_a_cell_over_two_raylets_goes_on_once_the_killed_one_is_replaced(
     sweep = begun(cluster, tmp_path, *LONG, "train.epochs=60", "launch=ray", "launch.nodes=2")
     try:
         first, second = (cluster.raylet(node) for node in range(2))
-        until(lambda: in_mid_cell(tmp_path, first) or in_mid_cell(tmp_path, second))
+        until(lambda: in_mid_cell(tmp_path, first) or in_mid_cell(tmp_path, second), PATIENCE_S)
         head = 0 if in_mid_cell(tmp_path, first) else 1
         cluster.kill(head ^ lost)
         cluster.replace(head ^ lost)
@@ -135,22 +136,13 @@ def test_a_cell_over_two_raylets_goes_on_once_the_killed_one_is_replaced(
 def test_a_cancelled_sweep_leaves_nothing(cluster: RayCluster, tmp_path: Path) -> None:
     sweep = begun(cluster, tmp_path, "-m", *LONG, "seed=0,1", "train.epochs=400", "launch=ray", "launch.cpus=2")
     try:
-        until(lambda: len(list(tmp_path.glob("runs/mlp/*/.tmp-*/checkpoints/0*"))) >= 2)
+        until(lambda: len(list(tmp_path.glob("runs/mlp/*/.tmp-*/checkpoints/0*"))) >= 2, PATIENCE_S)
         owners = [process.pid for process in commands()]
         assert "under way" in ended(begun(cluster, tmp_path, "status"))
         assert "0 of 2 cells done" in ended(begun(cluster, tmp_path, "cancel"))
         ended(sweep, 130)
     finally:
         sweep.kill()
-    until(lambda: not commands(), 10.0)
+    until(lambda: not commands(), 60.0)
     assert not list(tmp_path.glob("runs/mlp/*/.tmp-*"))
     assert not [folder for pid in owners for folder in Path("/dev/shm").glob(f"ddp-run-{pid}-*")]
-
-
-def test_there_is_a_word_where_no_cluster_is(tmp_path: Path) -> None:
-    words = (*BENCH, *CELL, "launch=ray", "launch.address=auto")
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    environment |= {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(tmp_path)}
-    answer = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
-    assert answer.returncode == 2, answer.stdout
-    assert "ray start --head" in answer.stderr
