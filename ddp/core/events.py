@@ -18,6 +18,8 @@ from ddp.core.event_parts import (
     StepWork,
     WorkSeconds,
 )
+from ddp.core.event_parts import Ending as Ending
+from ddp.core.event_parts import Tick as Tick
 from ddp.core.event_parts import Trained as Trained
 from ddp.core.join_events import JoinEvent
 from ddp.core.measurements import Memory as Memory
@@ -206,22 +208,6 @@ class Lost(FromRank):
     """A rank's process is gone or unreachable."""
 
     reason: str
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time has passed; deadlines are looked at."""
-
-    at: float
-    away_s: float = 0.0
-    """Seconds before it in which nobody listened (user code, a slow disk, a machine that slept): no rank was silent then."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """Whoever has started the run is about to end it: a checkpoint is due at the next average."""
-
-    at: float
 
 
 @dataclass(frozen=True)
