@@ -75,8 +75,9 @@ def _epochs(job: Job, loop: TrainingLoop, saver: _Saver, seen: int) -> None:
         seen += stop - start
         if stop == samples:
             loop.evaluate(Evaluate(0, epoch, part=0, parts=1, in_turn=True, reason="solo"))
-        saver.at(seen)
-        if ending.announced() and seen < job.epochs * samples:
+        soon = ending.announced()
+        saver.at(seen, soon)
+        if soon and seen < job.epochs * samples:
             raise KeyboardInterrupt
 
 
@@ -116,10 +117,10 @@ class _Saver:
         settings = self._job.checkpoints
         return settings.left(self._mark(seen).averages - self._last.averages) if settings is not None else None
 
-    def at(self, seen: int) -> None:
-        """Make a checkpoint if it is time."""
+    def at(self, seen: int, soon: bool) -> None:
+        """Make a checkpoint if it is time, or the end comes `soon`."""
         mark, settings = self._mark(seen), self._job.checkpoints
-        if ending.announced():
+        if soon:
             self._emit(Ending(now()), now())
             settings = checkpoint_schedule.hastened(settings)
         reason = checkpoint_schedule.due(settings, mark, self._last, self._job.epochs)

@@ -26,7 +26,7 @@ def test_a_checkpoint_is_made_at_the_signal(warm: Warm, tmp_path: Path, mode: st
     words = ("-m", "bench", *WORDS, f"mode={mode}", "train.epochs=900")
     process = warm.start(tmp_path, *words, env={PICTURES: "none", SAVE: "60"})
     try:
-        wait_for(lambda: [each for each in logs(tmp_path) if "epoch" in each.read_text()], process)
+        wait_for(lambda: [each for each in logs(tmp_path) if "loss" in each.read_text()], process)
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(60) == 130
     finally:
