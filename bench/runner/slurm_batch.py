@@ -91,7 +91,7 @@ def requeue(folder: Path, environ: Any) -> None:
     if not job or environ.get("SLURM_PROCID", "0") != "0" or (folder / STOP).exists():
         return
     with suppress(OSError, subprocess.SubprocessError):
-        asked = ["scontrol", "--oneliner", "show", "job", job]
-        about = subprocess.run(asked, capture_output=True, text=True, timeout=ASK_S, check=True).stdout
+        question = ["scontrol", "--oneliner", "show", "job", job]
+        about = subprocess.run(question, capture_output=True, text=True, timeout=ASK_S, check=True).stdout
         if "JobState=CANCELLED" not in about:
             subprocess.run(["scontrol", "requeue", job], capture_output=True, timeout=ASK_S, check=False)

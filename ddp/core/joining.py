@@ -53,7 +53,7 @@ def restart(cohort: CoordinatorState, rank: int, at: float) -> tuple[Coordinator
     life = state.life + 1
     state = replace(state, coming=Coming.STARTING, life=life, failures=state.failures + 1, digest="")
     order = Restart(rank, life, f"start {state.failures} of {TRIES} at most until it is back")
-    return cohort.with_rank(rank, state).seen(rank, at), (order,)
+    return cohort.with_rank(rank, state).seen((rank,), at), (order,)
 
 
 def has_work(cohort: CoordinatorState) -> bool:

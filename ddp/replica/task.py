@@ -125,6 +125,8 @@ class Job:
     """Go on without a rank that is lost; otherwise the run fails."""
     restarts: int | None = 0
     """How often each rank that is lost is started again; None: always."""
+    compare: int = 0
+    """Steps after which ranks that hold the same bits compare their parameters; 0: never."""
     life: int = 0
     """How often the rank that gets this job was started again."""
     faults: tuple[Fault, ...] = ()

@@ -51,10 +51,12 @@ class SimulatedRanks(RankStates):
 
     def deliver(self, order: RankCommand, life: int) -> None:
         """Hand a rank an order that was meant for it in that life."""
-        if self.all[order.rank].life != life:
+        rank = self.all[order.rank]
+        if rank.life != life:
             return
-        self.all[order.rank].inbox.append(order)
-        self.act(order.rank)
+        rank.inbox.append(order)
+        if not rank.busy:
+            self.act(order.rank)
 
     def reduce(self, members: tuple[int, ...]) -> None:
         """Average the snapshots of `members`."""
@@ -180,6 +182,8 @@ class SimulatedRanks(RankStates):
                 rank.slow = value
             case "input":
                 rank.late = value - 1.0
+            case "flip":
+                pass  # virtual replicas have no bits
             case "heal":
                 rank.slow, rank.late = 1.0, 0.0
             case "lose":
