@@ -49,6 +49,13 @@ def _run(arguments: list[str]) -> int:
         from bench.command.slurm import submit
 
         return submit(arguments, tuple(VERBS), slurm)
+    from bench.runner.supervise import supervise
+    from bench.runner.supervise import taken as supervised
+
+    with usage():
+        wanted, arguments = supervised(arguments)
+    if wanted:
+        return supervise(arguments)
     from bench.command.run import run
 
     with usage():

@@ -161,8 +161,12 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         mode = config.mode.name
         raise ValueError(f"cluster.transport=memory with mode={mode}, which has PyTorch's own; leave it out")
     number("cluster.deadline_s", cluster.deadline_s, 0.1, DAY_S)
-    if restarts(cluster.restart) != 0 and (backend is None or not backend.averages or not cluster.tolerate_loss):
-        raise ValueError("cluster.restart needs a mode of backend nccl or cpu and cluster.tolerate_loss=true")
+    if restarts(cluster.restart) != 0:
+        if backend is None or not backend.checkpoints or world_size == 1:
+            why = "which makes no checkpoints" if world_size > 1 else "and one rank, which is this very process"
+            raise ValueError(f"cluster.restart with mode={config.mode.name}, {why}: choose nccl_*, cpu_* or zero*")
+        if backend.averages and not cluster.tolerate_loss:
+            raise ValueError("cluster.restart needs cluster.tolerate_loss=true")
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
 
 

@@ -143,7 +143,7 @@ class FaultRow(Strict):
     """Something that went wrong: a lost rank, or a collective that broke though no rank was lost."""
 
     seconds: float = Field(description="since launch, when it was noticed, seconds")
-    rank: int | None = Field(description="number of the rank; null: a collective of several")
+    rank: int | None = Field(description="number of the rank; null: a collective of several, or the coordinator")
     kind: Literal["failed", "lost", "silent", "dropped", "average_failed"] = Field(
         description="it raised; its process is gone; it was silent beyond the deadline; it was given up for another "
         "reason; a collective could not be completed"

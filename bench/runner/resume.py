@@ -50,6 +50,8 @@ class ResumeSource:
     checkpoint: Checkpoint
     notes: tuple[str, ...] = ()
     """Checkpoints that were passed over."""
+    because: str = ""
+    """What ended the run, where the command goes on by itself."""
 
     @property
     def output(self) -> str | None:
@@ -237,7 +239,18 @@ def earlier(source: ResumeSource, at: float) -> list[bytes]:
         moved = msgspec.json.decode(body) | {"at": when - cut + at}
         lines.append(msgspec.json.encode(moved))
     resumed = Resumed(at, index, books.epochs, books.samples, str(source.folder))
+    if source.because:
+        again, away_s = _beyond(records, known), max(at - records[-1][0], 0.0)
+        resumed = replace(resumed, because=source.because, again=again, lost_s=max(at - cut, 0.0), away_s=away_s)
     return [*lines, encode(resumed)]
+
+
+def _beyond(records: Sequence[tuple[float, Any]], known: Sequence[tuple[float, Any]]) -> int:
+    """Return the samples that ranks reported, and that are not among what is `known` of them."""
+    every, kept = (
+        sum(record.samples for _, record in part if isinstance(record, Progress)) for part in (records, known)
+    )
+    return every - kept
 
 
 def _records(path: Path) -> list[tuple[float, Any]]:

@@ -18,7 +18,7 @@ from ddp.core.event_parts import (
     StepWork,
 )
 from ddp.core.event_parts import Trained as Trained
-from ddp.core.join_events import JoinEvent
+from ddp.core.join_events import JoinEvent, Offered
 from ddp.core.measurements import Memory as Memory
 from ddp.core.measurements import Slice as Slice
 from ddp.core.spans import Spans
@@ -290,10 +290,19 @@ class Resumed:
     epochs: int
     samples: int
     source: str
+    because: str = ""
+    """What ended that run, where this one goes on by itself; empty: somebody asked for it."""
+    again: int = 0
+    """Samples that it had trained beyond the checkpoint, as far as they were reported: they are trained again."""
+    lost_s: float = 0.0
+    """Seconds from the checkpoint until it was gone on with."""
+    away_s: float = 0.0
+    """Of these, since the last record: what ended that run."""
 
 
 _OfRound = Snapshot | Averaged | AverageFailed | Shared
 RankEvent = Ready | Progress | Trained | _OfRound | Evaluated | Saved | Alive | Finished | Failed | JoinEvent
-Event = RankEvent | Reduced | Lost | Tick
+Event = RankEvent | Reduced | Lost | Tick | Offered
+OfNoRank = Reduced | Tick | Offered
 PolicyEvent = RoundClosed
 PolicyRecord = GuardVerdict
