@@ -273,6 +273,7 @@ FAULTS = (
     "Play the matrix of faults: every kind in every phase on several choices of ranks, in each mode. "
     "Exit code: 0 all as documented, 1 not."
 )
+JOIN = "Offer a run that is going on a process for one more rank: an absent one now, or else the next that is lost."
 EXPLAIN = "Where the seconds of a run went, per rank and cause, and its speed without each."
 PREDICT = "How fast other runs would be: calibrated on runs, played in virtual time on the core of production."
 VERBS: dict[str, Callable[[list[str]], int]] = {
@@ -289,6 +290,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "prove": _prove,
     "goodput": _declared("goodput", GOODPUT),
     "faults": _declared("faults", FAULTS),
+    "join": _declared("join", JOIN),
     "explain": _declared("explain", EXPLAIN),
     "predict": _declared("predict", PREDICT),
     "dashboard": _dashboard,

@@ -167,7 +167,22 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
             raise ValueError(f"cluster.restart with mode={config.mode.name}, {why}: choose nccl_*, cpu_* or zero*")
         if backend.averages and not cluster.tolerate_loss:
             raise ValueError("cluster.restart needs cluster.tolerate_loss=true")
+    _check_comers(config, world_size)
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
+
+
+def _check_comers(config: Config, world_size: int) -> None:
+    """Raise ValueError for ranks that come later, and spares, where none can."""
+    cluster, backend = config.cluster, backend_of(config.mode)
+    whole("cluster.absent", cluster.absent, 0, max(world_size - 1, 0))
+    whole("cluster.spares", cluster.spares, 0, MAX_WORLD)
+    if cluster.absent and cluster.spares:
+        raise ValueError("cluster.absent and cluster.spares contradict each other: a spare takes the place of an absent rank")
+    if cluster.absent or cluster.spares:
+        if backend is None or not backend.averages or world_size == 1:
+            raise ValueError(f"cluster.absent and cluster.spares with mode={config.mode.name}: choose nccl_* or cpu_*")
+        if not cluster.tolerate_loss:
+            raise ValueError("cluster.absent and cluster.spares need cluster.tolerate_loss=true")
 
 
 def links_of(config: Config, world_size: int, machine: Machine) -> list[str] | None:

@@ -232,6 +232,7 @@ def cell_hash(resolved: dict[str, Any], training: dict[str, Any]) -> str:
         # nothing.
         if key not in ("deadline_s", "bind")
         and (key, value) not in (("faults", []), ("tolerate_loss", True), ("transport", "auto"), ("restart", "never"))
+        and (key, value) not in (("absent", 0), ("spares", 0))
     }
     return canonical.digest(cell)
 
@@ -263,6 +264,8 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tu
         deadline_s=cluster["deadline_s"],
         tolerate_loss=cluster["tolerate_loss"],
         restarts=restarts(cluster.get("restart", "never")),
+        absent=cluster.get("absent", 0),
+        spares=cluster.get("spares", 0),
         faults=spec.faults,
         profile_steps=config.profile.steps,
         audit=spec.run_id if spec.config["audit"] else "",

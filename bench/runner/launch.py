@@ -43,6 +43,7 @@ from ddp.core.faults import Fault
 from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.engine import ENGINES
 from ddp.engine.fault_injector import struck
+from ddp.engine.ranks import OFFERS
 from ddp.engine.solo import Emit
 from ddp.process.clock import now
 from ddp.process.codec import Record, decode, encode, stamp
@@ -114,7 +115,7 @@ def launch(
     with _discarding(writer):
         _write_plan(writer.path, plan)
         own = plan.job.checkpoint_folder or writer.path.absolute() / CHECKPOINTS
-        job = replace(plan.job, checkpoint_folder=own)
+        job = replace(plan.job, checkpoint_folder=own, offers=writer.path.absolute())
         past: list[Record] = [Launched(launched)]
         if source is not None:
             checkpoint, past = _take_over(source, writer.path, header)
@@ -215,6 +216,8 @@ def _complete(
     """Write the rest of the folder, `metrics.json` last, and put it into place. The audit goes on beside the pictures.
 
     The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
+    for offer in writer.path.glob(OFFERS):  # nobody takes it any longer
+        offer.unlink(missing_ok=True)
     metrics = result([*records, last])
     with audit_of(plan, metrics, records, private) as audit:
         notes = [*_draw(writer, metrics, records, plan.spec)]

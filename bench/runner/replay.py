@@ -139,6 +139,8 @@ def _coordinator(run: Run, at: float) -> Coordinator:
         deadline_s=config.cluster.deadline_s,
         tolerate_loss=config.cluster.tolerate_loss,
         restarts=restarts(config.cluster.restart),
+        absent=config.cluster.absent,
+        spares=config.cluster.spares,
         checkpoints=config.checkpoint,
     )
     return Coordinator.start(make_policy(config.policy["name"], settings), world, at)

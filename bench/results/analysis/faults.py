@@ -27,7 +27,7 @@ def faults(stream: RunRecords, world_size: int) -> list[FaultRow]:
     again = _again(stream)
     return [
         row.model_copy(update={"action": row.action + again.get(row.rank, "")})
-        for row in rows(stream.trouble, stream.zero, world_size)
+        for row in rows(stream.trouble, stream.zero, len(stream.ready) or world_size)
     ]
 
 
@@ -110,12 +110,14 @@ class _Faults:
 
     def _return(self, at: float, rank: int) -> None:
         """Enter that a lost rank is back."""
-        index = self._rows_by_rank.pop(rank)
+        self._live = sorted((*self._live, rank))
+        index = self._rows_by_rank.pop(rank, None)
+        if index is None:
+            return  # it was never there before
         row = self.rows[index]
         back = at - self._zero - row.seconds
         action = f"{row.action}; back {back:.1f} s later"
         self.rows[index] = row.model_copy(update={"action": action, "back_s": back})
-        self._live = sorted((*self._live, rank))
 
     def _begun_again(self, at: float, record: Resumed) -> None:
         """Enter what ended all ranks, which went on from a checkpoint."""
