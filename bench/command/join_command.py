@@ -17,7 +17,9 @@ from bench.results.lease import in_making
 from bench.results.runfolder import CONFIG, EVENTS, read_object, writer
 from ddp.backends import BACKENDS
 from ddp.core.commands import Restart
+from ddp.core.events import Progress
 from ddp.core.join_events import Joined, Offered
+from ddp.core.joining import OFFERED
 from ddp.process.codec import decode
 
 POLL_S = 0.05
@@ -41,23 +43,46 @@ def join(options: argparse.Namespace) -> Exit:
         began = time.monotonic()
         for _ in range(options.ranks):
             (folder / f"offer-{secrets.token_hex(8)}").touch()
-    taken, joined, started = 0, 0, set[int]()
-    while joined < len(started) or taken < options.ranks:
+    answers = Answers()
+    while answers.open or answers.taken < options.ranks:
         if writer(folder) is None or time.monotonic() - began > options.wait:
             why = "has ended" if writer(folder) is None else f"has not answered in {options.wait:g} s"
-            print(f"the run {why}: {plural(joined, 'rank')} joined")
+            print(f"the run {why}: {plural(answers.joined, 'rank')} joined")
             return Exit.FAILED
         for record in records.new():
-            taken += isinstance(record, Offered)
-            if isinstance(record, Restart) and taken:
-                started.add(record.rank)
-            elif isinstance(record, Joined) and record.rank in started:
-                joined += 1
-                print(f"rank {record.rank} has joined, {time.monotonic() - began:.1f} s after it was offered a process")
+            if (rank := answers.add(record)) is not None:
+                print(f"rank {rank} has joined, {time.monotonic() - began:.1f} s after it was offered a process")
         time.sleep(POLL_S)
-    if spare := options.ranks - len(started):
-        print(f"no more ranks are absent: {plural(spare, 'process')} will take the place of ranks that are lost")
+    if spare := options.ranks - len(answers.started):
+        print(f"no more ranks are absent: {spare} of the processes will be for ranks that are lost")
     return Exit.OK
+
+
+class Answers:
+    """What a run's records say of the processes that it was offered."""
+
+    def __init__(self) -> None:
+        self.taken = self.joined = 0
+        self.started: set[int] = set()
+        self._just_taken = False
+
+    @property
+    def open(self) -> bool:
+        """Whether an offer was taken of which it is not known yet what came of it."""
+        return self._just_taken or self.joined < len(self.started)
+
+    def add(self, record: Any) -> int | None:
+        """Take note of a record; return the rank that has joined with it, if it is in such a process."""
+        if isinstance(record, Offered):
+            self.taken, self._just_taken = self.taken + 1, True
+        elif isinstance(record, Restart) and record.reason == OFFERED:
+            self.started.add(record.rank)
+        elif isinstance(record, Progress):  # whoever was absent would be on its way
+            self._just_taken = False
+        if isinstance(record, Joined) and record.rank in self.started:
+            self.joined += 1
+            return record.rank
+        return None
 
 
 def _going_on(path: Path) -> Path:

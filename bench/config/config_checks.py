@@ -177,7 +177,9 @@ def _check_comers(config: Config, world_size: int) -> None:
     whole("cluster.absent", cluster.absent, 0, max(world_size - 1, 0))
     whole("cluster.spares", cluster.spares, 0, MAX_WORLD)
     if cluster.absent and cluster.spares:
-        raise ValueError("cluster.absent and cluster.spares contradict each other: a spare takes the place of an absent rank")
+        raise ValueError(
+            "cluster.absent and cluster.spares contradict each other: a spare takes the place of an absent rank"
+        )
     if cluster.absent or cluster.spares:
         if backend is None or not backend.averages or world_size == 1:
             raise ValueError(f"cluster.absent and cluster.spares with mode={config.mode.name}: choose nccl_* or cpu_*")

@@ -56,6 +56,7 @@ def analyze(
             "restarts": restarts,
             "launcher": _launcher(env, stream),
             "faults": lines,
+            "late": [rank for rank in range(spec.world_size) if rank not in stream.ready] if status == "ok" else [],
             "ledger": ledger(stream, spec.world_size, spec.epochs),
             "epochs": rows,
             "final": _final(spec, rows),

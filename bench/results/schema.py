@@ -268,6 +268,7 @@ class Metrics(Strict):
     params_sha256: str | None = Field(description="of the final parameters; null: no rank finished, or they differ")
     faults: list[FaultRow] = Field(description="in the order in which they were noticed")
     ledger: LedgerTotals | None = Field(default=None, description="null: the result is from before it was kept")
+    late: list[int] = Field(default=[], description="ranks that were not there at first, in the last part of the run")
     resumed: ResumedFrom | None = Field(default=None, description="null: the run was not gone on with")
     restarts: int = Field(
         default=0, ge=0, description="how often the launcher started the processes again before those of this result"

@@ -13,6 +13,10 @@ from ddp.replica.task import Job
 Origin = dict[str, str | int | None]
 
 
+SIZED = ("world_size", "batch_size", "lr_scale", "steps", "speed_hint", "partition_ratios")
+"""What may be another where a run goes on with another number of ranks."""
+
+
 @dataclass(frozen=True)
 class RunIdentity:
     """What a run must have in common with the one that it goes on from."""
@@ -40,13 +44,16 @@ class RunIdentity:
         trained = job.seed, job.epochs, job.batch_size, *rates
         return RunIdentity(job.world_size, policy, backend, *trained, settings, step)
 
-    def difference(self, other: RunIdentity) -> str:
-        """Return the first thing in which a run of the `other` identity differs, with both values; empty: none."""
+    def difference(self, other: RunIdentity, resized: bool = False) -> str:
+        """Return the first thing in which a run of the `other` identity differs, with both values; empty: none. If
+        `resized`, the number of ranks may differ, and what hangs on it."""
         plain = {"steps": None, **vars(PLAIN)}
         these, those = (
             {**vars(run), **run.settings, **plain, **run.step, "settings": None, "step": None} for run in (self, other)
         )
         for name in these:
+            if resized and name in SIZED:
+                continue
             if these[name] != those.get(name):
                 return f"of a run with {name}={those.get(name)}, this one has {these[name]}"
         return ""

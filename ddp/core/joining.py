@@ -21,6 +21,9 @@ TRIES = 3
 """A rank that was started so often in a row and did not come back is given up, whatever the settings."""
 
 
+OFFERED = "a process is offered for it"
+
+
 def ready(cohort: CoordinatorState, event: Ready) -> Reaction:
     """Enter that a rank is there at the start of the run. Ends the run where ranks differ."""
     state = cohort.ranks[event.rank]
@@ -70,7 +73,7 @@ def accept(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple
         return cohort, ()
     for rank, state in enumerate(cohort.ranks):
         if cohort.offers and not state.alive and not state.coming:
-            cohort, starts = _start(cohort, rank, at, "a process is offered for it", 0)
+            cohort, starts = _start(cohort, rank, at, OFFERED, 0)
             cohort, orders = replace(cohort, offers=cohort.offers - 1), (*orders, *starts)
     return cohort, orders
 

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol, cast
 
 from ddp.backends import BACKENDS, Acts
-from ddp.backends.base import AverageResult, CollectiveAverage, SnapshotAverage, StepExchange, load
+from ddp.backends.base import AverageResult, CollectiveAverage, Recuts, SnapshotAverage, StepExchange, load
 from ddp.checkpoint.checkpoint import Torn
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
@@ -115,7 +115,9 @@ class RankLoop:
         self._away = 0.0
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
-        self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
+        self._loop.restore(
+            self._backend.kept(), self._backend.recut if isinstance(self._backend, Recuts) else None
+        )  # behind the backend, which is to see an optimizer that begins
         slow = self._loop.slowdown.slow_down
         faults = self._faults_left()
         self._faults = FaultInjector(faults, rank, slow, channel.lose, self._loop.total_steps, job.scratch)
