@@ -43,19 +43,17 @@ def _run(arguments: list[str]) -> int:
 
         show()
         return Exit.OK
+    from bench.runner import supervise
+
     with usage():
         slurm, arguments = taken(arguments)
+        supervised, arguments = supervise.requested(arguments)
     if slurm is not None:
         from bench.command.slurm import submit
 
         return submit(arguments, tuple(VERBS), slurm)
-    from bench.runner.supervise import supervise
-    from bench.runner.supervise import taken as supervised
-
-    with usage():
-        wanted, arguments = supervised(arguments)
-    if wanted:
-        return supervise(arguments)
+    if supervised:
+        return supervise.supervise(arguments)
     from bench.command.run import run
 
     with usage():
@@ -269,10 +267,7 @@ GOODPUT = (
     "Play a history of failures in virtual time, on the core of production, by each way of going on. "
     "Exit code: 0; 3 if a way did not finish in ten times the hours."
 )
-FAULTS = (
-    "Play the matrix of faults: every kind in every phase on several choices of ranks, in each mode. "
-    "Exit code: 0 all as documented, 1 not."
-)
+FAULTS = "Play the matrix of faults: every kind in every phase on several choices of ranks; 1: not as documented."
 JOIN = "Offer a run that is going on a process for one more rank: an absent one now, or else the next that is lost."
 EXPLAIN = "Where the seconds of a run went, per rank and cause, and its speed without each."
 PREDICT = "How fast other runs would be: calibrated on runs, played in virtual time on the core of production."

@@ -92,8 +92,8 @@ def _going_on(path: Path) -> Path:
     )
     going = [folder for folder in here if folder.is_dir() and writer(folder) is not None]
     if len(going) != 1:
-        found = f"{len(going)} are: {', '.join(map(str, going))}" if going else "none is"
-        raise ValueError(f"{path}: name one run that is going on; {found}")
+        many = f"{len(going)} are: {', '.join(map(str, going))}" if going else "none is"
+        raise ValueError(f"{path}: name one run that is going on; {many}")
     return going[0]
 
 

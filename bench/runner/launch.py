@@ -31,16 +31,16 @@ from bench.results.recompute import header_of, plain, result, sealed
 from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, LOG, METRICS, resumable
 from bench.results.schema import Metrics
 from bench.results.writer import NotInPlace, RunWriter, Unwritten
+from bench.runner.earlier_records import earlier
 from bench.runner.live_view import announced_line
 from bench.runner.modelgraph import described
 from bench.runner.progress import ProgressDisplay
-from bench.runner.resume import ResumeSource, earlier
+from bench.runner.resume import ResumeSource
 from bench.timeline import begin_timeline, write_timeline
 from ddp.checkpoint.checkpoint import Torn, copy
 from ddp.core.errors import Diverged, EngineError, RankFailed
-from ddp.core.events import Launched
 from ddp.core.faults import Fault
-from ddp.core.run_bounds import RunEnd, RunHeader
+from ddp.core.run_bounds import Launched, RunEnd, RunHeader
 from ddp.engine import ENGINES
 from ddp.engine.fault_injector import struck
 from ddp.engine.ranks import OFFERS
@@ -78,7 +78,7 @@ class Unwatched(Exception):
     """What a watcher has raised."""
 
 
-class Broken(Exception):
+class CutShort(Exception):
     """A run has ended early, and is to be gone on with."""
 
     def __init__(self, cause: BaseException, struck: tuple[Fault, ...]) -> None:
@@ -101,7 +101,7 @@ def launch(
     """Run it, or the rest of it from a `source`, and write its folder. `restarts`: how often it was begun before.
 
     `watch` gets every record as well; what it raises ends the run, and is its `cause`, and nothing is printed of it.
-    `again` is asked, with what ended the run and its folder, whether it is to be gone on with: then raise Broken. `notes`
+    `again` is asked, with what ended the run and its folder, whether it is to be gone on with: then raise CutShort. `notes`
     are for whoever reads the results.
 
     Raise UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
@@ -136,7 +136,7 @@ def launch(
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor, watch)
             if end.cause is not None and again is not None and again(end.cause, writer.path):
                 monitor.say(f"{end.error}; all ranks begin again")
-                raise Broken(end.cause, tuple(f for rank in range(spec.world_size) for f in struck(private, rank)))
+                raise CutShort(end.cause, tuple(f for rank in range(spec.world_size) for f in struck(private, rank)))
             ended = now()
             notes = (*notes, *(source.notes if source else ()), *_circumstances(job, spec, load_before))
             for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
@@ -169,7 +169,7 @@ def _discarding(writer: RunWriter) -> Iterator[None]:
     """Discard what is written if something is raised inside; what the disk refuses becomes Unwritten."""
     try:
         yield
-    except Broken as broken:
+    except CutShort as broken:
         broken.folder = writer.commit("failed") if resumable(writer.path) else None
         if broken.folder is None:
             writer.discard()

@@ -15,7 +15,7 @@ from rich.console import Console
 from bench.base.figures import plural
 from bench.config.plan import RunPlan
 from bench.results.runfolder import CHECKPOINTS, CONFIG, read_object
-from bench.runner.launch import Broken, Outcome, launch
+from bench.runner.launch import CutShort, Outcome, launch
 from bench.runner.resume import ResumeSource
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import find
@@ -63,7 +63,7 @@ def launch_on(
     while True:
         try:
             return launch(plan, console, source, restarts, again=attempts.once_more, notes=notes)
-        except Broken as broken:
+        except CutShort as broken:
             left = tuple(fault for fault in plan.job.faults if fault not in broken.struck or fault.kind == "slow")
             plan = replace(plan, job=replace(plan.job, faults=left))
             latest = source_of(broken)
@@ -74,7 +74,7 @@ def launch_on(
                 notes = (f"all ranks began anew ({times} so far), as there was no checkpoint yet: {broken}",)
 
 
-def source_of(broken: Broken) -> ResumeSource | None:
+def source_of(broken: CutShort) -> ResumeSource | None:
     """Return what to go on from; None: there is no checkpoint that is whole."""
     if broken.folder is None:
         return None

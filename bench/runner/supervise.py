@@ -27,7 +27,7 @@ IN_A_ROW, LONG_S = 3, 60.0
 """A command that was killed so often in a row, each time within so many seconds of its start, is left alone."""
 
 
-def taken(words: Sequence[str]) -> tuple[bool, list[str]]:
+def requested(words: Sequence[str]) -> tuple[bool, list[str]]:
     """Return whether a command line asks for it, and its other words. Raises ValueError."""
     own = [word for word in words if word == WORD or word.startswith(f"{WORD}=")]
     for word in own:
@@ -55,10 +55,10 @@ def supervise(arguments: Sequence[str]) -> int:
 
 def _run(command: list[str], environ: dict[str, str]) -> int:
     """Return the exit code of a command, negative if a signal has killed it. A Ctrl-C reaches it anyway, a SIGTERM by us."""
-    told: list[int] = []
+    signals: list[int] = []
 
     def tell(number: int, frame: FrameType | None) -> None:
-        told.append(number)
+        signals.append(number)
         with suppress(ProcessLookupError):
             child.send_signal(number)
 
@@ -69,7 +69,7 @@ def _run(command: list[str], environ: dict[str, str]) -> int:
     finally:
         signal.signal(signal.SIGINT, before[0])
         signal.signal(signal.SIGTERM, before[1])
-    return 128 - code if told and code < 0 else code
+    return 128 - code if signals and code < 0 else code
 
 
 def left_by_killed(place: Path) -> tuple[ResumeSource | Path | None, tuple[str, ...]]:

@@ -265,7 +265,7 @@ def resume(job: Job) -> Checkpoint | None:
         return None
     checkpoint = read(job.resume)
     before = checkpoint.manifest.identity
-    if difference := RunIdentity.of(job).difference(before, job.resized):
+    if difference := RunIdentity.of(job).difference(before):
         raise ValueError(f"{job.resume}: {difference}; go on with what it was begun with, or begin anew")
     books = checkpoint.books
     if before.world_size != job.world_size:  # what the policy has learnt is of other ranks

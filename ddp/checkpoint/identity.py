@@ -44,15 +44,15 @@ class RunIdentity:
         trained = job.seed, job.epochs, job.batch_size, *rates
         return RunIdentity(job.world_size, policy, backend, *trained, settings, step)
 
-    def difference(self, other: RunIdentity, resized: bool = False) -> str:
-        """Return the first thing in which a run of the `other` identity differs, with both values; empty: none. If
-        `resized`, the number of ranks may differ, and what hangs on it."""
+    def difference(self, other: RunIdentity) -> str:
+        """Return the first thing in which a run of the `other` identity differs, with both values; empty: none. With another
+        number of ranks, what hangs on that may differ, too."""
         plain = {"steps": None, **vars(PLAIN)}
         these, those = (
             {**vars(run), **run.settings, **plain, **run.step, "settings": None, "step": None} for run in (self, other)
         )
         for name in these:
-            if resized and name in SIZED:
+            if self.world_size != other.world_size and name in SIZED:
                 continue
             if these[name] != those.get(name):
                 return f"of a run with {name}={those.get(name)}, this one has {these[name]}"

@@ -274,13 +274,6 @@ class GuardVerdict:
 
 
 @dataclass(frozen=True)
-class Launched:
-    """For the record, its first line: times that are shown of the run, and of what goes on with it, count from here."""
-
-    at: float
-
-
-@dataclass(frozen=True)
 class Resumed:
     """For the record: from here on a run goes on from a checkpoint of the run in folder `source`, whose model has seen so
     many complete epochs and so many samples: all that is recorded before."""
@@ -291,13 +284,12 @@ class Resumed:
     samples: int
     source: str
     because: str = ""
-    """What ended that run, where this one goes on by itself; empty: somebody asked for it."""
+    """What ended that run, where this one goes on by itself."""
     again: int = 0
     """Samples that it had trained beyond the checkpoint, as far as they were reported: they are trained again."""
     lost_s: float = 0.0
-    """Seconds from the checkpoint until it was gone on with."""
     away_s: float = 0.0
-    """Of these, since the last record: what ended that run."""
+    """Seconds from the checkpoint, and from the last record, until it was gone on with."""
 
 
 _OfRound = Snapshot | Averaged | AverageFailed | Shared

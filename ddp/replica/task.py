@@ -149,8 +149,6 @@ class Job:
     """Names this run, so that parts of its checkpoints are told from those of others. Made by the engine."""
     resume: Path | None = None
     """The checkpoint (a folder in such a folder) to go on from."""
-    resized: bool = False
-    """The checkpoint may be of a run with another number of ranks."""
     profile_steps: int = 0
     """Steps of each rank, after its first ones, of which torch's operations are recorded (`ddp.process.profiling`)."""
     preload: tuple[str, ...] = ()

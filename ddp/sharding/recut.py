@@ -23,11 +23,11 @@ def recut(sharded: ShardedStep, states: Sequence[StateDict]) -> StateDict:
     """Return this rank's state dict of the optimizer. `states`: those of ranks 0 to n - 1 of a run of n ranks."""
     pieces: dict[nn.Parameter, list[Piece]] = {}
     for rank, state in enumerate(states):
-        held, number = _held(sharded, len(states), rank), 0
+        stretches, number = _stretches(sharded, len(states), rank), 0
         for members in sharded.before:
             for parameter in members:
-                if parameter in held:
-                    pieces.setdefault(parameter, []).append((*held[parameter], state["state"].get(number, {})))
+                if parameter in stretches:
+                    pieces.setdefault(parameter, []).append((*stretches[parameter], state["state"].get(number, {})))
                     number += 1
     shards = {shard.parameter: shard for shard in sharded.shards}
     mine: dict[int, StateDict] = {}
@@ -42,14 +42,14 @@ def recut(sharded: ShardedStep, states: Sequence[StateDict]) -> StateDict:
     return {"state": mine, "param_groups": groups}
 
 
-def _held(sharded: ShardedStep, world_size: int, rank: int) -> dict[nn.Parameter, tuple[int, int]]:
+def _stretches(sharded: ShardedStep, world_size: int, rank: int) -> dict[nn.Parameter, tuple[int, int]]:
     """Return what a rank of so many has of each parameter that is shared out."""
-    held = {}
+    stretches = {}
     for group in sharded.groups:
         layout = Layout(tuple(shape.numel() for shape in group.shapes), world_size)
         for index, start, stop in layout.fragments(rank) if group.shared_out else ():
-            held[group.parameters[index]] = start, stop
-    return held
+            stretches[group.parameters[index]] = start, stop
+    return stretches
 
 
 def _between(pieces: Sequence[Piece], first: int, last: int) -> StateDict:

@@ -13,7 +13,7 @@ import pytest
 
 from bench.results.runfolder import Run, find_runs
 from bench.runner.persevere import Attempts
-from bench.runner.supervise import taken
+from bench.runner.supervise import requested
 from ddp.core.errors import Diverged, RankFailed, RankLost
 from tests.commands.test_resume import SMALL, command, in_model, written
 from tests.warm import PICTURES, Warm, wait_for
@@ -102,7 +102,7 @@ def test_a_coordinator_that_is_killed_is_started_again(warm: Warm, tmp_path: Pat
 
 
 def test_what_asks_for_a_supervisor_is_taken_from_the_command_line() -> None:
-    assert taken(["model=mlp", "supervise=true"]) == (True, ["model=mlp"])
-    assert taken(["supervise=false", "seed=1"]) == (False, ["seed=1"])
+    assert requested(["model=mlp", "supervise=true"]) == (True, ["model=mlp"])
+    assert requested(["supervise=false", "seed=1"]) == (False, ["seed=1"])
     with pytest.raises(ValueError, match="supervise=yes: supervise=true is what there is"):
-        taken(["supervise=yes"])
+        requested(["supervise=yes"])

@@ -23,7 +23,8 @@ from bench.results.cells import cells
 from bench.results.chain import unlinked
 from bench.results.runfolder import METRICS, find_runs, read_records
 from bench.results.writer import RunWriter
-from bench.runner.resume import earlier, locate
+from bench.runner.earlier_records import earlier
+from bench.runner.resume import locate
 from bench.validate.checks import CHECKS
 from bench.validate.consistency import legible
 from bench.validate.findings import Case

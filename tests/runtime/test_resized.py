@@ -36,7 +36,7 @@ def begun(play: Play, folder: Path, backend: str, ranks: int) -> Path:
 
 
 def gone_on(play: Play, backend: str, ranks: int, place: Path, policy: str = "sync") -> Played:
-    played = play(policy, backend, world_size=ranks, batch_size=GLOBAL // ranks, resume=place, resized=True)
+    played = play(policy, backend, world_size=ranks, batch_size=GLOBAL // ranks, resume=place)
     assert sorted(event.rank for event in played.of(Finished)) == list(range(ranks))
     assert len(played.digests) == 1
     return played
@@ -72,17 +72,17 @@ def test_others_go_on_by_their_policy(play: Play, tmp_path: Path, policy: str, b
     play(policy, backend, world_size=2, options=options, epochs=3, **every)
     checkpoint, _ = find(tmp_path)
     assert checkpoint is not None
-    more = {"resume": checkpoint.path, "resized": True}
+    more = {"resume": checkpoint.path}
     played = play(policy, backend, world_size=3, options=options, epochs=3, **more)
     rest = 3 * toy.SAMPLES - checkpoint.books.samples
     assert sum(event.samples for event in played.of(Progress)) == rest
     assert len(played.digests) == 1
 
 
-def test_another_number_of_ranks_is_refused_where_nobody_asked_for_it(play: Play, tmp_path: Path) -> None:
+def test_another_batch_of_as_many_ranks_is_refused(play: Play, tmp_path: Path) -> None:
     place = begun(play, tmp_path, "nccl", 3)
-    with pytest.raises(ValueError, match="of a run with world_size=3, this one has 2"):
-        play("sync", "nccl", world_size=2, batch_size=12, resume=place)
+    with pytest.raises(ValueError, match="of a run with batch_size=8, this one has 12"):
+        play("sync", "nccl", world_size=3, batch_size=12, resume=place)
 
 
 def cut_state(model: nn.Module, size: int, rank: int, whole: dict[nn.Parameter, Tensor]) -> tuple[Any, dict[str, Any]]:
