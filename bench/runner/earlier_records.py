@@ -47,8 +47,8 @@ def earlier(source: ResumeSource, at: float) -> list[bytes]:
         lines.append(msgspec.json.encode(moved))
     resumed = Resumed(at, index, books.epochs, books.samples, str(source.folder))
     if source.because:
-        again, away_s = _beyond(records, known), max(at - records[-1][0], 0.0)
-        resumed = replace(resumed, because=source.because, again=again, lost_s=max(at - cut, 0.0), away_s=away_s)
+        since_s = max(at - cut, 0.0), max(at - records[-1][0], 0.0)
+        resumed = replace(resumed, because=source.because, again=_beyond(records, known), since_s=since_s)
     return [*lines, encode(resumed)]
 
 

@@ -63,7 +63,7 @@ def _start(
     state = cohort.ranks[rank]
     life = state.life + 1
     state = replace(state, coming=Coming.STARTING, life=life, failures=failures, digest="")
-    return cohort.with_rank(rank, state).seen(rank, at), (Restart(rank, life, reason),)
+    return cohort.with_rank(rank, state).seen((rank,), at), (Restart(rank, life, reason),)
 
 
 def accept(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Restart, ...]]:

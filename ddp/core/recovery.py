@@ -109,8 +109,8 @@ def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple
     steps = max(cohort.ranks[rank].steps for rank in cohort.live)
     trained = [(rank, ((chunk.epoch, chunk.spans(steps)),)) for rank, chunk in cohort.shares]
     cohort, lines = merge(cohort, trained, at)
-    for rank in {*cohort.live, *(rank for rank, _ in cohort.shares)}:  # some may have joined since
-        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank].contribute(), queue=(), queued=0))
+    ranks = {*cohort.live, *(rank for rank, _ in cohort.shares)}  # some may have joined since
+    cohort = cohort.with_ranks((r, replace(cohort.ranks[r].contribute(), queue=(), queued=0)) for r in ranks)
     _, chunk = cohort.shares[0]
     done = min(chunk.start + steps * chunk.batch, chunk.stop)
     return replace(cohort, shares=(), samples=chunk.epoch * cohort.world.samples + done), lines

@@ -123,7 +123,7 @@ class _Faults:
         """Enter what ended all ranks, which went on from a checkpoint."""
         match = _ENDED.fullmatch(record.because)
         rank, kind, text = (int(match[1]), match[2], match[3]) if match else (None, "", record.because)
-        action = f"all ranks went on from checkpoint {record.index}, {record.lost_s:.1f} s after it was made"
+        action = f"all ranks went on from checkpoint {record.index}, {record.since_s[0]:.1f} s after it was made"
         action += f"; {record.again:,} samples were trained again" if record.again else ""
         self._row(at, rank, "failed" if kind else "silent" if _SILENT.match(text) else "lost", text, action)
 
