@@ -268,8 +268,7 @@ class Metrics(Strict):
     params_sha256: str | None = Field(description="of the final parameters; null: no rank finished, or they differ")
     faults: list[FaultRow] = Field(description="in the order in which they were noticed")
     slow_ranks: list[SlowRankRow] | None = Field(
-        default=None,
-        description="in the order in which they were named; null: ranks did not record their parts of steps",
+        default=None, description="in the order in which they were named; null: ranks recorded no parts of their steps"
     )
     ledger: LedgerTotals | None = Field(default=None, description="null: the result is from before it was kept")
     late: list[int] = Field(default=[], description="ranks that were not there at first, in the last part of the run")
