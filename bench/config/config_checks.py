@@ -12,9 +12,11 @@ from typing import Any
 from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
+from ddp.backends import Acts
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.links import FORM
 from ddp.core.links import parse as parse_links
+from ddp.core.policies import meets_every_step
 from ddp.core.step_settings import NAMES as STEP
 from ddp.engine.modes import Mode, backend_of, engine_of
 from ddp.replica.task import Job
@@ -168,6 +170,10 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         if backend.averages and not cluster.tolerate_loss:
             raise ValueError("cluster.restart needs cluster.tolerate_loss=true")
     _check_comers(config, world_size)
+    whole("cluster.compare", cluster.compare, 0, MOST_SAMPLES)
+    together = backend is not None and backend.averages and not backend.torch_native and Acts.STEP in backend.acts
+    if cluster.compare and not (together and config.mode.policy is not None and meets_every_step(config.mode.policy)):
+        raise ValueError("cluster.compare is for mode=nccl_sync, whose ranks hold the same bits after every step")
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
 
 

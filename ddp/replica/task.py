@@ -131,6 +131,8 @@ class Job:
     """Processes that wait for the place of a rank that is lost."""
     offers: Path | None = None
     """The folder in which files `offer-*` offer processes for ranks; None: nobody does."""
+    compare: int = 0
+    """Steps after which ranks that hold the same bits compare their parameters; 0: never."""
     life: int = 0
     """How often the rank that gets this job was started again."""
     faults: tuple[Fault, ...] = ()

@@ -182,6 +182,8 @@ class SimulatedRanks(RankStates):
                 rank.slow = value
             case "input":
                 rank.late = value - 1.0
+            case "flip":
+                pass  # virtual replicas have no bits
             case "heal":
                 rank.slow, rank.late = 1.0, 0.0
             case "lose":
