@@ -46,13 +46,15 @@ class RunIdentity:
 
     def difference(self, other: RunIdentity) -> str:
         """Return the first thing in which a run of the `other` identity differs, with both values; empty: none. With another
-        number of ranks, what hangs on that may differ, too."""
+        number of several ranks, what hangs on that may differ, too."""
         plain = {"steps": None, **vars(PLAIN)}
         these, those = (
             {**vars(run), **run.settings, **plain, **run.step, "settings": None, "step": None} for run in (self, other)
         )
+        sizes = self.world_size, other.world_size
+        resized = sizes[0] != sizes[1] and min(sizes) > 1
         for name in these:
-            if self.world_size != other.world_size and name in SIZED:
+            if resized and name in SIZED:
                 continue
             if these[name] != those.get(name):
                 return f"of a run with {name}={those.get(name)}, this one has {these[name]}"
