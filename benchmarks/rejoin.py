@@ -22,7 +22,7 @@ from ddp.core.join_events import Joined, Joining
 from ddp.process.codec import body, decode
 
 MODES = ("nccl_sync", "nccl_cadence", "nccl_async", "cpu_sync", "cpu_cadence", "cpu_async", "zero1", "zero2", "zero3")
-EPOCHS = {"mlp": 60, "resnet_graph": 6}
+LENGTHS = {"mlp": ("train.epochs=60",), "resnet_graph": ("train.epochs=5", "train.batch_size=16")}
 WORDS = ("world_size=3", "data.name=digits", "cluster.faults=[1@60:crash]", "checkpoint.spacing_s=0")
 QUIET = ("cluster.restart=always", "report=false", "validate=false", "audit=off", "seed=0,1")
 
@@ -45,7 +45,7 @@ def stretches(events: Path) -> tuple[float, float, float]:
 def main() -> None:
     """Run the command."""
     model = sys.argv[1] if sys.argv[1:] else "mlp"
-    words = (f"model={model}", f"train.epochs={EPOCHS[model]}", *WORDS)
+    words = (f"model={model}", *LENGTHS[model], *WORDS)
     with tempfile.TemporaryDirectory(prefix="rejoin-") as folder:
         command = [sys.executable, "-m", "bench", "-m", f"mode={','.join(MODES)}", *words, *QUIET, f"output={folder}"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=3600)
