@@ -45,12 +45,17 @@ def _run(arguments: list[str]) -> int:
 
         show()
         return Exit.OK
+    from bench.runner import supervise
+
     with usage():
         launcher, arguments = taken(arguments)
+        supervised, arguments = supervise.requested(arguments)
     if launcher is not None:
         from bench.command.submitted import submit
 
         return submit(arguments, tuple(VERBS), launcher)
+    if supervised:
+        return supervise.supervise(arguments)
     from bench.command.run import run
 
     with usage():
@@ -137,9 +142,7 @@ def _on_a_sweep(verb: str, description: str) -> Callable[[list[str]], int]:
 
     def command(arguments: list[str]) -> int:
         parser = verb_parser(verb, description)
-        parser.add_argument(
-            "path", type=path_of, nargs="?", default=RUNS, help="tree of runs, or a sweep's folder in it"
-        )
+        parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="tree of runs, or a sweep in it")
         from bench.command import submitted
 
         return int(submitted.command(verb, parser.read(arguments).path))
@@ -188,13 +191,8 @@ def _prove(arguments: list[str]) -> int:
     from bench.command.prove_command import prove
 
     about = "Hold a few steps of a model, in each mode, to plain PyTorch on one device, bit by bit"
-    return int(
-        prove(
-            arguments,
-            verb_parser("prove", f"{about}. KEY=VALUE choose what; all modes if none is given."),
-            tuple(VERBS),
-        )
-    )
+    parser = verb_parser("prove", f"{about}. KEY=VALUE choose what; all modes if none is given.")
+    return int(prove(arguments, parser, tuple(VERBS)))
 
 
 def _declared(verb: str, about: str) -> Callable[[list[str]], int]:
@@ -266,10 +264,8 @@ GOODPUT = (
     "Play a history of failures in virtual time, on the core of production, by each way of going on. "
     "Exit code: 0; 3 if a way did not finish in ten times the hours."
 )
-FAULTS = (
-    "Play the matrix of faults: every kind in every phase on several choices of ranks, in each mode. "
-    "Exit code: 0 all as documented, 1 not."
-)
+FAULTS = "Play the matrix of faults: every kind in every phase on several choices of ranks; 1: not as documented."
+JOIN = "Offer a run that is going on a process for one more rank: an absent one now, or else the next that is lost."
 EXPLAIN = "Where the seconds of a run went, per rank and cause, and its speed without each."
 PREDICT = "How fast other runs would be: calibrated on runs, played in virtual time on the core of production."
 VERBS: dict[str, Callable[[list[str]], int]] = {
@@ -286,6 +282,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "prove": _prove,
     "goodput": _declared("goodput", GOODPUT),
     "faults": _declared("faults", FAULTS),
+    "join": _declared("join", JOIN),
     "explain": _declared("explain", EXPLAIN),
     "predict": _declared("predict", PREDICT),
     "dashboard": _dashboard,

@@ -45,9 +45,9 @@ def due(settings: Checkpointing | None, mark: Mark, last: Mark, epochs: int) -> 
     return f"after {mark.epochs} epochs and {mark.averages} averages"
 
 
-def hasten(world: World) -> World:
-    """Return the world in which a checkpoint is due at every average: the end is near. Where none are made, none is."""
-    return replace(world, checkpoints=hastened(world.checkpoints))
+def hasten(cohort: CoordinatorState) -> CoordinatorState:
+    """Have a checkpoint come at the next average: the end is near. Where none are made, none is."""
+    return replace(cohort, world=replace(cohort.world, checkpoints=hastened(cohort.world.checkpoints)))
 
 
 def hastened(settings: Checkpointing | None) -> Checkpointing | None:

@@ -21,7 +21,7 @@ from ddp.core.event_parts import (
 from ddp.core.event_parts import Ending as Ending
 from ddp.core.event_parts import Tick as Tick
 from ddp.core.event_parts import Trained as Trained
-from ddp.core.join_events import JoinEvent
+from ddp.core.join_events import JoinEvent, Offered
 from ddp.core.measurements import Memory as Memory
 from ddp.core.measurements import Slice as Slice
 from ddp.core.spans import Spans
@@ -268,13 +268,6 @@ class GuardVerdict:
 
 
 @dataclass(frozen=True)
-class Launched:
-    """For the record, its first line: times that are shown of the run, and of what goes on with it, count from here."""
-
-    at: float
-
-
-@dataclass(frozen=True)
 class Resumed:
     """For the record: from here on a run goes on from a checkpoint of the run in folder `source`, whose model has seen so
     many complete epochs and so many samples: all that is recorded before."""
@@ -284,11 +277,17 @@ class Resumed:
     epochs: int
     samples: int
     source: str
+    because: str = ""
+    """What ended that run, where this one goes on by itself."""
+    again: int = 0
+    """Samples that it had trained beyond the checkpoint, as far as they were reported: they are trained again."""
+    since_s: tuple[float, float] = (0.0, 0.0)
+    """Seconds from the checkpoint, and from the last record, until it was gone on with."""
 
 
 _OfRound = Snapshot | Averaged | AverageFailed | Shared
 RankEvent = Ready | Progress | Trained | _OfRound | Evaluated | Saved | Alive | Finished | Failed | JoinEvent
-OfNoRank = Reduced | Tick | Ending
+OfNoRank = Reduced | Tick | Offered | Ending
 Event = RankEvent | OfNoRank | Lost
 PolicyEvent = RoundClosed
 PolicyRecord = GuardVerdict

@@ -109,7 +109,7 @@ def test_a_rank_that_was_interrupted_in_its_start_leaves_no_open_channel(monkeyp
     """Nobody knows the number of its process then: that its channel is closed ends it."""
     from multiprocessing.process import BaseProcess
 
-    from ddp.engine.ranks import ForkedRank
+    from ddp.engine.forked_rank import ForkedRank
 
     begun: list[BaseProcess] = []
 
