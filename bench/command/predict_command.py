@@ -22,13 +22,13 @@ from bench.predict.cells import predict as predict_cell
 from bench.predict.folder import write_run
 from bench.predict.grid import anchored, faster, grid, what_if
 from bench.predict.play import PredictedCell
-from bench.predict.steptimes import distribution
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
 from bench.results.schema import MOST_RANKS
 from ddp.core.links import Links, parse
 from ddp.core.policies import POLICIES
 from ddp.settings import emulated, known
+from ddp.sim.distributions import distribution
 
 AS_CALIBRATED = "same"
 MOST_FOLDERS = 512

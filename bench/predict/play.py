@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.predict.calibration import Calibration
-from bench.predict.steptimes import LENGTH, WARM, StepDistribution, emulated, mean_of, resampled
+from bench.predict.steptimes import LENGTH, WARM, emulated, mean_of, resampled
 from ddp.backends import world_of
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.events import Averaged, Launched, Progress, Ready, Slice
@@ -20,6 +20,7 @@ from ddp.core.policies import meets_every_step
 from ddp.process.codec import Record
 from ddp.settings import make_policy
 from ddp.sim import Costs, Simulation
+from ddp.sim.distributions import StepDistribution
 
 LEAST_STEPS = 50
 """Of each rank: where the run's samples give fewer, an epoch has more samples."""
