@@ -12,10 +12,12 @@ from typing import Any
 from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
+from ddp.backends import paired_backends
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.links import FORM
 from ddp.core.links import parse as parse_links
 from ddp.core.step_settings import NAMES as STEP
+from ddp.core.virtual_time import CONSTANT
 from ddp.engine.modes import Mode, backend_of, engine_of
 from ddp.replica.task import Job
 from ddp.settings import (
@@ -33,9 +35,12 @@ from ddp.settings import (
     run_steps,
     whole,
 )
+from ddp.sim.distributions import distribution
 from ddp.suggest import unknown
 
 MAX_WORLD = 64
+MAX_VIRTUAL = 4096
+"""Ranks of engine `virtual`."""
 MAX_PROFILED = 100
 DEVICES = ("auto", "cpu", "cuda")
 DAY_S = 86_400
@@ -128,10 +133,16 @@ def check_engine(config: Config) -> None:
     able = engine_of(engine)
     if able.policies and policy not in able.policies:
         raise ValueError(f"engine={engine} cannot do policy={policy}: choose one of {', '.join(able.policies)}")
-    if able.one_process and not able.one_rank and config.cluster.faults:
+    if able.in_place and not able.one_rank and config.cluster.faults:
         raise ValueError(
             f"cluster.faults with engine={engine}, whose ranks are threads of one process: use mode=nccl_sync"
         )
+    if able.virtual and config.backend.name not in paired_backends():
+        raise ValueError(
+            f"backend={config.backend.name} with engine={engine}: choose one of {', '.join(paired_backends())}"
+        )
+    if able.virtual and config.virtual.steps != CONSTANT:
+        distribution(config.virtual.steps, "virtual.steps")
 
 
 def world_size_of(size: int | None, engine: str) -> int:
@@ -139,8 +150,9 @@ def world_size_of(size: int | None, engine: str) -> int:
     able = engine_of(engine)
     if size is None:
         return 1 if able.one_rank else 2
-    if not 1 <= size <= MAX_WORLD:
-        raise ValueError(f"world_size={size} is not between 1 and {MAX_WORLD}")
+    most = MAX_VIRTUAL if able.virtual else MAX_WORLD
+    if not 1 + able.virtual <= size <= most:
+        raise ValueError(f"world_size={size} is not between {1 + able.virtual} and {most}")
     if not able.fits(size):
         remedy = "leave it out, or choose another mode"
         raise ValueError(f"world_size={size} with mode={engine}, which has one rank: {remedy}")
@@ -193,7 +205,7 @@ def check_profile(profile: ProfileConfig, mode: Mode, world_size: int, machine: 
     """Raise ValueError where torch.profiler cannot be had in each rank."""
     if not 0 <= profile.steps <= MAX_PROFILED:
         raise ValueError(f"profile.steps={profile.steps} is not between 0 and {MAX_PROFILED}")
-    if profile.steps and engine_of(mode.engine).one_process and world_size > 1:
+    if profile.steps and engine_of(mode.engine).in_place and world_size > 1:
         threads = f"engine={mode.engine}, whose ranks are threads of one process"
         raise ValueError(f"profile.steps with {threads}: profile mode=nccl_sync")
     if profile.steps and machine.hosts > 1:
@@ -217,7 +229,7 @@ def checkpoint_of(settings: Checkpointing, mode: Mode, keys: Collection[str] = (
     """Return the settings; none for a mode that makes no checkpoints. That raises ValueError where they are not the default,
     or where the user gave one: its key is in `keys`."""
     backend = backend_of(mode)
-    if backend is None or backend.checkpoints:
+    if (backend is None or backend.checkpoints) and not engine_of(mode.engine).virtual:
         return settings
     wanted = settings != Checkpointing() or any(key.startswith("checkpoint.") for key in keys)
     if settings.every and wanted:
@@ -238,7 +250,9 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
     on_gpus = config.cluster.device != "cpu" and machine.gpus >= here
     if machine.hosts > 1:
         warnings.append(f"on {machine.hosts} hosts: what is said of the machine is of that of rank 0")
-    if here > machine.cores and not on_gpus:
+    if engine_of(config.engine.name).virtual:
+        warnings.append("virtual: ranks trained in one process, all times are those of a virtual clock")
+    elif here > machine.cores and not on_gpus:
         share = f"{here} ranks share {machine.cores} cores"
         warnings.append(f"oversubscribed: {share}, so speeds say nothing about scaling")
     if config.cluster.speeds:

@@ -1,4 +1,4 @@
-"""`virtual`: the ranks of a run in one process, under a virtual clock: real training, real decisions, times that are made up.
+"""`virtual`: the ranks of a run in one process, under a virtual clock: real training and decisions.
 
 Owns what things cost, and the record of it. Slowness and links that a real run would emulate by waiting are costs here.
 """
@@ -18,6 +18,7 @@ from ddp.backends import world_of
 from ddp.core.commands import Abort
 from ddp.core.errors import Diverged, EngineError, RankLost
 from ddp.core.measurements import Slice
+from ddp.core.virtual_time import CONSTANT
 from ddp.engine import solo
 from ddp.engine.solo import Emit
 from ddp.process.clock import now
@@ -43,10 +44,25 @@ DRAWN = 4096
 class VirtualRanks(Work, AbstractContextManager[Any], Protocol):
     """Ranks that compute, and what is known of them before they begin."""
 
-    samples: int
-    tested: int
-    least: int
-    bytes: int
+    @property
+    def samples(self) -> int:
+        """The training samples of an epoch."""
+        ...
+
+    @property
+    def tested(self) -> int:
+        """The samples of the test set."""
+        ...
+
+    @property
+    def least(self) -> int:
+        """The fewest samples that the model should be trained on at once."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """The size of a replica."""
+        ...
 
 
 def run(job: Job, emit: Emit) -> None:
@@ -80,9 +96,9 @@ def play(job: Job, ranks: VirtualRanks, emit: Emit) -> None:
         emit(replace(record, at=begin + at) if hasattr(record, "at") else record, begin + at)
 
     def measured(rank: int, kind: str, start: float, stop: float, seq: int) -> None:
-        size = ranks.bytes if kind in ("exchange", "copy") else 0
+        size, whole = ranks.bytes if kind in ("exchange", "copy") else 0, stop - start
         for part, share in PARTS if kind == "forward" else ((kind, 1.0),):
-            length = share * (stop - start)
+            length = share * whole
             slices[rank].append(encode(Slice(begin + start, rank, part, length, seq, size)))
             start += length
 
@@ -113,7 +129,7 @@ def costs_of(job: Job, ranks: VirtualRanks) -> Costs:
     size, given = job.world_size, job.virtual
     speeds = job.speeds or (1.0,) * size
     series: list[list[float]] = []
-    for rank in range(size if given.steps != "constant" else 0):
+    for rank in range(size if given.steps != CONSTANT else 0):
         dice = np.random.default_rng((job.seed, rank))
         series.append(distribution(given.steps, "virtual.steps").draw(DRAWN, dice).tolist())
 

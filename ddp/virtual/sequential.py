@@ -76,8 +76,8 @@ class SequentialRanks:
         self._turns: dict[int, Turn] = {}
         self._group = ThreadGroup([partial(self._pause, rank) for rank in range(job.world_size)])
         task = job.task()
-        plain = {"links": None, "speeds": (), "faults": (), "profile_steps": 0}
-        self._job = replace(job, threads=self._group, task=lambda: task, **plain)
+        plain = replace(job, links=None, speeds=(), faults=(), profile_steps=0)
+        self._job = replace(plain, threads=self._group, task=lambda: task)
         self._outboxes = [_Outbox() for _ in range(job.world_size)]
         self._ranks: list[RankLoop] = []
         self._draws: list[Callable[[], None]] = []
