@@ -116,10 +116,8 @@ def launch(
             _announce(spec, monitor, source)
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor, watch)
-            ended, notes = (
-                journal.latest if ENGINES[spec.engine].virtual else now(),
-                list(source.notes if source else ()),
-            )
+            virtual = ENGINES[spec.engine].virtual
+            ended, notes = journal.latest if virtual else now(), list(source.notes if source else ())
             notes += [shared] if (shared := environment.shared_cores(os.environ, os.cpu_count() or 1)) else []
             if job.elsewhere is None and spec.timing and not virtual:  # else ranks, or other cells, look like other programs
                 disturbance = environment.disturbed(load_before, environment.usage(), spec.world_size)

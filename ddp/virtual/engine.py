@@ -34,7 +34,8 @@ from ddp.virtual.vectorised import MANY, VectorisedRanks, unfit
 LATENCY_S, WIRE_S, COPY_S, REDUCE_S = 1e-4, 1e-3, 1e-4, 1e-3
 """Of a message, a collective, a copy of a replica and an average of snapshots, where no links say more."""
 PARTS = (("data", 0.05), ("forward", 0.3), ("backward", 0.6), ("optimizer", 0.05))
-"""What a step is said to be made of: shares of its time."""
+"""What a step is said to be made of: shares of its time; of many ranks, `FEW` slices are enough."""
+FEW, MOST = (("data", 0.05), ("forward", 0.95)), 64
 EVALUATED = 1 / 3
 """Time of a sample in an evaluation, over that of one in a step."""
 DRAWN = 4096
@@ -91,13 +92,14 @@ def ranks_of(job: Job) -> VirtualRanks:
 def play(job: Job, ranks: VirtualRanks, emit: Emit) -> None:
     """Play the run from now on, in virtual time."""
     begin, slices = now(), defaultdict[int, list[bytes]](list)
+    parts = PARTS if job.world_size <= MOST else FEW
 
     def listen(at: float, record: Any) -> None:
         emit(replace(record, at=begin + at) if hasattr(record, "at") else record, begin + at)
 
     def measured(rank: int, kind: str, start: float, stop: float, seq: int) -> None:
         size, whole = ranks.bytes if kind in ("exchange", "copy") else 0, stop - start
-        for part, share in PARTS if kind == "forward" else ((kind, 1.0),):
+        for part, share in parts if kind == "forward" else ((kind, 1.0),):
             length = share * whole
             slices[rank].append(encode(Slice(begin + start, rank, part, length, seq, size)))
             start += length
