@@ -20,7 +20,7 @@ from typing import Any
 
 REPORT = Path("reports/virtual")
 RUNS = Path("runs/virtual")
-RANKS = (2, 8, 64, 256, 1000)
+RANKS = (8, 64, 1000)
 MODES = {"virtual_nccl_sync": (), "virtual_nccl_cadence": ("anchor", "min_anchor", "max_anchor")}
 WORKLOAD = ("model=mlp", "train.epochs=8", "train.batch_size=4", "virtual.steps=lognormal:0.1")
 """With 1,000 ranks and windows of two steps, 24 rounds."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from bench.predict.calibration import Calibration
 from bench.predict.steptimes import LENGTH, WARM, emulated, mean_of, resampled
+from bench.predict.traces import TracedSteps
 from ddp.backends import world_of
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.events import Averaged, Launched, Progress, Ready, Slice
@@ -39,7 +40,7 @@ class PredictedCell:
     """By rank, those that follow as the first again; empty: as fast as calibrated."""
     healed: int | None = None
     """This rank is as fast as the fastest one."""
-    steps: StepDistribution | None = None
+    steps: StepDistribution | TracedSteps | None = None
     """What step times are drawn from; None: from those that were measured."""
 
     @property
@@ -193,7 +194,7 @@ def _series(cell: PredictedCell, calibration: Calibration, dice: np.random.Gener
         if cell.steps is None:
             drawn = resampled(own, LENGTH, dice)
         else:
-            drawn = mean_of(calibration.steps) * cell.steps.draw(LENGTH, dice)
+            drawn = mean_of(calibration.steps) * cell.steps.draw(LENGTH, dice, rank)
         beside = calibration.gaps_s[source] - min(calibration.gaps_s)
         rows.append((beside + (emulated(drawn, speeds[rank]) if speeds else drawn)).tolist())
         first.append(calibration.first_s[source] / WARM)

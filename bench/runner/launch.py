@@ -119,7 +119,9 @@ def launch(
             virtual = ENGINES[spec.engine].virtual
             ended, notes = journal.latest if virtual else now(), list(source.notes if source else ())
             notes += [shared] if (shared := environment.shared_cores(os.environ, os.cpu_count() or 1)) else []
-            if job.elsewhere is None and spec.timing and not virtual:  # else ranks, or other cells, look like other programs
+            if (
+                job.elsewhere is None and spec.timing and not virtual
+            ):  # else ranks, or other cells, look like other programs
                 disturbance = environment.disturbed(load_before, environment.usage(), spec.world_size)
                 notes += [disturbance] if disturbance else []
             for text in (end.traceback, end.error and f"{end.status}: {end.error}"):

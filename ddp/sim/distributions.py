@@ -20,8 +20,8 @@ class StepDistribution:
     value: float
     more: float = 0.0
 
-    def draw(self, length: int, dice: np.random.Generator) -> Series:
-        """Return step times over their mean."""
+    def draw(self, length: int, dice: np.random.Generator, rank: int = 0) -> Series:
+        """Return step times over their mean; all ranks are alike."""
         value = self.value
         if self.name == "lognormal":
             return dice.lognormal(-(value**2) / 2, value, length)

@@ -65,11 +65,11 @@ class Meetings:
         """Average the replicas: it ends for all, a time on the wire after the last rank has arrived."""
         self._ranks.report(index)
         rank, arrived = self._ranks.all[index], self._timeline.now
-        rank.asked = order
+        rank.order = order
 
         def everyone(members: list[int]) -> None:
             assert tuple(members) == order.members
-            self._work({member: self._ranks.all[member].asked for member in members})
+            self._work({member: self._ranks.all[member].order for member in members})
             if not self._ranks.keep:
                 return
             union = 0
@@ -83,7 +83,7 @@ class Meetings:
             contribution = self._ranks.contribute(index, order.round)
             stay = self._timeline.now - arrived
             if self._ranks.work is not None:
-                self._ranks.say(index, rank.said, seconds=stay)
+                self._ranks.say(index, rank.reports, seconds=stay)
                 return
             self._ranks.tell(Averaged(0.0, index, order.round, *contribution, stay, self._ranks.costs.bytes, 0.0))
 
@@ -108,7 +108,7 @@ class Meetings:
 
         def then() -> None:
             rank.content = rank.result
-            self._ranks.done(index, step, rank.said)
+            self._ranks.done(index, step, rank.reports)
 
         def broke() -> None:
             rank.machine = before
@@ -121,7 +121,7 @@ class Meetings:
         work = self._ranks.work
         if work is not None:
             for member, events in work.together({rank: each for rank, each in actions.items() if each}).items():
-                self._ranks.all[member].said = events
+                self._ranks.all[member].reports = events
 
     def _enter(self, index: int, kind: str, everyone: Callable[[list[int]], None], then: Then, broke: Then) -> None:
         """Enter a collective of the rank's group; without a group it breaks."""

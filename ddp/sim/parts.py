@@ -122,9 +122,9 @@ class SimulatedRank:
     """What came out of its last collective."""
     laid: int = 0
     """Its snapshot."""
-    said: Sequence[RankEvent] = ()
+    reports: Sequence[RankEvent] = ()
     """What it reports of its last collective, where it really works."""
-    asked: Average | None = None
+    order: Average | None = None
     """The order that it is in a collective for."""
     last: TrainedBatch | None = None
     step: tuple[Step, float] | None = None

@@ -22,7 +22,7 @@ from ddp.sim.parts import Costs, TrainedBatch
 from ddp.sim.ranks import SimulatedRanks
 from ddp.sim.states import Measured
 from ddp.sim.timeline import EventQueue
-from ddp.sim.work import Work
+from ddp.sim.work import RankWork
 
 
 def _never(rank: int) -> bool:
@@ -57,7 +57,7 @@ class Simulation:
     """Called with rank and kind when such a slice begins."""
     listen: Callable[[float, Event | Output], None] | None = None
     """Called with every record, whether it is kept or not."""
-    work: Work | None = None
+    work: RankWork | None = None
     """What ranks really do; None: nothing, they report that all went well. Without faults."""
     status: str = "ok"
     aborted: Abort | None = None

@@ -11,7 +11,7 @@ from ddp.core.worker import Step
 from ddp.core.world import World
 from ddp.sim.parts import Costs, SimulatedRank, TrainedBatch
 from ddp.sim.timeline import EventQueue
-from ddp.sim.work import Work
+from ddp.sim.work import RankWork
 
 Measured = Callable[[int, str, float, float, int], None]
 """(rank, kind, start, stop, number of the collective) of a slice, as `ddp.core.measurements.Slice` has them."""
@@ -34,7 +34,7 @@ class RankStates:
         """Called with rank and kind when a slice begins."""
         self.dropped: list[tuple[float, RankEvent]] = []
         """Messages that were lost, and when they were sent."""
-        self.work: Work | None = None
+        self.work: RankWork | None = None
         """What ranks really do; None: nothing, they report that all went well."""
         self._send = send
 
@@ -76,8 +76,8 @@ class RankStates:
                 event = replace(event, seconds=seconds)
             self.tell(event)
 
-    def done(self, index: int, step: Step, said: Sequence[RankEvent] | None = None) -> None:
-        """Count a step that the rank has done, and report if it is time. `said`: what its work reports, if it was done."""
+    def done(self, index: int, step: Step, reports: Sequence[RankEvent] | None = None) -> None:
+        """Count a step that the rank has done, and report if it is time. `reports`: those of its work, if that was done."""
         rank = self.all[index]
         assert rank.last is not None
         rank.done += 1
@@ -85,7 +85,7 @@ class RankStates:
         rank.steps += 1
         rank.samples += step.batch.samples
         if self.work is not None:
-            self.say(index, self.work.act(index, step) if said is None else said)
+            self.say(index, self.work.act(index, step) if reports is None else reports)
         elif step.last or self.timeline.now - rank.reported >= self.costs.report_s:
             self.report(index)
 

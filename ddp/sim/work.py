@@ -10,7 +10,7 @@ from ddp.core.events import RankEvent
 from ddp.core.worker import Action, Step
 
 
-class Work(Protocol):
+class RankWork(Protocol):
     """The ranks' work. What it gives are the events of ranks, whose times are the simulation's."""
 
     def ready(self, rank: int) -> Sequence[RankEvent]:

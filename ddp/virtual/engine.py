@@ -27,9 +27,10 @@ from ddp.process.determinism import deterministic
 from ddp.replica.task import Job
 from ddp.sim import Costs, Simulation
 from ddp.sim.distributions import distribution
-from ddp.sim.work import Work
+from ddp.sim.work import RankWork
+from ddp.virtual.fitness import MANY, unfit
 from ddp.virtual.sequential import SequentialRanks
-from ddp.virtual.vectorised import MANY, VectorisedRanks, unfit
+from ddp.virtual.vectorised import VectorisedRanks
 
 LATENCY_S, WIRE_S, COPY_S, REDUCE_S = 1e-4, 1e-3, 1e-4, 1e-3
 """Of a message, a collective, a copy of a replica and an average of snapshots, where no links say more."""
@@ -42,7 +43,7 @@ DRAWN = 4096
 """Step times that are drawn for a rank; it begins again behind them."""
 
 
-class VirtualRanks(Work, AbstractContextManager[Any], Protocol):
+class VirtualRanks(RankWork, AbstractContextManager[Any], Protocol):
     """Ranks that compute, and what is known of them before they begin."""
 
     @property

@@ -123,5 +123,5 @@ class RecordedRun:
 
 def evaluations(events: Sequence[Any]) -> list[tuple[int, int, float | None, float | None]]:
     """Return what evaluations gave, in one order: epoch, part, sums of loss and metric."""
-    found = [event for event in events if isinstance(event, Evaluated)]
-    return sorted((event.epoch, event.part, event.loss_sum, event.metric_sum) for event in found)
+    done = [event for event in events if isinstance(event, Evaluated)]
+    return sorted((event.epoch, event.part, event.loss_sum, event.metric_sum) for event in done)

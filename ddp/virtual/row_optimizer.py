@@ -29,7 +29,7 @@ def unfit(optimizer: torch.optim.Optimizer) -> str:
 
 
 @dataclass(frozen=True)
-class _Slot:
+class _ParameterSlot:
     """A parameter of all ranks: its place in a replica, its settings."""
 
     name: str
@@ -60,7 +60,7 @@ class RowOptimizer:
             id(p): (number, group) for number, group in enumerate(optimizer.param_groups) for p in group["params"]
         }
         self.slots = [
-            _Slot(name, places[name], p.shape, owners[id(p)][0], owners[id(p)][1])
+            _ParameterSlot(name, places[name], p.shape, owners[id(p)][0], owners[id(p)][1])
             for name, p in named
             if id(p) in owners
         ]
@@ -97,7 +97,7 @@ class RowOptimizer:
             act(slot, slot.of(rows), grads[slot.name], own, rate.to(rows.dtype), count)
 
     def _step_sgd(
-        self, slot: _Slot, own: Tensor, grad: Tensor, states: list[Tensor], rate: Tensor, count: Tensor
+        self, slot: _ParameterSlot, own: Tensor, grad: Tensor, states: list[Tensor], rate: Tensor, count: Tensor
     ) -> None:
         decay, momentum = slot.settings["weight_decay"], slot.settings["momentum"]
         grad = grad.add(own, alpha=decay) if decay else grad
@@ -107,7 +107,7 @@ class RowOptimizer:
         own.addcmul_(grad, rate.expand_as(grad), value=-1)
 
     def _step_adam(
-        self, slot: _Slot, own: Tensor, grad: Tensor, states: list[Tensor], rate: Tensor, count: Tensor
+        self, slot: _ParameterSlot, own: Tensor, grad: Tensor, states: list[Tensor], rate: Tensor, count: Tensor
     ) -> None:
         (first, second), decay = slot.settings["betas"], slot.settings["weight_decay"]
         if decay and self._decoupled:

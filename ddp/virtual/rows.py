@@ -35,7 +35,7 @@ class _Bound(nn.Module):
         return self._call(*arguments, **named)
 
 
-class Rows:
+class ReplicaRows:
     """`ranks` replicas like `replica`: `flat` is [ranks, parameters]. One row where all ranks share every step."""
 
     def __init__(self, job: Job, replica: Replica, ranks: int) -> None:
@@ -104,8 +104,8 @@ class Rows:
                 part = slice(first, first + TOGETHER)
                 own = self._shared(parameters, self.batch(steps[part]))
                 weight = steps[0].batch.samples / total
-                found = torch.autograd.grad(own.sum() * weight, list(parameters.values()))
-                for name, value in zip(parameters, found, strict=True):
+                parts = torch.autograd.grad(own.sum() * weight, list(parameters.values()))
+                for name, value in zip(parameters, parts, strict=True):
                     sums[name] += value
                 losses |= dict(zip(ranks[part], map(float, own.tolist()), strict=True))
         grads = {name: value[None] for name, value in sums.items()}

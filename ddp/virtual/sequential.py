@@ -70,7 +70,7 @@ class _Outbox:
 
 
 class SequentialRanks:
-    """All ranks of a job, as `ddp.sim.work.Work`. A context manager. Raises RankFailed for what a rank raises."""
+    """All ranks of a job, as `ddp.sim.work.RankWork`. A context manager. Raises RankFailed for what a rank raises."""
 
     def __init__(self, job: Job) -> None:
         self._turns: dict[int, Turn] = {}

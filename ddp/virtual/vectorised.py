@@ -15,7 +15,7 @@ from itertools import groupby
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ddp.backends import BACKENDS, Acts
 from ddp.core.commands import Apply, Average, Evaluate, Join, Reduce, Stop
@@ -32,36 +32,7 @@ from ddp.replica.outer_optimizer import outer
 from ddp.replica.task import Job
 from ddp.replica.weighted_mean import average, ratio
 from ddp.tally import order_tally
-from ddp.virtual import row_optimizer
-from ddp.virtual.rows import Rows
-
-MANY = 16
-"""Ranks from which on one operation for all is worth it."""
-
-
-def unfit(job: Job) -> str:
-    """Return why the ranks of a job cannot be trained in one operation; empty: they can."""
-    task, settings = job.task(), job.averaging
-    model = task.model()
-    reasons = {
-        "train.accumulate, precision or compile is not plain": job.step.given
-        and set(job.step.given) != {"deterministic"},
-        "samples are augmented": task.augment is not None,
-        "there is an epoch_callback": task.epoch_callback is not None,
-        "the optimizers' state is averaged": settings.optimizer_state,
-        f"averaging.wire={settings.wire} rounds": settings.wire != "float64",
-        "the model has buffers": any(True for _ in model.buffers()),
-        "its parameters are of several types, or frozen": len({(p.dtype, p.requires_grad) for p in model.parameters()})
-        > 1,
-        "the model draws random numbers": any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules()),
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            return reason
-    optimizer = task.optimizer(list(model.parameters()))
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        return "it has several optimizers"
-    return row_optimizer.unfit(optimizer)
+from ddp.virtual.rows import ReplicaRows
 
 
 @dataclass
@@ -86,7 +57,7 @@ class _Rank:
 
 
 class VectorisedRanks:
-    """All ranks of a job, as `ddp.sim.work.Work`. A context manager. Raises RankFailed for what the task raises."""
+    """All ranks of a job, as `ddp.sim.work.RankWork`. A context manager. Raises RankFailed for what the task raises."""
 
     def __init__(self, job: Job) -> None:
         self._job, size = job, job.world_size
@@ -95,7 +66,7 @@ class VectorisedRanks:
         plain = replace(job, links=None, speeds=(), faults=(), audit="", profile_steps=0)
         self._loop = TrainingLoop(plain, 0, lambda event: None)
         self._replica = self._loop.replica
-        self._rows = Rows(job, self._replica, 1 if self._in_step else size)
+        self._rows = ReplicaRows(job, self._replica, 1 if self._in_step else size)
         self._ranks = [_Rank() for _ in range(size)]
         self._mean = self._rows.flat[0].clone()
         self._outer = outer(job.averaging, self._mean)
@@ -104,7 +75,6 @@ class VectorisedRanks:
         self._apart: dict[int, tuple[float | None, float | None]] = {}
         """Divergence and squared distance of each rank in the last average."""
         self._averaged = False
-        self._test = len(self._replica.data[1][0])
 
     def __enter__(self) -> VectorisedRanks:
         return self
@@ -120,7 +90,7 @@ class VectorisedRanks:
     @property
     def tested(self) -> int:
         """The samples of the test set."""
-        return self._test
+        return len(self._replica.data[1][0])
 
     @property
     def least(self) -> int:
@@ -132,17 +102,13 @@ class VectorisedRanks:
         """The size of a replica."""
         return self._replica.state.bytes
 
-    def row(self, rank: int) -> Tensor:
-        """Return the parameters of a rank, flat."""
-        return self._rows.flat[0 if self._in_step else rank]
-
     def ready(self, rank: int) -> Sequence[RankEvent]:
         """Return what a rank says when it is there."""
         replica = self._replica
         count = sum(p.numel() for p in replica.model.parameters())
         about = str(self._loop.device), "memory", replica.feed.kind, replica.note
-        ready = Ready(0.0, rank, replica.samples, count, replica.state.digest(), *about, least=self.least)
-        return (replace(ready, data=replica.record.content),)
+        more = {"least": self.least, "data": replica.record.content}
+        return (Ready(0.0, rank, replica.samples, count, replica.state.digest(), *about, **more),)
 
     def begin(self, rank: int, step: Step) -> None:
         """Note a step that begins."""
@@ -315,7 +281,7 @@ class VectorisedRanks:
     def _shown(self, rank: int) -> Tensor:
         """Return what is evaluated for a rank: the last average, if there is one."""
         averaged = self._ranks[rank].applied if self._snapshots else self._averaged and self._job.averaging.apart
-        return self._mean if averaged else self.row(rank)
+        return self._mean if averaged else self._rows.flat[0 if self._in_step else rank]
 
     def _evaluate(self, rank: int, order: Evaluate) -> Evaluated:
         self._replica.state.tensors[0].copy_(self._shown(rank))
@@ -328,7 +294,7 @@ class VectorisedRanks:
         self._flush()
         if self._job.averaging.apart and (self._averaged or self._ranks[rank].applied):
             self._rows.flat[rank].copy_(self._mean)
-        self._replica.state.tensors[0].copy_(self.row(rank))
+        self._replica.state.tensors[0].copy_(self._rows.flat[0 if self._in_step else rank])
         if self._job.keep_state:
             torch.save(savable(self._replica.model), self._job.scratch / f"state-{rank}.pt")
         return (*reports, Finished(0.0, rank, self._replica.state.digest(), peak_rss_bytes(), 0))

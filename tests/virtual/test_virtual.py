@@ -14,14 +14,13 @@ import torch
 from torch import nn
 
 from ddp.core.averaging import Averaging
-from ddp.core.commands import Train
 from ddp.core.events import Evaluated, Finished, Progress
 from ddp.core.virtual_time import VirtualTime
 from ddp.data.source import TensorSource
 from ddp.replica.task import Task
 from ddp.virtual import engine
+from ddp.virtual.fitness import unfit
 from ddp.virtual.recorded import RecordedRun, evaluations
-from ddp.virtual.vectorised import unfit
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 
