@@ -33,6 +33,8 @@ SYNCED = (GATHER, SCATTER, CLIP)
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "seq_id", "start_ts", "duration")
 TOLERATED_S = 0.01
 """A transfer that ended so long before all were there is none: clocks are off."""
+NOTHING = 1e-9
+"""Of a step: a loss below it is none."""
 WORST = 3
 """Percent of the workers that `Whatif.workers` heals."""
 
@@ -177,7 +179,7 @@ def whatif(trace: PipelineTrace) -> Whatif:
     healed = trace.mixed(real, ideal, lambda op: [(rank, op[2]) in places for rank in range(trace.width)])
     last = trace.mixed(real, ideal, lambda op: op[2] == trace.stages - 1)
     lost = measured - best
-    parts = (measured - healed) / lost, (measured - last) / lost
+    parts = [(measured - after) / lost if abs(lost) > NOTHING * best else 0.0 for after in (healed, last)]
     return Whatif(trace.steps, measured, best, measured / best, by_rank, by_stage, by_kind, tuple(worst), *parts)
 
 

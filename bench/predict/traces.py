@@ -23,7 +23,11 @@ LEAST = 3
 
 def read_pipeline(path: Path) -> PipelineTrace:
     """Return the trace in a Parquet file. Raise ValueError that says what is wrong with it."""
-    table = _table(path)
+    return pipeline_of(_table(path), path)
+
+
+def pipeline_of(table: Any, path: Path) -> PipelineTrace:
+    """Return the trace that a table with `COLUMNS` holds; `path` is what errors call it. Raise ValueError."""
     if table.duplicated([name for name in COLUMNS if name not in ("start_ts", "duration", "rank")]).any():
         raise ValueError(f"{path}: it has an operation twice")
     if "mc" in table and table.mc.max() > 0:

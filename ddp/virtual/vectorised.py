@@ -1,7 +1,6 @@
 """Many ranks in one operation: steps are put off until somebody asks what came of them, then done for all at once.
 
-That changes nothing but the last bits: what a step computes with is fixed when it begins. Averages are those of
-`ddp.replica.weighted_mean`, whatever the backend. Knows nothing of time.
+That changes the last bits alone: what a step computes with is fixed when it begins. Averages: `ddp.replica.weighted_mean`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,7 +107,7 @@ class VectorisedRanks:
         replica = self._replica
         count = sum(p.numel() for p in replica.model.parameters())
         about = str(self._loop.device), "memory", replica.feed.kind, replica.note
-        more = {"least": self.least, "data": replica.record.content}
+        more: dict[str, Any] = {"least": self.least, "data": replica.record.content}
         return (Ready(0.0, rank, replica.samples, count, replica.state.digest(), *about, **more),)
 
     def begin(self, rank: int, step: Step) -> None:
