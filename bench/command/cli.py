@@ -43,12 +43,17 @@ def _run(arguments: list[str]) -> int:
 
         show()
         return Exit.OK
+    from bench.runner import supervise
+
     with usage():
         slurm, arguments = taken(arguments)
+        supervised, arguments = supervise.requested(arguments)
     if slurm is not None:
         from bench.command.slurm import submit
 
         return submit(arguments, tuple(VERBS), slurm)
+    if supervised:
+        return supervise.supervise(arguments)
     from bench.command.run import run
 
     with usage():
@@ -262,10 +267,8 @@ GOODPUT = (
     "Play a history of failures in virtual time, on the core of production, by each way of going on. "
     "Exit code: 0; 3 if a way did not finish in ten times the hours."
 )
-FAULTS = (
-    "Play the matrix of faults: every kind in every phase on several choices of ranks, in each mode. "
-    "Exit code: 0 all as documented, 1 not."
-)
+FAULTS = "Play the matrix of faults: every kind in every phase on several choices of ranks; 1: not as documented."
+JOIN = "Offer a run that is going on a process for one more rank: an absent one now, or else the next that is lost."
 EXPLAIN = "Where the seconds of a run went, per rank and cause, and its speed without each."
 PREDICT = "How fast other runs would be: calibrated on runs, played in virtual time on the core of production."
 VERBS: dict[str, Callable[[list[str]], int]] = {
@@ -282,6 +285,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "prove": _prove,
     "goodput": _declared("goodput", GOODPUT),
     "faults": _declared("faults", FAULTS),
+    "join": _declared("join", JOIN),
     "explain": _declared("explain", EXPLAIN),
     "predict": _declared("predict", PREDICT),
     "dashboard": _dashboard,

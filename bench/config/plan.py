@@ -232,10 +232,21 @@ def cell_hash(resolved: dict[str, Any], training: dict[str, Any]) -> str:
         for key, value in resolved["cluster"].items()
         # Faults count where there are some; a rank that is never silent meets no deadline; where rank 0 listens decides
         # nothing.
-        if key not in ("deadline_s", "bind")
-        and (key, value) not in (("faults", []), ("tolerate_loss", True), ("transport", "auto"), ("restart", "never"))
+        if key not in ("deadline_s", "bind") and (key, value) not in UNSAID
     }
     return canonical.digest(cell)
+
+
+UNSAID: tuple[tuple[str, Any], ...] = (
+    ("faults", []),
+    ("tolerate_loss", True),
+    ("transport", "auto"),
+    ("restart", "never"),
+    ("compare", 0),
+    ("absent", 0),
+    ("spares", 0),
+)
+"""Settings of a cluster that make no other cell."""
 
 
 def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tuple[CodeDigest, ...]) -> Job:
@@ -266,6 +277,9 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tu
         deadline_s=cluster["deadline_s"],
         tolerate_loss=cluster["tolerate_loss"],
         restarts=restarts(cluster.get("restart", "never")),
+        absent=cluster.get("absent", 0),
+        spares=cluster.get("spares", 0),
+        compare=cluster.get("compare", 0),
         faults=spec.faults,
         profile_steps=config.profile.steps,
         audit=spec.run_id if spec.config["audit"] else "",

@@ -16,9 +16,10 @@ from ddp.core.event_parts import (
     SketchGroup,
     StepSketch,
     StepWork,
+    WorkSeconds,
 )
 from ddp.core.event_parts import Trained as Trained
-from ddp.core.join_events import JoinEvent
+from ddp.core.join_events import JoinEvent, Offered
 from ddp.core.measurements import Memory as Memory
 from ddp.core.measurements import Slice as Slice
 from ddp.core.spans import Spans
@@ -73,8 +74,8 @@ class Progress(FromRank):
     """The last round contributed to before these steps (-1: none; None: not known): a lost message shows."""
     visited: int | None = None
     """`ddp.tally.tally` of the samples that were read since the last report; None: not known."""
-    exchanged: tuple[StepSketch, ...] = ()
-    """Of steps that were drawn, where ranks exchange gradients inside steps."""
+    exchanged: tuple[StepSketch, ...] = ()  # of steps that were drawn, where ranks exchange gradients inside steps
+    work: WorkSeconds | None = None
 
 
 @dataclass(frozen=True)
@@ -274,13 +275,6 @@ class GuardVerdict:
 
 
 @dataclass(frozen=True)
-class Launched:
-    """For the record, its first line: times that are shown of the run, and of what goes on with it, count from here."""
-
-    at: float
-
-
-@dataclass(frozen=True)
 class Resumed:
     """For the record: from here on a run goes on from a checkpoint of the run in folder `source`, whose model has seen so
     many complete epochs and so many samples: all that is recorded before."""
@@ -290,10 +284,17 @@ class Resumed:
     epochs: int
     samples: int
     source: str
+    because: str = ""
+    """What ended that run, where this one goes on by itself."""
+    again: int = 0
+    """Samples that it had trained beyond the checkpoint, as far as they were reported: they are trained again."""
+    since_s: tuple[float, float] = (0.0, 0.0)
+    """Seconds from the checkpoint, and from the last record, until it was gone on with."""
 
 
 _OfRound = Snapshot | Averaged | AverageFailed | Shared
 RankEvent = Ready | Progress | Trained | _OfRound | Evaluated | Saved | Alive | Finished | Failed | JoinEvent
-Event = RankEvent | Reduced | Lost | Tick
+Event = RankEvent | Reduced | Lost | Tick | Offered
+OfNoRank = Reduced | Tick | Offered
 PolicyEvent = RoundClosed
 PolicyRecord = GuardVerdict

@@ -36,8 +36,9 @@ def run(job: Job, emit: Emit) -> None:
     spec = BACKENDS[job.backend]
     if not spec.checkpoints and (job.resume is not None or (job.checkpoints is not None and job.checkpoints.every)):
         raise ValueError(f"{job.backend} makes no checkpoints and cannot go on from one")
-    if job.restarts != 0 and job.elsewhere is not None:
-        raise ValueError("cluster.restart is for ranks that this command starts itself; leave it out under a launcher")
+    if (job.restarts != 0 or job.absent or job.spares) and job.elsewhere is not None:
+        what = "cluster.restart, cluster.absent and cluster.spares are"
+        raise ValueError(f"{what} for ranks that this command starts itself; leave them out under a launcher")
     if job.world_size == 1:
         solo.run(job, emit)
         return
@@ -62,6 +63,8 @@ def start(job: Job) -> Coordinator:
         deadline_s=job.deadline_s,
         tolerate_loss=job.tolerate_loss,
         restarts=job.restarts,
+        absent=job.absent,
+        spares=job.spares,
         checkpoints=job.checkpoints,
     )
     return Coordinator.start(job.policy, world, now(), source.books if source is not None else None)

@@ -88,7 +88,7 @@ class InProcessRanks:
 
     def __enter__(self) -> InProcessRanks:
         self._threads, self._restore = torch.get_num_threads(), generators()
-        for rank in self._ranks:
+        for rank in self._ranks[: self._job.world_size - self._job.absent]:
             rank.start(self._job)
         return self
 
@@ -124,7 +124,7 @@ class InProcessRanks:
     def events(self, timeout_s: float) -> list[Event]:
         """Resume every rank that can go on, once; return what they sent, by rank. Where none can, wait up to `timeout_s` for
         the reducer, then say that time has passed. Raises ReduceFailed."""
-        ready = [rank for rank in self._ranks if rank.ready]
+        ready = [rank for rank in self._ranks if rank.started and rank.ready]
         for rank in ready:
             rank.resume()
         events = [event for rank in self._ranks for event in rank.events]

@@ -11,18 +11,21 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, cast
 
+import torch
+
 from ddp.backends import BACKENDS, Acts
-from ddp.backends.base import AverageResult, CollectiveAverage, SnapshotAverage, StepExchange, load
+from ddp.backends.base import AverageResult, CollectiveAverage, Recuts, SnapshotAverage, StepExchange, load
 from ddp.checkpoint.checkpoint import Torn
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
-from ddp.core.errors import Exhausted
+from ddp.core.errors import Corrupted, Exhausted
 from ddp.core.event_parts import OptimizerSketch
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
-from ddp.core.faults import Fault
+from ddp.core.faults import LASTING, Fault
 from ddp.core.join_events import Left
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
+from ddp.data.order import derive
 from ddp.engine.fault_injector import FaultInjector, LossyChannel, struck
 from ddp.engine.handover import load_sent, send
 from ddp.engine.loop import TrainingLoop
@@ -88,7 +91,7 @@ def _failure(rank: int, error: BaseException) -> Failed:
     """Return what the coordinator is told of `error`."""
     if isinstance(error, Torn):  # nobody's defect: no traceback
         return Failed(now(), rank, _clean(str(error), 2_000), "")
-    if isinstance(error, Exhausted):  # nor this, and the line itself says all that there is to know
+    if isinstance(error, Exhausted | Corrupted):  # nor this, and the line itself says all that there is to know
         line = _clean(str(error), 2_000)
         return Failed(now(), rank, line, line)
     text = _clean(f"{type(error).__name__}: {error}", 2_000)
@@ -116,10 +119,12 @@ class RankLoop:
         self._away = 0.0
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
-        self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
-        slow = self._loop.slowdown.slow_down
-        faults = self._faults_left()
-        self._faults = FaultInjector(faults, rank, slow, channel.lose, self._loop.total_steps, job.scratch)
+        recut = self._backend.recut if isinstance(self._backend, Recuts) else None
+        self._loop.restore(self._backend.kept(), recut)  # behind the backend, which is to see an optimizer that begins
+        faults, slowdown = self._faults_left(), self._loop.slowdown
+        self._faults = FaultInjector(
+            faults, rank, slowdown, channel.lose, self._flip, self._loop.total_steps, job.scratch
+        )
 
     def _faults_left(self) -> tuple[Fault, ...]:
         """Return the faults that are to come; a rank that was started again counts its steps on from the last that came."""
@@ -127,7 +132,18 @@ class RankLoop:
             return self._job.faults
         met = struck(self._job.scratch, self._rank)
         self._loop.total_steps = max([self._loop.total_steps, *(fault.step for fault in met)])
-        return tuple(fault for fault in self._job.faults if fault not in met or fault.kind == "slow")
+        return tuple(fault for fault in self._job.faults if fault not in met or fault.kind in LASTING)
+
+    @torch.no_grad()
+    def _flip(self, fault: Fault) -> None:
+        """Flip a bit of one of the replica's parameters, the same one in every run."""
+        parameters = self._loop.replica.state.parameters
+        place = derive(self._job.seed, "flip", fault.step)
+        values = parameters[place % len(parameters)].view(-1)
+        width = 8 * values.element_size()
+        bits = values.view({16: torch.int16, 32: torch.int32, 64: torch.int64}[width])
+        bit = min(int(fault.value), width - 1)
+        bits[place % len(bits)] ^= (1 << bit) - (1 << width if bit == width - 1 else 0)  # the first one is the sign
 
     def run(self) -> None:
         """Obey until an order says stop."""

@@ -32,8 +32,14 @@ class Turn:
 
     def __init__(self) -> None:
         self.running = self.ended = self.dropped = False
+        self._thread: threading.Thread | None = None
         self._until: Callable[[], bool] = lambda: True
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a thread."""
+        return self._thread is not None
 
     def begin(self, run: Callable[[], None], name: str) -> None:
         """Make the thread; it begins with the first `resume`."""
@@ -75,6 +81,8 @@ class Turn:
         self.dropped = True
         if self.running:  # an interrupt came while it was waited for
             self._wait()
+        if self._thread is None:
+            return
         if not self.ended:
             self.resume()
         self._thread.join()

@@ -9,9 +9,14 @@ from ddp.core.commands import Average, Join
 from ddp.core.events import Alive, Averaged, AverageFailed
 from ddp.core.join_events import Left
 from ddp.core.rounds import IN_STEP
+from ddp.core.values import replace
 from ddp.core.worker import Action, Step, Worker
 from ddp.sim.collectives import SimulatedCollectives, Then
+from ddp.sim.parts import SimulatedRank
 from ddp.sim.states import RankStates
+
+ANSWER = Averaged(0.0, 0, 0, 0, 0, 0.0, 0, 0.0)
+"""What answers are made from, at a fifth of the cost."""
 
 
 class Meetings:
@@ -85,7 +90,9 @@ class Meetings:
             if self._ranks.work is not None:
                 self._ranks.say(index, rank.reports, seconds=stay)
                 return
-            self._ranks.tell(Averaged(0.0, index, order.round, *contribution, stay, self._ranks.costs.bytes, 0.0))
+            steps, samples = contribution
+            figures = {"steps": steps, "samples": samples, "seconds": stay, "bytes": self._ranks.costs.bytes}
+            self._ranks.tell(replace(ANSWER, rank=index, round=order.round, **figures))
 
         self._enter(index, "exchange", everyone, then, lambda: self._broke(index, order.round))
 
@@ -127,28 +134,28 @@ class Meetings:
         """Enter a collective of the rank's group; without a group it breaks."""
         rank = self._ranks.all[index]
         rank.busy = True
-
-        def leave(next: Callable[[], None]) -> None:
-            if rank.until > self._timeline.now:
-                self._timeline.at(rank.until, leave, next)
-            elif rank.alive:
-                rank.busy, rank.left = False, self._timeline.now
-                if next is broke and kind == "exchange":
-                    rank.doing = "wait"
-                self._ranks.turn(index)
-                next()
-                self._act(index)
-
+        left = partial(self._leave, rank, index, False, then)
+        torn = partial(self._leave, rank, index, kind == "exchange", broke)
         if rank.group is None:
-            self._timeline.after(0.0, leave, broke)
+            self._timeline.after(0.0, torn)
             return
         if self._timeline.now - rank.left > self._beat_s:
             self._beat(index)
         generation, members = rank.group
         rank.met += 1
         self._ranks.turn(index, kind, generation << 32 | rank.met)
-        left, torn = partial(leave, then), partial(leave, broke)
         self._collectives.enter((generation, rank.met), members, index, everyone, left, torn)
+
+    def _leave(self, rank: SimulatedRank, index: int, waited: bool, next: Callable[[], None]) -> None:
+        if rank.until > self._timeline.now:
+            self._timeline.at(rank.until, self._leave, rank, index, waited, next)
+        elif rank.alive:
+            rank.busy, rank.left = False, self._timeline.now
+            if waited:
+                rank.doing = "wait"
+            self._ranks.turn(index)
+            next()
+            self._act(index)
 
     def _unjoined(self, index: int, generation: int) -> None:
         rank = self._ranks.all[index]

@@ -51,10 +51,12 @@ class SimulatedRanks(RankStates):
 
     def deliver(self, order: RankCommand, life: int) -> None:
         """Hand a rank an order that was meant for it in that life."""
-        if self.all[order.rank].life != life:
+        rank = self.all[order.rank]
+        if rank.life != life:
             return
-        self.all[order.rank].inbox.append(order)
-        self.act(order.rank)
+        rank.inbox.append(order)
+        if not rank.busy:
+            self.act(order.rank)
 
     def reduce(self, members: tuple[int, ...]) -> None:
         """Average the snapshots of `members`."""
@@ -123,6 +125,9 @@ class SimulatedRanks(RankStates):
         took = rank.slow * self.costs.step_s(index, rank.done) if step.batch.samples else 0.0
         if self.costs.by_samples:
             took *= step.batch.samples / self.world.batch
+        rank.data += rank.late * took
+        rank.compute += took
+        took += rank.late * took
         then = partial(self._meetings.exchange, before) if self.in_step else self._stepped
         self._spend(index, "forward", took, then, step, self.timeline.now)
 
@@ -177,6 +182,12 @@ class SimulatedRanks(RankStates):
                 self.stall(index)
             case "slow":
                 rank.slow = value
+            case "input":
+                rank.late = value - 1.0
+            case "flip":
+                pass  # virtual replicas have no bits
+            case "heal":
+                rank.slow, rank.late = 1.0, 0.0
             case "lose":
                 rank.mute += 1
             case "pause":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from ddp.core.event_parts import WorkSeconds
 from ddp.core.events import Alive, Averaged, Evaluated, Progress, RankEvent
 from ddp.core.values import replace
 from ddp.core.worker import Step
@@ -16,6 +17,13 @@ from ddp.sim.work import RankWork
 Measured = Callable[[int, str, float, float, int], None]
 """(rank, kind, start, stop, number of the collective) of a slice, as `ddp.core.measurements.Slice` has them."""
 
+REPORT = Progress(0.0, 0, 0, 0, 0, 0.0, 0.0, 0.0)
+"""What reports are made from, at a fourth of the cost."""
+
+
+def _epoch(entry: TrainedBatch) -> int:
+    return entry.batch.epoch
+
 
 class RankStates:
     """All ranks as they are. `send` takes an event to the coordinator."""
@@ -24,7 +32,7 @@ class RankStates:
         self.world, self.costs, self.timeline = world, costs, timeline
         self.keep = True
         """Keep every step, which of them are in each replica, and what ranks brought into rounds."""
-        self.all = [SimulatedRank() for _ in range(world.size)]
+        self.all = [SimulatedRank(alive=rank < world.size - world.absent) for rank in range(world.size)]
         self.trained: list[TrainedBatch] = []
         self.weights: list[tuple[int, dict[int, int]]] = []
         """By round: rank -> samples that it brought in."""
@@ -69,7 +77,9 @@ class RankStates:
         for event in events:
             if isinstance(event, Progress):
                 done, rank.pending = rank.pending[: event.steps], rank.pending[event.steps :]
-                event = replace(event, busy_s=sum(entry.stop - entry.start for entry in done))
+                part = WorkSeconds(rank.data, rank.compute)  # of the first epoch of them
+                rank.data = rank.compute = 0.0
+                event = replace(event, busy_s=sum(entry.stop - entry.start for entry in done), work=part)
             elif isinstance(event, Averaged):
                 event = replace(event, seconds=seconds, away_s=away_s)
             elif isinstance(event, Evaluated):
@@ -92,16 +102,22 @@ class RankStates:
     def report(self, index: int) -> None:
         """Report what was trained since the last report."""
         rank = self.all[index]
+        rank.reported = self.timeline.now
         if self.work is not None:
             self.say(index, self.work.report(index))
             return
-        for epoch, group in itertools.groupby(rank.pending, key=lambda entry: entry.batch.epoch):
-            entries = list(group)
-            samples = sum(entry.batch.samples for entry in entries)
-            busy = sum(entry.stop - entry.start for entry in entries)
+        if not rank.pending:
+            return
+        pending, rank.pending = rank.pending, []
+        for epoch, group in itertools.groupby(pending, key=_epoch):
+            entries, steps, samples, busy = list(group), 0, 0, 0.0
+            for entry in entries:
+                steps, samples, busy = steps + 1, samples + entry.batch.samples, busy + (entry.stop - entry.start)
             lr = self.costs.rate(entries[-1].seen / (self.world.epochs * self.world.samples))
-            self.tell(Progress(0.0, index, epoch, len(entries), samples, busy, 0.0, lr, (), rank.after))
-        rank.pending, rank.reported = [], self.timeline.now
+            figures = {"steps": steps, "samples": samples, "busy_s": busy, "lr": lr}
+            part = WorkSeconds(rank.data, rank.compute)  # of the first epoch of them
+            rank.data = rank.compute = 0.0
+            self.tell(replace(REPORT, rank=index, epoch=epoch, after=rank.after, work=part, **figures))
 
     def contribute(self, index: int, round: int) -> tuple[int, int]:
         """Return (steps, samples) that the rank contributes to an average, and count anew."""
