@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
+from bench.config.virtual_checks import MAX_VIRTUAL, VIRTUAL_NOTE, check_virtual
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
-from ddp.backends import Acts, paired_backends
+from ddp.backends import Acts
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.links import FORM
 from ddp.core.links import parse as parse_links
 from ddp.core.policies import meets_every_step
 from ddp.core.step_settings import NAMES as STEP
-from ddp.core.virtual_time import CONSTANT
 from ddp.engine.modes import Mode, backend_of, engine_of
 from ddp.replica.task import Job
 from ddp.settings import (
@@ -36,12 +36,9 @@ from ddp.settings import (
     run_steps,
     whole,
 )
-from ddp.sim.distributions import distribution
 from ddp.suggest import unknown
 
 MAX_WORLD = 64
-MAX_VIRTUAL = 4096
-"""Ranks of engine `virtual`."""
 MAX_PROFILED = 100
 DEVICES = ("auto", "cpu", "cuda")
 DAY_S = 86_400
@@ -138,12 +135,8 @@ def check_engine(config: Config) -> None:
         raise ValueError(
             f"cluster.faults with engine={engine}, whose ranks are threads of one process: use mode=nccl_sync"
         )
-    if able.virtual and config.backend.name not in paired_backends():
-        raise ValueError(
-            f"backend={config.backend.name} with engine={engine}: choose one of {', '.join(paired_backends())}"
-        )
-    if able.virtual and config.virtual.steps != CONSTANT:
-        distribution(config.virtual.steps, "virtual.steps")
+    if able.virtual:
+        check_virtual(config)
 
 
 def world_size_of(size: int | None, engine: str) -> int:
@@ -277,7 +270,7 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
     if machine.hosts > 1:
         warnings.append(f"on {machine.hosts} hosts: what is said of the machine is of that of rank 0")
     if engine_of(config.engine.name).virtual:
-        warnings.append("virtual: ranks trained in one process, all times are those of a virtual clock")
+        warnings.append(VIRTUAL_NOTE)
     elif here > machine.cores and not on_gpus:
         share = f"{here} ranks share {machine.cores} cores"
         warnings.append(f"oversubscribed: {share}, so speeds say nothing about scaling")

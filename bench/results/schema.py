@@ -214,8 +214,7 @@ class Metrics(Strict):
     status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
     error: str | None = Field(description="one line; null if none")
     source: Literal["predicted", "virtual"] | None = Field(
-        default=None,
-        description="predicted: played in virtual time, so nothing was learnt; virtual: trained in virtual time; null: run",
+        default=None, description="predicted: played in virtual time, nothing learnt; virtual: trained in it; null: run"
     )
     model: str = Field(description="name of the model")
     data: str = Field(description="name of the data set, with its settings where it has any")
