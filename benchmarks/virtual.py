@@ -1,6 +1,7 @@
 """How training does as ranks become many: the same samples over W virtual ranks, one table in `reports/virtual`.
 
     python -m benchmarks.virtual            train what is missing, write reports/virtual/quality.md and quality.csv
+    python -m benchmarks.virtual --trained  write them of what is trained already
 
 Each cell is a run of the command in a process of its own; its folder stays in `runs/virtual`, so a second call goes on.
 """
@@ -56,9 +57,11 @@ def trained(mode: str, ranks: int) -> dict[str, Any]:
     return cost | {"metrics": json.loads((Path(cost["folder"]) / "metrics.json").read_text())}
 
 
-def rows() -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table: one rank alone first."""
+def rows(missing: bool) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table, one rank alone first; cells that are `missing` are trained for it, or left out."""
     for mode, ranks in [("solo", 1), *((mode, ranks) for mode in MODES for ranks in RANKS)]:
+        if not missing and not (RUNS / f"{mode}-{ranks}.json").is_file():
+            continue
         result = trained(mode, ranks)
         metrics = result["metrics"]
         yield {
@@ -100,9 +103,11 @@ def page(found: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     """Train and write; return 1 where 1,000 ranks took longer than they may."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trained", action="store_true", help="train nothing")
+    options = parser.parse_args()
     RUNS.mkdir(parents=True, exist_ok=True)
-    found = list(rows())
+    found = list(rows(missing=not options.trained))
     REPORT.mkdir(parents=True, exist_ok=True)
     (REPORT / "quality.md").write_text(page(found))
     head = list(found[0])
