@@ -6,6 +6,7 @@ Imports a verb's code only when it is asked for, so that `list` and `--help` ans
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -16,8 +17,9 @@ from bench.base.garbage import no_collections
 from bench.base.paths import BASELINES
 from bench.base.usage import UsageError, path_of, there, usage
 from bench.command.parser import verb_parser
-from bench.config.slurm_settings import taken
-from ddp.launcher.environment import read
+from bench.config.launch_settings import taken
+from ddp.launcher.environment import RAY, read
+from ddp.process.orphans import at_parents_end
 
 RUNS = Path("runs")
 
@@ -46,18 +48,20 @@ def _run(arguments: list[str]) -> int:
     from bench.runner import supervise
 
     with usage():
-        slurm, arguments = taken(arguments)
+        launcher, arguments = taken(arguments)
         supervised, arguments = supervise.requested(arguments)
-    if slurm is not None:
-        from bench.command.slurm import submit
+    if launcher is not None:
+        from bench.command.submitted import submit
 
-        return submit(arguments, tuple(VERBS), slurm)
+        return submit(arguments, tuple(VERBS), launcher)
     if supervised:
         return supervise.supervise(arguments)
     from bench.command.run import run
 
     with usage():
         placement = read(os.environ)
+    if placement is not None and placement.launcher == RAY:  # an actor whose host is lost leaves no command behind
+        at_parents_end(signal.SIGKILL)
     if placement is not None and placement.world_size > 1:
         from bench.runner.machines import attended
         from ddp.remote.seat import seat_of
@@ -134,16 +138,14 @@ def _on_one_run(verb: str, description: str) -> Callable[[list[str]], int]:
 
 
 def _on_a_sweep(verb: str, description: str) -> Callable[[list[str]], int]:
-    """Make a verb of `bench.command.slurm` that takes a tree of runs."""
+    """Make a verb of `bench.command.submitted` that takes a tree of runs."""
 
     def command(arguments: list[str]) -> int:
         parser = verb_parser(verb, description)
-        parser.add_argument(
-            "path", type=path_of, nargs="?", default=RUNS, help="tree of runs, or a sweep's folder in it"
-        )
-        from bench.command import slurm
+        parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="tree of runs, or a sweep in it")
+        from bench.command import submitted
 
-        return int(slurm.command(verb, parser.read(arguments).path))
+        return int(submitted.command(verb, parser.read(arguments).path))
 
     return command
 
@@ -189,13 +191,8 @@ def _prove(arguments: list[str]) -> int:
     from bench.command.prove_command import prove
 
     about = "Hold a few steps of a model, in each mode, to plain PyTorch on one device, bit by bit"
-    return int(
-        prove(
-            arguments,
-            verb_parser("prove", f"{about}. KEY=VALUE choose what; all modes if none is given."),
-            tuple(VERBS),
-        )
-    )
+    parser = verb_parser("prove", f"{about}. KEY=VALUE choose what; all modes if none is given.")
+    return int(prove(arguments, parser, tuple(VERBS)))
 
 
 def _declared(verb: str, about: str) -> Callable[[list[str]], int]:
@@ -290,8 +287,8 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "predict": _declared("predict", PREDICT),
     "dashboard": _dashboard,
     "timeline": _timeline,
-    "status": _on_a_sweep("status", "How the latest sweep of launch=slurm stands."),
-    "cancel": _on_a_sweep("cancel", "Cancel the latest sweep of launch=slurm."),
+    "status": _on_a_sweep("status", "How the latest sweep of launch=slurm or launch=ray stands."),
+    "cancel": _on_a_sweep("cancel", "Cancel the latest sweep of launch=slurm or launch=ray."),
     "list": _list,
     "doctor": _doctor,
 }

@@ -190,7 +190,7 @@ class ResumedFrom(Strict):
 class LauncherInfo(Strict):
     """Who started the ranks, and on which hosts."""
 
-    name: str = Field(description="torchrun, slurm, mpi or ray")
+    name: str = Field(description="torchrun, slurm, mpi, ray, or as it called itself")
     job: str = Field(description="what the launcher calls the job; of an array, JOB_TASK")
     hosts: list[str] = Field(description="host of each rank; its place, where the launcher does not name it")
     clock_error_s: list[float] = Field(

@@ -201,22 +201,22 @@ def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSta
             return lose(cohort, event.rank, event.at, event.reason)
         case Offered():
             return replace(cohort, offers=cohort.offers + 1), ()
+        case events.Ending():
+            return checkpoint_schedule.hasten(cohort), ()
     return _on_tick(cohort, event)
 
 
 def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
     """Note who spoke, and when something last moved."""
-    if isinstance(event, events.Tick | Offered | events.Alive):
+    if isinstance(event, events.Tick | events.Ending | Offered | events.Alive):
         return cohort.seen((event.rank,), event.at) if isinstance(event, events.Alive) else cohort
     if isinstance(event, events.Reduced):
         return replace(cohort, moved=event.at)
     rank, at = event.rank, event.at
     ranks = cohort.ranks.put(rank, replace(cohort.ranks[rank], last_seen=at, reported=at))
     recent = cohort.recent
-    if recent.at == at:
-        recent = recent._replace(rank=rank, ranks=recent.ranks.add(rank))
-    else:
-        recent = Recent(at, rank, RankSet((rank,)))
+    same = recent.at == at
+    recent = recent._replace(rank=rank, ranks=recent.ranks.add(rank)) if same else Recent(at, rank, RankSet((rank,)))
     return replace(cohort, ranks=ranks, moved=at, oldest=min(cohort.oldest, at), recent=recent)
 
 

@@ -18,6 +18,8 @@ from ddp.core.event_parts import (
     StepWork,
     WorkSeconds,
 )
+from ddp.core.event_parts import Ending as Ending
+from ddp.core.event_parts import Tick as Tick
 from ddp.core.event_parts import Trained as Trained
 from ddp.core.join_events import JoinEvent, Offered
 from ddp.core.measurements import Memory as Memory
@@ -209,15 +211,6 @@ class Lost(FromRank):
 
 
 @dataclass(frozen=True)
-class Tick:
-    """Time has passed; deadlines are looked at."""
-
-    at: float
-    away_s: float = 0.0
-    """Seconds before it in which nobody listened (user code, a slow disk, a machine that slept): no rank was silent then."""
-
-
-@dataclass(frozen=True)
 class RoundClosed:
     """For policies: every rank holds the average of a round. Tuples are by rank; zero for one that contributed nothing."""
 
@@ -294,7 +287,7 @@ class Resumed:
 
 _OfRound = Snapshot | Averaged | AverageFailed | Shared
 RankEvent = Ready | Progress | Trained | _OfRound | Evaluated | Saved | Alive | Finished | Failed | JoinEvent
-Event = RankEvent | Reduced | Lost | Tick | Offered
-OfNoRank = Reduced | Tick | Offered
+OfNoRank = Reduced | Tick | Offered | Ending
+Event = RankEvent | OfNoRank | Lost
 PolicyEvent = RoundClosed
 PolicyRecord = GuardVerdict

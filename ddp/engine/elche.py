@@ -15,12 +15,13 @@ from ddp.checkpoint import checkpoint
 from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce, Restart
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
-from ddp.core.events import Event, Failed
+from ddp.core.events import Ending, Event, Failed
 from ddp.core.policies import EVERY_STEP, POLICIES
 from ddp.engine import solo
 from ddp.engine.delayed_ranks import DelayedRanks
 from ddp.engine.ranks import RankProcesses, Ranks
 from ddp.engine.solo import Emit
+from ddp.process import ending
 from ddp.process.clock import now
 from ddp.process.cores import cores
 from ddp.replica.task import Job
@@ -81,9 +82,13 @@ def coordinate(
 
     `reducer` averages snapshots beside this loop, `publish` puts a checkpoint into its place. Raises as `run` does."""
     failures: list[Failed] = []
+    hastened = False
     while not coordinator.over:
         anew: set[int] = set()
-        for event in ranks.events(TICK_S):
+        occurred = ranks.events(TICK_S)
+        if ending.announced() and not hastened:
+            hastened, occurred = True, [*occurred, Ending(now())]
+        for event in occurred:
             if getattr(event, "rank", None) in anew:
                 continue  # sent by the process that was ended
             emit(event, event.at)
@@ -93,6 +98,8 @@ def coordinate(
             for command in commands:
                 if isinstance(command, Publish):
                     publish(command)
+                    if hastened:
+                        raise KeyboardInterrupt
                     continue
                 emit(command, now())
                 if isinstance(command, Abort):
