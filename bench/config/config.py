@@ -121,6 +121,10 @@ class ClusterConfig:
     """Go on without a rank that is lost; otherwise the run fails."""
     restart: str = "never"
     """How often each rank that is lost is started again: `never`, `always` or a number."""
+    absent: int = 0
+    """Ranks that are not there at first: they come by `bench join RUN`."""
+    spares: int = 0
+    """Processes that wait, with the data read, to take the place of ranks that are lost."""
     compare: int = 0
     """Steps after which ranks of `nccl_sync` compare their replicas, so that a flipped bit shows; 0: never."""
     bind: str = "127.0.0.1"

@@ -163,13 +163,34 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         mode = config.mode.name
         raise ValueError(f"cluster.transport=memory with mode={mode}, which has PyTorch's own; leave it out")
     number("cluster.deadline_s", cluster.deadline_s, 0.1, DAY_S)
-    if restarts(cluster.restart) != 0 and (backend is None or not backend.averages or not cluster.tolerate_loss):
-        raise ValueError("cluster.restart needs a mode of backend nccl or cpu and cluster.tolerate_loss=true")
+    if restarts(cluster.restart) != 0:
+        if backend is None or not backend.checkpoints or world_size == 1:
+            why = "which makes no checkpoints" if world_size > 1 else "and one rank, which is this very process"
+            raise ValueError(f"cluster.restart with mode={config.mode.name}, {why}: choose nccl_*, cpu_* or zero*")
+        if backend.averages and not cluster.tolerate_loss:
+            raise ValueError("cluster.restart needs cluster.tolerate_loss=true")
+    _check_comers(config, world_size)
     whole("cluster.compare", cluster.compare, 0, MOST_SAMPLES)
     together = backend is not None and backend.averages and not backend.torch_native and Acts.STEP in backend.acts
     if cluster.compare and not (together and config.mode.policy is not None and meets_every_step(config.mode.policy)):
         raise ValueError("cluster.compare is for mode=nccl_sync, whose ranks hold the same bits after every step")
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
+
+
+def _check_comers(config: Config, world_size: int) -> None:
+    """Raise ValueError for ranks that come later, and spares, where none can."""
+    cluster, backend = config.cluster, backend_of(config.mode)
+    whole("cluster.absent", cluster.absent, 0, max(world_size - 1, 0))
+    whole("cluster.spares", cluster.spares, 0, MAX_WORLD)
+    if cluster.absent and cluster.spares:
+        raise ValueError(
+            "cluster.absent and cluster.spares contradict each other: a spare takes the place of an absent rank"
+        )
+    if cluster.absent or cluster.spares:
+        if backend is None or not backend.averages or world_size == 1:
+            raise ValueError(f"cluster.absent and cluster.spares with mode={config.mode.name}: choose nccl_* or cpu_*")
+        if not cluster.tolerate_loss:
+            raise ValueError("cluster.absent and cluster.spares need cluster.tolerate_loss=true")
 
 
 def links_of(config: Config, world_size: int, machine: Machine) -> list[str] | None:

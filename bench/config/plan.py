@@ -241,6 +241,8 @@ UNSAID: tuple[tuple[str, Any], ...] = (
     ("transport", "auto"),
     ("restart", "never"),
     ("compare", 0),
+    ("absent", 0),
+    ("spares", 0),
 )
 """Settings of a cluster that make no other cell."""
 
@@ -272,6 +274,8 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tu
         deadline_s=cluster["deadline_s"],
         tolerate_loss=cluster["tolerate_loss"],
         restarts=restarts(cluster.get("restart", "never")),
+        absent=cluster.get("absent", 0),
+        spares=cluster.get("spares", 0),
         compare=cluster.get("compare", 0),
         faults=spec.faults,
         profile_steps=config.profile.steps,

@@ -13,10 +13,11 @@ from bench.predict.calibration import Calibration
 from bench.predict.steptimes import LENGTH, WARM, StepDistribution, emulated, mean_of, resampled
 from ddp.backends import world_of
 from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.events import Averaged, Launched, Progress, Ready, Slice
+from ddp.core.events import Averaged, Progress, Ready, Slice
 from ddp.core.link_costs import collective_s
 from ddp.core.links import Links
 from ddp.core.policies import meets_every_step
+from ddp.core.run_bounds import Launched
 from ddp.process.codec import Record
 from ddp.settings import make_policy
 from ddp.sim import Costs, Simulation

@@ -57,6 +57,7 @@ def analyze(
             "restarts": restarts,
             "launcher": _launcher(env, stream),
             "faults": lines,
+            "late": [rank for rank in range(spec.world_size) if rank not in stream.ready] if status == "ok" else [],
             "slow_ranks": slow_ranks(stream.figures.slow, stream.zero),
             "ledger": ledger(stream, spec.world_size, spec.epochs),
             "epochs": rows,

@@ -55,8 +55,14 @@ class ThreadRank:
         """Sent, and not yet taken by the coordinator."""
         self.running = self.ended = self.dropped = False
         self._lost = 0
+        self._thread: threading.Thread | None = None
         self._until: Callable[[], bool] = lambda: True
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a thread."""
+        return self._thread is not None
 
     def start(self, job: Job) -> None:
         """Make the thread; it begins with the first `resume`."""
@@ -97,6 +103,8 @@ class ThreadRank:
         self.dropped = True
         if self.running:  # an interrupt came while it was waited for
             self._wait()
+        if self._thread is None:
+            return
         if not self.ended:
             self.resume()
         self._thread.join()
@@ -147,7 +155,7 @@ class InProcessRanks:
 
     def __enter__(self) -> InProcessRanks:
         self._threads, self._restore = torch.get_num_threads(), generators()
-        for rank in self._ranks:
+        for rank in self._ranks[: self._job.world_size - self._job.absent]:
             rank.start(self._job)
         return self
 
@@ -183,7 +191,7 @@ class InProcessRanks:
     def events(self, timeout_s: float) -> list[Event]:
         """Resume every rank that can go on, once; return what they sent, by rank. Where none can, wait up to `timeout_s` for
         the reducer, then say that time has passed. Raises ReduceFailed."""
-        ready = [rank for rank in self._ranks if rank.ready]
+        ready = [rank for rank in self._ranks if rank.started and rank.ready]
         for rank in ready:
             rank.resume()
         events = [event for rank in self._ranks for event in rank.events]

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from ddp.checkpoint.parts import RankParts
+from ddp.checkpoint.parts import RankParts, Recut
 from ddp.comm.heartbeat import Heartbeat
 from ddp.core.commands import Evaluate, Save
 from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved, Trained
@@ -254,9 +254,10 @@ class TrainingLoop:
         self._send(saved)
         return saved
 
-    def restore(self, kept: Sequence[Tensor] = ()) -> None:
-        """Take over what this rank wrote for the checkpoint that the run goes on from. Raises Torn."""
-        counters = self._parts.restore(kept)
+    def restore(self, kept: Sequence[Tensor] = (), recut: Recut | None = None) -> None:
+        """Take over what this rank wrote for the checkpoint that the run goes on from. `recut` makes a rank's state of the
+        optimizer of those of another number of ranks, where each has a part of it. Raises Torn."""
+        counters = self._parts.restore(kept, recut)
         if counters is not None:
             self._begun, self.total_steps, self.version = counters
 

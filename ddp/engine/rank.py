@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from ddp.backends import BACKENDS, Acts
-from ddp.backends.base import AverageResult, CollectiveAverage, SnapshotAverage, StepExchange, load
+from ddp.backends.base import AverageResult, CollectiveAverage, Recuts, SnapshotAverage, StepExchange, load
 from ddp.checkpoint.checkpoint import Torn
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
@@ -118,7 +118,8 @@ class RankLoop:
         self._away = 0.0
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
-        self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
+        recut = self._backend.recut if isinstance(self._backend, Recuts) else None
+        self._loop.restore(self._backend.kept(), recut)  # behind the backend, which is to see an optimizer that begins
         faults, slowdown = self._faults_left(), self._loop.slowdown
         self._faults = FaultInjector(
             faults, rank, slowdown, channel.lose, self._flip, self._loop.total_steps, job.scratch

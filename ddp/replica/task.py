@@ -125,6 +125,12 @@ class Job:
     """Go on without a rank that is lost; otherwise the run fails."""
     restarts: int | None = 0
     """How often each rank that is lost is started again; None: always."""
+    absent: int = 0
+    """Ranks, the last ones, that are not there at first: they come when a process is offered for them."""
+    spares: int = 0
+    """Processes that wait for the place of a rank that is lost."""
+    offers: Path | None = None
+    """The folder in which files `offer-*` offer processes for ranks; None: nobody does."""
     compare: int = 0
     """Steps after which ranks that hold the same bits compare their parameters; 0: never."""
     life: int = 0

@@ -14,6 +14,7 @@ from ddp.core.commands import TO_RANKS, Abort, Apply, Drop, Reduce, Restart
 from ddp.core.coordinator import Coordinator, Output
 from ddp.core.events import Event, Lost, RankEvent, Ready, Reduced, Snapshot, Tick
 from ddp.core.faults import Fault
+from ddp.core.join_events import Offered
 from ddp.core.link_costs import FROM, TO, Deliveries
 from ddp.core.policies import Policy
 from ddp.core.values import replace
@@ -41,6 +42,8 @@ class Simulation:
     """(time, rank): the rank is gone from then on, and its end is noticed."""
     stalls: tuple[tuple[float, int], ...] = ()
     """(time, rank): the rank does and says nothing from then on; only its silence tells."""
+    offers: tuple[float, ...] = ()
+    """When somebody offers a process for one more rank."""
     faults: tuple[Fault, ...] = ()
     """What goes wrong at which step of which rank."""
     torn: Callable[[int], bool] = _never
@@ -89,7 +92,7 @@ class Simulation:
     def run(self) -> Simulation:
         """Play to the end. Raises TimeoutError if the virtual time limit passes: a deadlock or a livelock."""
         self._crew.measured, self._crew.began = self.measured, self.began
-        for rank in range(self.world.size):
+        for rank in range(self.world.size - self.world.absent):
             about = "same", "virtual", "virtual"
             ready = Ready(0.0, rank, self.world.samples, 1, *about, least=self.world.least)
             if self.ranks[rank].until > 0:
@@ -100,6 +103,8 @@ class Simulation:
             self._timeline.at(at, self._crew.die, rank)
         for at, rank in self.stalls:
             self._timeline.at(at, self._crew.stall, rank)
+        for at in self.offers:
+            self._timeline.at(at, self._coordinate, Offered(0.0))
         self._tick()
         self._timeline.run(self.limit_s, lambda: self.coordinator.over)
         for rank in range(self.world.size):

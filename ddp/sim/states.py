@@ -31,7 +31,7 @@ class RankStates:
         self.world, self.costs, self.timeline = world, costs, timeline
         self.keep = True
         """Keep every step, which of them are in each replica, and what ranks brought into rounds."""
-        self.all = [SimulatedRank() for _ in range(world.size)]
+        self.all = [SimulatedRank(alive=rank < world.size - world.absent) for rank in range(world.size)]
         self.trained: list[TrainedBatch] = []
         self.weights: list[tuple[int, dict[int, int]]] = []
         """By round: rank -> samples that it brought in."""
