@@ -1,6 +1,6 @@
 """What a sweep of short cells costs beyond their training, cells one after the other and side by side (`timing=off`).
 
-python -m benchmarks.sweep_cost --cells 100 --write
+python -m benchmarks.sweep_cost --cells 100
 
 The total is the command's, from its start to its end, report and imports included; training is the sum of `time_s.train`.
 Both are wall time of one command, so that other programs slow both.
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from bench.results.runfolder import find_runs
-from benchmarks.documents import DOCS, put
+from benchmarks.documents import DOCS
 
 CELL = ("model=mlp", "mode=solo", "validate=false")
 EPOCHS = 9
@@ -66,7 +66,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, default=100)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--write", action="store_true", help="into docs/explanation/speed.md")
     options = parser.parse_args()
     load, rows = os.getloadavg()[0], []
     for name, words in WAYS.items():
@@ -78,8 +77,6 @@ def main() -> None:
     command = f"`python -m benchmarks.sweep_cost --cells {options.cells}`"
     table += f"\n\n{command}, {os.cpu_count()} cores, load {load:.0f} before it."
     print(table)
-    if options.write:
-        put("explanation/speed.md", sweep_cost=table)
 
 
 if __name__ == "__main__":

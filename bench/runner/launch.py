@@ -115,7 +115,9 @@ def launch(
     with _discarding(writer):
         _write_plan(writer.path, plan)
         own = plan.job.checkpoint_folder or writer.path.absolute() / CHECKPOINTS
-        job = replace(plan.job, checkpoint_folder=own, offers=writer.path.absolute())
+        job = replace(
+            plan.job, checkpoint_folder=own, offers=writer.path.absolute() if plan.job.elsewhere is None else None
+        )
         past: list[Record] = [Launched(launched)]
         if source is not None:
             checkpoint, past = _take_over(source, writer.path, header)
