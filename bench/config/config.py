@@ -21,6 +21,7 @@ from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES, Policy
 from ddp.core.step_settings import NAMES as STEP
 from ddp.core.step_settings import StepSettings
+from ddp.core.virtual_time import VirtualTime
 from ddp.engine import ENGINES
 from ddp.engine.modes import Mode, mode_of, modes
 
@@ -167,6 +168,7 @@ class Config:
     loader: Loading = field(default_factory=Loading)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
+    virtual: VirtualTime = field(default_factory=VirtualTime)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     resume: str | None = None
     """Folder of a run to go on with, from its latest checkpoint, as it was configured."""
@@ -220,7 +222,7 @@ def policy_node(name: str, policy: type[Policy]) -> DictConfig:
 
 def _schema() -> DictConfig:
     node: DictConfig = OmegaConf.structured(Config)
-    for group in (node.averaging, node.checkpoint, node.loader):
+    for group in (node.averaging, node.checkpoint, node.loader, node.virtual):
         OmegaConf.set_readonly(group, False)
     return node
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
+from bench.config.virtual_checks import MAX_VIRTUAL, VIRTUAL_NOTE, check_virtual
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
 from ddp.backends import Acts
@@ -130,10 +131,12 @@ def check_engine(config: Config) -> None:
     able = engine_of(engine)
     if able.policies and policy not in able.policies:
         raise ValueError(f"engine={engine} cannot do policy={policy}: choose one of {', '.join(able.policies)}")
-    if able.one_process and not able.one_rank and config.cluster.faults:
+    if able.in_place and not able.one_rank and config.cluster.faults:
         raise ValueError(
             f"cluster.faults with engine={engine}, whose ranks are threads of one process: use mode=nccl_sync"
         )
+    if able.virtual:
+        check_virtual(config)
 
 
 def world_size_of(size: int | None, engine: str) -> int:
@@ -141,8 +144,9 @@ def world_size_of(size: int | None, engine: str) -> int:
     able = engine_of(engine)
     if size is None:
         return 1 if able.one_rank else 2
-    if not 1 <= size <= MAX_WORLD:
-        raise ValueError(f"world_size={size} is not between 1 and {MAX_WORLD}")
+    most = MAX_VIRTUAL if able.virtual else MAX_WORLD
+    if not 1 + able.virtual <= size <= most:
+        raise ValueError(f"world_size={size} is not between {1 + able.virtual} and {most}")
     if not able.fits(size):
         remedy = "leave it out, or choose another mode"
         raise ValueError(f"world_size={size} with mode={engine}, which has one rank: {remedy}")
@@ -220,7 +224,7 @@ def check_profile(profile: ProfileConfig, mode: Mode, world_size: int, machine: 
     """Raise ValueError where torch.profiler cannot be had in each rank."""
     if not 0 <= profile.steps <= MAX_PROFILED:
         raise ValueError(f"profile.steps={profile.steps} is not between 0 and {MAX_PROFILED}")
-    if profile.steps and engine_of(mode.engine).one_process and world_size > 1:
+    if profile.steps and engine_of(mode.engine).in_place and world_size > 1:
         threads = f"engine={mode.engine}, whose ranks are threads of one process"
         raise ValueError(f"profile.steps with {threads}: profile mode=nccl_sync")
     if profile.steps and machine.hosts > 1:
@@ -244,7 +248,7 @@ def checkpoint_of(settings: Checkpointing, mode: Mode, keys: Collection[str] = (
     """Return the settings; none for a mode that makes no checkpoints. That raises ValueError where they are not the default,
     or where the user gave one: its key is in `keys`."""
     backend = backend_of(mode)
-    if backend is None or backend.checkpoints:
+    if (backend is None or backend.checkpoints) and not engine_of(mode.engine).virtual:
         return settings
     wanted = settings != Checkpointing() or any(key.startswith("checkpoint.") for key in keys)
     if settings.every and wanted:
@@ -265,7 +269,9 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
     on_gpus = config.cluster.device != "cpu" and machine.gpus >= here
     if machine.hosts > 1:
         warnings.append(f"on {machine.hosts} hosts: what is said of the machine is of that of rank 0")
-    if here > machine.cores and not on_gpus:
+    if engine_of(config.engine.name).virtual:
+        warnings.append(VIRTUAL_NOTE)
+    elif here > machine.cores and not on_gpus:
         share = f"{here} ranks share {machine.cores} cores"
         warnings.append(f"oversubscribed: {share}, so speeds say nothing about scaling")
     if config.cluster.speeds:

@@ -213,8 +213,8 @@ class Metrics(Strict):
     run_id: str = Field(description="name of the run folder; starts with w<world_size>-s<seed>-")
     status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
     error: str | None = Field(description="one line; null if none")
-    source: Literal["predicted"] | None = Field(
-        default=None, description="predicted: played in virtual time, so nothing was learnt; null: run"
+    source: Literal["predicted", "virtual"] | None = Field(
+        default=None, description="predicted: played in virtual time, nothing learnt; virtual: trained in it; null: run"
     )
     model: str = Field(description="name of the model")
     data: str = Field(description="name of the data set, with its settings where it has any")

@@ -115,7 +115,9 @@ def launch(
     with _discarding(writer):
         _write_plan(writer.path, plan)
         own = plan.job.checkpoint_folder or writer.path.absolute() / CHECKPOINTS
-        job = replace(plan.job, checkpoint_folder=own, offers=writer.path.absolute())
+        job = replace(
+            plan.job, checkpoint_folder=own, offers=writer.path.absolute() if plan.job.elsewhere is None else None
+        )
         past: list[Record] = [Launched(launched)]
         if source is not None:
             checkpoint, past = _take_over(source, writer.path, header)
@@ -137,7 +139,7 @@ def launch(
             if end.cause is not None and again is not None and again(end.cause, writer.path):
                 monitor.say(f"{end.error}; all ranks begin again")
                 raise CutShort(end.cause, tuple(f for rank in range(spec.world_size) for f in struck(private, rank)))
-            ended = now()
+            ended = journal.latest if ENGINES[spec.engine].virtual else now()
             notes = (*notes, *(source.notes if source else ()), *_circumstances(job, spec, load_before))
             for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
                 if text:
@@ -154,7 +156,7 @@ def _circumstances(job: Job, spec: RunSpec, before: environment.Usage) -> Iterat
     if shared := environment.shared_cores(os.environ, os.cpu_count() or 1):
         yield shared
     # Ranks that were started elsewhere, or other cells, look like other programs.
-    alone = job.elsewhere is None and spec.timing
+    alone = job.elsewhere is None and spec.timing and not ENGINES[spec.engine].virtual
     if alone and (disturbance := environment.disturbed(before, environment.usage(), spec.world_size)):
         yield disturbance
 

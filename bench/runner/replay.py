@@ -78,7 +78,7 @@ def deviation(run: Run) -> tuple[int, str | None]:
 
 def mislearnt(run: Run) -> str | None:
     """Return the first loss, metric or count of an epoch in the result that does not follow from the records, in a line."""
-    if run.metrics.source is not None:  # nobody learnt anything
+    if run.metrics.source == "predicted":  # nobody learnt anything
         return None
     stream = sort([*read_records(run.path)], 0.0)
     rows = [epoch_row(figures, run.metrics.world_size, Finite()).model_dump() for figures in stream.epochs]

@@ -158,6 +158,10 @@ class Reducer(Protocol):
         """Average these snapshots beside the coordinator's loop."""
         ...
 
+    def wait(self) -> None:
+        """Wait until all that was submitted is done."""
+        ...
+
 
 def _transport(job: Job, rank: int, device: torch.device) -> Transport:
     # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
