@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -43,6 +43,12 @@ class TensorSource:
         Raise IndexError (or torch's own, on a device) for an index outside."""
         indices = indices.to(self.tensors[0].device, non_blocking=True)
         return tuple(tensor.index_select(0, indices) for tensor in self.tensors)
+
+    def only(self, indices: Tensor) -> Self:
+        """Return the samples at `indices` (int64, shape [n]) as a data set; a copy."""
+        part = copy.copy(self)
+        part.tensors = tuple(tensor.index_select(0, indices) for tensor in self.tensors)
+        return part
 
     def to(self, device: torch.device) -> TensorSource:
         """Return the same data on `device`; memory is shared where it is there already."""
