@@ -68,6 +68,10 @@ class Proof:
     """All ranks had the same bits after every step; None: they need not."""
     unshard_equal: bool | None = None
     """Assembling the whole model and letting it go again changes no bit; None: nothing is assembled."""
+    parameter_sums: list[float] = field(default_factory=list)
+    """By rank, the sum of parameters and buffers after the last step; empty: not looked at."""
+    gradient_norms: list[float] = field(default_factory=list)
+    """By step, the L2 norm of the gradient that the ranks stepped with; empty: not looked at."""
 
     @property
     def failed(self) -> bool:
@@ -197,7 +201,8 @@ def _stepped(trials: list[Trial], folder: Path, preload: tuple[str, ...]) -> Ite
             for step in range(course.steps)
         ]
         equal = all(digests == main.digests[0] for digests in main.digests)
-        yield _judged(trial, differences, equal, main.unshards)
+        proof = _judged(trial, differences, equal, main.unshards)
+        yield replace(proof, parameter_sums=main.sums, gradient_norms=[each.norm for each in gradients])
 
 
 def _results(
