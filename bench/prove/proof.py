@@ -24,6 +24,7 @@ from bench.prove.tasks import Make, double, gradient, least, plain
 from bench.prove.windows import replay_windows
 from ddp.backends import BACKENDS, Acts
 from ddp.core.policies import Policy
+from ddp.core.step_settings import PLAIN, StepSettings
 
 CLOSE, LOOSE = 1e-9, 1e-3
 """Most that a value may be off in double precision, and in single precision where the model cannot do better."""
@@ -85,12 +86,20 @@ class Proof:
 
 
 def prove(
-    make: Make, ways: Sequence[Way], steps: int, batch: int, seed: int = 5, preload: tuple[str, ...] = ()
+    make: Make,
+    ways: Sequence[Way],
+    steps: int,
+    batch: int,
+    seed: int = 5,
+    preload: tuple[str, ...] = (),
+    how: StepSettings = PLAIN,
 ) -> Iterator[Proof]:
-    """Prove a task in each way; yield what came out, those of one oracle after the other. Raise what the task raises."""
+    """Prove a task in each way; yield what came out, those of one oracle after the other. Raise what the task raises.
+
+    `batch`: samples of a micro-batch of one rank; `how`: how many of them make a step, and in which precision."""
     groups: dict[Any, list[Trial]] = {}
     for way in ways:
-        trial = _trial(way, OracleCourse(plain(make), way.ranks, batch, steps, seed=seed, least=least(make)))
+        trial = _trial(way, _course(make, way.ranks, steps, batch, seed, how))
         if trial.way.backend is None:
             yield _of_engine(way, trial.course)
         else:
@@ -99,6 +108,11 @@ def prove(
     for trials in groups.values():
         with tempfile.TemporaryDirectory(prefix="bench-prove-", ignore_cleanup_errors=True) as folder:
             yield from (_windowed if trials[0].windows else _stepped)(trials, Path(folder), preload)
+
+
+def _course(make: Make, ranks: int, steps: int, batch: int, seed: int, how: StepSettings) -> OracleCourse:
+    whole = batch * how.accumulate
+    return OracleCourse(plain(make), ranks, whole, steps, seed=seed, least=least(make), how=how)
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,8 @@ def _trial(way: Way, course: OracleCourse) -> Trial:
     windows = spec is not None and not (Acts.STEP in spec.acts and way.policy.every_step)
     if spec is None or (way.ranks <= who.exact and not (windows and Acts.SNAPSHOT in spec.acts)):
         return Trial(way, who, course, windows, 0.0, "float32")
+    if course.how.half:
+        return Trial(way, who, course, windows, LOOSE, "float32, as half precision is none of double")
     wide = replace(course, task=double(course.task))
     try:
         list(replay(replace(wide, steps=1), who.rule))

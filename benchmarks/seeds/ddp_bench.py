@@ -67,8 +67,8 @@ def section(runs: list[Run], out: Path | None) -> list[str]:
     differs = (
         "Theirs: full data sets, published lengths (5, 50 or 200 epochs), three unequal GPUs (shares about .69, .16, .15), "
         "rates that differ between solo and the others; no `nccl_async` in that report. Ours: the `quick` recipes on small "
-        "data, two equal ranks, one rate for all. Speed-up is solo's seconds divided by those of the mode: of the whole run, "
-        "and in ours of training alone. One run each, so no difference below the spread of seeds means anything: that "
+        "data, two equal ranks, one rate for all. Speed-up is solo's seconds by those of the mode: of the whole run, and in "
+        "ours of training alone. One run each, so no difference below the spread of seeds means anything: that "
         "`bench validate` judges."
     )
     return [*parts, ours(runs), differs]
