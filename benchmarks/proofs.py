@@ -29,8 +29,8 @@ HEAD = f"""# Proofs
     python -m benchmarks.proofs --write
 
 `bench prove` on 1 to 4 ranks: {STEPS} steps, or averages, of batches of {BATCH}, against plain PyTorch on one device. A cell
-says of how many ranks the bits are equal; of the others, the largest difference and in which precision. The last three models
-are a user's."""
+says of how many ranks the bits are equal; of the others, the largest difference and in which precision. The last three
+models are a user's, with a parameter that no loss has to do with."""
 
 
 def prove(name: str) -> int:

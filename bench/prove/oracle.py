@@ -183,7 +183,7 @@ def _sum(first: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def _slice(plain: PlainTrainer, batch: Batch, rule: Rule, ranks: int) -> tuple[float, list[Gradients]]:
-    """Return loss and weighted gradients of one rank's slice: of each pass where they are exchanged; of an empty one, zeros."""
+    """Return loss and weighted gradients of a rank's slice: by pass where they are exchanged; of an empty one, zeros."""
     if not batch.samples:
         return 0.0, [[torch.zeros_like(parameter) for parameter in plain.parameters]]
     scale, weight = 1.0, batch.samples / batch.total
