@@ -144,6 +144,7 @@ def bare() -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # PyTorch's types are read anew
 def test_a_typed_script_is_clean_under_strict_mypy(environment, tmp_path):
     """It asserts the types of what it gets: where one of ours were `Any`, that would be an error."""
     script = shutil.copy(ROOT / "tests/bench/typed_script.py", tmp_path)
