@@ -10,6 +10,7 @@ from bench.results.analysis import faults
 from bench.results.analysis.breakdown import breakdown, seconds_in, walls
 from bench.results.analysis.goodput import goodput
 from bench.results.analysis.ledger import ledger
+from bench.results.analysis.slow import slow_ranks
 from bench.results.analysis.stream import RunRecords, sort
 from bench.results.analysis.syncing import elche, sync
 from bench.results.analysis.timeline import timeline
@@ -56,6 +57,7 @@ def analyze(
             "restarts": restarts,
             "launcher": _launcher(env, stream),
             "faults": lines,
+            "slow_ranks": slow_ranks(stream.figures.slow, stream.zero),
             "ledger": ledger(stream, spec.world_size, spec.epochs),
             "epochs": rows,
             "final": _final(spec, rows),

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from bench.base.paths import METRICS_SCHEMA
-from bench.results.schema_goodput import Goodput
+from bench.results.schema_goodput import Goodput, SlowRankRow
 from bench.results.schema_speed import RankTime, Steady, StepCosts, Strict, SyncTotals, Throughput, Time, TimelineTotals
 from ddp.backends import BACKENDS
 from ddp.engine.modes import mode_of
@@ -267,6 +267,10 @@ class Metrics(Strict):
     work: StepCosts | None = Field(default=None, description="null: the result is from before it was kept")
     params_sha256: str | None = Field(description="of the final parameters; null: no rank finished, or they differ")
     faults: list[FaultRow] = Field(description="in the order in which they were noticed")
+    slow_ranks: list[SlowRankRow] | None = Field(
+        default=None,
+        description="in the order in which they were named; null: ranks did not record their parts of steps",
+    )
     ledger: LedgerTotals | None = Field(default=None, description="null: the result is from before it was kept")
     resumed: ResumedFrom | None = Field(default=None, description="null: the run was not gone on with")
     restarts: int = Field(

@@ -67,6 +67,19 @@ class StepWork:
 
 
 @dataclass(frozen=True)
+class WorkSeconds:
+    """Where the time of a rank's steps went, seconds, without what it exchanged and waited for."""
+
+    data: float
+    """Until its batches were there."""
+    compute: float
+    """Forward, backward, optimizer; emulated slowness with it."""
+    no_core: float = 0.0
+    no_core_data: float = 0.0
+    """Of computing, and at most of `data`: when its thread had no core."""
+
+
+@dataclass(frozen=True)
 class SetContent:
     """What a data set holds, read directly, by index."""
 

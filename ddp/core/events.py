@@ -16,6 +16,7 @@ from ddp.core.event_parts import (
     SketchGroup,
     StepSketch,
     StepWork,
+    WorkSeconds,
 )
 from ddp.core.event_parts import Trained as Trained
 from ddp.core.join_events import JoinEvent
@@ -73,8 +74,8 @@ class Progress(FromRank):
     """The last round contributed to before these steps (-1: none; None: not known): a lost message shows."""
     visited: int | None = None
     """`ddp.tally.tally` of the samples that were read since the last report; None: not known."""
-    exchanged: tuple[StepSketch, ...] = ()
-    """Of steps that were drawn, where ranks exchange gradients inside steps."""
+    exchanged: tuple[StepSketch, ...] = ()  # of steps that were drawn, where ranks exchange gradients inside steps
+    work: WorkSeconds | None = None
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,7 @@ class TrainingLoop:
             return
         done = now(), self.rank, pending.epoch, pending.steps, pending.samples, pending.busy_s, pending.loss_sum()
         about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.exchanged()
-        self._send(Progress(*done, *about))
+        self._send(Progress(*done, *about, self.meter.worked()))
         self._pending = Pending(pending.epoch)
         self.meter.tick()
 

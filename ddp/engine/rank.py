@@ -19,7 +19,7 @@ from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, 
 from ddp.core.errors import Exhausted
 from ddp.core.event_parts import OptimizerSketch
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
-from ddp.core.faults import Fault
+from ddp.core.faults import LASTING, Fault
 from ddp.core.join_events import Left
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
@@ -116,9 +116,8 @@ class RankLoop:
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
         self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
-        slow = self._loop.slowdown.slow_down
-        faults = self._faults_left()
-        self._faults = FaultInjector(faults, rank, slow, channel.lose, self._loop.total_steps, job.scratch)
+        faults, slowdown = self._faults_left(), self._loop.slowdown
+        self._faults = FaultInjector(faults, rank, slowdown, channel.lose, self._loop.total_steps, job.scratch)
 
     def _faults_left(self) -> tuple[Fault, ...]:
         """Return the faults that are to come; a rank that was started again counts its steps on from the last that came."""
@@ -126,7 +125,7 @@ class RankLoop:
             return self._job.faults
         met = struck(self._job.scratch, self._rank)
         self._loop.total_steps = max([self._loop.total_steps, *(fault.step for fault in met)])
-        return tuple(fault for fault in self._job.faults if fault not in met or fault.kind == "slow")
+        return tuple(fault for fault in self._job.faults if fault not in met or fault.kind in LASTING)
 
     def run(self) -> None:
         """Obey until an order says stop."""

@@ -108,6 +108,11 @@ class SimulatedRank:
     """The round of that."""
     slow: float = 1.0
     """Its steps take so many times as long."""
+    late: float = 0.0
+    """So many times as long as its step a batch comes late."""
+    data: float = 0.0
+    compute: float = 0.0
+    """Seconds of the two since its last report."""
     mute: int = 0
     """So many of its next messages are lost."""
     until: float = 0.0

@@ -121,6 +121,9 @@ class SimulatedRanks(RankStates):
         took = rank.slow * self.costs.step_s(index, rank.done) if step.batch.samples else 0.0
         if self.costs.by_samples:
             took *= step.batch.samples / self.world.batch
+        rank.data += rank.late * took
+        rank.compute += took
+        took += rank.late * took
         then = partial(self._meetings.exchange, before) if self.in_step else self._stepped
         self._spend(index, "forward", took, then, step, self.timeline.now)
 
@@ -175,6 +178,10 @@ class SimulatedRanks(RankStates):
                 self.stall(index)
             case "slow":
                 rank.slow = value
+            case "input":
+                rank.late = value - 1.0
+            case "heal":
+                rank.slow, rank.late = 1.0, 0.0
             case "lose":
                 rank.mute += 1
             case "pause":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from ddp.core.event_parts import WorkSeconds
 from ddp.core.events import Alive, Progress, RankEvent
 from ddp.core.worker import Step
 from ddp.core.world import World
@@ -78,7 +79,9 @@ class RankStates:
             samples = sum(entry.batch.samples for entry in entries)
             busy = sum(entry.stop - entry.start for entry in entries)
             lr = self.costs.rate(entries[-1].seen / (self.world.epochs * self.world.samples))
-            self.tell(Progress(0.0, index, epoch, len(entries), samples, busy, 0.0, lr, (), rank.after))
+            part = WorkSeconds(rank.data, rank.compute)  # of the first epoch of them
+            rank.data = rank.compute = 0.0
+            self.tell(Progress(0.0, index, epoch, len(entries), samples, busy, 0.0, lr, (), rank.after, work=part))
         rank.pending, rank.reported = [], self.timeline.now
 
     def contribute(self, index: int, round: int) -> tuple[int, int]:
