@@ -243,15 +243,7 @@ def _results(
 
 
 def _failed(way: Way, text: str) -> Proof:
-    return Proof(way.mode, way.ranks, "not proved", f"a rank ended with {_error(text)}")
-
-
-def _error(text: str) -> str:
-    """Return the line of a traceback that names the last error; its message may go on for pages."""
-    lines = text.strip().splitlines()
-    frames = [number for number, line in enumerate(lines) if line.startswith("  ")]
-    after = [line for line in lines[frames[-1] + 1 if frames else 0 :] if line.strip()]
-    return after[0] if after else lines[-1]
+    return Proof(way.mode, way.ranks, "not proved", f"a rank ended with {ranks.error_line(text)}")
 
 
 def initial(course: OracleCourse) -> tuple[list[str], State]:

@@ -65,6 +65,14 @@ def failure(number: int, folder: Path) -> str | None:
     return None
 
 
+def error_line(text: str) -> str:
+    """Return the line of a traceback that names the last error; its message may go on for pages."""
+    lines = text.strip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith("  ")]
+    after = [line for line in lines[frames[-1] + 1 if frames else 0 :] if line.strip()]
+    return after[0] if after else lines[-1]
+
+
 def trained(number: int, world_size: int, folder: Path) -> CourseResult:
     """Return what became of an entry. AssertionError with the traceback of a rank that failed, in this one or before."""
     problem = failure(number, folder)

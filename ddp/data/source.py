@@ -9,6 +9,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from ddp.permutation import permutation
+
 
 class TensorSource:
     """Samples held as tensors of equal first dimension, such as images [n, c, h, w] and labels [n]."""
@@ -44,10 +46,12 @@ class TensorSource:
         indices = indices.to(self.tensors[0].device, non_blocking=True)
         return tuple(tensor.index_select(0, indices) for tensor in self.tensors)
 
-    def only(self, indices: Tensor) -> Self:
-        """Return the samples at `indices` (int64, shape [n]) as a data set; a copy."""
+    def first(self, samples: int, seed: int | None = None) -> Self:
+        """Return so many samples as a data set, a copy: the first, or as many drawn by `seed`, in their order."""
+        count = len(self)
+        chosen = torch.arange(count) if seed is None else torch.from_numpy(permutation(seed, 0, count))
         part = copy.copy(self)
-        part.tensors = tuple(tensor.index_select(0, indices) for tensor in self.tensors)
+        part.tensors = tuple(tensor.index_select(0, chosen[:samples].sort().values) for tensor in self.tensors)
         return part
 
     def to(self, device: torch.device) -> TensorSource:

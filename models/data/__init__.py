@@ -101,11 +101,11 @@ def _all_of(name: str, options: DataOptions) -> bool:
 
 def _fewer(name: str, opened: DataSet, options: DataOptions) -> tuple[Source, Source]:
     """Return (train, eval) with as many samples to train on as are asked for. Raise ValueError if there are fewer."""
-    from bench.models.data.fewer import fewer
-
     train, test = opened.load()
-    assert options.samples is not None
-    return fewer(train, options.samples, name, options.seed or 0 if DATA[name].fewer == "drawn" else None), test
+    if (samples := options.samples or 0) > len(train):
+        raise ValueError(f"data.samples={samples}: data set {name} has {len(train)} samples to train on")
+    part: Source = train.first(samples, options.seed or 0 if DATA[name].fewer == "drawn" else None)  # type: ignore[attr-defined]
+    return part, test
 
 
 def _origin(name: str, options: DataOptions) -> Origin:

@@ -14,7 +14,6 @@ import torch
 
 from bench.models.data import DATA, DataOptions, data_set, noisy_digits, prepare, shakespeare, title
 from bench.models.data.digits import TOP, Labelled, read
-from bench.models.data.fewer import fewer
 from bench.models.data.images import Pixels, images_source
 from ddp.data import TensorSource
 from tests.models.data_files import write_cifar, write_images, write_mnist
@@ -256,7 +255,7 @@ def test_every_data_set_of_ours_can_be_made_smaller() -> None:
 def test_bytes_stay_bytes_in_a_part_of_the_images() -> None:
     images = torch.arange(5 * 3 * 2 * 2, dtype=torch.uint8).view(5, 3, 2, 2)
     source = Pixels(images, torch.arange(5), 255, [0.1] * 3, [0.3] * 3)
-    part = fewer(source, 3, "own", seed=1)
+    part = source.first(3, seed=1)
     chosen = part.batch(torch.arange(3))[1]
     assert isinstance(part, Pixels)
     assert chosen.tolist() == sorted(set(chosen.tolist()))
