@@ -180,20 +180,23 @@ class Session:
         return self._launch(run_plan, loggers, source)
 
     def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: ResumeSource | None) -> CellOutcome:
-        from bench.runner.launch import launch
         from bench.runner.machines import left_before
+        from bench.runner.persevere import launch_on
+        from bench.runner.supervise import left_by_killed
 
         spec = run_plan.spec
         if self.machines is not None:
             run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.rendezvous))
         restarts, left = left_before(place(*spec.key), self.machines)
-        if isinstance(left, Path):
-            return self._finished(left)
-        source = left or source
+        killed, notes = left_by_killed(place(*spec.key))
+        for folder in (left, killed):
+            if isinstance(folder, Path):
+                return self._finished(folder)
+            source = folder or source
         info = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, spec.timing)
         with LoggerProcesses(names, making(place(*spec.key)), Path(spec.output), info) as loggers:
             self.console.above = self.progress.view if self.sweep and self.progress.points else None
-            outcome = launch(run_plan, self.console, source, restarts)
+            outcome = launch_on(run_plan, self.console, source, restarts, notes)
             if names and self.config is not None and self.config.report:
                 summary.write_own_report(outcome)
             problems = loggers.end(outcome.folder)
