@@ -43,7 +43,8 @@ def ours(runs: Sequence[Run]) -> str:
     return (
         f"Ours: {names(device for m in results for device in m.devices)} ({cores}), "
         f"torch {names(str(m.env.get('torch')) for m in results)}, exchanged through {names(m.transport for m in results)}; "
-        f"{span((m.parameters for m in results if m.parameters), '{:,.0f}')} parameters; {names(m.data for m in results)}; {span(m.epochs_planned for m in results)} epochs, batches of "
+        f"{span((m.parameters for m in results if m.parameters), '{:,.0f}')} parameters; {names(m.data for m in results)}; "
+        f"{span(m.epochs_planned for m in results)} epochs, batches of "
         f"{span(m.batch_size for m in results)} on {span(m.world_size for m in results)} ranks, seed "
         f"{span(m.seed for m in results)}. Load when runs began: {span(loads, '{:.1f}')}; "
         f"{disturbed} of {len(results)} runs say that other programs disturbed them."
