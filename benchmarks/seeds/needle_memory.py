@@ -58,10 +58,11 @@ def section(runs: list[Run], out: Path | None) -> list[str]:
             _ours([run for run in runs if run.metrics.batch_size == batch]),
         ]
     differs = (
-        "Theirs: 21 million parameters on images of 32x32, what the driver reports of a GPU, allocator, buffers of NCCL "
-        "and all, and their ZeRO-3 keeps parameters whole. Ours: bytes of tensors, counted; activations are what one forward pass keeps, which no sharding changes, "
-        "so the saving after a backward pass is smaller than theirs by that. Saved: against `nccl_sync`. Resident memory is "
-        "that of the process, with Python and PyTorch."
+        "Theirs: 21 million parameters on images of 32x32, what the driver reports of a GPU, allocator, buffers of"
+        " NCCL and all, and their ZeRO-3 keeps parameters whole. Ours: bytes of tensors, counted; activations are "
+        "what one forward pass keeps, which no sharding changes, so the saving after a backward pass is smaller "
+        "than theirs by that. Saved: against `nccl_sync`. Resident memory is that of the process, with Python and "
+        "PyTorch."
     )
     return [*parts, ours(runs), differs]
 
