@@ -101,7 +101,7 @@ def _data_of(data: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe
     own = {key: value for key, value in vars(data).items() if key not in ("name", "dir")}
     options = DataOptions(**own | {"shape": None if data.shape is None else tuple(data.shape)})
     check(name, options)
-    return replace(recipe, data=name, data_options=options.over(recipe.data_options.only(DATA[name].options)))
+    return replace(recipe, data=name, data_options=options.over(recipe.data_options.only(DATA[name].inherited)))
 
 
 def _batch_size(config: Config, world_size: int) -> int | None:
