@@ -162,6 +162,7 @@ def _option(page: Page, rival: Rival, quality: Quality | None, failing: Verdict 
 def _limits(page: Page, rival: Rival) -> tuple[str, ...]:
     about, cores = rival.cell.about, page.cores(rival.cell)
     limits = {
+        "one rank, which is one device": about.world_size == 1,
         "emulated devices": about.emulated_speeds,
         "runs with faults made on purpose": about.scripted_faults,
         "runs that lost a rank": rival.cell.bereft,

@@ -39,7 +39,7 @@ def facts(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> tuple[tuple
         return ()
 
     def of_each(say: Callable[[Option], str]) -> str:
-        return _joined([(workload.model if len(answers) > 1 else "", say(best)) for workload, _, best in named])
+        return _joined([(_name(page, workload) if len(answers) > 1 else "", say(best)) for workload, _, best in named])
 
     modes = list({best.cell.about.mode: best for *_, best in named}.values())
     lines = [
@@ -50,6 +50,11 @@ def facts(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> tuple[tuple
         ("What is left to do?", _left([each for _, each, _ in named])),
     ]
     return tuple((question, text) for question, text in lines if text)
+
+
+def _name(page: Page, workload: Workload) -> str:
+    alike = [other for other in page.workloads if other.model == workload.model]
+    return workload.model if len(alike) == 1 else page.title(workload)
 
 
 def _joined(texts: Sequence[tuple[str, str]]) -> str:

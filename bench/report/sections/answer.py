@@ -99,8 +99,9 @@ def _as_good(option: Option) -> str:
 
 def tiles(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> tuple[Tile, ...]:
     """Return verdicts, time to the target, efficiency and the worst cell: of the first workload with a recommendation."""
-    first = [(each.kind != "use", each.chosen.lasts, each.chosen) for _, each in answers if each.chosen is not None]
-    best = min(first, key=lambda entry: entry[:2])[2] if first else None
+    nearest = [(each.kind, each.chosen) for _, each in answers if each.chosen is not None]
+    nearest.sort(key=lambda pair: (pair[0] != "use", bool(pair[1].limits), pair[1].lasts))
+    best = nearest[0][1] if nearest else None
     worst = _worst([option for _, each in answers for option in each.options])
     name = _namer(page)
     mine: Namer = name if len(page.workloads) > 1 else lambda option: ""  # the sentence names it
