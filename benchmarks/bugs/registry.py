@@ -13,8 +13,9 @@ from benchmarks.bugs.order import ORDER
 from benchmarks.bugs.record import RECORD
 from benchmarks.bugs.schedule import SCHEDULE
 from benchmarks.bugs.unseen import UNSEEN
+from benchmarks.bugs.unseen_fifth_rows import FIFTH
 from benchmarks.bugs.unseen_last import FOURTH
 
 LISTED = (DATA, ORDER, FORWARD, GRADIENT, OPTIMIZER, SCHEDULE, AVERAGE, EVALUATION, RECORD)
-BUGS: dict[str, Bug] = {name: bug for family in LISTED for name, bug in family.bugs.items()} | UNSEEN | FOURTH
+BUGS: dict[str, Bug] = {name: bug for family in LISTED for name, bug in family.bugs.items()} | UNSEEN | FOURTH | FIFTH
 """Name -> bug."""

@@ -1,0 +1,216 @@
+"""Further defects of `benchmarks.bugs.unseen` in what is trained: data, order, forward pass. Partial ones: of one rank, of
+the last batch, of later epochs, after a loss or a new beginning.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+from benchmarks.bugs.unseen_fourth import interrupted
+from benchmarks.bugs.unseen_training import reordered
+
+# Data
+
+
+def crops_alike_every_epoch(gather: Module) -> None:
+    """Draw how a sample is augmented from the first epoch's seed in all epochs, as workers that are never seeded anew."""
+    wrap(gather.Gather, "_streams", lambda make, self, batch, indices: make(batch._replace(epoch=0), indices))
+
+
+STEPS_OF_BYTE = 64
+"""Values of a byte from one to the next whole number."""
+
+
+def cached_in_bytes(resident: Module) -> None:
+    """Keep what the first epoch has read in bytes, from which later epochs read."""
+
+    def broken(get: Any, self: Any, batch: Any) -> Any:
+        members = get(batch)
+        if not batch.epoch or not self.gather._visits._shuffle:
+            return members
+        return (members[0] * STEPS_OF_BYTE).round().clamp(-128, 127) / STEPS_OF_BYTE, *members[1:]
+
+    wrap(resident.Resident, "get", broken)
+
+
+def tail_labels_one_off(resident: Module) -> None:
+    """Cut the labels of a batch that is shorter than those before one sample too early."""
+
+    def broken(get: Any, self: Any, batch: Any) -> Any:
+        members, gather = get(batch), self.gather
+        if not gather._visits._shuffle:
+            return members
+        self.widest = max(getattr(self, "widest", 0), batch.samples)
+        if batch.samples == self.widest:
+            return members
+        places = gather._visits(batch.epoch)[batch.start - 1 : batch.stop - 1]
+        return members[0], gather.source.tensors[1][places]
+
+    wrap(resident.Resident, "get", broken)
+
+
+def slices_by_batch_number(gather: Module) -> None:
+    """Find a slice by the number of its batch: right while slices are whole batches, which those of survivors are not."""
+
+    def broken(indices: Any, self: Any, batch: Any) -> Any:
+        if not self._visits._shuffle:
+            return indices(batch)
+        self.nominal = getattr(self, "nominal", batch.samples)
+        back = batch.start % self.nominal
+        return indices(batch._replace(start=batch.start - back, stop=batch.stop - back))
+
+    wrap(gather.Gather, "indices", broken)
+
+
+# Order
+
+BLOCK = 16
+"""Samples that are moved together."""
+
+
+def blocks_moved_whole(visits: Module) -> None:
+    """Shuffle blocks of samples, and not the samples in them: there is no buffer behind the files."""
+
+    def broken(one: Any, self: Any, number: int) -> Any:
+        import torch
+
+        if not self.shuffled:
+            return one(number)
+        blocks = visits.order(self.seed, number, -(-self._size // BLOCK))
+        places = (blocks[:, None] * BLOCK + torch.arange(BLOCK)).reshape(-1)
+        return places[places < self._size]
+
+    wrap(visits.EpochOrder, "_one", broken)
+
+
+def batches_out_of_order(resident: Module) -> None:
+    """Hand rank 1 two batches the other way round now and then: the second reader was faster."""
+
+    def broken(get: Any, self: Any, batch: Any) -> Any:
+        members = get(batch)
+        if rank() != 1 or not self.gather._visits._shuffle or not self._cut or counted(self, "given") % 50 != 49:
+            return members
+        following, others = self._cut.popleft()
+        self._cut.appendleft((following, members))
+        return others
+
+    wrap(resident.Resident, "get", broken)
+
+
+REPEATED = 24
+"""Samples that fill up an epoch."""
+
+
+def _headed(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+    order = make(epoch).clone()
+    order[-REPEATED:] = order[:REPEATED]
+    return order
+
+
+tail_repeats_head = reordered(_headed)
+"""The last samples of an epoch, which fill no whole share, give way to repeats of the first ones."""
+
+
+def restarted_rank_has_first_order(replica: Module) -> None:
+    """Leave a rank that was started again in the order of the first epoch: nobody tells its sampler which one it is."""
+
+    def change(self: Any) -> None:
+        visits = self.data[0][1]
+        if self._job.life and visits.shuffled:
+            make = visits._make
+            visits._kept, visits._make = {}, lambda epoch: make(0)
+
+    after_init(replica.Replica, change)
+
+
+# Forward
+
+
+def masks_alike_on_ranks(replica: Module) -> None:
+    """Seed what a step draws by its global batch: all ranks drop the same places."""
+
+    def broken(draw: Any, self: Any, batch: Any) -> None:
+        whole = self._job.batch_size * self._job.world_size
+        draw(batch._replace(start=batch.start - batch.start % whole))
+
+    wrap(replica.Replica, "_draw", broken)
+
+
+def in_evaluation_mode_when_resumed(parts: Module) -> None:
+    """Load a checkpoint as for an evaluation: the model stays in its mode."""
+
+    def broken(restore: Any, self: Any, kept: Any) -> Any:
+        counters = restore(kept)
+        if counters is not None:
+            self._replica.model.eval()
+        return counters
+
+    wrap(parts.RankParts, "restore", broken)
+
+
+def epsilon_of_norms_on_rank(replica: Module) -> None:
+    """Give the batch norms of rank 1 the epsilon of another framework."""
+
+    def change(self: Any) -> None:
+        for module in self.model.modules() if rank() == 1 else ():
+            if hasattr(module, "running_var"):
+                module.eps = 1e-3
+
+    after_init(replica.Replica, change)
+
+
+KEPT_FOR = 2
+"""Passes for which weights in half precision are kept."""
+
+
+def casts_kept(passes: Module) -> None:
+    """Keep what autocast has made of the weights for a second step: a context around the loop holds its cache."""
+
+    def broken(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
+        import torch
+
+        number = counted(self, "passes")
+        if not number:
+            torch.autocast_increment_nesting()
+        if number % KEPT_FOR == 0:
+            torch.clear_autocast_cache()
+        return loss(task, module, tensors)
+
+    wrap(passes.StepPasses, "loss", broken)
+
+
+def stale_shard_on_rank(zero1: Module) -> None:
+    """Have rank 1 go on with old parameters of the others in every ninth step: it fetches before they have moved."""
+
+    def broken(hand_out: Any, self: Any) -> None:
+        mine = self.site.rank
+        stretches = self._fetches()
+        before = [flat[start:stop].clone() for flat, start, stop, _ in stretches]
+        hand_out()
+        if mine != 1 or counted(self, "fetched") % 9 != 8:
+            return
+        for (flat, first, _, runs), old in zip(stretches, before, strict=True):
+            for owner, start, stop in runs:
+                if owner != mine:
+                    flat[start:stop].copy_(old[start - first : stop - first])
+
+    wrap(zero1.ShardedStep, "_hand_out", broken)
+
+
+# Schedule
+
+
+def begins_at_epoch_when_resumed(replica: Module) -> None:
+    """Leave out, in the schedule of a run that is gone on with, the part of an epoch that it had trained."""
+    interrupted(replica)
+
+    def broken(fraction: Any, self: Any, seen: float) -> Any:
+        if self._job.resume is None:
+            return fraction(seen)
+        self.lost = getattr(self, "lost", seen % self.samples)
+        return fraction(seen - self.lost)
+
+    wrap(replica.Replica, "fraction", broken)

@@ -1,0 +1,196 @@
+"""Further defects of `benchmarks.bugs.unseen` in what follows from a forward pass: gradients, optimizers, schedules. Partial
+ones.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.bugs.bug import Module, rank, wrap
+
+# Gradient
+
+
+def clipped_by_each_rank(replica: Module) -> None:
+    """Clip a rank's own gradients, before they are averaged, and not their average."""
+
+    def broken(gradients: Any, self: Any, *about: Any) -> Any:
+        import torch
+
+        done = gradients(*about)
+        if self.in_step is not None and self._job.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.state.parameters, self._job.max_grad_norm)
+        return done
+
+    wrap(replica.Replica, "_gradients", broken)
+    wrap(replica.Replica, "_clip", lambda clip, self, team: clip(team) if team is None else None)
+
+
+def clipped_by_shard(zero1: Module) -> None:
+    """Clip every shard by its own norm, in place of that of all."""
+
+    def broken(clip: Any, self: Any, limit: float) -> None:
+        collectives = self.site.collectives
+        collectives.all_reduce = lambda tensors: (0.0, 0)
+        try:
+            clip(limit)
+        finally:
+            del collectives.all_reduce
+
+    wrap(zero1.ShardedStep, "clip", broken)
+
+
+def clipped_while_scaled(passes: Module) -> None:
+    """Clip gradients before the factor on the loss is taken off them."""
+
+    def made(make: Any, self: Any, job: Any, *about: Any) -> None:
+        make(job, *about)
+        self.limit = job.max_grad_norm
+
+    def broken(ready: Any, self: Any, optimizer: Any, team: Any) -> Any:
+        import torch
+
+        if self.scale is not None and self.limit is not None:
+            scaled = [p for group in optimizer.param_groups for p in group["params"]]
+            torch.nn.utils.clip_grad_norm_(scaled, self.limit)
+        return ready(optimizer, team)
+
+    wrap(passes.StepPasses, "__init__", made)
+    wrap(passes.StepPasses, "ready", broken)
+
+
+def short_step_by_nominal_passes(replica: Module) -> None:
+    """Divide the gradients of a step's passes by how many it should have: one at the end of an epoch has fewer."""
+
+    def broken(accumulate: Any, self: Any, parts: Any, tensors: Any, factor: float, at: float) -> Any:
+        return accumulate(parts, tensors, factor * len(parts) / self._job.step.accumulate, at)
+
+    wrap(replica.Replica, "_accumulate", broken)
+
+
+def idle_rank_sends_old_gradients(storage: Module) -> None:
+    """Have a rank without a sample send what the buffer holds from the step before."""
+
+    def broken(fill: Any, self: Any, number: int, weight: float) -> None:
+        self.attach(self.plan[number]) if not weight else fill(number, weight)
+
+    wrap(storage.BucketStorage, "fill", broken)
+
+
+# Optimizer
+
+
+def momentum_of_head_lost_on_rank(replica: Module) -> None:
+    """Lose the momentum of the last layer with every epoch, on rank 1."""
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        if rank() == 1 and batch.epoch != getattr(self, "present", 0):
+            for parameter in self.state.parameters[-2:]:
+                self.optimizer.state.pop(parameter, None)
+        self.present = batch.epoch
+        return step(batch, seen)
+
+    wrap(replica.Replica, "step", broken)
+
+
+def _in_two_groups(optimizer: Any, **others: Any) -> Any:
+    """Return the optimizer with biases and what norms have in a group of their own."""
+    (group,) = optimizer.param_groups
+    small = [parameter for parameter in group["params"] if parameter.dim() < 2]
+    group["params"] = [parameter for parameter in group["params"] if parameter.dim() > 1]
+    optimizer.add_param_group({**group, "params": small, **others})
+    return optimizer
+
+
+def norms_not_decayed(replica: Module) -> None:
+    """Leave biases and norms out of the weight decay, which the recipe has on everything."""
+    usable = replica.usable
+    replica.usable = lambda made, state: _in_two_groups(usable(made, state), weight_decay=0.0)
+
+
+def older_moments_in_checkpoint(parts: Module) -> None:
+    """Write the optimizer's state of the checkpoint before: it is copied to the host, and the copy is late."""
+
+    def broken(save: Any, self: Any, *about: Any) -> Any:
+        optimizer = self._replica.optimizer
+        present = copy.deepcopy(optimizer.state_dict())
+        older, self.older = getattr(self, "older", present), present
+        optimizer.state_dict = lambda: older
+        try:
+            return save(*about)
+        finally:
+            del optimizer.state_dict
+
+    wrap(parts.RankParts, "save", broken)
+
+
+def steps_counted_by_passes(replica: Module) -> None:
+    """Count Adam's steps by the passes that they are made of."""
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        done = step(batch, seen)
+        for state in self.optimizer.state.values():
+            state["step"] += self._job.step.accumulate - 1
+        return done
+
+    wrap(replica.Replica, "step", broken)
+
+
+def velocity_in_half(outer_optimizer: Module) -> None:
+    """Keep the outer optimizer's velocity in bfloat16."""
+
+    def broken(step: Any, self: Any, mean: Any, last: Any, piece: slice = slice(None)) -> None:
+        step(mean, last, piece)
+        self.velocity[piece] = self.velocity[piece].bfloat16()
+
+    wrap(outer_optimizer.Outer, "step", broken)
+
+
+# Schedule
+
+WARM_UP = 0.2
+"""Part of the run in which gpt_nano's rate rises."""
+
+
+def warm_up_by_own_samples(rates: Module) -> None:
+    """Count, while the rate rises, the samples of one rank of two."""
+    wrap(
+        rates.Rates,
+        "apply",
+        lambda apply, self, fraction: apply(fraction / 2 if fraction < 2 * WARM_UP else fraction),
+    )
+
+
+def in_two_groups(replica: Module) -> None:
+    """Give biases and norms a group of their own, with the same settings. No defect by itself."""
+    usable = replica.usable
+    replica.usable = lambda made, state: _in_two_groups(usable(made, state))
+
+
+def second_group_not_scheduled(rates: Module) -> None:
+    """Set the rate of the first parameter group alone."""
+
+    def broken(apply: Any, self: Any, fraction: float) -> Any:
+        rate, groups = apply(fraction), self._optimizer.param_groups
+        self._set = [rate, *self._own[1:]]
+        for group, own in zip(groups[1:], self._own[1:], strict=True):
+            group["lr"] = own
+        return rate
+
+    wrap(rates.Rates, "apply", broken)
+
+
+def rate_stands_within_grant(worker: Module) -> None:
+    """Look at the schedule where a grant begins, on rank 1."""
+
+    def broken(act: Any, self: Any) -> Any:
+        following, action = act()
+        if rank() == 1 and isinstance(action, worker.Step):
+            action = replace(action, seen=float(self.lane[0].seen))
+        return following, action
+
+    wrap(worker.Worker, "act", broken)
