@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bench.models.data import DataSet
+from bench.models.data import DataOptions, DataSet
 from bench.models.parts import classification, classifier
 from bench.models.resnet import conv3x3
 from bench.models.setup import Recipe, Setup
@@ -70,7 +70,7 @@ SETUP = Setup(
     metric="accuracy",
     higher_is_better=True,
     recipes={
-        "quick": Recipe("noisy_digits", 3, 64, 1e-3, 0.94, "cosine"),
+        "quick": Recipe("noisy_digits", 3, 32, 1e-3, 0.94, "cosine", data_options=DataOptions(samples=10_780)),
         "published": Recipe(data="cifar100", epochs=100, batch_size=32, lr=1e-3, target=0.5, augment=True),
     },
     task=partial(classification, build, partial(torch.optim.Adam, weight_decay=1e-4)),  # in the gradient, as published
