@@ -77,6 +77,6 @@ def read(folder: Path) -> AuditReport:
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    if report.sha256 != digest(report.model_dump(mode="json")):
+    if report.sha256 != digest(body):
         raise ValueError(f"{path}: it was changed: its digest is not its content's")
     return report

@@ -108,6 +108,7 @@ class Records:
             progress=[event for event in self.progress if event.at >= began],
             evaluated=[event for event in self.evaluated if event.at >= began],
             averaged=[event for event in self.averaged if event.at >= began],
+            saved=[event for event in self.saved if event.at >= began],
             closed=[event for event in self.closed if event.at >= began],
         )
 

@@ -49,7 +49,9 @@ def learning(m: Metrics, known: Records) -> Iterator[Figure]:
             for event in epochs[ledger.epoch].reports if ledger.epoch in epochs else ():
                 trained[event.rank] += event.samples
             yield Figure(f"ledger.epochs[{number}].by_rank", ledger.by_rank, trained)
-            yield Figure(f"ledger.epochs[{number}] samples and repeated", ledger.samples + ledger.repeated, sum(trained))
+            yield Figure(
+                f"ledger.epochs[{number}] samples and repeated", ledger.samples + ledger.repeated, sum(trained)
+            )
         yield Figure("ledger.samples", m.ledger.samples, known.ready[0].samples)
 
 
@@ -115,7 +117,9 @@ def _final(m: Metrics) -> Iterator[Figure]:
     first = next((epoch for epoch, value in known if sign * value == best), None)
     yield Figure("final.best_epoch", m.final.best_epoch, first)
     value = m.target.value
-    reaching = [row for row in m.epochs if value is not None and row.eval is not None and sign * (row.eval - value) >= 0]
+    reaching = [
+        row for row in m.epochs if value is not None and row.eval is not None and sign * (row.eval - value) >= 0
+    ]
     yield Figure("target.reached", m.target.reached, bool(reaching))
     yield Figure("target.samples", m.target.samples, reaching[0].samples if reaching else None)
     seconds = reaching[0].seconds if reaching and m.timing else None

@@ -25,7 +25,9 @@ def rounds(m: Metrics, known: Records) -> Iterator[Figure]:
     parts = known.contributions()
     own = {rank: sorted(number for number, each in parts.items() if rank in each) for rank in range(m.world_size)}
     for report in known.progress:
-        number = next((number for number in own[report.rank] if report.after is not None and number > report.after), None)
+        number = next(
+            (number for number in own[report.rank] if report.after is not None and number > report.after), None
+        )
         if number is not None:
             reports[report.rank, number].append(report)
     closed = [event for event in known.closed if event.round in answers]

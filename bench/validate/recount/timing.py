@@ -73,7 +73,9 @@ def _breakdown(m: Metrics, known: Records, walls: list[float]) -> Iterator[Figur
         for rank, begin, end, _ in each:
             late[rank] += max(min(last, end) - begin, 0.0)
     for rank, row in enumerate(m.breakdown):
-        took = {kind: known.seconds[rank, kind] for kind in (*COMPUTING, *MEETING, "data", "wait", "evaluate", "checkpoint")}
+        took = {
+            kind: known.seconds[rank, kind] for kind in (*COMPUTING, *MEETING, "data", "wait", "evaluate", "checkpoint")
+        }
         seconds = [
             fsum(took[kind] for kind in COMPUTING),
             took["data"],
