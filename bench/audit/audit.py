@@ -87,6 +87,7 @@ class _Auditor:
             yield self._step(group)
         yield from reports.judged(self._kept.steps, self._order.reports if self._order.numbered else ())
         yield from reports.rates(self._order, self._bench)
+        yield from reports.in_turn(self._order, self._kept.steps)
         yield from weighed(self._order)
         yield from costs(self._order, self._bench)
         yield from self._positions(groups)
@@ -124,9 +125,8 @@ class _Auditor:
             apart, largest = self._differences(group)
         except Incomplete as error:
             return AuditItem(**about, outcome="skipped", line=str(error))
-        lines = "; ".join(map(str, apart[:MOST_LINES])) + (
-            f"; and {len(apart) - MOST_LINES} more" if len(apart) > MOST_LINES else ""
-        )
+        more = f"; and {len(apart) - MOST_LINES} more" if len(apart) > MOST_LINES else ""
+        lines = "; ".join(map(str, apart[:MOST_LINES])) + more
         if apart and first.then:
             lines = f"{len(first.row)} steps from there on: {lines}"
         return AuditItem(**about, outcome="different" if apart else "equal", line=lines, largest=largest)

@@ -33,9 +33,9 @@ def costs(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
     if order.parameters is not None and order.parameters != count:
         lines.append((None, f"ranks counted {order.parameters:,} parameters, the model has {count:,}"))
     for rank, line in lines:
-        yield AuditItem(what="report", outcome="different", line=line, rank=rank)
+        yield AuditItem(what="cost", outcome="different", line=line, rank=rank)
     if order.works and not lines:
-        yield AuditItem(what="report", outcome="equal", line="what a step costs")
+        yield AuditItem(what="cost", outcome="equal", line="what a step costs")
 
 
 def _apart(order: AuditOrder, wanted: dict[str, float | None]) -> Iterator[tuple[int | None, str]]:
@@ -67,7 +67,7 @@ def _flop(bench: Bench) -> float:
     batch = moved(_first(bench), bench.device)
     counter = FlopCounterMode(display=False)
     with counter:
-        bench.task.loss(bench.model, batch).backward()
+        bench.task.loss(bench.model, batch).backward()  # type: ignore[no-untyped-call]
     for parameter in bench.parameters.values():
         parameter.grad = None
     return float(counter.get_total_flops()) / min(bench.rules.batch_size, bench.rules.samples)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
 
-from bench.audit.places import places
+from bench.audit.places import Turn, places, turns
 from bench.config.plan import LaunchPlan
 from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
@@ -89,6 +89,8 @@ class AuditOrder:
     """That ranks counted."""
     whole: bool = False
     """Whether each rank has the whole model."""
+    turns: Mapping[int, Sequence[Turn]] = field(default_factory=dict)
+    """What each rank was granted for itself, in turn."""
     one_process: bool = False
     """Whether ranks are threads of one process, where each cuts its own part of a step into micro-batches."""
 
@@ -174,5 +176,6 @@ def order_of(
         works=works_of(records),
         parameters=ready[0].parameters if ready else None,
         whole=spec.backend in (None, "nccl", "cpu"),
+        turns=turns(records),
         one_process=engine_of(spec.engine).one_process,
     )

@@ -68,3 +68,28 @@ def _last(report: Progress, grants: deque[_Grant], reached: dict[int, float]) ->
             return None
         place = reached[report.rank] = max(reached[report.rank], grants[0].step())
     return place
+
+
+Turn = tuple[int, int, int, int]
+"""A grant: epoch, first position, end, samples of a step."""
+
+
+def turns(records: Sequence[Record]) -> dict[int, list[Turn]]:
+    """Return what each rank was granted for itself, in turn; nothing of ranks that share their steps, or of one alone."""
+    grants: dict[int, list[Turn]] = defaultdict(list)
+    for record in records:
+        if isinstance(record, Train) and record.chunk.parts == 1:
+            chunk = record.chunk
+            grants[record.rank].append((chunk.epoch, chunk.start, chunk.stop, chunk.batch))
+    return grants
+
+
+def step_of(turns: Sequence[Turn], number: int) -> tuple[int, int, int] | None:
+    """Return (epoch, first position, end) of a rank's step of this number, by what it was granted; None: nothing was."""
+    for epoch, start, stop, batch in turns:
+        steps = -(-(stop - start) // batch)
+        if number < steps:
+            first = start + number * batch
+            return epoch, first, min(first + batch, stop)
+        number -= steps
+    return None

@@ -25,7 +25,7 @@ Outcome = Literal["equal", "different", "skipped"]
 class AuditItem(Strict):
     """One thing that was looked at."""
 
-    what: Literal["initial", "step", "positions", "chain", "average", "evaluation", "data", "report"]
+    what: Literal["initial", "step", "positions", "chain", "average", "evaluation", "data", "report", "rate", "cost"]
     outcome: Outcome
     line: str = Field(default="", description="what differs, with both values; or why it was skipped")
     rank: int | None = None

@@ -2,8 +2,9 @@
 
 Steps are timed as a whole beside their parts (`Progress.busy_s`), and what a rank books as computing lies inside them. So
 waiting that is booked as computing shows. Every step, meeting, evaluation and checkpoint is on record, however short, and
-meetings took as long as the averages that came of them; no time is booked as that of steps and of something else; evaluations took as long as they are said to have stopped the clock of training, which
-runs from when ranks are ready to when they are done: all of their work lies between.
+meetings took as long as the averages that came of them; no time is booked as that of steps and of something else;
+evaluations took as long as they are said to have stopped the clock of training, which runs from when ranks are ready to when
+they are done: all of their work lies between.
 """
 
 from __future__ import annotations

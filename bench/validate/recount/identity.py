@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean, median
 from typing import Any
 
+from bench.results.cells import micro_batches
 from bench.results.schema import Metrics
-from bench.validate.recount.figure import Figure
 from bench.validate.records import Records
+from bench.validate.recount.figure import Figure
 from ddp.core.event_parts import StepWork
 
 SETTINGS = {
     "world_size": "world_size",
     "epochs_planned": "train.epochs",
-    "batch_size": "train.batch_size",
     "lr": "train.lr",
     "timing": "timing",
     "emulated_speeds": "cluster.speeds",
@@ -31,6 +31,9 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
             wanted = wanted.get(word) if isinstance(wanted, Mapping) else None
         if wanted is not None:
             yield Figure(field, getattr(m, field), wanted)
+    train = config.get("train")
+    if isinstance(train, Mapping) and isinstance(train.get("batch_size"), int):
+        yield Figure("batch_size", m.batch_size, train["batch_size"] * micro_batches(config))
     ready = sorted({event.rank: event for event in known.ready}.values(), key=lambda event: event.rank)
     ends = sorted({event.rank: event for event in known.finished}.values(), key=lambda event: event.rank)
     yield Figure("devices", m.devices, [event.device for event in ready])

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import fsum, inf
 
 from bench.results.schema import Epoch, Metrics
-from bench.validate.recount.figure import Figure
 from bench.validate.records import Records
+from bench.validate.recount.figure import Figure
 from ddp.core.events import Evaluated, Progress
 
 

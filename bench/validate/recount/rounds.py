@@ -8,8 +8,8 @@ from itertools import accumulate
 from math import fsum
 
 from bench.results.schema import Metrics
-from bench.validate.recount.figure import Figure
 from bench.validate.records import Records
+from bench.validate.recount.figure import Figure
 from ddp.core.events import Averaged, Progress, RoundClosed, Snapshot
 
 SECOND = 1e-6
@@ -18,8 +18,8 @@ SECOND = 1e-6
 def rounds(m: Metrics, known: Records) -> Iterator[Figure]:
     """Yield what each round must be, and the windows of the result."""
     answers: dict[int, dict[int, Averaged]] = defaultdict(dict)
-    for event in known.averaged:
-        answers[event.round][event.rank] = event
+    for answer in known.averaged:
+        answers[answer.round][answer.rank] = answer
     reports: dict[tuple[int, int], list[Progress]] = defaultdict(list)
     """By rank and the round that followed."""
     parts = known.contributions()
