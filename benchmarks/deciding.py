@@ -95,10 +95,10 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def written(text: str, content: str) -> str:
+def written(text: str, content: str, begin: str = BEGIN, end: str = END) -> str:
     """Return the document with the table in it."""
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{content}\n\n{END}{rest.split(END)[1]}"
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n\n{content}\n\n{end}{rest.split(end)[1]}"
 
 
 def main() -> int:

@@ -1,6 +1,9 @@
-"""The part of a result that says what became of the seconds of all ranks, and the measures that others make of it."""
+"""The parts of a result that say what became of the seconds of all ranks, the measures that others make of it, and which
+ranks became slow."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from pydantic import Field
 
@@ -50,3 +53,19 @@ class Goodput(Strict):
         "not where it was first done: ettr + discarded - repeated, fraction"
     )
     ucf: float = Field(description="useful capacity: `ettr` less communicating, fraction")
+
+
+class SlowRankRow(Strict):
+    """A rank that took longer for its samples than before, in two windows in a row."""
+
+    rank: int = Field(description="number of the rank")
+    cause: Literal["compute", "input", "host"] = Field(
+        description="its own work on a batch; batches that came late; the machine, which other programs or ranks used"
+    )
+    factor: float = Field(description="so many times as long as before")
+    seconds: float = Field(description="since launch, when its first slow window began, seconds")
+    named_s: float = Field(description="since launch, when it was named, seconds")
+    windows: int = Field(description="windows from the first slow one until it was named")
+    healed_s: float | None = Field(
+        default=None, description="since launch, when it was as fast as before again, seconds; null: not in this run"
+    )

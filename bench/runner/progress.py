@@ -14,11 +14,13 @@ from rich.text import Text
 
 from bench.base.console import PipeSafeConsole, cut, verbosity
 from bench.config.spec import RunSpec
+from bench.results.analysis.slow import row, sentence
 from bench.results.live.run import RunFigures
 from bench.runner.live_view import epoch_line, lost_line, rank_lines, ready_line, record_line, run_line, time_left
 from ddp.core.commands import Drop
 from ddp.core.events import Failed, Ready
 from ddp.core.join_events import Joined
+from ddp.core.slowness import HOST, SlowRank
 from ddp.core.summary import EpochFigures
 from ddp.process.clock import now
 from ddp.process.codec import Record
@@ -45,6 +47,8 @@ class ProgressDisplay:
         self._failed: dict[int, Failed] = {}
         self._traced: set[str] = set()
         """Tracebacks that the log has."""
+        self._slow: dict[int, SlowRank] = {}
+        """Which slow ranks were told of."""
         self._note = ""
         """What stands in place of the run's line."""
         self._live = Live(
@@ -96,6 +100,14 @@ class ProgressDisplay:
             self._note = f"analysing {records:,} records ..."
             self.log(self._note)
 
+    def _tell_slow(self) -> None:
+        """Say which ranks became slow, and which of them are as fast as before again."""
+        for place, slow in enumerate(self._run.slow.ranks):
+            if self._slow.get(place) != slow:
+                self._slow[place] = slow
+                line = sentence(row(slow, self._run.first or 0.0))
+                self.log(line, style="yellow", brief=slow.cause != HOST)
+
     def _write(self, text: str) -> None:
         self._log.write(f"{text}\n")
         self._log.flush()
@@ -112,6 +124,7 @@ class ProgressDisplay:
                 self._live.refresh()  # a short run has few other moments
         if self._detail > 1 and (line := record_line(record, run, every=self._detail > 2)):
             self.log(line)
+        self._tell_slow()
         match record:
             case Ready():
                 self._ready.add(record.rank)

@@ -52,14 +52,20 @@ def tail_labels_one_off(resident: Module) -> None:
     wrap(resident.Resident, "get", broken)
 
 
+def batch_size_known(replica: Module) -> None:
+    """Tell what gathers a rank's batches how large they are. No defect by itself."""
+
+    def change(self: Any) -> None:
+        self.feed.gather.nominal = self._job.batch_size
+
+    after_init(replica.Replica, change)
+
+
 def slices_by_batch_number(gather: Module) -> None:
     """Find a slice by the number of its batch: right while slices are whole batches, which those of survivors are not."""
 
     def broken(indices: Any, self: Any, batch: Any) -> Any:
-        if not self._visits._shuffle:
-            return indices(batch)
-        self.nominal = getattr(self, "nominal", batch.samples)
-        back = batch.start % self.nominal
+        back = batch.start % getattr(self, "nominal", 1)
         return indices(batch._replace(start=batch.start - back, stop=batch.stop - back))
 
     wrap(gather.Gather, "indices", broken)

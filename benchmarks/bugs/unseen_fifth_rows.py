@@ -33,7 +33,7 @@ FIFTH: dict[str, Bug] = {
             "slices of survivors are read from where whole batches begin",
             "A21",
             f"mlp nccl_sync {THREE} cluster.faults=['2@100:crash']",
-            GATHER,
+            {GATHER: f.slices_by_batch_number, REPLICA: f.batch_size_known},
         ),
     ),
     **family_of(

@@ -6,7 +6,7 @@ Owns the bookkeeping of what each rank was granted, has trained and owes. Decide
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -16,6 +16,7 @@ from ddp.core.event_parts import Files
 from ddp.core.extremes import NOT_YET, SOMEBODY, Recent, Slowest
 from ddp.core.ledger import Ledger
 from ddp.core.persistent import NOBODY, RankSet, Row
+from ddp.core.rank_books import RankBooks
 from ddp.core.rank_state import NONE, Coming, Owed, RankState, Totals, count
 from ddp.core.round_state import Round
 from ddp.core.spans import Chunk
@@ -88,6 +89,8 @@ class CoordinatorState:
     """Ranks on which a collective broke since the group was formed, which stand still; and the error of the last of them."""
     joiners: RankSet = NOBODY
     """Ranks that were started again, are there and lack the others' state."""
+    offers: int = 0
+    """Processes that are there for ranks, and that no rank has taken."""
     parted: int = -1
     """The generation of the group that all were ordered to leave for them."""
     undone: bool = False
@@ -132,8 +135,8 @@ class CoordinatorState:
 
     def __post_init__(self) -> None:
         granted: dict[int, int] = {}
-        for state in self.ranks:
-            granted = _granted(granted, (), state.queue)
+        for chunk in (chunk for state in self.ranks for chunk in state.queue):
+            granted[chunk.epoch] = granted.get(chunk.epoch, 0) + chunk.steps
         live = tuple(rank for rank, state in enumerate(self.ranks) if state.alive)
         derived = {"live": live, "totals": _counted(self), "granted": granted, "takers": self.everyone}
         for name, value in derived.items():
@@ -155,10 +158,12 @@ class CoordinatorState:
         ranks = self.ranks.map(lambda state: replace(state, last_seen=at))
         return replace(self, moved=at, round=current, ranks=ranks, oldest=at)
 
-    def seen(self, rank: int, at: float) -> CoordinatorState:
-        """Return the state in which the silence of one rank counts from `at`."""
-        ranks = self.ranks.put(rank, replace(self.ranks[rank], last_seen=at))
-        return replace(self, ranks=ranks, oldest=min(self.oldest, at))
+    def seen(self, ranks: Iterable[int], at: float) -> CoordinatorState:
+        """Return the state in which the silence of some ranks counts from `at`."""
+        row = self.ranks.edit()
+        for rank in ranks:
+            row[rank] = replace(row[rank], last_seen=at)
+        return replace(self, ranks=row.done(), oldest=min(self.oldest, at))
 
     @property
     def ready(self) -> bool:
@@ -190,20 +195,26 @@ class CoordinatorState:
 
     def with_rank(self, rank: int, state: RankState) -> CoordinatorState:
         """Return the state with one rank's replaced, and with what follows from it."""
-        old = self.ranks[rank]
-        changes: dict[str, Any] = {"ranks": self.ranks.put(rank, state), "takers": self.takers.add(rank)}
+        return self.with_ranks(((rank, state),))
+
+    def with_ranks(self, states: Iterable[tuple[int, RankState]]) -> CoordinatorState:
+        """Return the state with those of several ranks replaced, and with what follows from it."""
+        books = self.books()
+        for rank, state in states:
+            books.put(rank, state)
+        return self.after(books)
+
+    def books(self) -> RankBooks:
+        """Return the ranks, to be changed."""
+        return RankBooks(self.ranks, self.window, self.milestones, self.totals, self.granted, self.live)
+
+    def after(self, books: RankBooks, **changes: Any) -> CoordinatorState:
+        """Return the state with the ranks of `books`, any of which may be granted more, and with other fields."""
+        changed = books.changed
         if self.slowest.steps is not None:
-            changes["slowest"] = replace(self.slowest, touched=self.slowest.touched.add(rank))
-        if state.alive != old.alive:
-            others = tuple(r for r in self.live if r != rank)
-            changes["live"] = tuple(sorted((*others, rank))) if state.alive else others
-        part, milestone = self._parts(rank)
-        before, after = count(old, part, milestone), count(state, part, milestone)
-        if before != after:
-            changes["totals"] = self.totals.moved(before, after)
-        if state.queue is not old.queue:
-            changes["granted"] = _granted(self.granted, old.queue, state.queue)
-        return replace(self, **changes)
+            changes["slowest"] = replace(self.slowest, touched=self.slowest.touched.union(changed))
+        kept = {"totals": books.totals, "granted": books.granted, "live": books.live}
+        return replace(self, ranks=books.ranks(), takers=self.takers.union(changed), **kept, **changes)
 
     def _parts(self, rank: int) -> tuple[int, int]:
         """Return the steps of `rank` in the window, and its milestone."""
@@ -262,24 +273,9 @@ class CoordinatorState:
         return self.ledger(epoch).free == 0 and not self.in_work(epoch)
 
 
-def _granted(steps: dict[int, int], old: tuple[Chunk, ...], new: tuple[Chunk, ...]) -> dict[int, int]:
-    """Return the steps by epoch after a rank's queue was `old` and is `new`."""
-    by_epoch = steps.copy()
-    for chunk in new:
-        by_epoch[chunk.epoch] = by_epoch.get(chunk.epoch, 0) + chunk.steps
-    for chunk in old:
-        left = by_epoch[chunk.epoch] - chunk.steps
-        if left:
-            by_epoch[chunk.epoch] = left
-        else:
-            del by_epoch[chunk.epoch]
-    return by_epoch
-
-
 def _counted(cohort: CoordinatorState) -> Totals:
     """Return the totals of all ranks, counted anew."""
-    counts = [count(state, *cohort._parts(rank)) for rank, state in enumerate(cohort.ranks)]
-    return Totals(*map(sum, zip(*counts, strict=True)))
+    return Totals(sum([count(state, *cohort._parts(rank)) for rank, state in enumerate(cohort.ranks)]))
 
 
 def book(cohort: CoordinatorState, rank: int, steps: int) -> CoordinatorState:

@@ -13,10 +13,9 @@ from ddp.core.allocation import fit, level, merge_lone, top_up
 from ddp.core.allowance import allowances, givers
 from ddp.core.commands import Plan, Train
 from ddp.core.coordinator_state import CoordinatorState
+from ddp.core.granting import grant
 from ddp.core.ledger import Ledger
-from ddp.core.rank_state import RankState
 from ddp.core.shared_grants import share_epoch
-from ddp.core.spans import Chunk, measure
 from ddp.core.values import replace
 
 RESERVE = 4
@@ -149,20 +148,8 @@ def _share_out(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[Co
     """Grant of one epoch what the ranks may take; in proportion where there is not enough for all."""
     if not ledger.free:
         return cohort, []
-    owners, commands = givers(cohort, plan), []
-    cohort, wants = _wants(cohort, plan, ledger, owners)
-    met = _met(cohort) if wants else 0
-    for rank, steps in wants.items():
-        while steps > 0 and cohort.ledger(ledger.epoch).within_reach(rank, owners):
-            # A grant ends with the rank's share of the window: it reports there, though it has more to do.
-            share = _share_left(cohort, rank) or steps
-            if cohort.reserve:  # and where some of the window is held back, before that
-                unreported = share - cohort.window[rank] + cohort.milestones[rank]
-                share = unreported if unreported > 0 else share
-            cohort, command = _grant(cohort, plan, rank, min(steps, share), ledger.epoch, met)
-            commands.append(command)
-            steps -= command.chunk.steps
-    return cohort, commands
+    cohort, wants = _wants(cohort, plan, ledger, givers(cohort, plan))
+    return grant(cohort, plan, ledger, wants)
 
 
 def _wants(
@@ -207,53 +194,6 @@ def _plenty(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], left: i
     return cohort.fullest <= end and all(
         cohort.ranks[rank].queued + want + 1 <= end * parts[rank] for rank, want in wants.items()
     )
-
-
-def _share_left(cohort: CoordinatorState, rank: int) -> int:
-    """Return the steps of the window that `rank` has not been granted."""
-    state, current = cohort.ranks[rank], cohort.round
-    contributes = current is not None and current.gathers(rank)
-    return max(cohort.window[rank] - (0 if contributes else state.steps) - state.queued + state.before, 0)
-
-
-def _grant(
-    cohort: CoordinatorState, plan: Plan, rank: int, steps: int, epoch: int, met: int
-) -> tuple[CoordinatorState, Train]:
-    world = cohort.world
-    ledger, (start, stop) = cohort.ledger(epoch).take(rank, steps, world.batch, givers(cohort, plan))
-    chunk = Chunk(epoch, start, stop, world.batch)
-    state = cohort.ranks[rank]
-    # What all may do in a window over what this rank may do: no rank takes the schedule beyond what the cohort can reach.
-    pace = cohort.reach_of_all / cohort.reach[rank]
-    ahead = _samples(state, before=False)
-    # What is queued was granted under another window, of which this rank's part may have been larger by far.
-    most = (cohort.reach_of_all + sum(cohort.granted.values())) * world.batch
-    whole, mine = world.epochs * world.samples, stop - start
-    seen = min(cohort.samples + met + min(round(pace * ahead), most), whole - mine)
-    pace = min(pace, (whole - seen) / mine)
-    command = Train(rank, chunk, seen, pace, reason=f"{chunk.steps} steps, of {cohort.window[rank]} in the window")
-    queue, course = (*state.queue, chunk), (*state.course, (float(seen), pace))
-    state = replace(state, queue=queue, queued=state.queued + chunk.steps, course=course)
-    fullest = max(cohort.fullest, state.queued / (plan.weights or plan.counts)[rank])
-    return replace(cohort.with_ledger(ledger).with_rank(rank, state), fullest=fullest), command
-
-
-def _met(cohort: CoordinatorState) -> int:
-    """Return the samples that any rank trains before the order to average: they will be done when what is granted now
-    begins. Exact, whatever windows it is of."""
-    return sum(_samples(cohort.ranks[r], before=True) for r in cohort.live) if cohort.totals.ordered else 0
-
-
-def _samples(state: RankState, before: bool) -> int:
-    """Return the samples granted and not reported, of the steps before the order to average or of those behind it."""
-    samples, left = [0, 0], state.before
-    for chunk in state.queue:
-        first = min(left, chunk.steps)
-        mine = measure(chunk.spans(first))
-        samples[0] += measure(chunk.spans(chunk.steps)) - mine
-        samples[1] += mine
-        left -= first
-    return samples[before]
 
 
 def _begin_epoch(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:

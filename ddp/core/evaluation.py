@@ -23,10 +23,13 @@ def evaluate(
 
 
 def _owing(cohort: CoordinatorState, more: tuple[Owed, ...]) -> CoordinatorState:
+    if not more:
+        return cohort
+    books = cohort.books()
     for owed in more:
-        state = cohort.ranks[owed.rank]
-        cohort = cohort.with_rank(owed.rank, replace(state, owed=(*state.owed, owed)))
-    return cohort
+        state = books[owed.rank]
+        books.put(owed.rank, replace(state, owed=(*state.owed, owed)))
+    return cohort.after(books)
 
 
 def orders(owed: tuple[Owed, ...], turn: bool = False) -> tuple[Evaluate, ...]:

@@ -67,6 +67,19 @@ class StepWork:
 
 
 @dataclass(frozen=True)
+class WorkSeconds:
+    """Where the time of a rank's steps went, seconds, without what it exchanged and waited for."""
+
+    data: float
+    """Until its batches were there."""
+    compute: float
+    """Forward, backward, optimizer; emulated slowness with it."""
+    no_core: float = 0.0
+    no_core_data: float = 0.0
+    """Of computing, and at most of `data`: when its thread had no core."""
+
+
+@dataclass(frozen=True)
 class SetContent:
     """What a data set holds, read directly, by index."""
 
@@ -115,3 +128,19 @@ class Trained(FromRank):
     """Sum of the hashes of the samples, each times a number of its position; None: not known."""
     placed_wanted: int | None = None
     """The same of what the data set holds."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed; deadlines are looked at."""
+
+    at: float
+    away_s: float = 0.0
+    """Seconds before it in which nobody listened (user code, a slow disk, a machine that slept): no rank was silent then."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Whoever has started the run is about to end it: a checkpoint is due at the next average."""
+
+    at: float

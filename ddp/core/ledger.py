@@ -42,7 +42,9 @@ class Ledger:
     @property
     def free(self) -> int:
         """The samples that can be granted."""
-        return sum(stop - start for start, stop in self.pools) + measure(self.returned)
+        if len(self.pools) == 1 and not self.returned:  # as mostly
+            return self.pools[0][1] - self.pools[0][0]
+        return sum([stop - start for start, stop in self.pools]) + measure(self.returned)
 
     def steps(self, batch: int) -> int:
         """Return how many batches can be granted; a span may end with a smaller one."""
@@ -91,6 +93,10 @@ class Ledger:
         edges = (0, *(edge for span in self.merged for edge in span), self.samples)
         gaps = tuple((start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop)
         return replace(self, pools=((0, 0),) * len(self.pools), returned=gaps)
+
+    def among(self, ranks: int) -> Ledger:
+        """Return a reopened ledger for so many ranks, each with a pool of its own if others had one."""
+        return replace(self, pools=((0, 0),) * ranks) if len(self.pools) > 1 else self
 
     def merge(self, spans: Spans) -> Ledger:
         """Bring trained samples into the model. AssertionError if one is there already."""

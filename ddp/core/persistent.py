@@ -50,9 +50,39 @@ class Row(Generic[T]):
         block[rank & (1 << shift) - 1] = value
         return new
 
+    def edit(self) -> RowDraft[T]:
+        """Return a draft of another row, which begins as this one."""
+        return RowDraft(self._blocks[:], self._shift, self._size)
+
     def map(self, change: Callable[[T], T]) -> Row[T]:
         """Return the row with every value changed."""
         return Row(map(change, self))
+
+
+class RowDraft(Generic[T]):
+    """A row in the making: each block is copied once, however many of its values are set."""
+
+    __slots__ = ("_blocks", "_own", "_shift", "_size")
+
+    def __init__(self, blocks: list[list[T]], shift: int, size: int) -> None:
+        self._blocks, self._shift, self._size = blocks, shift, size
+        self._own: set[int] = set()
+
+    def __getitem__(self, rank: int) -> T:
+        return self._blocks[rank >> self._shift][rank & (1 << self._shift) - 1]
+
+    def __setitem__(self, rank: int, value: T) -> None:
+        block = rank >> self._shift
+        if block not in self._own:
+            self._own.add(block)
+            self._blocks[block] = self._blocks[block][:]
+        self._blocks[block][rank & (1 << self._shift) - 1] = value
+
+    def done(self) -> Row[T]:
+        """Return the row. The draft is not to be changed any more."""
+        new: Row[T] = Row.__new__(Row)
+        new._blocks, new._shift, new._size = self._blocks, self._shift, self._size
+        return new
 
 
 class RankSet:
@@ -61,8 +91,15 @@ class RankSet:
     __slots__ = ("_bits",)
 
     def __init__(self, ranks: Iterable[int] = (), bits: int = 0) -> None:
-        for rank in ranks:
-            bits |= 1 << rank
+        many = ranks if isinstance(ranks, tuple | list) else list(ranks)
+        if len(many) < SPARSE:
+            for rank in many:
+                bits |= 1 << rank
+        else:  # each of the above makes a number as long as the highest rank
+            row = bytearray((max(many) >> 3) + 1)
+            for rank in many:
+                row[rank >> 3] |= 1 << (rank & 7)
+            bits |= int.from_bytes(row, "little")
         self._bits = bits
 
     @staticmethod
@@ -110,6 +147,10 @@ class RankSet:
         """Return the ranks of both."""
         return RankSet(bits=self._bits | other._bits)
 
+    def without(self, other: RankSet) -> RankSet:
+        """Return those of its ranks that are not in `other`."""
+        return RankSet(bits=self._bits & ~other._bits)
+
     def remove(self, rank: int) -> RankSet:
         """Return the set without `rank`, whether or not it was in there."""
         return RankSet(bits=self._bits & ~(1 << rank)) if rank in self else self
@@ -139,11 +180,11 @@ class Log(Generic[T]):
     def __repr__(self) -> str:
         return repr(tuple(self))
 
-    def add(self, entry: T) -> Log[T]:
-        """Return the log with one more entry."""
+    def add(self, *entries: T) -> Log[T]:
+        """Return the log with more entries."""
         new: Log[T] = Log.__new__(Log)
         # Where another log goes on from this one already, the entries behind this one's are not its own.
         new._entries = self._entries if len(self._entries) == self._size else self._entries[: self._size]
-        new._entries.append(entry)
-        new._size = self._size + 1
+        new._entries += entries
+        new._size = self._size + len(entries)
         return new

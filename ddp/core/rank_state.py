@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddp.core.errors import ProtocolError
 from ddp.core.spans import Chunk, Spans, measure, union
@@ -77,15 +77,20 @@ class RankState:
     owed: tuple[Owed, ...] = ()
     """Parts of evaluations that it owes."""
 
-    def contribute(self) -> RankState:
-        """Return the rank after its training has gone into an average."""
-        return replace(self, trained=(), steps=0, samples=0, busy_s=0.0, loss_sum=0.0, before=0)
+    def contribute(self, after: int | None = None) -> RankState:
+        """Return the rank after its training has gone into an average, of round `after` if that is known."""
+        index = self.after if after is None else after
+        return replace(self, trained=(), steps=0, samples=0, busy_s=0.0, loss_sum=0.0, before=0, after=index)
 
-    def train(self, steps: int, shared: bool) -> tuple[RankState, int]:
-        """Return the rank after the next `steps` of what it was granted, and the samples in them. Raises ProtocolError if it
-        was granted less. Of a `shared` grant it is known at its end what went into every replica."""
+    def train(self, steps: int, shared: bool, **others: Any) -> tuple[RankState, int]:
+        """Return the rank after the next `steps` of what it was granted, with `others` of its fields, and the samples in
+        these steps. Raises ProtocolError if it was granted less. Of a `shared` grant it is known at its end what went into
+        every replica."""
         if steps > self.queued:
             raise ProtocolError(f"rank {self.rank} says that it did {steps} steps more, it was granted {self.queue}")
+        first = self.queue[0] if steps else None
+        if first is not None and steps <= first.steps:  # as mostly
+            return self._train(first, steps, shared, others)
         queue, course, trained, samples, left = list(self.queue), list(self.course), self.trained, 0, steps
         while left:
             chunk = queue.pop(0)
@@ -110,53 +115,124 @@ class RankState:
             steps=self.steps + steps,
             samples=self.samples + samples,
             before=max(self.before - steps, 0),
+            **others,
+        )
+        return state, samples
+
+    def _train(self, first: Chunk, steps: int, shared: bool, others: dict[str, Any]) -> tuple[RankState, int]:
+        """Do the same within its first grant."""
+        spans = first.spans(steps)
+        samples, course = measure(spans), self.course
+        if steps == first.steps:
+            queue, course = self.queue[1:], course[1:]
+        else:
+            queue = (first.advance(steps), *self.queue[1:])
+            if course:
+                course = ((course[0][0] + course[0][1] * samples, course[0][1]), *course[1:])
+        state = replace(
+            self,
+            queue=queue,
+            queued=self.queued - steps,
+            course=course,
+            trained=self.trained if shared else add(self.trained, first.epoch, spans),
+            steps=self.steps + steps,
+            samples=self.samples + samples,
+            before=max(self.before - steps, 0),
+            **others,
         )
         return state, samples
 
 
+LANE = 40
+"""Bits of each count in `Totals`."""
+UNREADY, UNFINISHED, ORDERED, TRAINED, WORKING, SHORT, IDLE, BEHIND, OWED = (1 << LANE * place for place in range(9))
+"""One of each count."""
+
+
 class Totals(NamedTuple):
-    """How many ranks that are not lost are in which state."""
+    """How many ranks that are not lost are in which state: all counts in one number, as every event changes some."""
 
-    unready: int = 0
-    unfinished: int = 0
-    ordered: int = 0
-    """With work to do before an order to average."""
-    trained: int = 0
-    """With steps since their last contribution."""
-    working: int = 0
-    """With work to do."""
-    short: int = 0
-    """With work to do, and not done with their steps of the window."""
-    idle: int = 0
-    """Without work, but with a part in the window."""
-    behind: int = 0
-    """Not done with their milestone."""
-    owed: int = 0
-    """Parts of evaluations."""
+    bits: int = 0
 
-    def moved(self, old: tuple[int, ...], new: tuple[int, ...]) -> Totals:
-        """Return the totals after a rank, which counted as `old`, counts as `new`."""
-        return Totals(*[n - a + b for n, a, b in zip(self, old, new, strict=True)])
+    @property
+    def unready(self) -> int:
+        """Those that have not said what they begin with."""
+        return self._of(UNREADY)
+
+    @property
+    def unfinished(self) -> int:
+        """Those that have not stopped."""
+        return self._of(UNFINISHED)
+
+    @property
+    def ordered(self) -> int:
+        """With work to do before an order to average."""
+        return self._of(ORDERED)
+
+    @property
+    def trained(self) -> int:
+        """With steps since their last contribution."""
+        return self._of(TRAINED)
+
+    @property
+    def working(self) -> int:
+        """With work to do."""
+        return self._of(WORKING)
+
+    @property
+    def short(self) -> int:
+        """With work to do, and not done with their steps of the window."""
+        return self._of(SHORT)
+
+    @property
+    def idle(self) -> int:
+        """Without work, but with a part in the window."""
+        return self._of(IDLE)
+
+    @property
+    def behind(self) -> int:
+        """Not done with their milestone."""
+        return self._of(BEHIND)
+
+    @property
+    def owed(self) -> int:
+        """Parts of evaluations."""
+        return self._of(OWED)
+
+    def _of(self, unit: int) -> int:
+        return self.bits // unit & (1 << LANE) - 1
 
 
 NONE = Totals()
 
 
-def count(state: RankState, part: int, milestone: int) -> tuple[int, ...]:
+def count(state: RankState, part: int, milestone: int) -> int:
     """Return what a rank adds to `Totals`, of whose window it does `part` steps."""
     if not state.alive:
-        return NONE
-    steps, owed = state.steps, len(state.owed)
-    marks = (not state.digest, not state.finished, state.before > 0, steps > 0)
+        return 0
+    steps = state.steps
+    bits = 0 if state.finished else UNFINISHED
+    if not state.digest:
+        bits += UNREADY
+    if state.before > 0:
+        bits += ORDERED
+    if steps > 0:
+        bits += TRAINED
     if state.queue:
-        return (*marks, 1, steps < part, 0, steps < milestone, owed)
-    return (*marks, 0, 0, part > 0, steps < milestone, owed)
+        bits += WORKING + SHORT if steps < part else WORKING
+    elif part > 0:
+        bits += IDLE
+    if steps < milestone:
+        bits += BEHIND
+    return bits + OWED * len(state.owed) if state.owed else bits
 
 
 def add(trained: Trained, epoch: int, spans: Spans) -> Trained:
     """Return `trained` with more spans of an epoch."""
     if not spans:
         return trained
+    if not trained:
+        return ((epoch, union((), spans)),)
     by_epoch = dict(trained)
     by_epoch[epoch] = union(by_epoch.get(epoch, ()), spans)
     return tuple(sorted(by_epoch.items()))

@@ -168,8 +168,8 @@ def merge(
 def _closed(cohort: CoordinatorState, current: Round, at: float) -> RoundClosed:
     states = {state.rank: state for state in current.contributions}
     answers = {answer.rank: answer for answer in current.answers}
-    ranks = range(cohort.world.size)
-    by_rank = [states.get(rank, RankState()) for rank in ranks]
+    ranks, nothing = range(cohort.world.size), RankState()
+    by_rank = [states.get(rank, nothing) for rank in ranks]
     # In a collective the last rank to arrive waits for nobody: the shortest stay is the time on the wire.
     failed, starved = set(current.failed), set(current.starved)
     entered = [rank for rank in answers if cohort.world.blocking and rank not in failed]

@@ -83,9 +83,11 @@ def open_round(
     cohort = replace(cohort, round=current, rounds=index + 1, opened=cohort.opened or at)
     done = cohort.samples / max(cohort.world.epochs * cohort.world.samples, 1)
     sketch = bool(closes) or sketching.is_drawn(index, at - cohort.opened, done)
-    for rank in members if turn else ():
-        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], before=cohort.ranks[rank].queued))
-    commands: list[Command] = [Average(rank, index, members, turn, reason, sketch) for rank in members]
+    if turn:
+        states = ((rank, cohort.ranks[rank]) for rank in members)
+        cohort = cohort.with_ranks((rank, replace(state, before=state.queued)) for rank, state in states)
+    order = Average(-1, index, members, turn, reason, sketch)
+    commands: list[Command] = [replace(order, rank=rank) for rank in members]
     if cohort.world.blocking:
         cohort, evaluations = evaluation.evaluate(cohort, closes, turn)
         commands += evaluations

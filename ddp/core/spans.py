@@ -124,6 +124,12 @@ class Chunk:
             return ((first, min(first + steps * self.batch, self.stop)),) if steps else ()
         return union((), tuple((b.start, b.stop) for b in map(self.at, range(steps)) if b.samples))
 
+    def samples(self, steps: int) -> int:
+        """Return how many samples the next `steps` steps train."""
+        if self.parts == 1:
+            return min(steps * self.batch, self.stop - self.start - self.done * self.batch)
+        return measure(self.spans(steps))
+
     def advance(self, steps: int) -> Chunk:
         """Return the chunk with `steps` more steps behind it."""
         assert 0 <= steps <= self.steps, f"{steps} steps reported, {self.steps} left of {self}"

@@ -17,9 +17,8 @@ else:
     def replace(value: Any, /, **changes: Any) -> Any:
         """Return a copy of `value`, a frozen dataclass without slots, with `changes`. Its `__post_init__` is not run."""
         new = _new(value.__class__)
-        _set(
-            new, "__dict__", {**value.__dict__, **changes}
-        )  # as it is: half the cost of filling the one that it comes with
+        # As it is: half the cost of filling the one that it comes with; a union copies it at once, not key by key.
+        _set(new, "__dict__", value.__dict__ | changes)
         return new
 
 

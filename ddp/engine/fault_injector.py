@@ -11,9 +11,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ddp.core.events import Alive, Trained
-from ddp.core.faults import Fault, parse
+from ddp.core.faults import LASTING, Fault, parse
 from ddp.process.channel import Channel
 from ddp.process.codec import Record
+from ddp.process.slowdown import Slowdown
 
 
 def struck(scratch: Path, rank: int) -> tuple[Fault, ...]:
@@ -57,17 +58,19 @@ class FaultInjector:
         self,
         faults: Sequence[Fault],
         rank: int,
-        slow: Callable[[float], None],
+        slowdown: Slowdown,
         lose: Callable[[], None],
+        flip: Callable[[Fault], None],
         done: int = 0,
         scratch: Path | None = None,
     ) -> None:
         """`scratch`: where it is noted what has come, for when the rank is started again."""
         self._notes = None if scratch is None else _notes(scratch, rank)
-        self._faults, self._slow, self._lose = [fault for fault in faults if fault.rank == rank], slow, lose
-        for fault in self._faults:
-            if fault.step < done and fault.kind == "slow":
-                slow(fault.value)
+        self._faults, self._slowdown, self._lose = [fault for fault in faults if fault.rank == rank], slowdown, lose
+        self._flip = flip
+        for fault in sorted(self._faults, key=lambda fault: fault.step):
+            if fault.step < done and fault.kind in LASTING:
+                self._last(fault)
 
     def meet(self, step: int) -> None:
         """Do what is to happen before step number `step`, once: a step that is done again is spared."""
@@ -86,7 +89,19 @@ class FaultInjector:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "raise":
                 raise RuntimeError(f"the fault script says so: {fault}")
-            case "slow":
-                self._slow(fault.value)
             case "lose":
                 self._lose()
+            case "flip":
+                self._flip(fault)
+            case _:
+                self._last(fault)
+
+    def _last(self, fault: Fault) -> None:
+        """Begin what lasts, or end it."""
+        match fault.kind:
+            case "slow":
+                self._slowdown.slow_down(fault.value)
+            case "input":
+                self._slowdown.delay_input(fault.value)
+            case "heal":
+                self._slowdown.heal()

@@ -13,7 +13,8 @@ from ddp.core import commands, events, run_bounds
 from ddp.core.errors import ProtocolError
 
 _EVENTS = events.Event | events.PolicyEvent | events.PolicyRecord | events.Slice | events.Memory | events.Merged
-Record = _EVENTS | events.Launched | events.Resumed | run_bounds.RunHeader | run_bounds.RunEnd | commands.Command
+_BOUNDS = run_bounds.RunHeader | run_bounds.Launched | run_bounds.RunEnd
+Record = _EVENTS | events.Resumed | _BOUNDS | commands.Command
 COMMANDS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(commands.Command)}
 EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Record) if cls.__name__ not in COMMANDS}
 _encoder = msgspec.json.Encoder()
@@ -22,6 +23,10 @@ _decoders |= {"Share": _decoders["SendState"], "Adopt": _decoders["LoadState"]} 
 _PLAN = ((b'"takeover":', b'"rebalance":'),)
 _RENAMED = {"Plan": _PLAN, "Publish": _PLAN}
 """Fields as earlier versions recorded them, and their names now."""
+
+
+_heads = {cls: b'{"type":"%b",' % name.encode() for name, cls in (EVENTS | COMMANDS).items()}
+_HEAD = b'{"type":"'
 
 
 class _Kind(msgspec.Struct):
@@ -41,22 +46,29 @@ _kind, _stamp = msgspec.json.Decoder(_Kind), msgspec.json.Decoder(_Stamp)
 
 def encode(record: Record, at: float | None = None) -> bytes:
     """Return one line without its end. `at` stamps a command, which carries no time of its own, for the record."""
-    body: dict[str, Any] = {"type": type(record).__name__}
-    if at is not None:
-        body["at"] = at
-    body.update(msgspec.to_builtins(record))
-    return _encoder.encode(body)
+    head = _heads[type(record)]
+    if at is not None and not hasattr(record, "at"):
+        head = b'%b"at":%b,' % (head, _encoder.encode(at))
+    fields = _encoder.encode(record)
+    return head + fields[1:] if len(fields) > 2 else head[:-1] + b"}"
 
 
 def decode(line: bytes | str) -> Any:
     """Return the event or command in `line`. Raises ProtocolError that says what is wrong with it."""
     try:
-        kind = _kind.decode(line).type
+        kind = _type(line)
         return _decoders[kind].decode(_renamed(line, kind))
     except KeyError as error:
         raise ProtocolError(f"message without a known type ({error}): {line[:200]!r}") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise ProtocolError(f"malformed message ({error}): {line[:200]!r}") from None
+
+
+def _type(line: bytes | str) -> str:
+    """Return the type that a line tells: as `encode` writes it, or wherever it stands."""
+    if isinstance(line, bytes) and line.startswith(_HEAD):
+        return line[len(_HEAD) : line.index(b'"', len(_HEAD))].decode()
+    return _kind.decode(line).type
 
 
 def _renamed(line: bytes | str, kind: str) -> bytes | str:

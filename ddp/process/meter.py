@@ -12,18 +12,21 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from time import process_time
+from time import process_time, thread_time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ddp.core.event_parts import WorkSeconds
 from ddp.core.measurements import Memory
-from ddp.process.clock import now
+from ddp.process.clock import core_wait, now
 
 if TYPE_CHECKING:
     import torch
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+COMPUTING = frozenset({"forward", "backward", "optimizer"})
+"""Kinds of slices that are a rank's own work on a batch that is there."""
 KEEP_S = 0.1
 """Slices are written out at least this often, seconds: what a killed rank did since is not known."""
 
@@ -38,6 +41,15 @@ class Meter:
         self._written = now()
         self._last = 0.0
         """When the last slice ended."""
+        self._data = self._passes = self._emulated = 0.0
+        """Seconds until batches were there, of computing, and of emulated slowness, since `worked` was last called."""
+        self._used = 0.0
+        """Processor seconds of computing since then."""
+        self._queued = core_wait()
+        """What the thread had waited for a core by then, whatever it did."""
+        self._began: float | None = None
+        """The processor clock of the thread, where it computes; None on a device, which computes for it."""
+        self._processor = thread_time if device.type == "cpu" else None
         self._synchronize: Callable[[], None] | None = None
         self._allocated: Callable[[], int] | None = None
         self._use: Callable[[], float | None] = lambda: None
@@ -60,7 +72,38 @@ class Meter:
             since = self._last
         self._slices.append(_Slice(since, self.rank, kind, at - since, seq, size))
         self._last = at
+        self._count(kind, at - since)
         return at
+
+    def _count(self, kind: str, seconds: float) -> None:
+        if kind in COMPUTING:
+            self._passes += seconds
+        elif kind == "data":
+            self._data += seconds
+            self.rest()
+            self.compute()
+        elif kind == "slowdown":
+            self._emulated += seconds
+
+    def compute(self) -> None:
+        """Begin to count processor time of the calling thread: it computes, as it does once a batch is there."""
+        if self._processor:
+            self._began = self._processor()
+
+    def rest(self) -> None:
+        """Stop it: the thread does something else."""
+        if self._processor and self._began is not None:
+            self._used += self._processor() - self._began
+            self._began = None
+
+    def worked(self) -> WorkSeconds:
+        """Return where the time of steps went since the last call."""
+        computing = max(self._passes - self._used, 0.0) if self._processor else 0.0
+        queued, self._queued = self._queued, core_wait()
+        reading = min(self._data, max(self._queued - queued - computing, 0.0))
+        parts = self._data, self._passes + self._emulated, computing, reading
+        self._data = self._passes = self._emulated = self._used = 0.0
+        return WorkSeconds(*(round(each, 7) for each in parts))
 
     def add_hidden(self, since: float, until: float, seq: int, size: int) -> None:
         """Add a collective that another thread was in, beside whatever else there was."""
@@ -75,6 +118,7 @@ class Meter:
         for inner in sorted(self._slices[first:], key=lambda piece: piece.at):
             if inner.at > at:
                 self._slices.append(_Slice(at, self.rank, kind, inner.at - at))
+                self._count(kind, inner.at - at)
             at = inner.at + inner.seconds
 
     def tick(self) -> None:

@@ -1,4 +1,5 @@
-"""Emulates a slow device: a rank's step takes 1/speed times as long. Sleeps, so that it costs the other ranks no core."""
+"""Emulates a slow device, or one whose input is late: a rank's step takes so many times as long. Sleeps, so that it costs
+the other ranks no core."""
 
 from __future__ import annotations
 
@@ -7,20 +8,11 @@ from collections.abc import Callable
 from statistics import median
 from time import sleep
 
-from ddp.process.clock import now
+from ddp.process.clock import core_wait, now
 from ddp.process.meter import Meter
 
 MEMORY = 64
 """Steps that a typical one is the median of."""
-
-
-def core_wait() -> float:
-    """Return for how long the calling thread has waited for a core so far, seconds; 0 anywhere but on Linux."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
-            return int(file.read().split()[1]) * 1e-9
-    except (OSError, ValueError, IndexError):
-        return 0.0
 
 
 class Slowdown:
@@ -32,7 +24,11 @@ class Slowdown:
     """
 
     def __init__(self, speed: float, waited: Callable[[], float] = core_wait) -> None:
-        self._factor = 1.0 / speed - 1.0
+        self._factor = self._own = 1.0 / speed - 1.0
+        self._late = 0.0
+        """Of a typical step, that each batch comes late."""
+        self._held = 0.0
+        """Seconds that the batch of this step came late."""
         self._waited, self._before = waited, 0.0
         self._owed = 0.0
         self._recent: dict[str, deque[float]] = {}
@@ -42,15 +38,34 @@ class Slowdown:
         """Take `factor` (1 or more) times as long for a step as until now."""
         self._factor = (1.0 + self._factor) * factor - 1.0
 
-    def begin(self) -> float:
-        """Begin a step, or a part of one; return now."""
+    def delay_input(self, factor: float) -> None:
+        """Have each batch come late from now on, so that a step takes `factor` (1 or more) times as long."""
+        self._late = (1.0 + self._late) * factor - 1.0
+
+    def heal(self) -> None:
+        """End what `slow_down` and `delay_input` began."""
+        self._factor, self._late = self._own, 0.0
+
+    def hold(self) -> None:
+        """Sleep for as long as the batch of this step is late, once."""
+        if self._late and not self._held:
+            typical = sum(median(recent) for recent in self._recent.values() if recent)
+            self._held = self._late * (1.0 + self._factor) * typical
+            sleep(self._held)
+
+    def begin(self, meter: Meter | None = None) -> float:
+        """Begin a step, or with a `meter` a part of one that computes; return now."""
         if self._factor:
             self._before = self._waited()
+        if meter is not None:
+            meter.compute()
         return now()
 
     def pay(self, busy_s: float, meter: Meter, part: str = "step") -> float:
         """Sleep after `busy_s` seconds of a step, or of a part of one; return now."""
+        meter.rest()
         at = now()
+        busy_s, self._held = max(busy_s - self._held, 0.0), 0.0
         if (recent := self._recent.get(part)) is None:
             self._recent[part] = deque(maxlen=MEMORY)
             return at

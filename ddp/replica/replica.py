@@ -134,6 +134,7 @@ class Replica:
         """Return a batch that is trained next, which has samples."""
         tensors: Tensors = self.feed.get(batch)
         self.record.add(batch, tensors)
+        self._slowdown.hold()
         return tensors
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
@@ -162,7 +163,7 @@ class Replica:
             at = self._slowdown.pay(at - began, meter, "gradient")
             busy = at - began
             team.exchange(batch)
-            began = at = self._slowdown.begin()
+            began = at = self._slowdown.begin(meter)
         else:
             self.step_sketches.alone(batch.samples, self.state.parameters)
         if self.passes.ready(self.optimizer, team):

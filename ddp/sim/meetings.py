@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from ddp.core.commands import Average, Join
 from ddp.core.events import Alive, Averaged, AverageFailed
 from ddp.core.join_events import Left
 from ddp.core.rounds import IN_STEP
-from ddp.core.worker import Step, Worker
+from ddp.core.values import replace
+from ddp.core.worker import Action, Step, Worker
 from ddp.sim.collectives import SimulatedCollectives, Then
+from ddp.sim.parts import SimulatedRank
 from ddp.sim.states import RankStates
+
+ANSWER = Averaged(0.0, 0, 0, 0, 0, 0.0, 0, 0.0)
+"""What answers are made from, at a fifth of the cost."""
 
 
 class Meetings:
@@ -39,7 +44,10 @@ class Meetings:
 
         def then() -> None:
             rank.joining = -1
-            self._ranks.tell(Alive(0.0, index))
+            if self._ranks.work is not None:
+                self._ranks.say(index, self._ranks.work.act(index, order))
+            else:
+                self._ranks.tell(Alive(0.0, index))
 
         def broke() -> None:
             rank.group = None
@@ -62,9 +70,11 @@ class Meetings:
         """Average the replicas: it ends for all, a time on the wire after the last rank has arrived."""
         self._ranks.report(index)
         rank, arrived = self._ranks.all[index], self._timeline.now
+        rank.order = order
 
         def everyone(members: list[int]) -> None:
             assert tuple(members) == order.members
+            self._work({member: self._ranks.all[member].order for member in members})
             if not self._ranks.keep:
                 return
             union = 0
@@ -77,7 +87,12 @@ class Meetings:
             rank.content = rank.result
             contribution = self._ranks.contribute(index, order.round)
             stay = self._timeline.now - arrived
-            self._ranks.tell(Averaged(0.0, index, order.round, *contribution, stay, self._ranks.costs.bytes, 0.0))
+            if self._ranks.work is not None:
+                self._ranks.say(index, rank.reports, seconds=stay)
+                return
+            steps, samples = contribution
+            figures = {"steps": steps, "samples": samples, "seconds": stay, "bytes": self._ranks.costs.bytes}
+            self._ranks.tell(replace(ANSWER, rank=index, round=order.round, **figures))
 
         self._enter(index, "exchange", everyone, then, lambda: self._broke(index, order.round))
 
@@ -87,18 +102,20 @@ class Meetings:
         rank.step = (step, start)
 
         def everyone(members: list[int]) -> None:
-            first = len(trained)
+            first, steps = len(trained), dict[int, Action | None]()
             for member in members:
                 entering = self._ranks.all[member].step
                 assert entering is not None
                 self._ranks.train(member, *entering)
+                steps[member] = entering[0]
+            self._work(steps)
             for member in members if self._ranks.keep else ():
                 other = self._ranks.all[member]
                 other.result = other.content | ((1 << len(trained)) - (1 << first))
 
         def then() -> None:
             rank.content = rank.result
-            self._ranks.done(index, step)
+            self._ranks.done(index, step, rank.reports)
 
         def broke() -> None:
             rank.machine = before
@@ -106,32 +123,39 @@ class Meetings:
 
         self._enter(index, "exchange", everyone, then, broke)
 
+    def _work(self, actions: Mapping[int, Action | None]) -> None:
+        """Have ranks really do what they are together for, and note what they report of it."""
+        work = self._ranks.work
+        if work is not None:
+            for member, events in work.together({rank: each for rank, each in actions.items() if each}).items():
+                self._ranks.all[member].reports = events
+
     def _enter(self, index: int, kind: str, everyone: Callable[[list[int]], None], then: Then, broke: Then) -> None:
         """Enter a collective of the rank's group; without a group it breaks."""
         rank = self._ranks.all[index]
         rank.busy = True
-
-        def leave(next: Callable[[], None]) -> None:
-            if rank.until > self._timeline.now:
-                self._timeline.at(rank.until, leave, next)
-            elif rank.alive:
-                rank.busy, rank.left = False, self._timeline.now
-                if next is broke and kind == "exchange":
-                    rank.doing = "wait"
-                self._ranks.turn(index)
-                next()
-                self._act(index)
-
+        left = partial(self._leave, rank, index, False, then)
+        torn = partial(self._leave, rank, index, kind == "exchange", broke)
         if rank.group is None:
-            self._timeline.after(0.0, leave, broke)
+            self._timeline.after(0.0, torn)
             return
         if self._timeline.now - rank.left > self._beat_s:
             self._beat(index)
         generation, members = rank.group
         rank.met += 1
         self._ranks.turn(index, kind, generation << 32 | rank.met)
-        left, torn = partial(leave, then), partial(leave, broke)
         self._collectives.enter((generation, rank.met), members, index, everyone, left, torn)
+
+    def _leave(self, rank: SimulatedRank, index: int, waited: bool, next: Callable[[], None]) -> None:
+        if rank.until > self._timeline.now:
+            self._timeline.at(rank.until, self._leave, rank, index, waited, next)
+        elif rank.alive:
+            rank.busy, rank.left = False, self._timeline.now
+            if waited:
+                rank.doing = "wait"
+            self._ranks.turn(index)
+            next()
+            self._act(index)
 
     def _unjoined(self, index: int, generation: int) -> None:
         rank = self._ranks.all[index]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddp.core.commands import Average
+from ddp.core.events import RankEvent
 from ddp.core.link_costs import collective_s
 from ddp.core.links import Links
 from ddp.core.spans import Batch
@@ -108,6 +110,11 @@ class SimulatedRank:
     """The round of that."""
     slow: float = 1.0
     """Its steps take so many times as long."""
+    late: float = 0.0
+    """So many times as long as its step a batch comes late."""
+    data: float = 0.0
+    compute: float = 0.0
+    """Seconds of the two since its last report."""
     mute: int = 0
     """So many of its next messages are lost."""
     until: float = 0.0
@@ -120,6 +127,10 @@ class SimulatedRank:
     """What came out of its last collective."""
     laid: int = 0
     """Its snapshot."""
+    reports: Sequence[RankEvent] = ()
+    """What it reports of its last collective, where it really works."""
+    order: Average | None = None
+    """The order that it is in a collective for."""
     last: TrainedBatch | None = None
     step: tuple[Step, float] | None = None
     """The step that it is in, where gradients are averaged inside it, and since when."""

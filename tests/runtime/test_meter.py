@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from ddp.core.events import Memory
+from ddp.process.clock import now
 from ddp.process.codec import decode
 from ddp.process.meter import Meter
 
@@ -46,3 +48,26 @@ def test_memory_is_recorded(
     assert (held.rank, held.device_bytes, held.device_use) == (2, expected, use)
     assert held.rss_bytes > 1_000_000
     assert asked == [device] * (kind == "cuda")
+
+
+def test_where_the_time_of_steps_went(tmp_path: Path) -> None:
+    """Computing without a core is time without one; emulated slowness and late batches are not."""
+    meter = Meter(0, tmp_path, torch.device("cpu"))
+    began = now()
+    time.sleep(0.03)  # a late batch
+    at = meter.add("data", began)
+    meter.compute()
+    while now() - at < 0.02:
+        pass
+    time.sleep(0.02)  # without a core
+    meter.add("forward", at)
+    meter.rest()
+    at = now()
+    time.sleep(0.05)
+    meter.add("slowdown", at)
+    work = meter.worked()
+    assert work.data >= 0.03
+    assert work.compute >= 0.09
+    assert 0.019 < work.no_core < work.compute - 0.05
+    assert work.no_core_data <= work.data - 0.0299
+    assert meter.worked().compute == 0.0

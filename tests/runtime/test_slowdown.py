@@ -26,6 +26,11 @@ class Clock:
     def add(self, kind: str, began: float) -> float:
         return self.at
 
+    def compute(self) -> None:
+        pass
+
+    rest = compute
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
@@ -51,6 +56,22 @@ def test_neither_the_start_up_nor_a_hiccup_is_multiplied(clock: Clock) -> None:
     usual: Any = [(STEP_S, "step")] * 20
     assert slept(clock, slow, *usual) == pytest.approx(20 * 3 * STEP_S, rel=0.01)
     assert slept(clock, slow, (0.05, "step"), *usual[1:]) == pytest.approx(20 * 3 * STEP_S, rel=0.01)
+
+
+def test_a_batch_that_comes_late_makes_a_step_so_many_times_as_long(clock: Clock) -> None:
+    """The lateness is no work: it does not grow with itself."""
+    slow = Slowdown(1.0, lambda: 0.0)
+    usual: Any = [(STEP_S, "step")] * 20
+    slept(clock, slow, *usual)
+    slow.delay_input(2.5)
+    for _ in range(100):
+        began = slow.begin()
+        slow.hold()
+        clock.at += STEP_S
+        slow.pay(clock.at - began, clock)
+    assert clock.slept == pytest.approx(100 * (1.5 * STEP_S + STEP_S / 10), rel=0.08)
+    slow.heal()
+    assert slept(clock, slow, *usual) == 0.0
 
 
 def test_a_step_in_two_parts_is_slowed_down_by_both(clock: Clock) -> None:

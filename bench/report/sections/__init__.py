@@ -26,6 +26,7 @@ _OURS: dict[str, Callable[[Page], list[Block]]] = {
         "scaling",
         "strong",
         "faults",
+        "slow",
         "goodput",
         "breakdown",
         "idle",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ddp.core.commands import Abort, Drop, Join, Plan
 from ddp.core.events import AverageFailed, Failed, Finished, Lost, Memory, Progress, Ready, Resumed, Slice
 from ddp.core.join_events import Joined
+from ddp.core.slowness import SlowFold
 from ddp.core.summary import EpochFigures, EpochFold
 from ddp.process.codec import Record
 
@@ -64,6 +65,8 @@ class RunFigures:
         self.plan: Plan | None = None
         self.aborted: Abort | None = None
         self.resumed: Resumed | None = None
+        self.slow = SlowFold()
+        """Ranks that became slow."""
         self._noticed: dict[int, float] = {}
         """Rank -> when it raised or was gone."""
 
@@ -105,6 +108,7 @@ class RunFigures:
                 self.aborted = record
             case Resumed():
                 self._go_on(record)
+        self.slow.add(record)
         complete = self.epochs.add(record)
         self.complete += len(complete)
         return complete

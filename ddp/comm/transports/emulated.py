@@ -104,9 +104,12 @@ class EmulatedTransport:
     def _probe(self) -> None:
         """Measure the transport, all ranks together. Raises Exhausted, ExchangeBroken."""
         self._probed = True
+        meeting = 0.0
         for elements in (1, PROBED):
             probe = torch.zeros(elements, dtype=torch.float64, device=self.config.device)
             floor = min(self._floor(probe) for _ in range(TRIALS))
+            meeting = meeting or floor  # before each collective, to know when the last rank has arrived
+            floor += meeting
             planned = collective_s(self._links, self._members, probe.nbytes)
             if 0 < planned < floor:
                 raise Exhausted(

@@ -1,0 +1,20 @@
+"""Ranks that became slow while a run lasted, for a reason of their own."""
+
+from __future__ import annotations
+
+from bench.report.blocks import Block, Bullets, Heading, nonempty, plain
+from bench.report.page import Page
+from bench.results.analysis.slow import sentence
+from ddp.core.slowness import HOST
+
+
+def section(page: Page) -> list[Block]:
+    """Return a line for each; nothing where there is none. What the machine takes from ranks is left to its warnings."""
+    lines = tuple(
+        f"{plain(f'{run.metrics.model} {cell.label}')}, seed {run.metrics.seed}: {sentence(row)}"
+        for cell in page.cells
+        for run in cell.runs
+        for row in run.metrics.slow_ranks or ()
+        if row.cause != HOST
+    )
+    return nonempty(Heading("Slow ranks"), Bullets(lines)) if lines else []

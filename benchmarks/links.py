@@ -1,0 +1,182 @@
+"""Emulated links: what was set against what is measured, in real processes over each transport.
+
+    python -m benchmarks.links                # some two minutes
+    python -m benchmarks.links --write        # and the table into docs/reference/links.md
+
+A collective takes as long as the shortest stay of a rank in it: the last one to arrive waits for nobody. A snapshot takes
+from when it is sent to when the coordinator's loop has it. What is off is the median over the repetitions of measured / set;
+where jitter and losses are drawn, `set` is what was drawn for that one. Exit code 1 if one is off by more than 5 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median
+
+import torch
+
+from benchmarks.deciding import written
+from benchmarks.ranks import gather, lay_down
+from ddp.comm.transports.base import TransportConfig, choose
+from ddp.comm.transports.emulated import EmulatedTransport
+from ddp.core.commands import RankCommand
+from ddp.core.errors import Exhausted
+from ddp.core.events import Event, Ready, Snapshot, Tick
+from ddp.core.link_costs import TO, Deliveries, collective_s
+from ddp.core.links import Links, parse
+from ddp.engine.delayed_ranks import VALUE_BYTES, DelayedRanks
+from ddp.process.clock import now
+from ddp.process.scratch import scratch
+
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "reference" / "links.md"
+BEGIN, END = "<!-- links: python -m benchmarks.links --write -->", "<!-- end of links -->"
+OFF = 0.05
+"""Most that a measured time may be off from what was set."""
+TRIALS = 20
+SIZES = (1 << 10, 1 << 20)
+"""Bytes."""
+CELLS: tuple[tuple[str, int, str], ...] = (
+    *(("memory", 2, link) for link in ("nvlink", "ib", "ethernet_10g", "home_100m", "wan_1g_30ms")),
+    *(("gloo", 2, link) for link in ("ethernet_10g", "home_100m", "wan_1g_30ms")),
+    ("memory", 4, "5ms/1gbit 0-1+2-3:wan_1g_30ms/shared"),
+    ("memory", 4, "5ms/1gbit halving_doubling"),
+    ("memory", 4, "5ms/1gbit tree"),
+    *(("snapshots", 2, link) for link in ("ethernet_10g", "home_100m", "wan_1g_30ms")),
+)
+"""Transport, ranks, links."""
+
+
+def links_of(words: str) -> Links:
+    """Return the links that are written in `words`."""
+    links = parse(words.split())
+    assert links is not None
+    return links
+
+
+def collectives(folder: Path, rank: int, world: int, name: str, words: str, trials: int) -> None:
+    """Lay down [sizes, trials, (arrival, end)] of a rank; or why such links are refused."""
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    inner = choose(name, TransportConfig(folder, rank, world, torch.device("cpu"), 60.0))
+    transport = EmulatedTransport(inner, links_of(words))
+    (folder / f"begun-{rank}").touch()
+    while not all((folder / f"begun-{each}").exists() for each in range(world)):
+        time.sleep(0.001)
+    try:
+        transport.join(range(world), 0)
+    except Exhausted as error:
+        lay_down(folder, rank, str(error))
+    else:
+        found = torch.zeros(len(SIZES), trials, 2, dtype=torch.float64)
+        for place, size in enumerate(SIZES):
+            tensor = transport.empty(f"size{size}", size // 4, torch.float32).fill_(1.0)
+            for trial in range(trials):
+                time.sleep(0.002 * (trial * (rank + 3) % 5))
+                arrival = now()
+                transport.all_reduce(tensor.fill_(1.0))
+                found[place, trial] = torch.tensor([arrival, now()], dtype=torch.float64)
+        lay_down(folder, rank, found)
+        inner.all_reduce(torch.zeros(1))
+    transport.close()
+
+
+class Sender:
+    """A rank that has a snapshot to send whenever it is asked."""
+
+    def __init__(self) -> None:
+        self.events_sent: list[Event] = []
+
+    def events(self, timeout_s: float) -> list[Event]:
+        """Return what was sent."""
+        sent, self.events_sent = self.events_sent, []
+        if not sent:
+            time.sleep(min(timeout_s, 0.001))
+        return sent or [Tick(now())]
+
+    def send(self, command: RankCommand) -> None:
+        """Take no order."""
+
+    def drop(self, rank: int) -> None:
+        """Do nothing."""
+
+    def restart(self, rank: int, life: int) -> None:
+        """Do nothing."""
+
+
+def snapshots(words: str, size: int, trials: int) -> list[tuple[float, float]]:
+    """Return (set, measured) seconds of snapshots of rank 1 that come to the coordinator one by one."""
+    links, sender, found = links_of(words), Sender(), []
+    ranks, drawn = DelayedRanks(sender, links), Deliveries(links)
+    ready = Ready(now(), 1, 8, size // VALUE_BYTES, "same", "cpu", "memory")
+    for trial in range(trials + 1):
+        event: Event = ready if not trial else Snapshot(now(), 1, trial, 1, 8)
+        due = drawn.due(1, size if trial else 0, TO, event.at)
+        sender.events_sent.append(event)
+        while not any(isinstance(each, type(event)) for each in ranks.events(0.5)):
+            pass
+        if trial:
+            found.append((due - event.at, now() - event.at))
+    return found
+
+
+def measured(name: str, world: int, words: str, trials: int = TRIALS) -> list[list[tuple[float, float]]] | str:
+    """Return (set, measured) seconds of every repetition, by size; or why such links are refused."""
+    if name == "snapshots":
+        return [snapshots(words, size, trials) for size in SIZES]
+    with scratch() as folder:
+        ranks = gather(folder, collectives, [(rank, world, name, words, trials) for rank in range(world)])
+    if isinstance(ranks[0], str):
+        return ranks[0]
+    times, links = torch.stack(ranks), links_of(words)
+    taken = (times[..., 1] - times[..., 0]).amin(0).tolist()
+    members = tuple(range(world))
+    return [
+        [(collective_s(links, members, size, 1 + place * trials + k), taken[place][k]) for k in range(trials)]
+        for place, size in enumerate(SIZES)
+    ]
+
+
+def off(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return how far what is measured is off from what was set, in the median."""
+    return median(taken / planned for planned, taken in pairs) - 1
+
+
+def lines_of(cell: tuple[str, int, str], found: list[list[tuple[float, float]]] | str) -> list[str]:
+    """Return the rows of a cell."""
+    name, world, words = cell
+    about = f"| {name} | {world} | {words.replace(' ', ', ')} |"
+    if isinstance(found, str):
+        return [f"{about} any | refused: predicted only | | |"]
+    return [
+        f"{about} {size:,} | {1e3 * fmean(planned for planned, _ in pairs):.3f} | "
+        f"{1e3 * fmean(taken for _, taken in pairs):.3f} | {100 * off(pairs):+.2f} % |"
+        for size, pairs in zip(SIZES, found, strict=True)
+    ]
+
+
+def main() -> int:
+    """Run the command; its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the table into the document")
+    asked = parser.parse_args()
+    lines = ["| over | ranks | links | bytes | set, ms | measured, ms | off, median |", "|---|---|---|---|---|---|---|"]
+    wrong = 0
+    for cell in CELLS:
+        found = measured(*cell)
+        wrong += sum(abs(off(pairs)) > OFF for pairs in found) if isinstance(found, list) else 0
+        rows = lines_of(cell, found)
+        print("\n".join(rows), flush=True)
+        lines += rows
+    if asked.write:
+        text = DOCUMENT.read_text(encoding="utf-8")
+        DOCUMENT.write_text(written(text, "\n".join(lines), BEGIN, END), encoding="utf-8")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

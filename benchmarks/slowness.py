@@ -1,0 +1,187 @@
+"""Ranks that become slow, in real processes: named with their cause within three windows? And nobody in clean runs?
+
+    python -m benchmarks.slowness [--phases 200] [--clean 100] [--write]    # half an hour on two cores; can be interrupted
+
+`--write` puts the table into docs/explanation/recovery.md. A run has three slow phases, drawn from its seed: rank, cause and
+factor. A phase that `ddp.core.slowness` names for its cause, or for its host, is right; one for its host is counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from tabulate import tabulate
+
+from bench.results.runfolder import find_runs
+from benchmarks.documents import put
+from ddp.core.events import Progress
+from ddp.core.faults import Fault
+from ddp.core.slowness import COMPUTE, HOST, INPUT, SlowFold
+from ddp.process.codec import decode
+
+MODES = ("nccl_cadence", "cpu_async", "nccl_sync", "nccl_async", "cpu_cadence")
+CAUSE = {"slow": COMPUTE, "input": INPUT}
+EPOCHS, BEGINS, LASTS = 12, (1500, 3200, 4900), 900
+"""Steps of a rank at which phases begin, and their length."""
+FACTORS = (1.5, 4.0)
+WITHIN = 3
+"""Windows in which a rank must be named."""
+RIGHT, AS_HOST, MISSED, FALSE = "right", "host", "missed", "false"
+
+
+@dataclass(frozen=True)
+class SlowPhase:
+    """A stretch of steps of a rank that take longer."""
+
+    rank: int
+    step: int
+    kind: str
+    factor: float
+
+    @property
+    def faults(self) -> tuple[Fault, Fault]:
+        """What the script says."""
+        begin = Fault(self.rank, self.step, self.kind, self.factor)
+        return begin, Fault(self.rank, self.step + LASTS, "heal")
+
+
+def phases_of(seed: int) -> list[SlowPhase]:
+    """Return the phases of a run."""
+    dice = random.Random(seed)
+    kinds = [dice.choice(sorted(CAUSE)) for _ in BEGINS]
+    return [
+        SlowPhase(dice.randrange(2), step, kind, round(dice.uniform(*FACTORS), 2))
+        for step, kind in zip(BEGINS, kinds, strict=True)
+    ]
+
+
+class WindowedFold(SlowFold):
+    """Keeps the ends of windows, and when ranks had done so many steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: dict[int, list[float]] = {0: [], 1: []}
+        self.steps: dict[int, list[tuple[int, float]]] = {0: [(0, 0.0)], 1: [(0, 0.0)]}
+
+    def add(self, record: object) -> None:
+        """Take note of a record."""
+        super().add(record)
+        if isinstance(record, Progress):
+            mine = self.steps[record.rank]
+            mine.append((mine[-1][0] + record.steps, record.at))
+            if self._windows[record.rank].began is None:
+                self.ends[record.rank].append(record.at)
+
+    def when(self, rank: int, step: int) -> float | None:
+        """Return when the last report before a step was made; None: the rank never got there."""
+        before = [at for steps, at in self.steps[rank] if steps <= step]
+        return before[-1] if self.steps[rank][-1][0] > step else None
+
+
+def judged(folder: Path, phases: list[SlowPhase]) -> Iterator[tuple[str, str]]:
+    """Yield (kind of the phase, what came of it) for each phase that came and lasted, and for each naming without one."""
+    fold = WindowedFold()
+    for line in (folder / "events.jsonl").read_bytes().splitlines():
+        fold.add(decode(line))
+    left = list(fold.ranks)
+    for phase in phases:
+        begin, end = fold.when(phase.rank, phase.step), fold.when(phase.rank, phase.step + LASTS)
+        if begin is None:
+            continue
+        later = [at for at in fold.ends[phase.rank] if at > begin]
+        until = later[min(WITHIN, len(later) - 1)] if later else begin  # the first is in part before
+        named = [each for each in left if each.rank == phase.rank and begin < each.named <= until + 1e-9]
+        left = [each for each in left if each not in named]
+        if end is None and not named:
+            continue  # the run was over before three windows of it
+        causes = [each.cause for each in named]
+        word = RIGHT if CAUSE[phase.kind] in causes else AS_HOST if HOST in causes else MISSED
+        yield phase.kind, word
+    yield from (("none", AS_HOST if each.cause == HOST else FALSE) for each in left)
+
+
+def trained(tree: Path, seed: int, clean: bool) -> Path:
+    """Train one run, and return its folder. Raises CalledProcessError."""
+    phases = [] if clean else phases_of(seed)
+    script = ",".join(str(fault) for phase in phases for fault in phase.faults)
+    place = tree / f"{'clean' if clean else 'slow'}-{seed}"
+    words = ["model=mlp", f"mode={MODES[seed % len(MODES)]}", "world_size=2", f"seed={seed}", f"train.epochs={EPOCHS}"]
+    words += [
+        f"cluster.faults=[{script}]",
+        "report=false",
+        "validate=false",
+        "audit=false",
+        f"output={place}",
+        "--quiet",
+    ]
+    subprocess.run([sys.executable, "-m", "bench", *words], check=True, stdout=subprocess.DEVNULL)
+    (run,), _ = find_runs(place)
+    return run.path
+
+
+def outcomes(tree: Path, clean: bool, wanted: int) -> Counter[tuple[str, str]]:
+    """Return how often each (kind, outcome) came in runs enough for so many phases, or so many clean runs; what was trained
+    before is not trained again."""
+    notes, total = tree / ("clean.jsonl" if clean else "slow.jsonl"), Counter[tuple[str, str]]()
+    tree.mkdir(parents=True, exist_ok=True)
+    done = [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
+    for seed in count():
+        if (seed if clean else sum(n for (kind, _), n in total.items() if kind != "none")) >= wanted:
+            return total
+        if seed < len(done):
+            found = [(kind, word) for kind, word in done[seed]]
+        else:
+            found = list(judged(trained(tree, seed, clean), [] if clean else phases_of(seed)))
+            with notes.open("a") as file:
+                file.write(json.dumps(found) + "\n")
+            print("clean" if clean else "slow", seed, found, flush=True)
+        total.update(found)
+    raise AssertionError("seeds do not end")
+
+
+def table(slow: Counter[tuple[str, str]], clean: Counter[tuple[str, str]], runs: int) -> str:
+    """Return the page."""
+    rows = []
+    for kind in (*sorted(CAUSE), "none"):
+        source = slow if kind != "none" else slow + clean
+        cells = {word: source[kind, word] for word in (RIGHT, AS_HOST, MISSED, FALSE)}
+        rows.append({"fault": f"`{kind}`" if kind != "none" else kind, **cells})
+    phases = sum(n for (kind, _), n in slow.items() if kind != "none")
+    good = sum(n for (kind, word), n in slow.items() if kind != "none" and word in (RIGHT, AS_HOST))
+    false = sum(n for (_, word), n in clean.items() if word == FALSE)
+    text = (
+        f"{good} of {phases} phases of {FACTORS[0]} to {FACTORS[1]:.0f} times are named right within {WITHIN} windows."
+    )
+    return f"{tabulate(rows, headers='keys', tablefmt='pipe')}\n\n{text} {runs} clean runs: {false} ranks are named."
+
+
+def main() -> int:
+    """Train, judge and print; 1 if fewer than 99 % are right, or a clean run has a slow rank."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--phases", type=int, default=200)
+    parser.add_argument("--clean", type=int, default=100)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--runs", type=Path, default=Path("runs/slowness"))
+    options = parser.parse_args()
+    slow = outcomes(options.runs, False, options.phases)
+    clean = outcomes(options.runs, True, options.clean)
+    text = table(slow, clean, options.clean)
+    print(text)
+    if options.write:
+        put("explanation/recovery.md", slowness=text)
+    missed = sum(n for (kind, word), n in slow.items() if kind != "none" and word == MISSED)
+    false = sum(n for (_, word), n in clean.items() if word == FALSE)
+    return int(missed > options.phases / 100 or false > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

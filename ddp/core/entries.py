@@ -1,0 +1,146 @@
+"""Events after which nothing is decided: reports and answers on a blocking backend while others still owe theirs.
+
+Most events are of this kind. They are entered into books that are opened once for all that come at one instant. What comes
+of it is, bit for bit, what `Coordinator.decide` makes of each alone. Decides nothing: what might need a decision is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddp.core.commands import Plan
+from ddp.core.coordinator_state import CoordinatorState
+from ddp.core.events import Averaged, Event, Progress
+from ddp.core.extremes import Recent
+from ddp.core.persistent import NOBODY, RankSet
+from ddp.core.phases import Phase
+from ddp.core.rank_state import RankState
+from ddp.core.values import replace
+
+KINDS = (Progress, Averaged)
+
+
+def enter(
+    cohort: CoordinatorState, plan: Plan, events: Sequence[Event], first: int = 0
+) -> tuple[CoordinatorState, int]:
+    """Return the state after `events` from the `first` on, while nothing is decided after any, and how many these are."""
+    if not isinstance(events[first], KINDS) or not _calm(cohort, plan):
+        return cohort, 0
+    books, place = OpenBooks(cohort, plan), first
+    while place < len(events) and books.enter(events[place]):
+        place += 1
+    return (books.close(), place - first) if place > first else (cohort, 0)
+
+
+def _calm(cohort: CoordinatorState, plan: Plan) -> bool:
+    """Return whether a report or an answer can be entered without a decision, as far as the others are concerned."""
+    if cohort.stopping or cohort.savings or cohort.reserve or cohort.joiners or cohort.broken:
+        return False
+    if not cohort.world.blocking or not cohort.ledgers or cohort.totals.unready:
+        return False
+    current = cohort.round
+    if plan.in_step:
+        whole = len(cohort.group) == len(cohort.live)
+        return bool(cohort.shares) and current is None and whole and not cohort.raised and not cohort.retries
+    return current is not None and current.phase is Phase.COLLECTIVE and not cohort.leads and bool(cohort.window)
+
+
+class OpenBooks:
+    """What changes of a state while such events are entered."""
+
+    def __init__(self, cohort: CoordinatorState, plan: Plan) -> None:
+        self._cohort, self._shares = cohort, bool(cohort.shares)
+        self._ranks, self._samples = cohort.books(), cohort.samples
+        self._at, self._oldest, self._recent = 0.0, cohort.oldest, cohort.recent
+        self._together: list[int] = []
+        """Who reported at the time of the last event, beside those that had before."""
+        free = any(ledger.free for ledger in cohort.ledgers)
+        self._exhausted = not free and cohort.begun == cohort.world.epochs
+        """Whether nobody can be granted anything, whatever room a rank has."""
+        self._settled = free and not cohort.takers
+        """Whether nobody can be granted more but whose room grows."""
+        if cohort.round is not None:
+            self._waiting, self._owing = cohort.round.waiting, len(cohort.round.waiting)
+        self._answered: set[int] = set()
+        self._contributions: list[RankState] = []
+        self._answers: list[Averaged] = []
+
+    def enter(self, event: Event) -> bool:
+        """Enter an event; False: it may need a decision, or does not fit, and nothing is changed."""
+        if isinstance(event, Progress):
+            return self._train(event)
+        return isinstance(event, Averaged) and not self._shares and self._answer(event)
+
+    def close(self) -> CoordinatorState:
+        """Return the state with what was entered."""
+        current = self._cohort.round
+        if current is not None and self._answers:
+            current = replace(
+                current,
+                waiting=current.waiting.without(RankSet(self._answered)),
+                contributions=current.contributions.add(*self._contributions),
+                answers=current.answers.add(*self._answers),
+            )
+        together = self._recent.ranks.union(RankSet(self._together))
+        self._recent = self._recent._replace(rank=self._together[-1], ranks=together)
+        times = {"moved": self._at, "oldest": self._oldest, "recent": self._recent}
+        after = self._cohort.after(self._ranks, round=current, samples=self._samples, **times)
+        # Nobody can be granted more: as it was, where that is known, and else by the next dispatch.
+        return replace(after, takers=self._cohort.takers) if self._settled else after
+
+    def _train(self, event: Progress) -> bool:
+        rank, at = event.rank, event.at
+        old = self._ranks[rank]
+        if not old.alive or event.loss_sum is None or event.after not in (None, old.after) or not old.queue:
+            return False
+        first = old.queue[0]
+        if not 0 < event.steps <= first.steps or first.epoch != event.epoch:
+            return False
+        if self._shares and self._ranks.totals.working < 2 and event.steps == old.queued:
+            return False  # all have: what they trained is settled
+        busy_s, loss_sum = old.busy_s + event.busy_s, old.loss_sum + event.loss_sum
+        figures = {"busy_s": busy_s, "loss_sum": loss_sum, "lr": event.lr, "last_seen": at, "reported": at}
+        new, samples = old.train(event.steps, self._shares, **figures)
+        if samples != event.samples:
+            return False
+        if not self._shares and not self._grants_nothing(
+            rank, new, rank not in self._answered and rank in self._waiting
+        ):
+            return False
+        self._samples += samples
+        self._put(rank, at, new)
+        return True
+
+    def _answer(self, event: Averaged) -> bool:
+        rank, at, index = event.rank, event.at, self._cohort.current.index
+        old = self._ranks[rank]
+        if not old.alive or event.steps != old.steps or event.divergence is None:
+            return False
+        if event.round != index or rank in self._answered or rank not in self._waiting:
+            return False
+        if len(self._answered) + 1 == self._owing:
+            return False  # the last one closes the round
+        heard = replace(old, last_seen=at, reported=at)
+        new = heard.contribute(after=index)
+        if not self._grants_nothing(rank, new, False):
+            return False
+        self._answered.add(rank)
+        self._contributions.append(heard)
+        self._answers.append(event)
+        self._put(rank, at, new)
+        return True
+
+    def _grants_nothing(self, rank: int, state: RankState, waited: bool) -> bool:
+        """Return whether the rank may be granted no more, by the window or for lack of samples."""
+        if self._exhausted:
+            return True
+        since = 0 if waited else state.steps  # of those that owe an answer, all are members
+        return self._settled and self._cohort.reach[rank] - since - state.queued + state.before <= 0
+
+    def _put(self, rank: int, at: float, new: RankState) -> None:
+        self._ranks.put(rank, new)
+        if self._recent.at == at:
+            self._together.append(rank)
+        else:
+            self._recent, self._together = Recent(at, rank, NOBODY), [rank]
+        self._at, self._oldest = at, min(self._oldest, at)

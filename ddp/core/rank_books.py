@@ -1,0 +1,77 @@
+"""The ranks of a state while they change, with what follows from each: several changes cost one new state.
+
+Owns counts and grants by rank as they change. Knows no round, no plan and no ledger.
+"""
+
+from __future__ import annotations
+
+from ddp.core.persistent import RankSet, Row
+from ddp.core.rank_state import RankState, Totals, count
+from ddp.core.spans import Chunk
+
+
+class RankBooks:
+    """Ranks that are being changed. `window` and `milestones`: of each rank, or empty."""
+
+    def __init__(
+        self,
+        ranks: Row[RankState],
+        window: tuple[int, ...],
+        milestones: tuple[int, ...],
+        totals: Totals,
+        granted: dict[int, int],
+        live: tuple[int, ...],
+    ) -> None:
+        self._ranks, self._window, self._milestones = ranks.edit(), window, milestones
+        self._bits, self.granted, self.live = totals.bits, granted, live
+        """What follows from the ranks, as `CoordinatorState` has it."""
+        self._copied = False
+        self._changed: list[int] = []
+
+    def __getitem__(self, rank: int) -> RankState:
+        return self._ranks[rank]
+
+    def put(self, rank: int, state: RankState) -> None:
+        """Replace the state of one rank."""
+        old = self._ranks[rank]
+        part = self._window[rank] if self._window else 0
+        milestone = self._milestones[rank] if self._milestones else 0
+        self._bits += count(state, part, milestone) - count(old, part, milestone)
+        if state.queue is not old.queue:
+            self._regrant(old.queue, state.queue)
+        if state.alive != old.alive:
+            others = tuple(r for r in self.live if r != rank)
+            self.live = tuple(sorted((*others, rank))) if state.alive else others
+        self._ranks[rank] = state
+        self._changed.append(rank)
+
+    def ranks(self) -> Row[RankState]:
+        """Return all ranks as they are now. Nothing is to be changed any more."""
+        return self._ranks.done()
+
+    @property
+    def totals(self) -> Totals:
+        """How many ranks are in which state."""
+        return Totals(self._bits)
+
+    @property
+    def changed(self) -> RankSet:
+        """Whose state was replaced."""
+        return RankSet(self._changed)
+
+    def _regrant(self, old: tuple[Chunk, ...], new: tuple[Chunk, ...]) -> None:
+        if not self._copied:
+            self.granted, self._copied = self.granted.copy(), True
+        steps = self.granted
+        if old and new == old[1:]:  # as mostly: the first is done
+            old, new = old[:1], ()
+        elif new and new[:-1] == old:  # or one more is granted
+            old, new = (), new[-1:]
+        for chunk in new:
+            steps[chunk.epoch] = steps.get(chunk.epoch, 0) + chunk.steps
+        for chunk in old:
+            left = steps[chunk.epoch] - chunk.steps
+            if left:
+                steps[chunk.epoch] = left
+            else:
+                del steps[chunk.epoch]

@@ -1,0 +1,212 @@
+"""Ranks that become slow, and why: the fold of what ranks report of their steps. Pure.
+
+A rank is held against its own earlier windows, so devices of unequal speed are not slow. What the machine takes from all
+ranks, or from one that waits for a core, is no fault of a rank: its cause is `host`. Decides nothing: El Che gives a slow
+rank fewer steps by what it measures itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from ddp.core.commands import Drop, Plan
+from ddp.core.event_parts import WorkSeconds
+from ddp.core.events import Averaged, Progress, Ready, Resumed
+from ddp.core.join_events import Joined
+from ddp.core.values import replace
+
+SLOW, SOUND = 1.3, 1.15
+"""A window is slow when its samples take so many times as long as before; and sound when they take at most so many times."""
+WINDOWS = 2
+"""So many slow windows in a row name a rank, and so many sound ones end that."""
+LEAST = 3
+"""Windows that a pace is known from."""
+KEPT = 16
+"""Sound windows that a pace is the median of."""
+LEAST_PACE = 1e-9
+"""Seconds for a sample, below which nothing is measured."""
+LEAST_S = 0.1
+"""Least work of a window, seconds: shorter ones between two averages are taken together."""
+COMPUTE, INPUT, HOST = "compute", "input", "host"
+CAUSES = (COMPUTE, INPUT, HOST)
+"""Its own work on a batch; batches that come late; the machine, which others use."""
+
+
+@dataclass(frozen=True)
+class SlowRank:
+    """A rank that became slow. Times are seconds on the clock of the records."""
+
+    rank: int
+    cause: str
+    factor: float
+    """So many times as long as before its samples took when it was named."""
+    since: float
+    """When its first slow window began."""
+    named: float
+    windows: int
+    """So many windows after that began the rank was named."""
+    healed: float | None = None
+    """When it was as fast as before again; None: not in this run, or the rank went."""
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """Seconds for each sample of a window, by cause."""
+
+    compute: float
+    data: float
+    host: float
+    """When there was no core; in none of the two."""
+    began: float
+
+    @property
+    def own(self) -> float:
+        return self.compute + self.data
+
+    @property
+    def whole(self) -> float:
+        return self.own + self.host
+
+
+NOTHING = _Pace(0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass
+class _Watch:
+    """What is watched of a rank: its own work, or all that its samples take."""
+
+    row: list[_Pace] = field(default_factory=list)
+    """The last windows that were all slow; of a rank that is named, all sound."""
+    named: int | None = None
+    """Place of what it was named for, while that lasts."""
+
+    def enter(self, pace: _Pace, ratio: float) -> bool:
+        """Enter a window; return whether the rank is now slow that was not, or the other way round."""
+        if ratio < SLOW if self.named is None else ratio >= SOUND:
+            self.row.clear()
+            return False
+        self.row.append(pace)
+        return len(self.row) >= WINDOWS
+
+
+@dataclass
+class _RankWindows:
+    """One rank so far."""
+
+    began: float | None = None
+    """When the window in progress began; None: with the next report."""
+    samples: int = 0
+    spent: _Pace = NOTHING
+    """Seconds of the window so far."""
+    averaged: bool = False
+    """The rank has taken in an average since."""
+    warm: bool = False
+    """The first window is over, which says nothing."""
+    sound: deque[_Pace] = field(default_factory=lambda: deque(maxlen=KEPT))
+    ratio: float = 1.0
+    """Of the last window: its own work over what is usual."""
+    work: _Watch = field(default_factory=_Watch)
+    whole: _Watch = field(default_factory=_Watch)
+
+
+class SlowFold:
+    """Records in, one by one; `ranks` are those that became slow, in the order in which they were named."""
+
+    def __init__(self) -> None:
+        self.ranks: list[SlowRank] = []
+        self.known = False
+        """Whether ranks say where their time goes."""
+        self._windows: dict[int, _RankWindows] = {}
+        self._in_step = False
+
+    def add(self, record: Any) -> None:
+        """Take note of a record."""
+        match record:
+            case Progress() if record.work is not None:
+                self._progress(record, record.work)
+            case Averaged():
+                self._of(record.rank).averaged = True
+            case Plan():
+                self._in_step = record.in_step
+            case Ready() | Joined() | Drop():  # another process, or none
+                self._windows[record.rank] = _RankWindows()
+            case Resumed():
+                self._windows.clear()
+
+    def _of(self, rank: int) -> _RankWindows:
+        return self._windows.setdefault(rank, _RankWindows())
+
+    def _progress(self, event: Progress, work: WorkSeconds) -> None:
+        self.known, own = True, self._of(event.rank)
+        spent = _Pace(
+            own.spent.compute + work.compute - work.no_core,
+            own.spent.data + work.data - work.no_core_data,
+            own.spent.host + work.no_core + work.no_core_data,
+            event.at - event.busy_s if own.began is None else own.began,
+        )
+        own.began, own.spent = spent.began, spent
+        own.samples += event.samples
+        if not own.samples or spent.whole < LEAST_S or not (own.averaged or self._in_step):
+            return
+        count = own.samples
+        pace = _Pace(spent.compute / count, spent.data / count, spent.host / count, spent.began)
+        own.began, own.samples, own.spent, own.averaged = None, 0, NOTHING, False
+        if own.warm:
+            self._close(event.rank, own, pace, event.at)
+        own.warm = True
+
+    def _close(self, rank: int, own: _RankWindows, pace: _Pace, at: float) -> None:
+        """Enter a window that is over."""
+        if len(own.sound) < LEAST:
+            own.sound.append(pace)
+            return
+        usual = _median(own.sound)
+        own.ratio = pace.own / max(usual.own, LEAST_PACE)
+        if own.ratio < SOUND:
+            own.sound.append(pace)
+        if own.work.enter(pace, own.ratio):
+            self._turn(rank, own.work, usual, at, self._others(rank))
+        if own.whole.enter(pace, pace.whole / max(usual.whole, LEAST_PACE)):
+            if own.work.named is None or own.whole.named is not None:
+                self._turn(rank, own.whole, usual, at, 0.0)
+            else:
+                own.whole.row.clear()  # it is named already, for its own work
+
+    def _others(self, rank: int) -> float:
+        """Return how many times as long as usual the own work of the other ranks takes now."""
+        ratios = [each.ratio for number, each in self._windows.items() if number != rank and each.sound]
+        return median(ratios) if ratios else 1.0
+
+    def _turn(self, rank: int, watch: _Watch, usual: _Pace, at: float, others: float) -> None:
+        """Name a rank, or enter that it is as fast as before again. `others` 0: its own work is sound."""
+        now, row = _median(watch.row), watch.row
+        watch.row = []
+        if watch.named is not None:
+            self.ranks[watch.named] = replace(self.ranks[watch.named], healed=row[0].began)
+            watch.named = None
+            return
+        last = row[-1]  # the first one may have been slow in part
+        factor = last.own / max(usual.own, LEAST_PACE) if others else last.whole / max(usual.whole, LEAST_PACE)
+        watch.named = len(self.ranks)
+        cause = cause_of(now, usual, others) if others else HOST
+        self.ranks.append(SlowRank(rank, cause, round(factor, 2), row[0].began, at, len(row)))
+
+
+def cause_of(now: _Pace, usual: _Pace, others: float) -> str:
+    """Return why a rank's own work takes longer: what grew most. `others`: how many times as long the other ranks take;
+    where they became slow with it, it is the machine."""
+    grown = {
+        COMPUTE: now.compute - usual.compute * others,
+        INPUT: now.data - usual.data,
+        HOST: usual.compute * (others - 1.0),
+    }
+    return max(CAUSES, key=grown.__getitem__)
+
+
+def _median(paces: Iterable[_Pace]) -> _Pace:
+    columns = zip(*((each.compute, each.data, each.host, each.began) for each in paces), strict=True)
+    return _Pace(*(median(column) for column in columns))

@@ -1,0 +1,128 @@
+"""Ranks that become slow are named with their cause within three windows; others are not. In virtual time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddp.core.commands import Plan
+from ddp.core.event_parts import WorkSeconds
+from ddp.core.events import Averaged, Progress
+from ddp.core.faults import Fault
+from ddp.core.policies.asynchronous import Async
+from ddp.core.policies.base import Policy
+from ddp.core.policies.cadence import Cadence
+from ddp.core.policies.sync import Sync
+from ddp.core.slowness import COMPUTE, HOST, INPUT, SlowFold, SlowRank
+from ddp.core.world import World
+from ddp.sim import Costs, Simulation
+
+SHORT = Cadence(anchor=10, max_anchor=10)
+POLICIES: tuple[Policy, ...] = (SHORT, Async(anchor=10, max_anchor=10), Sync())
+CAUSE = {"slow": COMPUTE, "input": INPUT}
+STEP_S = 0.01
+
+
+@dataclass
+class Watched:
+    """A simulated run, and what the fold made of it."""
+
+    slow: list[SlowRank]
+    struck: list[tuple[float, Fault]]
+
+
+def watch(policy: Policy, size: int, blocking: bool, jitter: float, *faults: Fault, seed: int = 0) -> Watched:
+    """Play a run of steps that vary by `jitter`."""
+    dice = random.Random(seed)
+    speeds = [dice.uniform(1.0, 3.0) for _ in range(size)]
+
+    def step_s(rank: int, done: int) -> float:
+        return STEP_S * speeds[rank] * dice.uniform(1 - jitter, 1 + jitter)
+
+    in_step = blocking and isinstance(policy, Sync)
+    world = World(size, 8 * 100 * size, 8, 3, blocking, in_step)
+    fold = SlowFold()
+    simulation = Simulation(policy, world, Costs(step_s, report_s=0.02), faults=faults)
+    simulation.listen = lambda at, record: fold.add(record)
+    simulation.run()
+    return Watched(fold.ranks, simulation.struck)
+
+
+@given(
+    policy=st.sampled_from(POLICIES),
+    blocking=st.booleans(),
+    size=st.integers(2, 5),
+    kind=st.sampled_from(sorted(CAUSE)),
+    factor=st.floats(1.5, 6.0),
+    step=st.integers(80, 110),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_rank_that_becomes_slow_is_named_with_its_cause_within_three_windows(
+    policy: Policy, blocking: bool, size: int, kind: str, factor: float, step: int, seed: int
+) -> None:
+    rank = seed % size
+    seen = watch(policy, size, blocking, 0.1, Fault(rank, step, kind, factor), seed=seed)
+    assert seen.struck, "the run ended before"
+    (named,) = seen.slow
+    assert (named.rank, named.cause) == (rank, CAUSE[kind])
+    assert named.windows <= 3
+    assert named.named > seen.struck[0][0]
+    assert named.healed is None
+    assert 0.8 * factor < named.factor < 1.15 * factor
+
+
+@given(policy=st.sampled_from(POLICIES), blocking=st.booleans(), size=st.integers(1, 5), seed=st.integers(0, 2**16))
+@settings(max_examples=15, deadline=None)
+def test_nobody_is_named_in_a_clean_run(policy: Policy, blocking: bool, size: int, seed: int) -> None:
+    assert watch(policy, size, blocking, 0.2, seed=seed).slow == []
+
+
+@pytest.mark.parametrize("kind", sorted(CAUSE))
+def test_a_rank_that_is_as_fast_as_before_is_no_longer_slow(kind: str) -> None:
+    seen = watch(SHORT, 3, True, 0.05, Fault(1, 100, kind, 2.0), Fault(1, 150, "heal"))
+    (named,) = seen.slow
+    assert named.healed is not None
+    assert named.healed >= seen.struck[1][0] - 1.0
+
+
+def fed(*windows: tuple[float, float, float]) -> SlowFold:
+    """Feed windows of two ranks: seconds of computing and of no core of rank 0, and seconds of computing of rank 1."""
+    fold = SlowFold()
+    fold.add(Plan((1, 1), (0, 0), False, 0, True, True, 1, ""))
+    for at, (compute, no_core, other) in enumerate(windows):
+        for rank, work in enumerate((WorkSeconds(0.0, compute + no_core, no_core), WorkSeconds(0.0, other))):
+            fold.add(Progress(float(at), rank, 0, 1, 100, 0.5, 0.0, 0.1, work=work))
+    return fold
+
+
+SOUND = (0.2, 0.0, 0.2)
+
+
+def test_a_rank_that_waits_for_a_core_is_slow_for_its_host() -> None:
+    (named,) = fed(*[SOUND] * 5, *[(0.2, 0.2, 0.2)] * 2).ranks
+    assert (named.rank, named.cause, named.factor) == (0, HOST, 2.0)
+
+
+def test_so_is_one_that_became_slow_with_all_others() -> None:
+    assert [each.cause for each in fed(*[SOUND] * 5, *[(0.4, 0.0, 0.4)] * 3).ranks] == [HOST, HOST]
+
+
+def test_one_that_is_slow_beside_that_is_named_for_itself() -> None:
+    (named,) = fed(*[SOUND] * 5, *[(0.4, 0.2, 0.2)] * 3).ranks
+    assert (named.rank, named.cause, named.factor) == (0, COMPUTE, 2.0)
+
+
+def test_a_single_slow_window_names_nobody() -> None:
+    assert fed(*[SOUND] * 5, (0.6, 0.0, 0.2), *[SOUND] * 5, (0.6, 0.3, 0.2), SOUND).ranks == []
+
+
+def test_records_without_the_parts_of_steps_say_nothing() -> None:
+    fold = SlowFold()
+    fold.add(Progress(1.0, 0, 0, 1, 8, 0.5, 0.0, 0.1))
+    fold.add(Averaged(1.0, 0, 0, 1, 8, 0.1, 8, 0.0))
+    assert (fold.known, fold.ranks) == (False, [])
