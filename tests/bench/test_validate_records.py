@@ -313,7 +313,7 @@ def test_time_is_on_record_once(
     spec = make_spec("nccl_cadence")
     write(tmp_path, spec, change)
     ((run, known),) = recorded(cells(find_runs(tmp_path)[0])[0])
-    known = replace(known, slices=Counter(), seconds=defaultdict(float), spans={})
+    known = replace(known, slices=Counter(), seconds=defaultdict(float), spans={}, collectives=defaultdict(list))
     for event in told(spec):
         if isinstance(event, Slice):
             known.add_slice(event)
