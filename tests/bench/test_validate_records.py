@@ -318,6 +318,8 @@ def test_time_is_on_record_once(
         if isinstance(event, Slice):
             known.add_slice(event)
     known.slices.subtract(fewer)
+    took = known.seconds[0, "exchange"] / (len(known.averaged) / 2)  # made-up ranks meet in every step
+    known = replace(known, averaged=[replace(event, seconds=took) for event in known.averaged])
     monkeypatch.setattr(breakdown, "recorded", lambda cell: [(run, known)])
     verdict = breakdown.check(Case(cells([run])[0], None))
     assert verdict is not None
