@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign million faults conformance golden lint bench controller calibration prediction bugs clean-runs baselines discrimination convergence resume machines slurm site screenshots clean install
+.PHONY: run test campaign million faults conformance golden lint bench controller calibration prediction bugs clean-runs baselines discrimination convergence resume machines slurm ray clouds site screenshots clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -116,6 +116,20 @@ machines: $(STAMP)
 # had. Needs root on Debian. Some minutes.
 slurm: $(STAMP)
 	SLURM=all $(BIN)/python -m pytest -n 0 -rs tests/slurm $(ARGS)
+
+# The same on a cluster of Ray's with two raylets on this host; skipped with a reason where Ray cannot be had: it is no part of
+# `dev`, as it takes 240 MB. Some minutes.
+ray: $(STAMP)
+	-@$(BIN)/python -c 'import ray' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	RAY=all $(BIN)/python -m pytest -n 0 -rs tests/ray $(ARGS)
+
+# The manifests for Kubernetes and SkyPilot by the schemas of their packages, which want other versions than ours.
+clouds:
+	$(PYTHON) -m venv .venv-clouds
+	.venv-clouds/bin/python -m pip install --quiet --disable-pip-version-check \
+		kubeflow-trainer-api skypilot pyyaml psutil pytest pytest-timeout
+	.venv-clouds/bin/python -m pytest -rs --confcutdir tests/clouds -o addopts= -o filterwarnings=default tests/clouds $(ARGS)
 
 # The documents as a site in site/, with search, the reference of the public names and the example reports; no network but for
 # the generator, once.

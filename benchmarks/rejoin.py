@@ -1,9 +1,10 @@
-"""Seconds from a kill to full strength, and what they are made of: three ranks of `mlp` on digits, every mode, two seeds.
+"""Seconds from a kill to full strength, and what they are made of: three ranks on digits, every mode, two seeds.
 
-    python -m benchmarks.rejoin
+    python -m benchmarks.rejoin [MODEL]     (default: mlp)
 
 Counted from when the loss is noticed: until the rank is there again (a process, its model and data), until it has the
-others' state (the wait for the end of a window, and the transfer), until it has reported work.
+others' state (the wait for the end of a window, and the transfer), until it has reported work. Where all ranks begin again
+from a checkpoint (`zero*`): until that is taken over, until all are ready, until one has reported work.
 """
 
 from __future__ import annotations
@@ -16,19 +17,24 @@ from statistics import median
 
 from bench.results.runfolder import EVENTS, find_runs
 from ddp.core.commands import Drop
-from ddp.core.events import Progress
+from ddp.core.events import Progress, Ready, Resumed
 from ddp.core.join_events import Joined, Joining
 from ddp.process.codec import body, decode
 
-MODES = ("nccl_sync", "nccl_cadence", "nccl_async", "cpu_sync", "cpu_cadence", "cpu_async")
-WORDS = ("model=mlp", "world_size=3", "data.name=digits", "train.epochs=60", "cluster.faults=[1@60:crash]")
-QUIET = ("cluster.restart=always", "report=false", "validate=false", "seed=0,1")
+MODES = ("nccl_sync", "nccl_cadence", "nccl_async", "cpu_sync", "cpu_cadence", "cpu_async", "zero1", "zero2", "zero3")
+LENGTHS = {"mlp": ("train.epochs=60",), "resnet_graph": ("train.epochs=5", "train.batch_size=16")}
+WORDS = ("world_size=3", "data.name=digits", "cluster.faults=[1@60:crash]", "checkpoint.spacing_s=0")
+QUIET = ("cluster.restart=always", "report=false", "validate=false", "audit=off", "seed=0,1")
 
 
 def stretches(events: Path) -> tuple[float, float, float]:
     """Return the seconds of the three stretches. Raises StopIteration for a run in which nobody came back."""
     lines = events.read_bytes().splitlines()
     records = [(body(line)["at"], decode(line)) for line in lines]
+    if again := next((record for _, record in records if isinstance(record, Resumed)), None):
+        ready = max(at for at, record in records if isinstance(record, Ready) and at > again.at)
+        works = next(at for at, record in records if isinstance(record, Progress) and at > ready)
+        return again.since_s[1], ready - again.at, works - ready
     lost = next(at for at, record in records if isinstance(record, Drop))
     there = next(at for at, record in records if isinstance(record, Joining))
     joined, rank = next((at, record.rank) for at, record in records if isinstance(record, Joined))
@@ -38,8 +44,10 @@ def stretches(events: Path) -> tuple[float, float, float]:
 
 def main() -> None:
     """Run the command."""
+    model = sys.argv[1] if sys.argv[1:] else "mlp"
+    words = (f"model={model}", *LENGTHS[model], *WORDS)
     with tempfile.TemporaryDirectory(prefix="rejoin-") as folder:
-        command = [sys.executable, "-m", "bench", "-m", f"mode={','.join(MODES)}", *WORDS, *QUIET, f"output={folder}"]
+        command = [sys.executable, "-m", "bench", "-m", f"mode={','.join(MODES)}", *words, *QUIET, f"output={folder}"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=3600)
         found = {run.path: stretches(run.path / EVENTS) for run in find_runs(Path(folder))[0]}
     for path, parts in found.items():

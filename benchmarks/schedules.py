@@ -20,12 +20,13 @@ from ddp.core.policies import POLICIES
 
 TESTS = "tests/sim/test_faults.py"
 EACH, LONG, BACKENDS = 1120, 300, 3
-"""As in the tests: schedules for each policy on each backend, and of those who come back; those in long runs."""
+"""As in the tests: schedules for each policy on each backend, of ranks that come back, and of new ones; those in long
+runs."""
 
 
 def in_a_batch() -> int:
     """Return the schedules of a batch."""
-    return (len(POLICIES) + 1) * BACKENDS * EACH + LONG
+    return (len(POLICIES) + 2) * BACKENDS * EACH + LONG
 
 
 def done(record: Path) -> tuple[int, int]:

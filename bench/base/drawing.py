@@ -18,6 +18,8 @@ from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 from PIL import Image
 
+from bench.base.panels import Panels, panels
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -46,6 +48,8 @@ class Drawing:
     """With a palette: a quarter of the size, and figures have few colours."""
     svg: str
     """One element, of the width and the colours of the page that it stands on."""
+    panels: Panels
+    """Where its parts lie."""
 
 
 class _Both(RendererBase):
@@ -111,7 +115,8 @@ def drawn(figure: Figure, name: str, dpi: float) -> Drawing:
     for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
         patch.set_visible(False)  # vectors stand on the page's own colour
     figure.draw(renderer)
-    drawing = Drawing(_png(np.asarray(renderer.points.buffer_rgba())), _on_page(renderer.svg(), name))
+    parts = panels(figure, renderer)
+    drawing = Drawing(_png(np.asarray(renderer.points.buffer_rgba())), _on_page(renderer.svg(), name), parts)
     canvas.renderer = None  # figures and canvases hold each other, so they may stay for long; the pixels need not
     return drawing
 

@@ -1,6 +1,8 @@
 """Ctrl-C and SIGTERM: both raise KeyboardInterrupt, wherever the command is, and are remembered.
 
-Remembered, because an exception raised in the middle of an import or of a callback can be swallowed on its way up.
+With `BENCH_SAVE_S`, which schedulers' commands have, the first SIGTERM asks for a checkpoint, and is Ctrl-C so many seconds
+later at the latest. Remembered, because an exception raised in the middle of an import or of a callback can be swallowed on
+its way up.
 """
 
 from __future__ import annotations
@@ -15,6 +17,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
+from ddp.process import ending
+
+SAVE = "BENCH_SAVE_S"
+"""Variable: seconds that SIGTERM leaves for a checkpoint."""
 _seen: list[int] = []
 
 
@@ -27,11 +33,30 @@ def _remember(number: int, frame: FrameType | None) -> None:
     _seen.append(number)
 
 
+def _save_first(number: int, frame: FrameType | None) -> None:
+    """Ask for a checkpoint at the first SIGTERM; what comes after it interrupts."""
+    if number != signal.SIGTERM or ending.announced():
+        _raise(number, frame)
+    ending.announce()
+    later = threading.Timer(_patience_s(), os.kill, (os.getpid(), signal.SIGINT))
+    later.daemon = True
+    later.start()
+
+
+def _patience_s() -> float:
+    """Return the seconds that a checkpoint gets; 0: there is none to be made, or the variable makes no sense."""
+    try:
+        return max(float(os.environ.get(SAVE, "0")), 0.0)
+    except ValueError:
+        return 0.0
+
+
 @contextmanager
 def listening() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C. Main thread only."""
+    """Treat SIGTERM as Ctrl-C, or as a word that comes before it. Main thread only."""
     _seen.clear()
-    with _handled_by(_raise):
+    ending.withdraw()
+    with _handled_by(_save_first if _patience_s() else _raise):
         yield
 
 

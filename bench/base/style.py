@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
-from bench.base.drawing import drawn
+from bench.base.drawing import Drawing, drawn
 from bench.base.writing import write_bytes
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def _texts(axes: Axes) -> list[Text]:
     return [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *(legend.get_texts() if legend else ())]
 
 
-def save(figure: Figure, path: Path) -> str:
-    """Write a PNG, so that equal figures are equal bytes. Returns the SVG element, whose names begin with the file's."""
+def save(figure: Figure, path: Path) -> Drawing:
+    """Write a PNG, so that equal figures are equal bytes. Returns both forms; names in the SVG begin with the file's."""
     _leave_room(figure)
     both = drawn(figure, path.stem, SETTINGS["savefig.dpi"])
     write_bytes(path, both.png)
-    return both.svg
+    return both

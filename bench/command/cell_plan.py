@@ -46,7 +46,7 @@ def make_plan(
     with usage():
         config = settled(config)
         name = known("model", config.model.name, MODELS)
-    if config.audit or (not engine_of(config.engine.name).one_process and config.world_size != 1):
+    if config.audit or (not engine_of(config.engine.name).in_place and config.world_size != 1):
         from ddp.process import forkserver
 
         forkserver.warm(("bench.models", MODELS[name], *(("bench.audit.audit",) if config.audit else ())))

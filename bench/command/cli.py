@@ -6,6 +6,7 @@ Imports a verb's code only when it is asked for, so that `list` and `--help` ans
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -16,8 +17,9 @@ from bench.base.garbage import no_collections
 from bench.base.paths import BASELINES
 from bench.base.usage import UsageError, path_of, there, usage
 from bench.command.parser import verb_parser
-from bench.config.slurm_settings import taken
-from ddp.launcher.environment import read
+from bench.config.launch_settings import taken
+from ddp.launcher.environment import RAY, read
+from ddp.process.orphans import at_parents_end
 
 RUNS = Path("runs")
 
@@ -43,16 +45,23 @@ def _run(arguments: list[str]) -> int:
 
         show()
         return Exit.OK
-    with usage():
-        slurm, arguments = taken(arguments)
-    if slurm is not None:
-        from bench.command.slurm import submit
+    from bench.runner import supervise
 
-        return submit(arguments, tuple(VERBS), slurm)
+    with usage():
+        launcher, arguments = taken(arguments)
+        supervised, arguments = supervise.requested(arguments)
+    if launcher is not None:
+        from bench.command.submitted import submit
+
+        return submit(arguments, tuple(VERBS), launcher)
+    if supervised:
+        return supervise.supervise(arguments)
     from bench.command.run import run
 
     with usage():
         placement = read(os.environ)
+    if placement is not None and placement.launcher == RAY:  # an actor whose host is lost leaves no command behind
+        at_parents_end(signal.SIGKILL)
     if placement is not None and placement.world_size > 1:
         from bench.runner.machines import attended
         from ddp.remote.seat import seat_of
@@ -129,16 +138,14 @@ def _on_one_run(verb: str, description: str) -> Callable[[list[str]], int]:
 
 
 def _on_a_sweep(verb: str, description: str) -> Callable[[list[str]], int]:
-    """Make a verb of `bench.command.slurm` that takes a tree of runs."""
+    """Make a verb of `bench.command.submitted` that takes a tree of runs."""
 
     def command(arguments: list[str]) -> int:
         parser = verb_parser(verb, description)
-        parser.add_argument(
-            "path", type=path_of, nargs="?", default=RUNS, help="tree of runs, or a sweep's folder in it"
-        )
-        from bench.command import slurm
+        parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="tree of runs, or a sweep in it")
+        from bench.command import submitted
 
-        return int(slurm.command(verb, parser.read(arguments).path))
+        return int(submitted.command(verb, parser.read(arguments).path))
 
     return command
 
@@ -184,13 +191,8 @@ def _prove(arguments: list[str]) -> int:
     from bench.command.prove_command import prove
 
     about = "Hold a few steps of a model, in each mode, to plain PyTorch on one device, bit by bit"
-    return int(
-        prove(
-            arguments,
-            verb_parser("prove", f"{about}. KEY=VALUE choose what; all modes if none is given."),
-            tuple(VERBS),
-        )
-    )
+    parser = verb_parser("prove", f"{about}. KEY=VALUE choose what; all modes if none is given.")
+    return int(prove(arguments, parser, tuple(VERBS)))
 
 
 def _declared(verb: str, about: str) -> Callable[[list[str]], int]:
@@ -262,10 +264,8 @@ GOODPUT = (
     "Play a history of failures in virtual time, on the core of production, by each way of going on. "
     "Exit code: 0; 3 if a way did not finish in ten times the hours."
 )
-FAULTS = (
-    "Play the matrix of faults: every kind in every phase on several choices of ranks, in each mode. "
-    "Exit code: 0 all as documented, 1 not."
-)
+FAULTS = "Play the matrix of faults: every kind in every phase on several choices of ranks; 1: not as documented."
+JOIN = "Offer a run that is going on a process for one more rank: an absent one now, or else the next that is lost."
 EXPLAIN = "Where the seconds of a run went, per rank and cause, and its speed without each."
 PREDICT = "How fast other runs would be: calibrated on runs, played in virtual time on the core of production."
 VERBS: dict[str, Callable[[list[str]], int]] = {
@@ -282,12 +282,13 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "prove": _prove,
     "goodput": _declared("goodput", GOODPUT),
     "faults": _declared("faults", FAULTS),
+    "join": _declared("join", JOIN),
     "explain": _declared("explain", EXPLAIN),
     "predict": _declared("predict", PREDICT),
     "dashboard": _dashboard,
     "timeline": _timeline,
-    "status": _on_a_sweep("status", "How the latest sweep of launch=slurm stands."),
-    "cancel": _on_a_sweep("cancel", "Cancel the latest sweep of launch=slurm."),
+    "status": _on_a_sweep("status", "How the latest sweep of launch=slurm or launch=ray stands."),
+    "cancel": _on_a_sweep("cancel", "Cancel the latest sweep of launch=slurm or launch=ray."),
     "list": _list,
     "doctor": _doctor,
 }

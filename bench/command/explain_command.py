@@ -14,19 +14,23 @@ from bench.base.usage import UsageError, path_of, usage
 from bench.base.writing import write_text
 from bench.command.parser import Parser
 from bench.config.spec import RunSpec
+from bench.predict.pipeline_trace import Whatif, whatif
+from bench.predict.traces import read_pipeline
 from bench.results.analysis.explained import ExplainedRun, TimeCause, explained
 from bench.results.analysis.stream import sort
 from bench.results.recompute import header_of
 from bench.results.runfolder import EVENTS, read_records
 from ddp.process.codec import Record
 
+MOST_SHOWN = 5
+"""Of each kind of a trace's figures."""
 SHOWN = 0.001
 """Smaller shares are one line of the table."""
 
 
 def add(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument("path", type=path_of, metavar="RUN", help="run folder")
+    parser.add_argument("path", type=path_of, metavar="RUN", help="run folder, or a trace of a job (.parquet)")
     parser.add_argument("--json", type=path_of, metavar="FILE", help="write all of it there")
 
 
@@ -34,8 +38,13 @@ def explain(options: argparse.Namespace) -> Exit:
     """Print the table of a run, and write it as JSON where that is asked for. Raise UsageError."""
     file: Path | None = options.json
     with usage():
-        run = explained_run(options.path)
-        print("\n".join(table(run)))
+        run: ExplainedRun | Whatif
+        if options.path.suffix == ".parquet":
+            run = whatif(read_pipeline(options.path))
+            print("\n".join(whatif_table(run)))
+        else:
+            run = explained_run(options.path)
+            print("\n".join(table(run)))
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text(file, json.dumps(asdict(run), indent=1) + "\n")
@@ -91,6 +100,28 @@ def table(run: ExplainedRun) -> list[str]:
             "Collectives lie in the backward passes: waiting is told by when these began, and is at least so much.",
         ]
     return lines
+
+
+def whatif_table(figures: Whatif) -> list[str]:
+    """Return the figures of a trace as Markdown: what the job would be at without its stragglers."""
+    lost = f"{figures.measured_s:.3f} s a step; without stragglers the job would be at {figures.ideal_s:.3f} s"
+    lines = [
+        f"{lost}, {figures.slowdown:.3f} times as fast ({figures.steps} steps)",
+        "",
+        "| alone as it was | times the ideal step |",
+        "|---|---|",
+    ]
+    groups = (("data-parallel rank", figures.by_rank), ("stage", figures.by_stage), ("", figures.by_kind))
+    for name, slowdowns in groups:
+        for key, value in sorted(slowdowns.items(), key=lambda item: -item[1])[:MOST_SHOWN]:
+            lines.append(f"| {name} {key} | {value:.3f} |".replace("|  ", "| "))
+    workers = ", ".join(map(str, figures.workers))
+    return [
+        *lines,
+        "",
+        f"- with the worst workers ({workers}) healed {100 * figures.workers_part:.1f} % of the loss would be gone",
+        f"- with the last stage healed {100 * figures.last_stage_part:.1f} %",
+    ]
 
 
 def _row(cause: TimeCause) -> str:

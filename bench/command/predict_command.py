@@ -22,15 +22,17 @@ from bench.predict.cells import predict as predict_cell
 from bench.predict.folder import write_run
 from bench.predict.grid import anchored, faster, grid, what_if
 from bench.predict.play import PredictedCell
-from bench.predict.steptimes import distribution
+from bench.predict.traces import TracedSteps, traced
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
 from bench.results.schema import MOST_RANKS
 from ddp.core.links import Links, parse
 from ddp.core.policies import POLICIES
 from ddp.settings import emulated, known
+from ddp.sim.distributions import StepDistribution, distribution
 
 AS_CALIBRATED = "same"
+TRACES = (".parquet", ".json", ".json.gz")
 MOST_FOLDERS = 512
 """Cells of more ranks have a row and no folder, which would take minutes to write."""
 
@@ -42,7 +44,9 @@ def add(parser: Parser) -> None:
     links = f"links, as in cluster.links; {AS_CALIBRATED}: those of the run (default: {AS_CALIBRATED})"
     parser.add_argument("--links", default=AS_CALIBRATED, metavar="A,B", help=links)
     parser.add_argument("--speeds", metavar="X,Y", help="emulated speeds of ranks, again from the first one")
-    steps = "what step times are drawn from: lognormal:SD, exponential:PART, pareto:EXPONENT, onoff:FACTOR:PART"
+    steps = (
+        "what step times are drawn from: lognormal:SD, exponential:PART, pareto:EXPONENT, onoff:FACTOR:PART, or a trace"
+    )
     parser.add_argument("--steps", metavar="NAME:X", help=steps)
     every = "of the same backend: all, or some (default: that of the run)"
     parser.add_argument("--policies", metavar="A,B", help=every)
@@ -108,7 +112,7 @@ def _cells(
     links = [_links(word, min(ranks), options.bandwidth, first) for word in options.links.split(",")]
     policies = _policies(options.policies)
     speeds = emulated("--speeds", [_number(word) for word in options.speeds.split(",")]) if options.speeds else ()
-    steps = distribution(options.steps) if options.steps else None
+    steps = step_times(options.steps) if options.steps else None
     if options.heal is not None and not 0 <= options.heal < min(ranks):
         raise ValueError(f"--heal {options.heal}: ranks are 0 to {min(ranks) - 1}")
     changes = {"speeds": speeds, "steps": steps, "healed": options.heal}
@@ -118,6 +122,11 @@ def _cells(
         for name, other in what_if(cell, calibration) if options.what_if else ():
             source = next((each for each in calibrations if each.spec.policy == other.policy), calibration)
             yield name, other, source
+
+
+def step_times(text: str) -> StepDistribution | TracedSteps:
+    """Return what step times are drawn from: a distribution, or the trace in a file. Raise ValueError."""
+    return traced(Path(text)) if text.endswith(TRACES) else distribution(text)
 
 
 def _count(word: str) -> int:

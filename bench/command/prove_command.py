@@ -18,6 +18,7 @@ from bench.base.writing import write_text
 from bench.config.compose import compose
 from bench.config.config import Config, typed
 from bench.config.hydra_errors import complain
+from ddp.core.step_settings import StepSettings
 from ddp.engine.modes import engine_of, modes
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ MOST_STEPS = 100
 class ProofOrder:
     """What a command line asks to be proved: plans by model, in their order."""
 
-    plans: dict[tuple[str, str], list[RunPlan]] = field(default_factory=dict)
+    plans: dict[tuple[str, str, StepSettings], list[RunPlan]] = field(default_factory=dict)
 
     def job(self, composed: DictConfig) -> None:
         """Note one way of training; Hydra calls this. Raise UsageError."""
@@ -46,7 +47,7 @@ class ProofOrder:
             raise UsageError(complain(error)) from error
         _provable(config)
         plan = make_plan(_quiet(config))
-        known = self.plans.setdefault((plan.spec.model, plan.spec.data), [])
+        known = self.plans.setdefault((plan.spec.model, plan.spec.data, plan.job.step), [])
         if all((other.spec.mode, other.spec.world_size) != (plan.spec.mode, plan.spec.world_size) for other in known):
             known.append(plan)
 
@@ -54,12 +55,13 @@ class ProofOrder:
 def _provable(config: Config) -> None:
     """Raise UsageError for a step that the oracle does not do: the proof would be of another one."""
     with usage():
-        given = config.train.step.given
-    for name in given.keys() - {"deterministic"}:
-        raise UsageError(
-            f"train.{name}={given[name]} cannot be proved: plain PyTorch does each step whole, in fp32 and not compiled; "
-            f"leave train.{name} out"
-        )
+        step = config.train.step
+    for name, value, why in (
+        ("precision", "fp16", "its loss has a factor, and steps are left out where gradients overflow"),
+        ("compile", True, "compiled code sums in an order of its own"),
+    ):
+        if getattr(step, name) == value:
+            raise UsageError(f"train.{name}={value} cannot be proved: {why}; leave train.{name} out")
 
 
 def _quiet(config: Config) -> Config:
@@ -73,7 +75,7 @@ def prove(arguments: list[str], parser: argparse.ArgumentParser, verbs: tuple[st
 
     Return exit code 1 if something is different, 3 if something could not be proved."""
     parser.add_argument("--steps", type=int, default=3, help="steps, or averages, that are compared (default: 3)")
-    parser.add_argument("--batch", type=int, default=4, help="samples of a step of one rank (default: 4)")
+    parser.add_argument("--batch", type=int, default=4, help="samples of a micro-batch of one rank (default: 4)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all differences by step")
     options, words = parser.parse_known_args(arguments)
     if not 1 <= options.steps <= MOST_STEPS or not options.batch >= 2:
@@ -85,9 +87,10 @@ def prove(arguments: list[str], parser: argparse.ArgumentParser, verbs: tuple[st
     compose((["-m"] if sweep else []) + words, verbs, order.job, lambda line: None, planning=True)
     proofs: list[tuple[str, Proof]] = []
     wholes: list[tuple[str, WholeBatch]] = []
-    for (model, _), plans in order.plans.items():
+    for (model, _, how), plans in order.plans.items():
+        named = ", ".join([model, *(f"{key} {value}" for key, value in how.given.items())])
         with usage():
-            _prove(model, plans, options, proofs, wholes)
+            _prove(named, plans, options, proofs, wholes)
     if options.json is not None:
         _write(options, proofs, wholes)
     print(*table(proofs, wholes), sep="\n")
@@ -111,14 +114,14 @@ def _prove(
         Way(plan.spec.mode, plan.spec.engine, plan.spec.backend, plan.job.policy, plan.spec.world_size)
         for plan in plans
     ]
-    task, seed = first.job.task, first.spec.seed
+    task, seed, how = first.job.task, first.spec.seed, first.job.step
     results = {
         (proof.mode, proof.ranks): proof
-        for proof in prove(task, ways, options.steps, options.batch, seed, first.job.preload)
+        for proof in prove(task, ways, options.steps, options.batch, seed, first.job.preload, how)
     }
     proofs += [(model, results[way.mode, way.ranks]) for way in ways]
     for ranks in sorted({way.ranks for way in ways} - {1}):
-        wholes.append((model, whole(task, ranks, options.steps, options.batch, seed)))
+        wholes.append((model, whole(task, ranks, options.steps, options.batch, seed, how)))
 
 
 def _write(options: argparse.Namespace, proofs: list[tuple[str, Proof]], wholes: list[tuple[str, WholeBatch]]) -> None:

@@ -39,6 +39,7 @@ from bench.config.point_task import LostPoint
 from bench.config.unused_settings import moot
 from bench.loggers import RunInfo, chosen
 from bench.loggers.process import LoggerProcesses
+from bench.results import sweep_file
 from bench.results.lease import making
 from bench.results.runfolder import find_runs, finished, going_on, place
 from ddp.core.errors import EngineError
@@ -65,6 +66,8 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
         search = compose(arguments, verbs, session.job, session.print, session.take, expect=expect)
         return session.conclude(baseline, search)
     finally:
+        if session.config is not None:
+            sweep_file.remove(Path(session.config.output))
         if session.dashboard is not None:
             session.dashboard.close()
 
@@ -112,6 +115,7 @@ class Session:
             defect = RuntimeError("".join(format_exception(error))) if self.launched else error
             cell = CellOutcome(name, Exit.INTERNAL, defect=defect)
         self.progress.end(trained=not cell.note)
+        self._tell()
         value = objective(self.config.objective, cell.metrics) if self.config and cell.metrics else None
         experiment = hydra.runtime.choices.get("experiment")
         return replace(cell, swept=self.sweep, config=self.config, experiment=experiment, objective=value)
@@ -131,6 +135,12 @@ class Session:
     def print(self, line: str, style: str | None = None) -> None:
         """Print one line as it is."""
         self.console.print(line, style=style, markup=False, soft_wrap=True)
+
+    def _tell(self) -> None:
+        """Leave word of how far the sweep is."""
+        if self.sweep and not self.launched and self.config is not None and self.progress.points:
+            output, progress = Path(self.config.output), self.progress
+            sweep_file.write(output, len(progress.points), progress.over, progress.each)
 
     def _note(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -169,6 +179,7 @@ class Session:
             hosts = self.machines.seat.nodes
         run_plan = make_plan(config, source, hosts, settings)
         spec = run_plan.spec
+        self._tell()
         self._note(moot(settings, config, spec.mode) if source is None else ())
         again = config.force and all(cell.folder != place(*spec.key) for cell in self.cells)
         with usage():
@@ -180,20 +191,23 @@ class Session:
         return self._launch(run_plan, loggers, source)
 
     def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: ResumeSource | None) -> CellOutcome:
-        from bench.runner.launch import launch
         from bench.runner.machines import left_before
+        from bench.runner.persevere import launch_on
+        from bench.runner.supervise import left_by_killed
 
         spec = run_plan.spec
         if self.machines is not None:
             run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.rendezvous))
         restarts, left = left_before(place(*spec.key), self.machines)
-        if isinstance(left, Path):
-            return self._finished(left)
-        source = left or source
+        killed, notes = left_by_killed(place(*spec.key))
+        for folder in (left, killed):
+            if isinstance(folder, Path):
+                return self._finished(folder)
+            source = folder or source
         info = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, spec.timing)
         with LoggerProcesses(names, making(place(*spec.key)), Path(spec.output), info) as loggers:
             self.console.above = self.progress.view if self.sweep and self.progress.points else None
-            outcome = launch(run_plan, self.console, source, restarts)
+            outcome = launch_on(run_plan, self.console, source, restarts, notes)
             if names and self.config is not None and self.config.report:
                 summary.write_own_report(outcome)
             problems = loggers.end(outcome.folder)

@@ -27,6 +27,8 @@ class SweepProgress:
     """The overrides of every run."""
     begun: int = 0
     """Runs that are over, were skipped or are under way."""
+    over: int = 0
+    """Runs that are over or were skipped."""
     _trained: list[float] = field(default_factory=list)
     """Seconds of each run that was trained and is over."""
     _since: float = 0.0
@@ -41,6 +43,7 @@ class SweepProgress:
 
     def end(self, trained: bool) -> None:
         """Note that it is over."""
+        self.over += 1
         if trained:
             self._trained.append(self.clock() - self._since)
 
@@ -64,6 +67,11 @@ class SweepProgress:
         share = len(self._trained) / over if self._trained and over else 1.0
         current = max(each - elapsed, 0.0) if run_left is None else run_left
         return current + max(len(self.points) - self.begun, 0) * share * each
+
+    @property
+    def each(self) -> float | None:
+        """Return the seconds that a run took on average, those that were skipped among them; None: nothing is known yet."""
+        return sum(self._trained) / self.over if self._trained and self.over else None
 
     def view(self, run_left: float | None) -> RenderableType:
         """Draw the sweep on one line."""

@@ -21,6 +21,7 @@ from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES, Policy
 from ddp.core.step_settings import NAMES as STEP
 from ddp.core.step_settings import StepSettings
+from ddp.core.virtual_time import VirtualTime
 from ddp.engine import ENGINES
 from ddp.engine.modes import Mode, mode_of, modes
 
@@ -121,6 +122,12 @@ class ClusterConfig:
     """Go on without a rank that is lost; otherwise the run fails."""
     restart: str = "never"
     """How often each rank that is lost is started again: `never`, `always` or a number."""
+    absent: int = 0
+    """Ranks that are not there at first: they come by `bench join RUN`."""
+    spares: int = 0
+    """Processes that wait, with the data read, to take the place of ranks that are lost."""
+    compare: int = 0
+    """Steps after which ranks of `nccl_sync` compare their replicas, so that a flipped bit shows; 0: never."""
     bind: str = "127.0.0.1"
     """Where rank 0 awaits the processes that torchrun has started: an address of its host, an interface, or the network that
     the hosts share (10.0.0.0/24)."""
@@ -161,6 +168,7 @@ class Config:
     loader: Loading = field(default_factory=Loading)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
+    virtual: VirtualTime = field(default_factory=VirtualTime)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     resume: str | None = None
     """Folder of a run to go on with, from its latest checkpoint, as it was configured."""
@@ -214,7 +222,7 @@ def policy_node(name: str, policy: type[Policy]) -> DictConfig:
 
 def _schema() -> DictConfig:
     node: DictConfig = OmegaConf.structured(Config)
-    for group in (node.averaging, node.checkpoint, node.loader):
+    for group in (node.averaging, node.checkpoint, node.loader, node.virtual):
         OmegaConf.set_readonly(group, False)
     return node
 

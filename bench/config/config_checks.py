@@ -10,11 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
+from bench.config.virtual_checks import MAX_VIRTUAL, VIRTUAL_NOTE, check_virtual
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
+from ddp.backends import Acts
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.links import FORM
 from ddp.core.links import parse as parse_links
+from ddp.core.policies import meets_every_step
 from ddp.core.step_settings import NAMES as STEP
 from ddp.engine.modes import Mode, backend_of, engine_of
 from ddp.replica.task import Job
@@ -98,7 +101,7 @@ def _data_of(data: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe
     own = {key: value for key, value in vars(data).items() if key not in ("name", "dir")}
     options = DataOptions(**own | {"shape": None if data.shape is None else tuple(data.shape)})
     check(name, options)
-    return replace(recipe, data=name, data_options=options.over(recipe.data_options.only(DATA[name].options)))
+    return replace(recipe, data=name, data_options=options.over(recipe.data_options.only(DATA[name].inherited)))
 
 
 def _batch_size(config: Config, world_size: int) -> int | None:
@@ -128,10 +131,12 @@ def check_engine(config: Config) -> None:
     able = engine_of(engine)
     if able.policies and policy not in able.policies:
         raise ValueError(f"engine={engine} cannot do policy={policy}: choose one of {', '.join(able.policies)}")
-    if able.one_process and not able.one_rank and config.cluster.faults:
+    if able.in_place and not able.one_rank and config.cluster.faults:
         raise ValueError(
             f"cluster.faults with engine={engine}, whose ranks are threads of one process: use mode=nccl_sync"
         )
+    if able.virtual:
+        check_virtual(config)
 
 
 def world_size_of(size: int | None, engine: str) -> int:
@@ -139,8 +144,9 @@ def world_size_of(size: int | None, engine: str) -> int:
     able = engine_of(engine)
     if size is None:
         return 1 if able.one_rank else 2
-    if not 1 <= size <= MAX_WORLD:
-        raise ValueError(f"world_size={size} is not between 1 and {MAX_WORLD}")
+    most = MAX_VIRTUAL if able.virtual else MAX_WORLD
+    if not 1 + able.virtual <= size <= most:
+        raise ValueError(f"world_size={size} is not between {1 + able.virtual} and {most}")
     if not able.fits(size):
         remedy = "leave it out, or choose another mode"
         raise ValueError(f"world_size={size} with mode={engine}, which has one rank: {remedy}")
@@ -161,9 +167,34 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         mode = config.mode.name
         raise ValueError(f"cluster.transport=memory with mode={mode}, which has PyTorch's own; leave it out")
     number("cluster.deadline_s", cluster.deadline_s, 0.1, DAY_S)
-    if restarts(cluster.restart) != 0 and (backend is None or not backend.averages or not cluster.tolerate_loss):
-        raise ValueError("cluster.restart needs a mode of backend nccl or cpu and cluster.tolerate_loss=true")
+    if restarts(cluster.restart) != 0:
+        if backend is None or not backend.checkpoints or world_size == 1:
+            why = "which makes no checkpoints" if world_size > 1 else "and one rank, which is this very process"
+            raise ValueError(f"cluster.restart with mode={config.mode.name}, {why}: choose nccl_*, cpu_* or zero*")
+        if backend.averages and not cluster.tolerate_loss:
+            raise ValueError("cluster.restart needs cluster.tolerate_loss=true")
+    _check_comers(config, world_size)
+    whole("cluster.compare", cluster.compare, 0, MOST_SAMPLES)
+    together = backend is not None and backend.averages and not backend.torch_native and Acts.STEP in backend.acts
+    if cluster.compare and not (together and config.mode.policy is not None and meets_every_step(config.mode.policy)):
+        raise ValueError("cluster.compare is for mode=nccl_sync, whose ranks hold the same bits after every step")
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
+
+
+def _check_comers(config: Config, world_size: int) -> None:
+    """Raise ValueError for ranks that come later, and spares, where none can."""
+    cluster, backend = config.cluster, backend_of(config.mode)
+    whole("cluster.absent", cluster.absent, 0, max(world_size - 1, 0))
+    whole("cluster.spares", cluster.spares, 0, MAX_WORLD)
+    if cluster.absent and cluster.spares:
+        raise ValueError(
+            "cluster.absent and cluster.spares contradict each other: a spare takes the place of an absent rank"
+        )
+    if cluster.absent or cluster.spares:
+        if backend is None or not backend.averages or world_size == 1:
+            raise ValueError(f"cluster.absent and cluster.spares with mode={config.mode.name}: choose nccl_* or cpu_*")
+        if not cluster.tolerate_loss:
+            raise ValueError("cluster.absent and cluster.spares need cluster.tolerate_loss=true")
 
 
 def links_of(config: Config, world_size: int, machine: Machine) -> list[str] | None:
@@ -193,7 +224,7 @@ def check_profile(profile: ProfileConfig, mode: Mode, world_size: int, machine: 
     """Raise ValueError where torch.profiler cannot be had in each rank."""
     if not 0 <= profile.steps <= MAX_PROFILED:
         raise ValueError(f"profile.steps={profile.steps} is not between 0 and {MAX_PROFILED}")
-    if profile.steps and engine_of(mode.engine).one_process and world_size > 1:
+    if profile.steps and engine_of(mode.engine).in_place and world_size > 1:
         threads = f"engine={mode.engine}, whose ranks are threads of one process"
         raise ValueError(f"profile.steps with {threads}: profile mode=nccl_sync")
     if profile.steps and machine.hosts > 1:
@@ -217,7 +248,7 @@ def checkpoint_of(settings: Checkpointing, mode: Mode, keys: Collection[str] = (
     """Return the settings; none for a mode that makes no checkpoints. That raises ValueError where they are not the default,
     or where the user gave one: its key is in `keys`."""
     backend = backend_of(mode)
-    if backend is None or backend.checkpoints:
+    if (backend is None or backend.checkpoints) and not engine_of(mode.engine).virtual:
         return settings
     wanted = settings != Checkpointing() or any(key.startswith("checkpoint.") for key in keys)
     if settings.every and wanted:
@@ -238,7 +269,9 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
     on_gpus = config.cluster.device != "cpu" and machine.gpus >= here
     if machine.hosts > 1:
         warnings.append(f"on {machine.hosts} hosts: what is said of the machine is of that of rank 0")
-    if here > machine.cores and not on_gpus:
+    if engine_of(config.engine.name).virtual:
+        warnings.append(VIRTUAL_NOTE)
+    elif here > machine.cores and not on_gpus:
         share = f"{here} ranks share {machine.cores} cores"
         warnings.append(f"oversubscribed: {share}, so speeds say nothing about scaling")
     if config.cluster.speeds:

@@ -40,7 +40,7 @@ from ddp.core.policies import Policy
 from ddp.core.step_settings import NAMES as STEP
 from ddp.core.world import World
 from ddp.engine import ENGINES
-from ddp.engine.modes import backend_of
+from ddp.engine.modes import backend_of, engine_of
 from ddp.engine.step_checks import check_step
 from ddp.replica.task import Job, Task
 from ddp.settings import check_parts, known, make_policy, restarts, script
@@ -159,6 +159,7 @@ def spec_of(
         config_hash=cell,
         config=resolved,
         warnings=warnings_of(config, world_size, machine),
+        source="virtual" if engine_of(mode.engine).virtual else "",
     )
 
 
@@ -192,6 +193,7 @@ def resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> 
         **({"depth": recipe.depth} if recipe.depth is not None else {}),
         **({"profile": asdict(config.profile)} if config.profile.steps else {}),
         **({} if config.timing else {"timing": False}),
+        **({"virtual": vars(config.virtual)} if engine_of(mode.engine).virtual else {}),
     }
 
 
@@ -230,10 +232,21 @@ def cell_hash(resolved: dict[str, Any], training: dict[str, Any]) -> str:
         for key, value in resolved["cluster"].items()
         # Faults count where there are some; a rank that is never silent meets no deadline; where rank 0 listens decides
         # nothing.
-        if key not in ("deadline_s", "bind")
-        and (key, value) not in (("faults", []), ("tolerate_loss", True), ("transport", "auto"), ("restart", "never"))
+        if key not in ("deadline_s", "bind") and (key, value) not in UNSAID
     }
     return canonical.digest(cell)
+
+
+UNSAID: tuple[tuple[str, Any], ...] = (
+    ("faults", []),
+    ("tolerate_loss", True),
+    ("transport", "auto"),
+    ("restart", "never"),
+    ("compare", 0),
+    ("absent", 0),
+    ("spares", 0),
+)
+"""Settings of a cluster that make no other cell."""
 
 
 def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tuple[CodeDigest, ...]) -> Job:
@@ -258,11 +271,15 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tu
         transport=cluster["transport"],
         speeds=spec.speeds,
         links=parse(cluster.get("links") or (), seed=spec.seed),
+        virtual=config.virtual,
         lr_scale=spec.lr_scale,
         max_grad_norm=train.get("max_grad_norm"),
         deadline_s=cluster["deadline_s"],
         tolerate_loss=cluster["tolerate_loss"],
         restarts=restarts(cluster.get("restart", "never")),
+        absent=cluster.get("absent", 0),
+        spares=cluster.get("spares", 0),
+        compare=cluster.get("compare", 0),
         faults=spec.faults,
         profile_steps=config.profile.steps,
         audit=spec.run_id if spec.config["audit"] else "",

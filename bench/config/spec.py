@@ -65,7 +65,7 @@ class RunSpec:
     """What a reader of the results must know (oversubscribed cores, emulated speeds)."""
 
     source: str = ""
-    """`predicted`: nothing is trained, times are virtual; empty: it is run."""
+    """`predicted`: nothing is trained, times are virtual; `virtual`: trained in virtual time; empty: it is run."""
 
     @property
     def key(self) -> tuple[Path, str, str, str]:

@@ -46,7 +46,9 @@ def _meaningless(config: Config) -> Iterator[tuple[str, str]]:
         yield "averaging", "it averages gradients inside the step, and no replicas"
     if mode.backend == "cpu":
         yield from (("averaging.wire", "it has no collectives"), ("cluster.transport", "it has no collectives"))
-    if engine_of(config.engine.name).one_process:
+    if not engine_of(config.engine.name).virtual:
+        yield "virtual", "its time is real"
+    if engine_of(config.engine.name).in_place:
         yield "cluster.transport", "it has no collectives"
         for key in ("cluster.deadline_s", "cluster.tolerate_loss"):
             yield key, "no rank of one process can be lost alone"

@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 from bench.dashboard import tree, view
 from bench.dashboard.about import BROKEN, RUNNING, RunCard
 from bench.dashboard.verdicts import CellVerdicts, Judge
+from bench.results import sweep_file
 from bench.results.live.history import RunHistory
 from bench.results.live.tail import Tail
 from bench.results.runfolder import Run
 
-ROW, ABOUT, LIVE, VERDICT = "row", "about", "live", "verdict"
-OF_ALL = (ROW, VERDICT)
-"""Kinds that a page gets of every run."""
+ROW, ABOUT, LIVE, VERDICT, SWEEP = "row", "about", "live", "verdict", "sweep"
+OF_ALL = (ROW, VERDICT, SWEEP)
+"""Kinds that a page gets of every run, and of the sweep under way."""
 
 
 class Piece(NamedTuple):
@@ -71,6 +72,8 @@ class RunBoard:
     def refresh(self, keys: Collection[str]) -> bool:
         """Look at the folders again; follow the records of what is in progress and of the runs in `keys`. Whether there is
         more to read at once."""
+        sweep = sweep_file.read(self.root)
+        self._show(SWEEP, "", None if sweep is None else lambda: sweep)
         places = tree.scan(self.root)
         for key in self._runs.keys() - places.keys():
             del self._runs[key]

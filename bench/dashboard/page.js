@@ -1,10 +1,10 @@
 // The list of runs, what is chosen of it, and the connection to the server; an exported page has its data in itself.
 
-const state = { rows: new Map(), about: new Map(), live: new Map(), verdict: new Map(), chosen: [], start: null, fixed: null, source: null, shown: null, page: null, due: false };
+const state = { rows: new Map(), about: new Map(), live: new Map(), verdict: new Map(), sweep: new Map(), chosen: [], start: null, fixed: null, source: null, shown: null, page: null, due: false };
 const byId = (id) => document.getElementById(id);
 
 function take(kind, key, body) {
-  const map = { row: state.rows, about: state.about, live: state.live, verdict: state.verdict }[kind];
+  const map = { row: state.rows, about: state.about, live: state.live, verdict: state.verdict, sweep: state.sweep }[kind];
   if (body === null) map.delete(key); else map.set(key, body);
   soon();
 }
@@ -22,7 +22,7 @@ function draw() {
     choose([(rows.find((row) => row.status === "running") || rows[0]).key], true);
   }
   drawList();
-  sweep.update([...state.rows.values()], state.verdict);
+  sweep.update([...state.rows.values()], state.verdict, state.sweep.get(""));
   const chosen = state.chosen.filter((key) => state.rows.has(key));
   const shown = chosen.length > 1 ? "several" : chosen.length ? `one ${chosen[0]}` : "none";
   if (shown !== state.shown) {
@@ -100,12 +100,12 @@ function connect() {
   const source = (state.source = new EventSource(`events?${query}`));
   source.addEventListener("hello", (event) => {
     const { start, root } = JSON.parse(event.data);
-    if (state.start !== null && state.start !== start) for (const map of [state.rows, state.about, state.live, state.verdict]) map.clear(); // another server: it sends all
+    if (state.start !== null && state.start !== start) for (const map of [state.rows, state.about, state.live, state.verdict, state.sweep]) map.clear(); // another server: it sends all
     state.start = start;
     byId("root").textContent = root;
     say("live", "live");
   });
-  for (const kind of ["row", "about", "live", "verdict"])
+  for (const kind of ["row", "about", "live", "verdict", "sweep"])
     source.addEventListener(kind, (event) => { const { key, body } = JSON.parse(event.data); take(kind, key, body); });
   source.onerror = () => {
     const running = [...state.rows.values()].some((row) => row.status === "running");

@@ -10,15 +10,15 @@ class SweepGrid {
     this.text = null;
   }
 
-  /** rows: of the list; verdicts: key -> {name, words}. */
-  update(rows, verdicts) {
-    this.element.hidden = rows.length < 2;
-    const text = JSON.stringify([rows.map((r) => [r.key, r.status, r.progress, r.left_s, r.eval]), [...verdicts]]);
+  /** rows: of the list; verdicts: key -> {name, words}; plan: of the sweep under way, {planned, over, seconds}. */
+  update(rows, verdicts, plan) {
+    this.element.hidden = rows.length < 2 && !plan;
+    const text = JSON.stringify([rows.map((r) => [r.key, r.status, r.progress, r.left_s, r.eval]), [...verdicts], plan]);
     if (this.element.hidden || text === this.text) return;
     this.text = text;
     const columns = [...new Set(rows.map(columnOf))].sort((a, b) => (b === "solo") - (a === "solo") || (a < b ? -1 : 1));
     const models = [...new Set(rows.map((row) => row.model))].sort();
-    this.total.replaceChildren(...total(rows));
+    this.total.replaceChildren(...(plan ? planned(rows, plan) : total(rows)));
     this.grid.replaceChildren(
       h("thead", {}, h("tr", {}, h("th", { class: "text" }, "model"), columns.map((column) => h("th", { class: "text", scope: "col" }, column)))),
       h("tbody", {}, models.map((model) => h("tr", {}, h("th", { class: "text", scope: "row" }, model),
@@ -34,6 +34,14 @@ function total(rows) {
   const part = mean(rows.map((row) => (row.status === "running" ? row.progress || 0 : 1)));
   return [bar(running ? "running" : rows.some((row) => row.status !== "ok") ? "left" : "ok", part),
     h("p", { class: "facts" }, [`${over} of ${rows.length} runs are over`, running && `${running} running`, left && `${time(left)} left of these`].filter(Boolean).join(" · "))];
+}
+
+/** How far the sweep is that trains into this folder, of all that it will train. */
+function planned(rows, plan) {
+  const now = rows.find((row) => row.status === "running"), left = plan.planned - plan.over;
+  const rest = plan.seconds === null ? null : Math.max(left - 1, 0) * plan.seconds + (now && now.left_s !== null ? now.left_s : plan.seconds);
+  return [bar("running", (plan.over + ((now && now.progress) || 0)) / plan.planned),
+    h("p", { class: "facts" }, [`sweep: ${plan.over} of ${plan.planned} planned runs are over`, now && `1 running`, left && rest !== null && `about ${time(rest)} left`].filter(Boolean).join(" · "))];
 }
 
 /** The runs of a model and a mode: pressed, they are shown beside each other. */

@@ -10,8 +10,7 @@ from bench.faults.meaning import FaultCell
 from bench.faults.outcome import Timed
 from ddp import regular_files
 from ddp.core.commands import Abort, Drop
-from ddp.core.event_parts import FromRank
-from ddp.core.events import Failed, Lost, Progress, Saved
+from ddp.core.events import Failed, Lost, Progress, RankEvent, Saved
 
 PAUSE_S, SLOW = 1.2, 6.0
 
@@ -39,7 +38,8 @@ def proof(cell: FaultCell, records: Timed, scratch: Path, hit: Sequence[int], st
 
 
 def _proved(kind: str, records: Timed, scratch: Path, rank: int, at: float) -> str:
-    heard = [(when, r) for when, r in records if isinstance(r, FromRank) and r.rank == rank and when >= at]
+    # Lines of the ledger on a rank are the coordinator's words: the last ones may come while the rank stands still.
+    heard = [(when, r) for when, r in records if isinstance(r, RankEvent) and r.rank == rank and when >= at]
     match kind:
         case "crash":
             return _ending(records, rank, "killed by signal 9")

@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 
 from bench.predict.calibration import Calibration
-from bench.predict.steptimes import LENGTH, WARM, StepDistribution, emulated, mean_of, resampled
+from bench.predict.steptimes import LENGTH, WARM, emulated, mean_of, resampled
+from bench.predict.traces import TracedSteps
 from ddp.backends import world_of
 from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.events import Averaged, Launched, Progress, Ready, Slice
+from ddp.core.events import Averaged, Progress, Ready, Slice
 from ddp.core.link_costs import collective_s
 from ddp.core.links import Links
 from ddp.core.policies import meets_every_step
+from ddp.core.run_bounds import Launched
 from ddp.process.codec import Record
 from ddp.settings import make_policy
 from ddp.sim import Costs, Simulation
+from ddp.sim.distributions import StepDistribution
 
 LEAST_STEPS = 50
 """Of each rank: where the run's samples give fewer, an epoch has more samples."""
@@ -38,7 +41,7 @@ class PredictedCell:
     """By rank, those that follow as the first again; empty: as fast as calibrated."""
     healed: int | None = None
     """This rank is as fast as the fastest one."""
-    steps: StepDistribution | None = None
+    steps: StepDistribution | TracedSteps | None = None
     """What step times are drawn from; None: from those that were measured."""
 
     @property
@@ -192,7 +195,7 @@ def _series(cell: PredictedCell, calibration: Calibration, dice: np.random.Gener
         if cell.steps is None:
             drawn = resampled(own, LENGTH, dice)
         else:
-            drawn = mean_of(calibration.steps) * cell.steps.draw(LENGTH, dice)
+            drawn = mean_of(calibration.steps) * cell.steps.draw(LENGTH, dice, rank)
         beside = calibration.gaps_s[source] - min(calibration.gaps_s)
         rows.append((beside + (emulated(drawn, speeds[rank]) if speeds else drawn)).tolist())
         first.append(calibration.first_s[source] / WARM)

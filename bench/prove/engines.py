@@ -38,7 +38,7 @@ def run_engine(engine: str, policy: Policy, course: OracleCourse) -> EngineEnd:
     with tempfile.TemporaryDirectory(prefix="bench-prove-", ignore_cleanup_errors=True) as scratch:
         job = Job(
             short.task, 1, course.batch, course.seed, course.world_size, policy, "nccl", Path(scratch),
-            device="cpu", keep_state=True,
+            device="cpu", keep_state=True, step=course.how,
         )  # fmt: skip
         member("engine", engine, ENGINES[engine].module, "run")(job, lambda record, at: records.append(record))
         paths = [Path(scratch) / f"state-{rank}.pt" for rank in range(course.world_size)]

@@ -24,6 +24,10 @@ APART = ("zero3", "torch_fsdp")
 """Backends whose parameters lie in memory of their own."""
 
 
+EACH_PASS = ("zero2", "zero3", "torch_fsdp")
+"""Backends that keep no whole gradients from one pass of a step to the next."""
+
+
 @dataclass(frozen=True)
 class Entrant:
     """A backend that acts inside steps, on a transport."""
@@ -43,7 +47,7 @@ def entrant(backend: str) -> Entrant:
     spec = BACKENDS.get(backend)
     if spec is None:
         return Entrant("", "auto", OURS, 1)
-    rule = replace(TORCH if spec.torch_native else OURS, flat=backend not in APART)
+    rule = replace(TORCH if spec.torch_native else OURS, flat=backend not in APART, each_pass=backend in EACH_PASS)
     if spec.torch_native:
         return Entrant(backend, "gloo", rule, 2)
     return Entrant(backend, "memory", rule, 64)
@@ -94,6 +98,7 @@ def job_of(entry: ProofEntry, scratch: Path) -> Job:
         scratch,
         transport=who.transport,
         device="cpu",
+        step=course.how,
     )
 
 

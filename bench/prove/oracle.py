@@ -6,14 +6,15 @@ engine is given. How an engine weighs and reduces, and what it does with buffers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ddp.core.spans import Batch, Chunk
+from ddp.core.spans import Batch, Chunk, micro_batches
+from ddp.core.step_settings import PLAIN, StepSettings
 from ddp.data.order import derive, order
 from ddp.data.seeded import seed_others
 from ddp.replica.flat import FlatState
@@ -30,6 +31,8 @@ class Rule:
     buffers: str
     """After a step. `mean`: changes are averaged by samples, counters take the maximum. `first`: rank 0's, on all ranks.
     `own`: each rank has its own, and the model has rank 0's."""
+    each_pass: bool = False
+    """Gradients of each of several passes are summed over the ranks, then those of the passes; else the other way round."""
     flat: bool = True
     """Parameters lie in one piece of memory, not each in its own: a convolution of one or two images takes another path for
     weights that are not aligned, and its last bit with it."""
@@ -52,6 +55,8 @@ class OracleCourse:
     """Fewest samples of a slice."""
     first: int = 0
     """The step that it begins with; that many were done before."""
+    how: StepSettings = PLAIN
+    """How a rank does a step: micro-batches, and `fp32` or `bf16`; no more is played."""
 
     def batches(self, step: int) -> list[Batch]:
         """Return each rank's slice, as the coordinator cuts an epoch."""
@@ -66,6 +71,8 @@ class OracleCourse:
 
 
 State = dict[str, Tensor]
+Gradients = list[Tensor | None]
+"""By parameter; None: nobody's loss has to do with it."""
 
 
 class OracleStep(NamedTuple):
@@ -73,8 +80,8 @@ class OracleStep(NamedTuple):
 
     loss: float
     """Of the global batch before it."""
-    gradients: list[Tensor | None]
-    """Of the global batch, by parameter; None: nobody's loss has to do with it."""
+    gradients: Gradients
+    """Of the global batch."""
     state: State
     """Of the model after it; shared, not copied."""
 
@@ -108,9 +115,28 @@ class PlainTrainer:
         """Return the mean loss of a slice, with the random numbers that belong to it."""
         # `torch.manual_seed` notes a traceback for each device that is not in use: most of a small step's time.
         torch.default_generator.manual_seed((self._base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
-        return self.task.loss(self.model, self.data.batch(self._positions[batch.start : batch.stop]))
+        samples = self.data.batch(self._positions[batch.start : batch.stop])
+        if not self.course.how.half:
+            return self.task.loss(self.model, samples)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = self.task.loss(self.model, samples)
+        return loss.float()
 
-    def step(self, gradients: list[Tensor | None]) -> None:
+    def passes(self, batch: Batch, ranks: int, scale: float = 1.0) -> tuple[float, list[Gradients]]:
+        """Return the mean loss of a slice, which has samples, and of each pass on it the gradients times `scale`: of one,
+        or of micro-batches. `ranks`: that have as many of them."""
+        course = self.course
+        many = course.how.accumulate > 1
+        parts = micro_batches(batch, ranks, course.batch // course.how.accumulate, course.least) if many else [batch]
+        mean, passes = 0.0, list[Gradients]()
+        for part in parts:
+            share = part.samples / batch.samples if len(parts) > 1 else 1.0
+            loss = self.loss(part)
+            passes.append([*torch.autograd.grad(loss * (scale * share), self.parameters, allow_unused=True)])
+            mean += float(loss.detach()) * share
+        return mean, passes
+
+    def step(self, gradients: Gradients) -> None:
         """Step all optimizers."""
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -126,18 +152,28 @@ def replay(course: OracleCourse, rule: Rule) -> Iterator[OracleStep]:
     for step in range(course.first, course.first + course.steps):
         plain.schedule(course.seen(step))
         mean_loss, left = 0.0, []
-        total: list[Tensor | None] = [None] * len(plain.parameters)
+        totals: dict[int, list[Gradients]] = {}
         batches = course.batches(step)
         for rank, batch in enumerate(batches):
             load_buffers(model, buffers[rank])
-            loss, gradients = _slice(plain, batch, rule, course.world_size)
-            total = [_sum(a, b) for a, b in zip(total, gradients, strict=True)]
+            loss, passes = _slice(plain, batch, rule, course.world_size)
+            for number, gradients in enumerate(passes):
+                totals.setdefault(number, []).append(gradients)
             left.append(_buffers(model))
             mean_loss += loss * batch.samples / batch.total
         buffers = _settled(buffers, left, batches, rule)
         load_buffers(model, buffers[0])
+        total = summed([summed(of_ranks) for of_ranks in totals.values()])
         plain.step(total)
         yield OracleStep(mean_loss, total, model.state_dict())
+
+
+def summed(gradients: Sequence[Gradients]) -> Gradients:
+    """Return the sum of gradients, one after the other, by parameter."""
+    total = gradients[0]
+    for more in gradients[1:]:
+        total = [_sum(a, b) for a, b in zip(total, more, strict=True)]
+    return total
 
 
 def _sum(first: Tensor | None, other: Tensor | None) -> Tensor | None:
@@ -146,16 +182,16 @@ def _sum(first: Tensor | None, other: Tensor | None) -> Tensor | None:
     return first + other
 
 
-def _slice(plain: PlainTrainer, batch: Batch, rule: Rule, ranks: int) -> tuple[float, list[Tensor | None]]:
-    """Return loss and weighted gradients of one rank's slice; of an empty one, none."""
+def _slice(plain: PlainTrainer, batch: Batch, rule: Rule, ranks: int) -> tuple[float, list[Gradients]]:
+    """Return loss and weighted gradients of a rank's slice: by pass where they are exchanged; of an empty one, zeros."""
     if not batch.samples:
-        return 0.0, [torch.zeros_like(parameter) for parameter in plain.parameters]
-    loss = plain.loss(batch)
+        return 0.0, [[torch.zeros_like(parameter) for parameter in plain.parameters]]
     scale, weight = 1.0, batch.samples / batch.total
     if rule.scaled == "loss":
         scale, weight = batch.samples * ranks / batch.total, 1.0 / ranks
-    gradients = torch.autograd.grad(loss * scale, plain.parameters, allow_unused=True)
-    return float(loss.detach()), [None if gradient is None else gradient * weight for gradient in gradients]
+    loss, passes = plain.passes(batch, ranks, scale)
+    exchanged = passes if rule.each_pass else [summed(passes)]
+    return loss, [[None if gradient is None else gradient * weight for gradient in each] for each in exchanged]
 
 
 def _settled(

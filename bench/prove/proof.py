@@ -24,6 +24,7 @@ from bench.prove.tasks import Make, double, gradient, least, plain
 from bench.prove.windows import replay_windows
 from ddp.backends import BACKENDS, Acts
 from ddp.core.policies import Policy
+from ddp.core.step_settings import PLAIN, StepSettings
 
 CLOSE, LOOSE = 1e-9, 1e-3
 """Most that a value may be off in double precision, and in single precision where the model cannot do better."""
@@ -68,6 +69,10 @@ class Proof:
     """All ranks had the same bits after every step; None: they need not."""
     unshard_equal: bool | None = None
     """Assembling the whole model and letting it go again changes no bit; None: nothing is assembled."""
+    parameter_sums: list[float] = field(default_factory=list)
+    """By rank, the sum of parameters and buffers after the last step; empty: not looked at."""
+    gradient_norms: list[float] = field(default_factory=list)
+    """By step, the L2 norm of the gradient that the ranks stepped with; empty: not looked at."""
 
     @property
     def failed(self) -> bool:
@@ -81,12 +86,20 @@ class Proof:
 
 
 def prove(
-    make: Make, ways: Sequence[Way], steps: int, batch: int, seed: int = 5, preload: tuple[str, ...] = ()
+    make: Make,
+    ways: Sequence[Way],
+    steps: int,
+    batch: int,
+    seed: int = 5,
+    preload: tuple[str, ...] = (),
+    how: StepSettings = PLAIN,
 ) -> Iterator[Proof]:
-    """Prove a task in each way; yield what came out, those of one oracle after the other. Raise what the task raises."""
+    """Prove a task in each way; yield what came out, those of one oracle after the other. Raise what the task raises.
+
+    `batch`: samples of a micro-batch of one rank; `how`: how many of them make a step, and in which precision."""
     groups: dict[Any, list[Trial]] = {}
     for way in ways:
-        trial = _trial(way, OracleCourse(plain(make), way.ranks, batch, steps, seed=seed, least=least(make)))
+        trial = _trial(way, _course(make, way.ranks, steps, batch, seed, how))
         if trial.way.backend is None:
             yield _of_engine(way, trial.course)
         else:
@@ -95,6 +108,11 @@ def prove(
     for trials in groups.values():
         with tempfile.TemporaryDirectory(prefix="bench-prove-", ignore_cleanup_errors=True) as folder:
             yield from (_windowed if trials[0].windows else _stepped)(trials, Path(folder), preload)
+
+
+def _course(make: Make, ranks: int, steps: int, batch: int, seed: int, how: StepSettings) -> OracleCourse:
+    whole = batch * how.accumulate
+    return OracleCourse(plain(make), ranks, whole, steps, seed=seed, least=least(make), how=how)
 
 
 @dataclass(frozen=True)
@@ -116,6 +134,8 @@ def _trial(way: Way, course: OracleCourse) -> Trial:
     windows = spec is not None and not (Acts.STEP in spec.acts and way.policy.every_step)
     if spec is None or (way.ranks <= who.exact and not (windows and Acts.SNAPSHOT in spec.acts)):
         return Trial(way, who, course, windows, 0.0, "float32")
+    if course.how.half:
+        return Trial(way, who, course, windows, LOOSE, "float32, as half precision is none of double")
     wide = replace(course, task=double(course.task))
     try:
         list(replay(replace(wide, steps=1), who.rule))
@@ -197,7 +217,8 @@ def _stepped(trials: list[Trial], folder: Path, preload: tuple[str, ...]) -> Ite
             for step in range(course.steps)
         ]
         equal = all(digests == main.digests[0] for digests in main.digests)
-        yield _judged(trial, differences, equal, main.unshards)
+        proof = _judged(trial, differences, equal, main.unshards)
+        yield replace(proof, parameter_sums=main.sums, gradient_norms=[each.norm for each in gradients])
 
 
 def _results(
@@ -222,7 +243,7 @@ def _results(
 
 
 def _failed(way: Way, text: str) -> Proof:
-    return Proof(way.mode, way.ranks, "not proved", f"a rank ended with {text.strip().splitlines()[-1]}")
+    return Proof(way.mode, way.ranks, "not proved", f"a rank ended with {ranks.error_line(text)}")
 
 
 def initial(course: OracleCourse) -> tuple[list[str], State]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import math
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ class CourseResult:
     """By rank and step, the largest difference to the oracle's state, where that was given."""
     unshards: bool = True
     """Whether assembling the whole model twice gave the same bits, after every step on every rank."""
+    sums: list[float] = field(default_factory=list)
+    """By rank, the sum of what is compared after the last step."""
+    norm: float = 0.0
+    """Of the same, on the first rank."""
 
 
 def train(entries: Sequence[ProofEntry], folder: Path, preload: tuple[str, ...] = ()) -> None:
@@ -60,6 +65,14 @@ def failure(number: int, folder: Path) -> str | None:
     return None
 
 
+def error_line(text: str) -> str:
+    """Return the line of a traceback that names the last error; its message may go on for pages."""
+    lines = text.strip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith("  ")]
+    after = [line for line in lines[frames[-1] + 1 if frames else 0 :] if line.strip()]
+    return after[0] if after else lines[-1]
+
+
 def trained(number: int, world_size: int, folder: Path) -> CourseResult:
     """Return what became of an entry. AssertionError with the traceback of a rank that failed, in this one or before."""
     problem = failure(number, folder)
@@ -72,6 +85,8 @@ def trained(number: int, world_size: int, folder: Path) -> CourseResult:
         parts[0]["state"],
         [part["apart"] for part in parts],
         all(part["unshards"] for part in parts),
+        [part.get("sum", 0.0) for part in parts],
+        parts[0].get("norm", 0.0),
     )
 
 
@@ -105,7 +120,7 @@ def _follow(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any]:
         backend = side(job, rank, loop)
         backend.join(Join(rank, 0, tuple(range(size)), True, "proof"))
         replica.in_step = backend.in_step(replica)
-    losses, digests, apart, unshards = [], [], [], True
+    losses, digests, apart, unshards, sums = [], [], [], True, {}
     for step in range(course.first, course.first + course.steps):
         batch = course.batches(step)[rank]
         loss, _ = replica.step(batch, course.seen(step))
@@ -115,6 +130,7 @@ def _follow(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any]:
             with backend.consensus(exact=True) if backend is not None else torch.no_grad():
                 state = shown(replica.model.state_dict(), entry.only)
                 views.append(fingerprint(state))
+                sums = _sums(state)
                 if entry.truth is not None and len(views) == 1:
                     apart.append(against(state, views[0], entry.truth, f"{step}"))
         unshards &= len(set(views)) == 1
@@ -125,4 +141,11 @@ def _follow(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any]:
     if backend is not None:
         backend.close()
     replica.close()
-    return {"losses": losses, "digests": digests, "apart": apart, "unshards": unshards, "state": state}
+    return {"losses": losses, "digests": digests, "apart": apart, "unshards": unshards, "state": state, **sums}
+
+
+def _sums(state: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return the sum of all real numbers in a state, and their L2 norm."""
+    real = [value.detach().double() for value in state.values() if value.is_floating_point()]
+    squares = sum(float(value.square().sum()) for value in real)
+    return {"sum": sum(float(value.sum()) for value in real), "norm": math.sqrt(squares)}

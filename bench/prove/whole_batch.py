@@ -10,6 +10,7 @@ from torch import nn
 from bench.prove.entrants import distance, entrant
 from bench.prove.oracle import OracleCourse, PlainTrainer, replay, whole_batches
 from bench.prove.tasks import Make, least, plain
+from ddp.core.step_settings import PLAIN, StepSettings
 
 MOST = 1e-3
 """More of a gradient is no rounding."""
@@ -26,10 +27,10 @@ class WholeBatch:
     why: str
 
 
-def whole(make: Make, size: int, steps: int, batch: int, seed: int = 5) -> WholeBatch:
+def whole(make: Make, size: int, steps: int, batch: int, seed: int = 5, how: StepSettings = PLAIN) -> WholeBatch:
     """Hold the ranks' slices against the whole batch at once, as one device trains it: the same training but for rounding,
     unless the model looks at its batch as a whole, or draws random numbers."""
-    course = OracleCourse(plain(make), size, batch, steps, seed=seed, least=least(make))
+    course = OracleCourse(plain(make), size, batch * how.accumulate, steps, seed=seed, least=least(make), how=how)
     rule = entrant("nccl").rule
     gradients = parameters = loss = 0.0
     for ours, theirs in zip(replay(course, rule), whole_batches(course), strict=True):
@@ -44,7 +45,7 @@ def _reason(course: OracleCourse, gradients: float) -> str:
     """Return why slices and the whole batch differ."""
     trainer = PlainTrainer(course, flat=False)
     if any(isinstance(module, nn.modules.batchnorm._NormBase) for module in trainer.model.modules()):
-        return "batch norm: each rank has the statistics of its own slice"
+        return "batch norm: each rank, and each micro-batch, has the statistics of its own samples"
     batch = trainer.data.batch(torch.arange(course.batch))
     with torch.no_grad():
         losses = set()
@@ -53,6 +54,8 @@ def _reason(course: OracleCourse, gradients: float) -> str:
             losses.add(float(trainer.task.loss(trainer.model, batch)))
     if len(losses) > 1:
         return "random numbers, such as dropout's: each rank draws its own"
+    if course.how.half:
+        return "half precision: products are rounded to 8 bits, in other batches"
     if gradients > MOST:
         return "more than rounding: the loss is no mean over the samples of a batch"
     return "rounding: sums in another order"

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from bench.prove.entrants import ProofEntry, against, fingerprint, job_of
-from bench.prove.oracle import OracleCourse, PlainTrainer, State
+from bench.prove.oracle import OracleCourse, PlainTrainer, State, summed
 from ddp.backends import BACKENDS, Acts
 from ddp.backends.base import load, reducing
 from ddp.core.commands import Average, Join, Reduce
@@ -152,9 +152,9 @@ def replay_windows(course: OracleCourse, goes_on: bool) -> Iterator[tuple[list[f
 
 def _step(plain: PlainTrainer, batch: Batch, seen: float) -> float:
     plain.schedule(seen)
-    loss = plain.loss(batch)
-    plain.step(list(torch.autograd.grad(loss, plain.parameters, allow_unused=True)))
-    return float(loss.detach())
+    loss, passes = plain.passes(batch, ranks=1)
+    plain.step(summed(passes))
+    return loss
 
 
 def _copy(plain: PlainTrainer) -> State:

@@ -108,7 +108,7 @@ def answer(page: Page, cells: list[Cell]) -> Answer:
     options = tuple(sorted(_options(page, cells), key=order))
     solo = next((rival.solo for rival in rivals(cells)), None)
     if solo is None:
-        return Answer("nothing", options, reason="no run of one device has finished")
+        return Answer("nothing", options, reason="no run of one device is here (`mode=solo` trains one)")
     if not options:
         return Answer("nothing", options, reason="one device is all that was tried")
     sound = [option for option in options if option.sound]
@@ -126,7 +126,7 @@ def _undecided(options: tuple[Option, ...], sound: Sequence[Option]) -> Answer:
     more = (next_look(seeds) or seeds) - seeds
     if sound:
         few = nearest.reach.n < 2 or nearest.time is None or nearest.time.high is None
-        reason = "one seed shows no spread" if few else "its interval holds both sooner and later"
+        reason = "one seed shows no spread" if few else "nothing is shown to be sooner or later than one device"
         return Answer("open", options, nearest, reason=reason, seeds=max(more, 1))
     if not any(option.quality is not None and option.quality.verdict is not None for option in options):
         return Answer("open", options, nearest, reason="no verdict on quality: there is no baseline")

@@ -10,6 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.base.panels import Panels
+
+NO_PANELS = Panels()
 _SIGNS = re.compile(r"[`*]|\\(?=[^\w\s])|\](?=\()|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 
 
@@ -94,9 +97,20 @@ class Picture:
     """Path of the CSV; empty: there is none."""
     drawing: str = ""
     """Path of the SVG; empty: there is none."""
+    panels: Panels = NO_PANELS
+    """Where the plots of the SVG lie, which a narrow page puts below each other."""
 
 
-Block = Heading | Text | LeadText | Tiles | Bullets | Code | TableBlock | Picture
+@dataclass(frozen=True)
+class Facts:
+    """What a reader wants to know next: questions in a few words, and their answers."""
+
+    items: tuple[tuple[str, str], ...]
+    picture: Picture | None = None
+    """Stands beside them where there is room."""
+
+
+Block = Heading | Text | LeadText | Facts | Tiles | Bullets | Code | TableBlock | Picture
 
 
 def plain(text: object) -> str:

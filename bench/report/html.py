@@ -21,6 +21,7 @@ from bench.report.blocks import (
     Block,
     Bullets,
     Code,
+    Facts,
     Heading,
     LeadText,
     Picture,
@@ -30,6 +31,7 @@ from bench.report.blocks import (
     Tiles,
     Verdicts,
 )
+from bench.report.plots import on_page
 from bench.validate.verdict import Name
 from ddp import regular_files
 
@@ -106,6 +108,10 @@ def _block(block: Block, folder: Path) -> str:
             return f'<p class="lead">{inline(text)}</p>'
         case Tiles(items):
             return f'<dl class="tiles">{"".join(map(_tile, items))}</dl>'
+        case Facts(items, picture):
+            rows = (f"<div><dt>{inline(question)}</dt><dd>{inline(text)}</dd></div>" for question, text in items)
+            beside = "" if picture is None else _picture(picture, folder)
+            return f'<div class="beside">{beside}<dl class="facts">{"".join(rows)}</dl></div>'
         case Bullets(items):
             return f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in items)}</ul>"
         case Code(text):
@@ -125,18 +131,18 @@ def _picture(picture: Picture, folder: Path) -> str:
     alt = escape(picture.alt)
     link = f' <a href="{escape(picture.data)}">data</a>' if picture.data else ""
     if picture.drawing:
-        drawing = regular_files.content(folder / picture.drawing).decode()
-        shown = drawing.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
+        shown = on_page(regular_files.content(folder / picture.drawing).decode(), picture.panels, alt)
     else:
         data = base64.b64encode(regular_files.content(folder / picture.file)).decode()
         shown = f'<img alt="{alt}" src="data:image/png;base64,{data}">'
     button = f'<button type="button" class="zoom" title="Larger">{shown}</button>'
-    return f'<figure><div class="scroll">{button}</div><figcaption>{alt}.{link}</figcaption></figure>'
+    return f"<figure>{button}<figcaption>{alt}.{link}</figcaption></figure>"
 
 
 def _table(table: TableBlock) -> str:
     columns = table.columns
     sides = ["" if place < table.left else ' class="n"' for place in range(len(columns))]
+    sides = [' class="why"' if name == "why" else side for name, side in zip(columns, sides, strict=True)]
     head = "".join(
         f'<th{side} scope="col"><button type="button">{inline(name)}</button></th>'
         for name, side in zip(columns, sides, strict=True)

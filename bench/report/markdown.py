@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bench.report.blocks import Block, Bullets, Code, Heading, LeadText, Picture, TableBlock, Text, Tiles
+from bench.report.blocks import Block, Bullets, Code, Facts, Heading, LeadText, Picture, TableBlock, Text, Tiles
 
 WIDEST = 36
 """Columns are padded to this width, signs; longer cells stick out."""
@@ -23,6 +23,9 @@ def _block(block: Block) -> str:
             return f"{'#' * level} {_safe(text)}"
         case Text(text) | LeadText(text):
             return _safe(text)
+        case Facts(items, beside):
+            lines = "\n".join(f"- **{question}** {_safe(text)}" for question, text in items)
+            return lines if beside is None else f"{_block(beside)}\n\n{lines}"
         case Tiles(items):
             return _table(
                 TableBlock(tuple({"": tile.label, "value": tile.value, "of": tile.note} for tile in items), 3)

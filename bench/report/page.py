@@ -114,12 +114,12 @@ class Page:
         """Write the figure under its title, and its data beside it; `alt` says in words what it shows."""
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-        vector = save(figure, self.out / f"{name}.png")
+        both = save(figure, self.out / f"{name}.png")
         self.data(name, data)
-        if len(vector) > HEAVIEST:
+        if len(both.svg) > HEAVIEST:
             return Picture(f"{name}.png", alt, f"{name}.csv")
-        write_text(self.out / f"{name}.svg", vector)
-        return Picture(f"{name}.png", alt, f"{name}.csv", f"{name}.svg")
+        write_text(self.out / f"{name}.svg", both.svg)
+        return Picture(f"{name}.png", alt, f"{name}.csv", f"{name}.svg", both.panels)
 
     def data(self, name: str, data: Table) -> None:
         """Write a data file. Texts that a spreadsheet would reckon out are marked as texts."""

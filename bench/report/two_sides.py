@@ -174,6 +174,7 @@ def _picture(page: Page, cells: Sequence[CellMove]) -> Block | None:
     left.set_yticks(range(len(drawn)), [brief(move.name) for move in reversed(drawn)])
     left.set_xlabel(brief(f"{listed(metrics)}{', points' if points else ''}, + is better"))
     right.set_xlabel("samples/s, now over before")
+    right.tick_params(labelleft=True)  # a narrow page shows it below the other
     for axes, none in ((left, 0.0), (right, 1.0)):
         axes.axvline(none, color="#666666", lw=1)
     alt = f"Change of result and speed of {plural(len(drawn), 'cell')} with 95 % intervals; the lines mark no change"

@@ -42,7 +42,7 @@ def analyze(
     """
     stream, finite = sort(records, launched), Finite()
     rows = [epoch_row(figures, spec.world_size, finite) for figures in stream.epochs]
-    if spec.source:  # what virtual ranks report of their learning says nothing
+    if spec.source == "predicted":  # what virtual ranks report of their learning says nothing
         rows = [row.model_copy(update=dict.fromkeys(("train_loss", "eval", "eval_loss"))) for row in rows]
     elif status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
@@ -57,6 +57,7 @@ def analyze(
             "restarts": restarts,
             "launcher": _launcher(env, stream),
             "faults": lines,
+            "late": [rank for rank in range(spec.world_size) if rank not in stream.ready] if status == "ok" else [],
             "slow_ranks": slow_ranks(stream.figures.slow, stream.zero),
             "ledger": ledger(stream, spec.world_size, spec.epochs),
             "epochs": rows,
@@ -102,7 +103,7 @@ def _identity(spec: RunSpec, stream: RunRecords) -> dict[str, Any]:
         "steps": stream.figures.steps,
         "samples": stream.figures.samples,
         "resumed": _resumed(stream),
-        "params_sha256": digests.pop() if len(digests) == 1 and not spec.source else None,
+        "params_sha256": digests.pop() if len(digests) == 1 and spec.source != "predicted" else None,
     }
 
 

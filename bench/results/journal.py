@@ -35,6 +35,8 @@ class Journal:
         self._lines = 0
         self._file = path.open("ab", buffering=0)
         self._count = 0
+        self.latest = 0.0
+        """The latest time of what was added."""
 
     def __enter__(self) -> Journal:
         return self
@@ -48,6 +50,7 @@ class Journal:
         `n` counts them in the order in which they were known here: by it, not by time, a run can be replayed."""
         self._append(b'{"n":%d,%b' % (self._count, encode(record, at)[1:]))
         self._count += 1
+        self.latest = max(self.latest, at)
 
     def _append(self, body: bytes) -> bytes:
         line = linked(body, self._last)

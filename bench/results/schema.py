@@ -143,7 +143,7 @@ class FaultRow(Strict):
     """Something that went wrong: a lost rank, or a collective that broke though no rank was lost."""
 
     seconds: float = Field(description="since launch, when it was noticed, seconds")
-    rank: int | None = Field(description="number of the rank; null: a collective of several")
+    rank: int | None = Field(description="number of the rank; null: a collective of several, or the coordinator")
     kind: Literal["failed", "lost", "silent", "dropped", "average_failed"] = Field(
         description="it raised; its process is gone; it was silent beyond the deadline; it was given up for another "
         "reason; a collective could not be completed"
@@ -190,7 +190,7 @@ class ResumedFrom(Strict):
 class LauncherInfo(Strict):
     """Who started the ranks, and on which hosts."""
 
-    name: str = Field(description="torchrun, slurm, mpi or ray")
+    name: str = Field(description="torchrun, slurm, mpi, ray, or as it called itself")
     job: str = Field(description="what the launcher calls the job; of an array, JOB_TASK")
     hosts: list[str] = Field(description="host of each rank; its place, where the launcher does not name it")
     clock_error_s: list[float] = Field(
@@ -213,8 +213,8 @@ class Metrics(Strict):
     run_id: str = Field(description="name of the run folder; starts with w<world_size>-s<seed>-")
     status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
     error: str | None = Field(description="one line; null if none")
-    source: Literal["predicted"] | None = Field(
-        default=None, description="predicted: played in virtual time, so nothing was learnt; null: run"
+    source: Literal["predicted", "virtual"] | None = Field(
+        default=None, description="predicted: played in virtual time, nothing learnt; virtual: trained in it; null: run"
     )
     model: str = Field(description="name of the model")
     data: str = Field(description="name of the data set, with its settings where it has any")
@@ -268,13 +268,13 @@ class Metrics(Strict):
     params_sha256: str | None = Field(description="of the final parameters; null: no rank finished, or they differ")
     faults: list[FaultRow] = Field(description="in the order in which they were noticed")
     slow_ranks: list[SlowRankRow] | None = Field(
-        default=None,
-        description="in the order in which they were named; null: ranks did not record their parts of steps",
+        default=None, description="in the order in which they were named; null: ranks recorded no parts of their steps"
     )
     ledger: LedgerTotals | None = Field(default=None, description="null: the result is from before it was kept")
+    late: list[int] = Field(default=[], description="ranks that were not there at first, in the last part of the run")
     resumed: ResumedFrom | None = Field(default=None, description="null: the run was not gone on with")
     restarts: int = Field(
-        default=0, ge=0, description="how often the launcher started the processes again before those of this result"
+        default=0, ge=0, description="how often the launcher started the processes again before these"
     )
     launcher: LauncherInfo | None = Field(default=None, description="null: no launcher, or the result is from before")
     warnings: list[str] = Field(description="what a reader must know")

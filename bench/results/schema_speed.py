@@ -171,7 +171,8 @@ class StepCosts(Strict):
     flop_per_sample: float | None = Field(
         default=None,
         description="floating-point operations of a forward and a backward pass by torch's FlopCounterMode, which knows "
-        "products of matrices, convolutions and attention; null: not counted (profile.steps=0, or train.compile)",
+        "products of matrices, convolutions, attention and (by a formula of ours) fused recurrent layers; null: not counted "
+        "(profile.steps=0, or train.compile)",
     )
     flop_per_s: float | None = Field(
         default=None, description="the same of all ranks / training time, per second; null: not counted"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from errno import EMFILE, ENFILE
@@ -28,19 +28,22 @@ from bench.results.audit_file import write_report
 from bench.results.chain import chained
 from bench.results.journal import Journal
 from bench.results.recompute import header_of, plain, result, sealed
-from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, LOG, METRICS
+from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, LOG, METRICS, resumable
 from bench.results.schema import Metrics
 from bench.results.writer import NotInPlace, RunWriter, Unwritten
+from bench.runner.earlier_records import earlier
 from bench.runner.live_view import announced_line
 from bench.runner.modelgraph import described
 from bench.runner.progress import ProgressDisplay
-from bench.runner.resume import ResumeSource, earlier
+from bench.runner.resume import ResumeSource
 from bench.timeline import begin_timeline, write_timeline
 from ddp.checkpoint.checkpoint import Torn, copy
 from ddp.core.errors import Diverged, EngineError, RankFailed
-from ddp.core.events import Launched
-from ddp.core.run_bounds import RunEnd, RunHeader
+from ddp.core.faults import Fault
+from ddp.core.run_bounds import Launched, RunEnd, RunHeader
 from ddp.engine import ENGINES
+from ddp.engine.fault_injector import struck
+from ddp.engine.ranks import OFFERS
 from ddp.engine.solo import Emit
 from ddp.process.clock import now
 from ddp.process.codec import Record, decode, encode, stamp
@@ -75,16 +78,31 @@ class Unwatched(Exception):
     """What a watcher has raised."""
 
 
+class CutShort(Exception):
+    """A run has ended early, and is to be gone on with."""
+
+    def __init__(self, cause: BaseException, struck: tuple[Fault, ...]) -> None:
+        super().__init__(str(cause))
+        self.struck = struck
+        """Faults on purpose that came to pass."""
+        self.folder: Path | None = None
+        """Where it lies, with its checkpoints; None: it has none."""
+
+
 def launch(
     plan: RunPlan | ScriptPlan,
     console: Console,
     source: ResumeSource | None = None,
     restarts: int = 0,
     watch: Emit | None = None,
+    again: Callable[[BaseException, Path], bool] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Outcome:
     """Run it, or the rest of it from a `source`, and write its folder. `restarts`: how often it was begun before.
 
     `watch` gets every record as well; what it raises ends the run, and is its `cause`, and nothing is printed of it.
+    `again` is asked, with what ended the run and its folder, whether it is to be gone on with: then raise CutShort. `notes`
+    are for whoever reads the results.
 
     Raise UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
     NotInPlace if the folder is whole and stays where it was written."""
@@ -97,7 +115,9 @@ def launch(
     with _discarding(writer):
         _write_plan(writer.path, plan)
         own = plan.job.checkpoint_folder or writer.path.absolute() / CHECKPOINTS
-        job = replace(plan.job, checkpoint_folder=own)
+        job = replace(
+            plan.job, checkpoint_folder=own, offers=writer.path.absolute() if plan.job.elsewhere is None else None
+        )
         past: list[Record] = [Launched(launched)]
         if source is not None:
             checkpoint, past = _take_over(source, writer.path, header)
@@ -116,19 +136,29 @@ def launch(
             _announce(spec, monitor, source)
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor, watch)
-            ended, notes = now(), list(source.notes if source else ())
-            notes += [shared] if (shared := environment.shared_cores(os.environ, os.cpu_count() or 1)) else []
-            if job.elsewhere is None and spec.timing:  # else ranks, or other cells, look like other programs
-                disturbance = environment.disturbed(load_before, environment.usage(), spec.world_size)
-                notes += [disturbance] if disturbance else []
+            if end.cause is not None and again is not None and again(end.cause, writer.path):
+                monitor.say(f"{end.error}; all ranks begin again")
+                raise CutShort(end.cause, tuple(f for rank in range(spec.world_size) for f in struck(private, rank)))
+            ended = journal.latest if ENGINES[spec.engine].virtual else now()
+            notes = (*notes, *(source.notes if source else ()), *_circumstances(job, spec, load_before))
             for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
                 if text:
                     monitor.say(text.rstrip(), on=Console(stderr=True, quiet=watch is not None))
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
-                last = RunEnd(ended, end.status, end.error, tuple(notes), restarts)
+                last = RunEnd(ended, end.status, end.error, notes, restarts)
                 outcome = _complete(writer, journal, records, last, plan, private)
                 return replace(outcome, cause=end.cause)
+
+
+def _circumstances(job: Job, spec: RunSpec, before: environment.Usage) -> Iterator[str]:
+    """Yield what else took cores of this host during the run."""
+    if shared := environment.shared_cores(os.environ, os.cpu_count() or 1):
+        yield shared
+    # Ranks that were started elsewhere, or other cells, look like other programs.
+    alone = job.elsewhere is None and spec.timing and not ENGINES[spec.engine].virtual
+    if alone and (disturbance := environment.disturbed(before, environment.usage(), spec.world_size)):
+        yield disturbance
 
 
 def _private(job: Job) -> AbstractContextManager[Path]:
@@ -141,6 +171,11 @@ def _discarding(writer: RunWriter) -> Iterator[None]:
     """Discard what is written if something is raised inside; what the disk refuses becomes Unwritten."""
     try:
         yield
+    except CutShort as broken:
+        broken.folder = writer.commit("failed") if resumable(writer.path) else None
+        if broken.folder is None:
+            writer.discard()
+        raise
     except NotInPlace:  # finished: what was trained is not thrown away
         raise
     except OSError as error:
@@ -183,6 +218,8 @@ def _complete(
     """Write the rest of the folder, `metrics.json` last, and put it into place. The audit goes on beside the pictures.
 
     The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
+    for offer in writer.path.glob(OFFERS):  # nobody takes it any longer
+        offer.unlink(missing_ok=True)
     metrics = result([*records, last])
     with audit_of(plan, metrics, records, private) as audit:
         notes = [*_draw(writer, metrics, records, plan.spec)]

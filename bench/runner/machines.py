@@ -62,7 +62,7 @@ class Machines(HeadNode):
 
         Raise UsageError where the two contradict each other, RankLost if the store is gone."""
         place, cluster = self.seat, config.cluster
-        if engine_of(config.engine.name).one_process:
+        if engine_of(config.engine.name).in_place:
             raise UsageError(f"mode={config.engine.name} trains in one process: start it without {place.launcher}")
         if config.world_size not in (None, place.world_size):
             started = f"{place.launcher} has started {place.world_size} processes"

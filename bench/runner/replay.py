@@ -22,8 +22,8 @@ from ddp.backends import world_of
 from ddp.core.commands import Publish
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
-from ddp.core.events import GuardVerdict, Launched, Memory, Merged, Resumed, RoundClosed, Saved, Slice
-from ddp.core.run_bounds import RunEnd, RunHeader
+from ddp.core.events import GuardVerdict, Memory, Merged, Resumed, RoundClosed, Saved, Slice
+from ddp.core.run_bounds import Launched, RunEnd, RunHeader
 from ddp.engine.modes import engine_of
 from ddp.process.codec import EVENTS as KINDS
 from ddp.process.codec import Record, body, decode
@@ -78,7 +78,7 @@ def deviation(run: Run) -> tuple[int, str | None]:
 
 def mislearnt(run: Run) -> str | None:
     """Return the first loss, metric or count of an epoch in the result that does not follow from the records, in a line."""
-    if run.metrics.source is not None:  # nobody learnt anything
+    if run.metrics.source == "predicted":  # nobody learnt anything
         return None
     stream = sort([*read_records(run.path)], 0.0)
     rows = [epoch_row(figures, run.metrics.world_size, Finite()).model_dump() for figures in stream.epochs]
@@ -139,6 +139,8 @@ def _coordinator(run: Run, at: float) -> Coordinator:
         deadline_s=config.cluster.deadline_s,
         tolerate_loss=config.cluster.tolerate_loss,
         restarts=restarts(config.cluster.restart),
+        absent=config.cluster.absent,
+        spares=config.cluster.spares,
         checkpoints=config.checkpoint,
     )
     return Coordinator.start(make_policy(config.policy["name"], settings), world, at)

@@ -7,8 +7,7 @@ of every sample once. Knows nothing of how a checkpoint is made (`ddp.checkpoint
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,22 +17,15 @@ import msgspec
 from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
 from bench.config.own import changed, named_by
 from bench.config.plan import RunPlan
-from bench.results import chain
 from bench.results.lease import run_out
-from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
+from bench.results.runfolder import CHECKPOINTS, CONFIG, FAILED, read_object, status, writer
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import Checkpoint, find
 from ddp.core.averaging import Averaging
 from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import CoordinatorCheckpoint, Evaluate
-from ddp.core.errors import ProtocolError
-from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT
-from ddp.core.run_bounds import RunEnd, RunHeader
-from ddp.core.spans import Span, Spans, union
 from ddp.engine.modes import Mode, mode_of
-from ddp.process.codec import decode, encode
 
 COMMAND = ("resume", "report", "validate", "force", "logger", "dashboard")
 """Keys that are of a command and not of its run."""
@@ -50,6 +42,8 @@ class ResumeSource:
     checkpoint: Checkpoint
     notes: tuple[str, ...] = ()
     """Checkpoints that were passed over."""
+    because: str = ""
+    """What ended the run, where the command goes on by itself."""
 
     @property
     def output(self) -> str | None:
@@ -213,83 +207,3 @@ def _policy(saved: Any) -> dict[str, Any]:
 def _typed(saved: Any, kind: type[Any]) -> Any:
     checked = msgspec.convert(saved, kind, strict=True)
     return kind(**{name: getattr(checked, name) for name in saved})
-
-
-def earlier(source: ResumeSource, at: float) -> list[bytes]:
-    """Return the records of the run that its checkpoint knows of, as lines, moved in time to end at `at`; and one more, that
-    it goes on then. Raise ValueError if they do not have the checkpoint, or were changed."""
-    index, books = source.checkpoint.manifest.index, source.checkpoint.books
-    records = _records(source.folder / EVENTS)
-    # Not the record of its publication, which a process killed right after that did not come to write.
-    saved = {record.rank: when for when, record in records if isinstance(record, Saved) and record.index == index}
-    cut = max(saved.values(), default=0.0)
-    if not saved.keys() >= set(source.checkpoint.manifest.members):
-        raise ValueError(f"{source.folder / EVENTS}: does not tell of checkpoint {index}; begin the run anew")
-    limits = _limits(records, index, books)
-    try:
-        counts = _Counting(books, limits)
-        known = [(when, record) for when, record in records if when <= cut and counts(record)]
-    except AssertionError as error:  # spans that cannot be
-        raise ValueError(f"{source.folder / EVENTS}: not the records of a run ({error}); begin the run anew") from error
-    lines = []
-    for when, record in known:
-        body = encode(record, when) if not hasattr(record, "at") else encode(record)
-        moved = msgspec.json.decode(body) | {"at": when - cut + at}
-        lines.append(msgspec.json.encode(moved))
-    resumed = Resumed(at, index, books.epochs, books.samples, str(source.folder))
-    return [*lines, encode(resumed)]
-
-
-def _records(path: Path) -> list[tuple[float, Any]]:
-    """Read (time, record) of every whole line that the run itself recorded. Raise ValueError."""
-    try:
-        lines = list(chain.lines(path, torn=True))
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}; begin the run anew") from error
-    except ValueError as error:
-        raise ValueError(f"{error}; begin the run anew") from error
-    try:
-        records = [(float(msgspec.json.decode(line)["at"]), decode(line)) for line in lines]
-    except (ProtocolError, msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not the records of a run ({error}); begin the run anew") from error
-    return [(at, record) for at, record in records if not isinstance(record, RunHeader | RunEnd)]
-
-
-def _limits(records: Sequence[tuple[float, Any]], index: int, books: CoordinatorCheckpoint) -> dict[int, float]:
-    """Return rank -> until when what it trained is in the checkpoint: it left a snapshot for its average, or saved it."""
-    limits: dict[int, float] = {}
-    last: dict[int, float] = {}
-    for _, record in records:
-        if isinstance(record, Snapshot) and record.round == books.rounds - 1:
-            limits[record.rank] = record.at
-        elif isinstance(record, Saved) and record.index == index:
-            limits.setdefault(record.rank, record.at)
-        elif isinstance(record, Snapshot | Averaged) and record.round < books.rounds:
-            last[record.rank] = record.at
-    return last | limits
-
-
-class _Counting:
-    """Tells whether a record is of what the checkpoint's model knows of."""
-
-    def __init__(self, books: CoordinatorCheckpoint, limits: Mapping[int, float]) -> None:
-        self._books, self._limits = books, limits
-        self._merged = {ledger.epoch: ledger.merged for ledger in books.ledgers}
-        """Epoch that was not over -> what of it is in the model, ascending."""
-
-    def __call__(self, record: Any) -> bool:
-        match record:
-            case Progress():
-                return record.at <= self._limits.get(record.rank, record.at)
-            case Merged() if record.epoch in self._merged:
-                merged = self._merged[record.epoch]
-                return all(_holds(merged, span) for span in union((), record.spans))
-            case Merged() | Evaluate() | Evaluated():
-                return record.epoch < self._books.begun and record.epoch not in self._merged
-        return bool(getattr(record, "round", -1) < self._books.rounds)
-
-
-def _holds(spans: Spans, span: Span) -> bool:
-    """Tell whether `span` lies in one of the `spans`, which ascend."""
-    place = bisect_right(spans, span[0], key=lambda known: known[0]) - 1
-    return place >= 0 and span[1] <= spans[place][1]

@@ -96,7 +96,7 @@ def _unaudited(order: RecordOrder, repeatable: bool) -> tuple[str, Parcel | None
         return "drop_last leaves out samples", None
     if not repeatable:
         return "the data set gives other samples at each reading", None
-    if order.job.world_size > 1 and not ENGINES[order.mode.engine].one_process:
+    if order.job.world_size > 1 and not ENGINES[order.mode.engine].in_place:
         return "", None
     try:
         return "", pack(parts)

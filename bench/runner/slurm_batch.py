@@ -1,31 +1,33 @@
 """What a task of an array does: some cells one after the other, each a command of its own. The result of each is a file.
 
 Runs inside of SLURM, sent there by submitit, which calls `checkpoint` before the end of the task's time and has it requeued.
-Knows neither settings nor the scheduler's records.
+SIGTERM does the same. Knows neither settings nor the scheduler's records.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
+
+import psutil
 
 from bench.base.environment import inherited
 from bench.base.exitcodes import Exit
+from bench.base.interrupts import SAVE
+from bench.runner.submitted_cell import END_S, QUIET, STOP, result_file, write_result
 
-END_S = 25.0
-"""What a cell gets to end when it is told to, before it is killed: SLURM itself gives 30."""
-QUIET = ("report=false", "validate=false")
-
-
-def result_file(folder: Path, number: int) -> Path:
-    """Return where the result of a cell lies."""
-    return folder / f"{number}.json"
+SAVE_S = 12.0
+"""What a cell gets for a checkpoint, before it is interrupted: SLURM kills 30 s after SIGTERM."""
+ASK_S = 10.0
+LOOK_S = 0.1
 
 
 @dataclass
@@ -39,31 +41,57 @@ class CellBatch:
 
     def __call__(self) -> None:
         """Train them; one that has a result already is passed over. What ends by a signal has none: it is done again."""
+        self._running: subprocess.Popen[bytes] | None = None
+        self._told = False
+        signal.signal(signal.SIGTERM, self._pass_on)
         for number, overrides in self.cells:
-            file = result_file(Path(self.folder), number)
-            if file.exists():
+            if result_file(Path(self.folder), number).exists():
                 continue
             words = [sys.executable, "-P", "-m", "bench", "-m", *overrides, *QUIET]
-            self._running = subprocess.Popen(words, cwd=self.cwd, env=inherited(), start_new_session=False)
+            # Of a group of its own: SLURM's signals go to a task's, and ranks know none.
+            own = inherited() | {SAVE: str(SAVE_S)}
+            self._running = subprocess.Popen(words, cwd=self.cwd, env=own, process_group=0)
             code = self._running.wait()
-            if code < 0 or code == Exit.KILLED:
-                os.kill(
-                    os.getpid(), signal.SIGKILL
-                )  # the node is going, or the job was cancelled: no result, no next cell
-            if os.environ.get("SLURM_PROCID", "0") == "0":
-                part = file.with_suffix(".part")
-                part.write_text(json.dumps({"code": code, "host": os.uname().nodename}), encoding="utf-8")
-                part.replace(file)
+            ended = (
+                code < 0 or code == Exit.KILLED
+            )  # the node is going, or the job was cancelled: no result, no next cell
+            if not ended and os.environ.get("SLURM_PROCID", "0") == "0":
+                write_result(Path(self.folder), number, code, os.uname().nodename)
+            if ended or self._told:
+                if self._told:
+                    requeue(Path(self.folder), os.environ)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Tell the cell that runs; after it there is no other one."""
+        self._told = True
+        if self._running is not None and self._running.returncode is None:
+            self._running.terminate()
 
     def checkpoint(self) -> Any:
-        """End the cell, which goes on from its last checkpoint, and ask for a requeue; submitit calls this."""
+        """End the cell, which goes on from a checkpoint made now or before, and ask for a requeue; submitit calls this."""
         from submitit.helpers import DelayedSubmission
 
         running = getattr(self, "_running", None)
-        if running is not None and running.poll() is None:
+        if running is not None and running.returncode is None:
             running.terminate()
-            try:
-                running.wait(END_S)
-            except subprocess.TimeoutExpired:
-                running.kill()
+            with suppress(psutil.Error):  # the call that this one interrupts waits for it too, and has the lock
+                cell, until = psutil.Process(running.pid), time.monotonic() + END_S
+                while cell.status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
+                    time.sleep(LOOK_S)
+            running.kill()
         return DelayedSubmission(CellBatch(self.folder, self.cwd, self.cells))
+
+
+def requeue(folder: Path, environ: Any) -> None:
+    """Have SLURM start the task again that was told to end, unless the sweep or the job was cancelled.
+
+    Best effort: SLURM may have done so by itself."""
+    job = environ.get("SLURM_JOB_ID", "")
+    if not job or environ.get("SLURM_PROCID", "0") != "0" or (folder / STOP).exists():
+        return
+    with suppress(OSError, subprocess.SubprocessError):
+        question = ["scontrol", "--oneliner", "show", "job", job]
+        about = subprocess.run(question, capture_output=True, text=True, timeout=ASK_S, check=True).stdout
+        if "JobState=CANCELLED" not in about:
+            subprocess.run(["scontrol", "requeue", job], capture_output=True, timeout=ASK_S, check=False)

@@ -200,7 +200,7 @@ def records(run: Run) -> Records | None:
     """Read the records of a finished run that lost nobody; None for another one, or one without events. Raises as
     `reading`."""
     m = run.metrics
-    known = reading(run) if m.status == "ok" and not (m.faults or m.scripted_faults) else None
+    known = reading(run) if m.status == "ok" and not (m.faults or m.scripted_faults or m.late) else None
     return None if known is None else known.records
 
 
@@ -225,7 +225,7 @@ def unsealed(run: Run) -> Reading:
 
 def as_planned(m: Metrics) -> bool:
     """Return whether a run finished, began at its beginning, and lost nobody."""
-    return m.status == "ok" and not (m.faults or m.scripted_faults or m.resumed)
+    return m.status == "ok" and not (m.faults or m.scripted_faults or m.resumed or m.late)
 
 
 @lru_cache(maxsize=512)

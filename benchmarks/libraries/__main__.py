@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from tabulate import tabulate
 
+from benchmarks.libraries.charts import charts
 from benchmarks.libraries.compare import compare
 from benchmarks.libraries.files import failing
 from benchmarks.libraries.means import averaging
@@ -68,7 +69,7 @@ def tables() -> None:
     )
 
 
-SECTIONS = (imports, failing, reading, decoding, augmenting, averaging, records, tables)
+SECTIONS = (imports, failing, reading, decoding, augmenting, averaging, records, tables, charts)
 
 
 def main() -> None:

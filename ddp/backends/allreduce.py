@@ -89,6 +89,7 @@ class Backend(GroupBackend):
             self.loop.meter,
             replica.optimizer,
             replica.step_sketches,
+            self.job.compare,
         )
         return self._gradients
 

@@ -6,10 +6,10 @@ entry in `BACKENDS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ddp.backends import BACKENDS, Acts
 from ddp.comm.collectives import Collectives
@@ -90,6 +90,15 @@ class Backend(Protocol):
         ...
 
 
+@runtime_checkable
+class Recuts(Protocol):
+    """Has a part of the optimizer's state on each rank."""
+
+    def recut(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return this rank's state of the optimizer, from those of all ranks of a run of another number of ranks."""
+        ...
+
+
 class StepExchange(Backend, Protocol):
     """Acts inside every step."""
 
@@ -147,6 +156,10 @@ class Reducer(Protocol):
 
     def submit(self, order: Reduce) -> None:
         """Average these snapshots beside the coordinator's loop."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until all that was submitted is done."""
         ...
 
 

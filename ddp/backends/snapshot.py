@@ -173,7 +173,11 @@ class Reducer:
 
     def submit(self, order: Reduce) -> None:
         """Average in the background; `done` gets what goes wrong there as well."""
-        self._pool.submit(self._reduce, order)
+        self._last = self._pool.submit(self._reduce, order)
+
+    def wait(self) -> None:
+        """Wait until all that was submitted is done."""
+        self._last.result()
 
     def _reduce(self, order: Reduce) -> None:
         try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any, cast
 
 from ddp.backends.base import GroupBackend, RankContext
 from ddp.replica.in_step import InStep
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
-from ddp.sharding.zero1 import ShardContext, Zero, Zero1
+from ddp.sharding.recut import recut
+from ddp.sharding.zero1 import ShardContext, ShardedStep, Zero, Zero1
 
 
 class ZeroBackend(GroupBackend):
@@ -30,6 +32,10 @@ class ZeroBackend(GroupBackend):
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Make parameters whole within."""
         return self._sharded.whole()
+
+    def recut(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return this rank's state of the optimizer, from those of all ranks of a run of another number of ranks."""
+        return recut(cast(ShardedStep, self._sharded), states)
 
     def settle(self) -> None:
         """Make the model whole."""

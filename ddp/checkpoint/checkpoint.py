@@ -264,9 +264,13 @@ def resume(job: Job) -> Checkpoint | None:
     if job.resume is None:
         return None
     checkpoint = read(job.resume)
-    if difference := RunIdentity.of(job).difference(checkpoint.manifest.identity):
+    before = checkpoint.manifest.identity
+    if difference := RunIdentity.of(job).difference(before):
         raise ValueError(f"{job.resume}: {difference}; go on with what it was begun with, or begin anew")
     books = checkpoint.books
+    if before.world_size != job.world_size:  # what the policy has learnt is of other ranks
+        ledgers = tuple(ledger.among(job.world_size) for ledger in books.ledgers)
+        books = replace(books, policy_state=None, plan=None, ledgers=ledgers)
     world = world_of(job.backend, job.world_size, books.epoch_samples, job.batch_size, job.epochs)
     try:
         books = revived(books, job.policy, world)

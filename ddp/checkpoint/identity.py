@@ -13,6 +13,10 @@ from ddp.replica.task import Job
 Origin = dict[str, str | int | None]
 
 
+SIZED = ("world_size", "batch_size", "lr_scale", "steps", "speed_hint", "partition_ratios")
+"""What may be another where a run goes on with another number of ranks."""
+
+
 @dataclass(frozen=True)
 class RunIdentity:
     """What a run must have in common with the one that it goes on from."""
@@ -41,12 +45,17 @@ class RunIdentity:
         return RunIdentity(job.world_size, policy, backend, *trained, settings, step)
 
     def difference(self, other: RunIdentity) -> str:
-        """Return the first thing in which a run of the `other` identity differs, with both values; empty: none."""
+        """Return the first thing in which a run of the `other` identity differs, with both values; empty: none. With another
+        number of several ranks, what hangs on that may differ, too."""
         plain = {"steps": None, **vars(PLAIN)}
         these, those = (
             {**vars(run), **run.settings, **plain, **run.step, "settings": None, "step": None} for run in (self, other)
         )
+        sizes = self.world_size, other.world_size
+        resized = sizes[0] != sizes[1] and min(sizes) > 1
         for name in these:
+            if resized and name in SIZED:
+                continue
             if these[name] != those.get(name):
                 return f"of a run with {name}={those.get(name)}, this one has {these[name]}"
         return ""

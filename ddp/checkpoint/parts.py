@@ -5,7 +5,7 @@ Knows neither the coordinator nor when a checkpoint is due.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,10 @@ from ddp.replica.task import Job
 LACKS = "a callback had set a schedule, which no checkpoint holds: rates go by the run's own until a callback sets one again"
 COUNTERS = ("begun", "steps", "version")
 """What a rank counts: the last epoch begun, steps, averages taken in."""
+
+
+Recut = Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
+"""The states of all ranks' optimizers -> that of this rank, one of another number of them."""
 
 
 class RankParts:
@@ -77,9 +81,9 @@ class RankParts:
         about = {"of": origin(self._job.run, order.index, None), "data": self._data.prints()}
         return {"tensors": self._replica.state.tensors, "kept": list(kept), "state_dict": named, **about}
 
-    def restore(self, kept: Sequence[Tensor]) -> tuple[int, int, int] | None:
+    def restore(self, kept: Sequence[Tensor], recut: Recut | None = None) -> tuple[int, int, int] | None:
         """Load the rank's own part into the replica, and into `kept` what the backend keeps. Return the counters; None if
-        the run goes on from nothing. Raises Torn."""
+        the run goes on from nothing. `recut`: see `TrainingLoop.restore`. Raises Torn."""
         if self._source is None:
             return None
         replica, path = self._replica, self._source.part(self._rank)
@@ -87,6 +91,10 @@ class RankParts:
         part = load(path, self._source.origin(self._rank))
         copy_into("averages", kept, model.get("kept"))
         try:
+            if recut is not None and self._source.manifest.identity.world_size != self._job.world_size:
+                members = self._source.manifest.members
+                states = [load(self._source.part(rank), self._source.origin(rank))["optimizer"] for rank in members]
+                part["optimizer"] = recut(states)
             load_optimizer(replica.optimizer, replica.settings, part)
             if self._source.is_own(self._rank):
                 set_others(part["others"])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from ddp.comm.background import Courier
@@ -28,6 +29,21 @@ class Collectives:
         self.members: tuple[int, ...] = ()
         self._under_way: list[tuple[int, int, Callable[[], tuple[float, float]]]] = []
         self._courier: Courier | None = None
+
+    @property
+    def generation(self) -> int:
+        """The number of the group that the rank is in, or was in last."""
+        return self._seq // SEQ
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.transport.config.rank
+
+    @property
+    def device(self) -> torch.device:
+        """Where what is reduced lies."""
+        return self.transport.config.device
 
     def _stop(self) -> None:
         """What is still started belongs to a group that is left."""

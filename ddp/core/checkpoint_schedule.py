@@ -45,6 +45,16 @@ def due(settings: Checkpointing | None, mark: Mark, last: Mark, epochs: int) -> 
     return f"after {mark.epochs} epochs and {mark.averages} averages"
 
 
+def hasten(cohort: CoordinatorState) -> CoordinatorState:
+    """Have a checkpoint come at the next average: the end is near. Where none are made, none is."""
+    return replace(cohort, world=replace(cohort.world, checkpoints=hastened(cohort.world.checkpoints)))
+
+
+def hastened(settings: Checkpointing | None) -> Checkpointing | None:
+    """Return the settings of checkpoints once the end is near."""
+    return Checkpointing(1, "averages", 0.0) if settings is not None and settings.every else settings
+
+
 def begun(samples: int, seen: int) -> tuple[Ledger, ...]:
     """Return the ledger of the epoch that is begun after `seen` samples in order; none at the end of one."""
     epoch, rest = divmod(seen, samples)

@@ -17,7 +17,7 @@ from ddp.core.coordinator_state import CoordinatorState, Mark
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
 from ddp.core.extremes import Recent
-from ddp.core.join_events import Joined, Joining, Left
+from ddp.core.join_events import Joined, Joining, Left, Offered
 from ddp.core.persistent import RankSet, Row
 from ddp.core.phases import Phase
 from ddp.core.policies import Policy
@@ -54,9 +54,10 @@ class Coordinator:
         """Return the state before any rank has reported. `world.samples` may be 0: then it is that of the first rank.
 
         `books`: of the checkpoint that the ranks have been made from."""
-        ranks = Row(RankState(rank, last_seen=at) for rank in range(world.size))
+        absent = world.size - world.absent  # and those behind it
+        ranks = Row(RankState(rank, alive=rank < absent, last_seen=at) for rank in range(world.size))
         cohort = CoordinatorState(world, ranks) if books is None else checkpoint_schedule.reopen(world, ranks, books)
-        return Coordinator(policy, cohort, books=books)
+        return Coordinator(policy, replace(cohort, offers=world.spares), books=books)
 
     def update(self, event: events.Event) -> tuple[Coordinator, tuple[Output, ...]]:
         """React to one event.
@@ -83,7 +84,7 @@ class Coordinator:
         try:
             cohort, outputs = _book(self.cohort, event)
         except ProtocolError as error:
-            if isinstance(event, (events.Reduced, events.Tick)) or not self.cohort.world.tolerate_loss:
+            if isinstance(event, events.OfNoRank) or not self.cohort.world.tolerate_loss:
                 raise
             cohort, outputs = distrust(self.cohort, event, str(error))
         self = replace(self, cohort=cohort)
@@ -129,6 +130,7 @@ class Coordinator:
         """Form groups, grant work, open a round where one is due, with the work that follows it; stop at the end."""
         plan, cohort = self.plan, self.cohort
         assert plan is not None
+        cohort, starts = joining.accept(cohort, at)
         cohort, orders = recover(cohort, at)
         cohort, evaluations = _close_epochs(cohort, at)
         saves: tuple[Output, ...] = ()
@@ -136,7 +138,7 @@ class Coordinator:
             cohort, saves = checkpoint_schedule.begin(cohort, plan, at, turn=False)
         cohort, grants = dispatch(cohort, plan)
         cohort, paces = pacing.correct(cohort, plan, at, grants)
-        issued = (*issued, *orders, *evaluations, *saves, *grants, *paces)
+        issued = (*issued, *starts, *orders, *evaluations, *saves, *grants, *paces)
         if reason := rounds.due(cohort, plan):
             cohort, averages = rounds.open_round(cohort, plan, reason, at)
             saves = ()
@@ -170,7 +172,7 @@ class Coordinator:
 
 def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Enter an event into the books."""
-    if not isinstance(event, (events.Reduced, events.Tick)) and not cohort.ranks[event.rank].alive:
+    if not isinstance(event, events.OfNoRank) and not cohort.ranks[event.rank].alive:
         back = cohort.ranks[event.rank].coming  # else they are the last words of a rank that was given up
         return joining.hear(_heard(cohort, event), event) if back else (cohort, ())
     cohort = _heard(cohort, event)
@@ -197,25 +199,24 @@ def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSta
             return lose(cohort, event.rank, event.at, event.error, event.origin)
         case events.Lost():
             return lose(cohort, event.rank, event.at, event.reason)
-        case events.Tick():
-            return _on_tick(cohort, event)
+        case Offered():
+            return replace(cohort, offers=cohort.offers + 1), ()
+        case events.Ending():
+            return checkpoint_schedule.hasten(cohort), ()
+    return _on_tick(cohort, event)
 
 
 def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
     """Note who spoke, and when something last moved."""
-    if isinstance(event, events.Tick):
-        return cohort
-    if isinstance(event, events.Alive):
-        return cohort.seen((event.rank,), event.at)
+    if isinstance(event, events.Tick | events.Ending | Offered | events.Alive):
+        return cohort.seen((event.rank,), event.at) if isinstance(event, events.Alive) else cohort
     if isinstance(event, events.Reduced):
         return replace(cohort, moved=event.at)
     rank, at = event.rank, event.at
     ranks = cohort.ranks.put(rank, replace(cohort.ranks[rank], last_seen=at, reported=at))
     recent = cohort.recent
-    if recent.at == at:
-        recent = recent._replace(rank=rank, ranks=recent.ranks.add(rank))
-    else:
-        recent = Recent(at, rank, RankSet((rank,)))
+    same = recent.at == at
+    recent = recent._replace(rank=rank, ranks=recent.ranks.add(rank)) if same else Recent(at, rank, RankSet((rank,)))
     return replace(cohort, ranks=ranks, moved=at, oldest=min(cohort.oldest, at), recent=recent)
 
 

@@ -89,6 +89,8 @@ class CoordinatorState:
     """Ranks on which a collective broke since the group was formed, which stand still; and the error of the last of them."""
     joiners: RankSet = NOBODY
     """Ranks that were started again, are there and lack the others' state."""
+    offers: int = 0
+    """Processes that are there for ranks, and that no rank has taken."""
     parted: int = -1
     """The generation of the group that all were ordered to leave for them."""
     undone: bool = False

@@ -7,6 +7,7 @@ EngineError
 +-- Diverged            the training loss stopped being finite
 +-- ReduceFailed        the coordinator's process could not average snapshots
 +-- Exhausted           the system lacks what the run needs: memory, disk, descriptors, processes
++-- Corrupted           a rank's replica is not what it must be
 +-- Aborted             the user ended the run before its end
 +-- PeerGone, ExchangeBroken (in `ddp.process`): a channel's other end hung up, a collective could not be completed
 """
@@ -41,6 +42,10 @@ class ReduceFailed(EngineError):
 
 class Exhausted(EngineError):
     """The system lacks what the run needs: memory, disk, descriptors, processes. One line that says what to set."""
+
+
+class Corrupted(EngineError):
+    """A rank's replica is not what it must be: a bit has flipped. One line that says how that shows."""
 
 
 class Aborted(EngineError):

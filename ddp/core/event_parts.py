@@ -124,3 +124,19 @@ class Trained(FromRank):
     """`ddp.tally.order_tally` of positions in the epoch and indices."""
     labels: tuple[int, ...] = ()
     """How many samples had each label; empty: not known."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed; deadlines are looked at."""
+
+    at: float
+    away_s: float = 0.0
+    """Seconds before it in which nobody listened (user code, a slow disk, a machine that slept): no rank was silent then."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Whoever has started the run is about to end it: a checkpoint is due at the next average."""
+
+    at: float

@@ -18,8 +18,10 @@ from ddp.core.event_parts import (
     StepWork,
     WorkSeconds,
 )
+from ddp.core.event_parts import Ending as Ending
+from ddp.core.event_parts import Tick as Tick
 from ddp.core.event_parts import Trained as Trained
-from ddp.core.join_events import JoinEvent
+from ddp.core.join_events import JoinEvent, Offered
 from ddp.core.measurements import Memory as Memory
 from ddp.core.measurements import Slice as Slice
 from ddp.core.spans import Spans
@@ -209,15 +211,6 @@ class Lost(FromRank):
 
 
 @dataclass(frozen=True)
-class Tick:
-    """Time has passed; deadlines are looked at."""
-
-    at: float
-    away_s: float = 0.0
-    """Seconds before it in which nobody listened (user code, a slow disk, a machine that slept): no rank was silent then."""
-
-
-@dataclass(frozen=True)
 class RoundClosed:
     """For policies: every rank holds the average of a round. Tuples are by rank; zero for one that contributed nothing."""
 
@@ -275,13 +268,6 @@ class GuardVerdict:
 
 
 @dataclass(frozen=True)
-class Launched:
-    """For the record, its first line: times that are shown of the run, and of what goes on with it, count from here."""
-
-    at: float
-
-
-@dataclass(frozen=True)
 class Resumed:
     """For the record: from here on a run goes on from a checkpoint of the run in folder `source`, whose model has seen so
     many complete epochs and so many samples: all that is recorded before."""
@@ -291,10 +277,17 @@ class Resumed:
     epochs: int
     samples: int
     source: str
+    because: str = ""
+    """What ended that run, where this one goes on by itself."""
+    again: int = 0
+    """Samples that it had trained beyond the checkpoint, as far as they were reported: they are trained again."""
+    since_s: tuple[float, float] = (0.0, 0.0)
+    """Seconds from the checkpoint, and from the last record, until it was gone on with."""
 
 
 _OfRound = Snapshot | Averaged | AverageFailed | Shared
 RankEvent = Ready | Progress | Trained | _OfRound | Evaluated | Saved | Alive | Finished | Failed | JoinEvent
-Event = RankEvent | Reduced | Lost | Tick
+OfNoRank = Reduced | Tick | Offered | Ending
+Event = RankEvent | OfNoRank | Lost
 PolicyEvent = RoundClosed
 PolicyRecord = GuardVerdict

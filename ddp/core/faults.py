@@ -15,6 +15,7 @@ KINDS = {
     "slow": "steps take `value` times as long from here on (2 if it is left out)",
     "input": "steps take `value` times as long from here on, as each batch comes late",
     "heal": "what slowed the rank down ends",
+    "flip": "bit number `value` of one of its parameters is another from here on",
     "lose": "the next message to the coordinator, signs of life aside, is lost",
 }
 """Kind -> what happens, right before the step is done."""
@@ -22,6 +23,8 @@ SLOWING = ("slow", "input")
 """Kinds that last, with a factor."""
 LASTING = (*SLOWING, "heal")
 """Kinds that a rank that is started again, or goes on from a checkpoint, meets again."""
+BITS = 32
+"""Of a parameter that can be flipped."""
 LOSING = ("crash", "raise", "stall", "lose")
 """Kinds that may cost the rank; `lose` alone need not."""
 SLOWEST = 1e6
@@ -36,19 +39,21 @@ class Fault:
     step: int
     kind: str
     value: float = 2.0
-    """Of what slows down: the factor."""
+    """Of what slows down: the factor; of `flip` the bit, 0 the least."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"fault {self.kind!r} is not one of {', '.join(KINDS)}")
         if self.rank < 0 or self.step < 0:
             raise ValueError(f"fault {self}: rank and step count from 0")
+        if self.kind == "flip" and self.value not in range(BITS):
+            raise ValueError(f"fault {self.rank}@{self.step}:flip: bits are 0 to {BITS - 1}")
         if self.kind in SLOWING and not 1 <= self.value <= SLOWEST:
             raise ValueError(f"fault {self.rank}@{self.step}:{self.kind}: steps take 1 to {SLOWEST:g} times as long")
 
     def __str__(self) -> str:
         value = float(self.value)  # written to its last digit, and never as 1e+06
-        factor = f"*{int(value) if value.is_integer() else value}" if self.kind in SLOWING else ""
+        factor = f"*{int(value) if value.is_integer() else value}" if self.kind in (*SLOWING, "flip") else ""
         return f"{self.rank}@{self.step}:{self.kind}{factor}"
 
 

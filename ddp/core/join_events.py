@@ -44,4 +44,11 @@ class Joined(FromRank):
     """Of what its own optimizer keeps, by name."""
 
 
+@dataclass(frozen=True)
+class Offered:
+    """Somebody has a process for one more rank: the first that is absent, or else the next that is lost."""
+
+    at: float
+
+
 JoinEvent = Joining | Joined | Left

@@ -21,6 +21,9 @@ TRIES = 3
 """A rank that was started so often in a row and did not come back is given up, whatever the settings."""
 
 
+OFFERED = "a process is offered for it"
+
+
 def ready(cohort: CoordinatorState, event: Ready) -> Reaction:
     """Enter that a rank is there at the start of the run. Ends the run where ranks differ."""
     state = cohort.ranks[event.rank]
@@ -50,10 +53,29 @@ def restart(cohort: CoordinatorState, rank: int, at: float) -> tuple[Coordinator
     tired = state.failures == TRIES or (most is not None and state.life >= most)
     if tired or cohort.stopping or not has_work(cohort):
         return cohort, ()
+    reason = f"start {state.failures + 1} of {TRIES} at most until it is back"
+    return _start(cohort, rank, at, reason, state.failures + 1)
+
+
+def _start(
+    cohort: CoordinatorState, rank: int, at: float, reason: str, failures: int
+) -> tuple[CoordinatorState, tuple[Restart, ...]]:
+    state = cohort.ranks[rank]
     life = state.life + 1
-    state = replace(state, coming=Coming.STARTING, life=life, failures=state.failures + 1, digest="")
-    order = Restart(rank, life, f"start {state.failures} of {TRIES} at most until it is back")
-    return cohort.with_rank(rank, state).seen((rank,), at), (order,)
+    state = replace(state, coming=Coming.STARTING, life=life, failures=failures, digest="")
+    return cohort.with_rank(rank, state).seen((rank,), at), (Restart(rank, life, reason),)
+
+
+def accept(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Restart, ...]]:
+    """Order ranks that are not there, and not on their way, to be started in the processes that are offered."""
+    orders: tuple[Restart, ...] = ()
+    if not cohort.offers or len(cohort.live) == cohort.world.size or not has_work(cohort):
+        return cohort, ()
+    for rank, state in enumerate(cohort.ranks):
+        if cohort.offers and not state.alive and not state.coming:
+            cohort, starts = _start(cohort, rank, at, OFFERED, 0)
+            cohort, orders = replace(cohort, offers=cohort.offers - 1), (*orders, *starts)
+    return cohort, orders
 
 
 def has_work(cohort: CoordinatorState) -> bool:

@@ -94,6 +94,10 @@ class Ledger:
         gaps = tuple((start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop)
         return replace(self, pools=((0, 0),) * len(self.pools), returned=gaps)
 
+    def among(self, ranks: int) -> Ledger:
+        """Return a reopened ledger for so many ranks, each with a pool of its own if others had one."""
+        return replace(self, pools=((0, 0),) * ranks) if len(self.pools) > 1 else self
+
     def merge(self, spans: Spans) -> Ledger:
         """Bring trained samples into the model. AssertionError if one is there already."""
         return replace(self, merged=union(self.merged, spans)) if spans else self

@@ -28,7 +28,8 @@ def lose(
         return joining.give_up(cohort, rank, at, reason)
     survivors = len(cohort.live) > 1 and cohort.ready
     if not (cohort.world.tolerate_loss and survivors):
-        why = "" if origin else cohort.world.indispensable
+        again = cohort.world.restarts != 0  # all ranks are started again, from a checkpoint
+        why = "" if origin or again else cohort.world.indispensable
         return cohort, (Abort("failed", f"rank {rank}: {reason}{why and f'; {why}'}"),)
     if twins := [other.rank for other in cohort.raised if other.origin == origin]:
         # That two machines break alike at one time is no chance: the program is wrong, and would be on those left, too.
@@ -129,7 +130,7 @@ def _resume(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tupl
 
 def _regroup(cohort: CoordinatorState, reason: str, void: bool) -> tuple[CoordinatorState, tuple[Command, ...]]:
     live, generation = cohort.live, cohort.generation + 1
-    lives = tuple(cohort.ranks[rank].life for rank in live) if cohort.world.restarts != 0 else ()
+    lives = tuple(cohort.ranks[rank].life for rank in live)
     lives = lives if any(lives) else ()
     joins = tuple(Join(rank, generation, live, void, reason, lives) for rank in live)
     return replace(cohort, group=live, generation=generation, broken=NOBODY), joins

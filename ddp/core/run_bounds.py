@@ -1,4 +1,4 @@
-"""The first and the last line of a run's record: what the run is, and how it ended. They never reach a coordinator."""
+"""The first and the last lines of a run's record: what the run is, when it began, how it ended. No coordinator sees them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ class RunHeader:
     """Machine and versions."""
     git: dict[str, Any]
     """State of the source."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """For the record, right behind its first line: times of the run, and of what goes on with it, count from here."""
+
+    at: float
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,10 @@ class World:
     """Go on without a rank that is lost, and have others train its unfinished samples; otherwise the run fails."""
     restarts: int | None = 0
     """How often each rank that is lost is started again; None: always."""
+    absent: int = 0
+    """Ranks, the last ones, that are not there at first: they come when a process is offered for them."""
+    spares: int = 0
+    """Processes that are offered from the start, for ranks that will be lost."""
     least: int = 1
     """Fewest samples of a rank's slice of a global batch; two where the model takes statistics of its batch."""
 

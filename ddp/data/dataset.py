@@ -164,13 +164,16 @@ def collated(source: Any, collate: Collate | None) -> Any:
 
 
 def as_source(dataset: Any) -> Any:
-    """Make a source of a tensor or a tuple or list of them, a TensorDataset, a map-style data set, or a source.
+    """Make a source of a tensor or a tuple or list of them, a TensorDataset, a map-style data set, which a list of tuples or
+    mappings is too, or a source.
 
     Raise ValueError for anything else, and for a data set without samples."""
     if isinstance(dataset, Tensor):
         return TensorSource(dataset)
     if type(dataset) is TensorDataset:
         return TensorSource(*dataset.tensors)
+    if isinstance(dataset, list) and dataset and all(isinstance(sample, (tuple, Mapping)) for sample in dataset):
+        return MapSource(dataset)
     if isinstance(dataset, (tuple, list)):
         if not dataset or not all(isinstance(member, Tensor) for member in dataset):
             raise ValueError("a tuple or list as data set must hold tensors of equal length, such as (inputs, targets)")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+
+from ddp.permutation import permutation
 
 
 class TensorSource:
@@ -43,6 +45,14 @@ class TensorSource:
         Raise IndexError (or torch's own, on a device) for an index outside."""
         indices = indices.to(self.tensors[0].device, non_blocking=True)
         return tuple(tensor.index_select(0, indices) for tensor in self.tensors)
+
+    def first(self, samples: int, seed: int | None = None) -> Self:
+        """Return so many samples as a data set, a copy: the first, or as many drawn by `seed`, in their order."""
+        count = len(self)
+        chosen = torch.arange(count) if seed is None else torch.from_numpy(permutation(seed, 0, count))
+        part = copy.copy(self)
+        part.tensors = tuple(tensor.index_select(0, chosen[:samples].sort().values) for tensor in self.tensors)
+        return part
 
     def to(self, device: torch.device) -> TensorSource:
         """Return the same data on `device`; memory is shared where it is there already."""

@@ -26,9 +26,16 @@ class EngineSpec:
     """It trains on one rank only."""
     one_process: bool = False
     """Its ranks have no processes of their own: none can be lost."""
+    virtual: bool = False
+    """The same of ranks that play a run of processes: they train, and their times are those of a virtual clock."""
 
     lacks: tuple[str, ...] = ()
     """What a step of it cannot be: `fp16`, `compile`."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether its ranks are in the process that starts them."""
+        return self.one_process or self.virtual
 
     def fits(self, world_size: int) -> bool:
         """Return whether it can have `world_size` ranks."""
@@ -41,5 +48,6 @@ _OURS = {
     "solo": EngineSpec("ddp.engine.solo", one_rank=True, one_process=True),
     "elche": EngineSpec("ddp.engine.elche", backends=True),
     "graph": EngineSpec("ddp.graph.engine", policies=GRAPH_POLICIES, one_process=True, lacks=("compile",)),
+    "virtual": EngineSpec("ddp.virtual.engine", backends=True, virtual=True, lacks=("compile",)),
 }
 ENGINES: Registry[EngineSpec] = Registry("engines", _OURS, loaded(EngineSpec))

@@ -15,12 +15,13 @@ from ddp.checkpoint import checkpoint
 from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce, Restart
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
-from ddp.core.events import Event, Failed
+from ddp.core.events import Ending, Event, Failed
 from ddp.core.policies import EVERY_STEP, POLICIES
 from ddp.engine import solo
 from ddp.engine.delayed_ranks import DelayedRanks
 from ddp.engine.ranks import RankProcesses, Ranks
 from ddp.engine.solo import Emit
+from ddp.process import ending
 from ddp.process.clock import now
 from ddp.process.cores import cores
 from ddp.replica.task import Job
@@ -36,8 +37,9 @@ def run(job: Job, emit: Emit) -> None:
     spec = BACKENDS[job.backend]
     if not spec.checkpoints and (job.resume is not None or (job.checkpoints is not None and job.checkpoints.every)):
         raise ValueError(f"{job.backend} makes no checkpoints and cannot go on from one")
-    if job.restarts != 0 and job.elsewhere is not None:
-        raise ValueError("cluster.restart is for ranks that this command starts itself; leave it out under a launcher")
+    if (job.restarts != 0 or job.absent or job.spares) and job.elsewhere is not None:
+        what = "cluster.restart, cluster.absent and cluster.spares are"
+        raise ValueError(f"{what} for ranks that this command starts itself; leave them out under a launcher")
     if job.world_size == 1:
         solo.run(job, emit)
         return
@@ -62,6 +64,8 @@ def start(job: Job) -> Coordinator:
         deadline_s=job.deadline_s,
         tolerate_loss=job.tolerate_loss,
         restarts=job.restarts,
+        absent=job.absent,
+        spares=job.spares,
         checkpoints=job.checkpoints,
     )
     return Coordinator.start(job.policy, world, now(), source.books if source is not None else None)
@@ -78,9 +82,13 @@ def coordinate(
 
     `reducer` averages snapshots beside this loop, `publish` puts a checkpoint into its place. Raises as `run` does."""
     failures: list[Failed] = []
+    hastened = False
     while not coordinator.over:
         anew: set[int] = set()
-        for event in ranks.events(TICK_S):
+        occurred = ranks.events(TICK_S)
+        if ending.announced() and not hastened:
+            hastened, occurred = True, [*occurred, Ending(now())]
+        for event in occurred:
             if getattr(event, "rank", None) in anew:
                 continue  # sent by the process that was ended
             emit(event, event.at)
@@ -90,6 +98,8 @@ def coordinate(
             for command in commands:
                 if isinstance(command, Publish):
                     publish(command)
+                    if hastened:
+                        raise KeyboardInterrupt
                     continue
                 emit(command, now())
                 if isinstance(command, Abort):

@@ -60,12 +60,14 @@ class FaultInjector:
         rank: int,
         slowdown: Slowdown,
         lose: Callable[[], None],
+        flip: Callable[[Fault], None],
         done: int = 0,
         scratch: Path | None = None,
     ) -> None:
         """`scratch`: where it is noted what has come, for when the rank is started again."""
         self._notes = None if scratch is None else _notes(scratch, rank)
         self._faults, self._slowdown, self._lose = [fault for fault in faults if fault.rank == rank], slowdown, lose
+        self._flip = flip
         for fault in sorted(self._faults, key=lambda fault: fault.step):
             if fault.step < done and fault.kind in LASTING:
                 self._last(fault)
@@ -89,6 +91,8 @@ class FaultInjector:
                 raise RuntimeError(f"the fault script says so: {fault}")
             case "lose":
                 self._lose()
+            case "flip":
+                self._flip(fault)
             case _:
                 self._last(fault)
 

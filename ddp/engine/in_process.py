@@ -1,23 +1,19 @@
 """An in-process channel: ranks without processes, which the coordinator's thread resumes in turn.
 
 A rank is the loop of `rank.py`. It has a thread because that loop pauses in the middle of things: in a collective, and
-where it waits for orders. `resume` lets it run until it pauses, so one thread runs at any time, and each finds torch's,
-NumPy's and Python's generators as it left them.
+where it waits for orders: `ddp.engine.turns`.
 
 Owns who runs. Knows nothing of what ranks do. A rank has no process that could be killed or stopped.
 """
 
 from __future__ import annotations
 
-import random
-import threading
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 
 from ddp.comm.transports.threads import ThreadGroup
@@ -25,7 +21,7 @@ from ddp.core.commands import RankCommand
 from ddp.core.events import Alive, Event, Reduced, Tick, Trained
 from ddp.engine.rank import obey
 from ddp.engine.ranks import averaged
-from ddp.process.channel import PeerGone
+from ddp.engine.turns import Turn, generators
 from ddp.process.clock import now
 from ddp.replica.task import Job
 
@@ -33,85 +29,30 @@ KILLING = ("crash", "stall")
 """Faults that are done to a process."""
 
 
-def generators() -> Callable[[], None]:
-    """Return what puts torch's, NumPy's and Python's generators back to what they are now."""
-    own, numbers, plain = torch.get_rng_state(), np.random.get_state(), random.getstate()
-
-    def restore() -> None:
-        torch.set_rng_state(own)
-        np.random.set_state(numbers)
-        random.setstate(plain)
-
-    return restore
-
-
-class ThreadRank:
+class ThreadRank(Turn):
     """One rank, and its end of the channel."""
 
     def __init__(self, rank: int) -> None:
+        super().__init__()
         self.rank = rank
         self.orders: list[Any] = []
         self.events: list[Event] = []
         """Sent, and not yet taken by the coordinator."""
-        self.running = self.ended = self.dropped = False
         self._lost = 0
-        self._until: Callable[[], bool] = lambda: True
-        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
 
     def start(self, job: Job) -> None:
         """Make the thread; it begins with the first `resume`."""
-        self._thread = threading.Thread(target=self._serve, args=(job,), name=f"rank-{self.rank}", daemon=True)
-        self._thread.start()
+        self._group = job.threads
+        self.begin(partial(self._obey, job), f"rank-{self.rank}")
 
-    def _serve(self, job: Job) -> None:
-        self._go.acquire()
-        try:
-            if not self.dropped:
-                torch.set_num_threads(1)
-                obey(job, self.rank, self)
-        except PeerGone:
-            pass
-        finally:
-            self.ended = True
-            if job.threads is not None:
-                job.threads.leave(self.rank)
-            self._back.release()
+    def _obey(self, job: Job) -> None:
+        torch.set_num_threads(1)
+        obey(job, self.rank, self)
 
-    @property
-    def ready(self) -> bool:
-        """Whether it can go on."""
-        return not self.ended and (self.dropped or self._until())
-
-    def resume(self) -> None:
-        """Let it run until it pauses, or ends."""
-        self.running = True
-        self._go.release()
-        self._wait()
-
-    def _wait(self) -> None:
-        self._back.acquire()
-        self.running = False
-
-    def end(self) -> None:
-        """Raise PeerGone where it has paused."""
-        self.dropped = True
-        if self.running:  # an interrupt came while it was waited for
-            self._wait()
-        if not self.ended:
-            self.resume()
-        self._thread.join()
-
-    def pause(self, until: Callable[[], bool]) -> None:
-        """Let others run until the condition holds, in the rank's own thread. Raises PeerGone if the rank was dropped."""
-        if self.dropped:
-            raise PeerGone
-        self._until = until
-        restore = generators()
-        self._back.release()
-        self._go.acquire()
-        restore()
-        if self.dropped:
-            raise PeerGone
+    def leave(self) -> None:
+        """Break what waits for the rank."""
+        if self._group is not None:
+            self._group.leave(self.rank)
 
     def send(self, message: Any) -> None:
         """Send one message, or lose it."""
@@ -147,7 +88,7 @@ class InProcessRanks:
 
     def __enter__(self) -> InProcessRanks:
         self._threads, self._restore = torch.get_num_threads(), generators()
-        for rank in self._ranks:
+        for rank in self._ranks[: self._job.world_size - self._job.absent]:
             rank.start(self._job)
         return self
 
@@ -183,7 +124,7 @@ class InProcessRanks:
     def events(self, timeout_s: float) -> list[Event]:
         """Resume every rank that can go on, once; return what they sent, by rank. Where none can, wait up to `timeout_s` for
         the reducer, then say that time has passed. Raises ReduceFailed."""
-        ready = [rank for rank in self._ranks if rank.ready]
+        ready = [rank for rank in self._ranks if rank.started and rank.ready]
         for rank in ready:
             rank.resume()
         events = [event for rank in self._ranks for event in rank.events]

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from ddp.checkpoint.parts import RankParts
+from ddp.checkpoint.parts import RankParts, Recut
 from ddp.comm.heartbeat import Heartbeat
 from ddp.core.commands import Evaluate, Save
 from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved, Trained
@@ -54,14 +54,19 @@ class TrainingLoop:
     """One rank's training loop."""
 
     def __init__(
-        self, job: Job, rank: int, send: Callable[[RankEvent], None], replica: type[Replica] = Replica
+        self,
+        job: Job,
+        rank: int,
+        send: Callable[[RankEvent], None],
+        replica: type[Replica] = Replica,
+        meter: type[Meter] = Meter,
     ) -> None:
         self.job, self.rank, self._send = job, rank, send
         reset_peak_rss()
         self.device = place(job, rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self.meter = Meter(rank, job.scratch, self.device)
+        self.meter = meter(rank, job.scratch, self.device)
         speed = job.speeds[rank] if job.speeds else 1.0
         self.slowdown = Slowdown(speed)
         self.heart = Heartbeat(math.inf if job.threads else job.deadline_s / 5, lambda: send(Alive(now(), rank)))
@@ -87,6 +92,7 @@ class TrainingLoop:
         self._tallied = 0
         """What had been read of the training data when the last report was made."""
         self._pending = Pending(-1)
+        self.report_s = REPORT_S
         self._reported, self._kept = now(), False  # whether a kept step waits for its report
         self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
         self._parts = RankParts(job, rank, self.replica)
@@ -128,7 +134,7 @@ class TrainingLoop:
         self.total_steps += 1
         self.version += self.replica.in_step is not None
         self.samples += step.batch.samples
-        if self._kept or step.last or now() - self._reported > REPORT_S:
+        if self._kept or step.last or now() - self._reported > self.report_s:
             self.report()
         if self.replica.record.full:
             self._sum_up()
@@ -254,9 +260,10 @@ class TrainingLoop:
         self._send(saved)
         return saved
 
-    def restore(self, kept: Sequence[Tensor] = ()) -> None:
-        """Take over what this rank wrote for the checkpoint that the run goes on from. Raises Torn."""
-        counters = self._parts.restore(kept)
+    def restore(self, kept: Sequence[Tensor] = (), recut: Recut | None = None) -> None:
+        """Take over what this rank wrote for the checkpoint that the run goes on from. `recut` makes a rank's state of the
+        optimizer of those of another number of ranks, where each has a part of it. Raises Torn."""
+        counters = self._parts.restore(kept, recut)
         if counters is not None:
             self._begun, self.total_steps, self.version = counters
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddp.backends import BACKENDS, BackendSpec
+from ddp.backends import BACKENDS, BackendSpec, paired_backends
 from ddp.core.policies import EVERY_STEP, POLICIES, meets_every_step
 from ddp.engine import ENGINES, EngineSpec
 
@@ -33,7 +33,8 @@ class Mode:
         spec = backend_of(self)
         if self.backend is not None and spec is not None and not spec.averages:
             return self.backend
-        return f"{self.backend or self.engine}_{self.policy}" if self.policy is not None else self.engine
+        words = (self.engine,) if self.backend is None or engine_of(self.engine).virtual else ()
+        return "_".join((*words, *filter(None, (self.backend, self.policy))))
 
     @property
     def alike(self) -> bool:
@@ -46,7 +47,8 @@ def modes() -> dict[str, Mode]:
     ways: list[Mode] = []
     for engine, spec in ENGINES.items():
         if spec.backends:
-            ways += [mode_of(engine, policy, backend) for backend in BACKENDS for policy in POLICIES]
+            backends = paired_backends() if spec.virtual else BACKENDS
+            ways += [mode_of(engine, policy, backend) for backend in backends for policy in POLICIES]
         elif spec.policies:
             ways += [Mode(engine, policy, settings=settings) for policy, settings in spec.policies.items()]
         else:

@@ -11,18 +11,21 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, cast
 
+import torch
+
 from ddp.backends import BACKENDS, Acts
-from ddp.backends.base import AverageResult, CollectiveAverage, SnapshotAverage, StepExchange, load
+from ddp.backends.base import AverageResult, CollectiveAverage, Recuts, SnapshotAverage, StepExchange, load
 from ddp.checkpoint.checkpoint import Torn
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
-from ddp.core.errors import Exhausted
+from ddp.core.errors import Corrupted, Exhausted
 from ddp.core.event_parts import OptimizerSketch
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.faults import LASTING, Fault
 from ddp.core.join_events import Left
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
+from ddp.data.order import derive
 from ddp.engine.fault_injector import FaultInjector, LossyChannel, struck
 from ddp.engine.handover import load_sent, send
 from ddp.engine.loop import TrainingLoop
@@ -33,6 +36,7 @@ from ddp.process.clock import now
 from ddp.process.codec import Record
 from ddp.process.determinism import deterministic
 from ddp.process.error_origin import origin
+from ddp.process.meter import Meter
 from ddp.process.orphans import bind_rank
 from ddp.replica.task import Job
 
@@ -87,7 +91,7 @@ def _failure(rank: int, error: BaseException) -> Failed:
     """Return what the coordinator is told of `error`."""
     if isinstance(error, Torn):  # nobody's defect: no traceback
         return Failed(now(), rank, _clean(str(error), 2_000), "")
-    if isinstance(error, Exhausted):  # nor this, and the line itself says all that there is to know
+    if isinstance(error, Exhausted | Corrupted):  # nor this, and the line itself says all that there is to know
         line = _clean(str(error), 2_000)
         return Failed(now(), rank, line, line)
     text = _clean(f"{type(error).__name__}: {error}", 2_000)
@@ -104,10 +108,10 @@ def _clean(text: str, most: int) -> str:
 class RankLoop:
     """The loop of one rank around the worker's state machine."""
 
-    def __init__(self, job: Job, rank: int, channel: RankChannel) -> None:
+    def __init__(self, job: Job, rank: int, channel: RankChannel, meter: type[Meter] = Meter) -> None:
         self._job, self._rank, self._channel = job, rank, channel
         self._worker = Worker()
-        self._loop = TrainingLoop(job, rank, channel.send)
+        self.loop = self._loop = TrainingLoop(job, rank, channel.send, meter=meter)
         self._phases = PhaseInjector(job, rank, self._loop.slowdown.slow_down, channel.lose)
         self._phases.meet("start")
         self._sketched = -1
@@ -115,9 +119,12 @@ class RankLoop:
         self._away = 0.0
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
-        self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
+        recut = self._backend.recut if isinstance(self._backend, Recuts) else None
+        self._loop.restore(self._backend.kept(), recut)  # behind the backend, which is to see an optimizer that begins
         faults, slowdown = self._faults_left(), self._loop.slowdown
-        self._faults = FaultInjector(faults, rank, slowdown, channel.lose, self._loop.total_steps, job.scratch)
+        self._faults = FaultInjector(
+            faults, rank, slowdown, channel.lose, self._flip, self._loop.total_steps, job.scratch
+        )
 
     def _faults_left(self) -> tuple[Fault, ...]:
         """Return the faults that are to come; a rank that was started again counts its steps on from the last that came."""
@@ -126,6 +133,17 @@ class RankLoop:
         met = struck(self._job.scratch, self._rank)
         self._loop.total_steps = max([self._loop.total_steps, *(fault.step for fault in met)])
         return tuple(fault for fault in self._job.faults if fault not in met or fault.kind in LASTING)
+
+    @torch.no_grad()
+    def _flip(self, fault: Fault) -> None:
+        """Flip a bit of one of the replica's parameters, the same one in every run."""
+        parameters = self._loop.replica.state.parameters
+        place = derive(self._job.seed, "flip", fault.step)
+        values = parameters[place % len(parameters)].view(-1)
+        width = 8 * values.element_size()
+        bits = values.view({16: torch.int16, 32: torch.int32, 64: torch.int64}[width])
+        bit = min(int(fault.value), width - 1)
+        bits[place % len(bits)] ^= (1 << bit) - (1 << width if bit == width - 1 else 0)  # the first one is the sign
 
     def run(self) -> None:
         """Obey until an order says stop."""
@@ -136,22 +154,32 @@ class RankLoop:
             self._loop.close()
 
     def _obey_all(self) -> None:
-        if self._job.life:
-            self._loop.come(self._backend.transport)
-        else:
-            self._loop.ready(self._backend.transport)
+        self.come()
         while not self._worker.stopped:
             self._receive(self._channel.receive(0.0))
             before = self._worker
             self._worker, action = before.act()
             try:
                 self._phases.enter(action, self._loop)
-                self._obey(action)
+                self.act(action)
             except (ExchangeBroken, RuntimeError) as error:
                 self._broke(action, before, broken(error))
         self._backend.close()
 
-    def _obey(self, action: Action) -> None:
+    def come(self) -> None:
+        """Report that the rank is there."""
+        if self._job.life:
+            self._loop.come(self._backend.transport)
+        else:
+            self._loop.ready(self._backend.transport)
+
+    def share_steps(self) -> None:
+        """Have every step from now on be one of several ranks'."""
+        if self._loop.replica.in_step is None:
+            self._loop.replica.in_step = cast(StepExchange, self._backend).in_step(self._loop.replica)
+
+    def act(self, action: Action) -> None:
+        """Do what an order or a grant says, and report it."""
         loop, backend, rank = self._loop, self._backend, self._rank
         since = now() if isinstance(action, Step) else loop.pause()
         match action:
@@ -163,12 +191,7 @@ class RankLoop:
             case Average():
                 self._average(action, since)
             case Apply():
-                kept = self._kept(action.round)
-                if loop.keeper is not None:
-                    loop.keeper.average(action.round)
-                change = cast(SnapshotAverage, backend).apply(action.round, exact=loop.steps == 0)
-                loop.version += 1
-                self._averaged(action.round, 0, 0, change, self._away + now() - since, kept)
+                self._apply(action.round, since)
             case Join():
                 cast(StepExchange | CollectiveAverage, backend).join(action)
                 self._channel.send(Alive(now(), rank))
@@ -204,8 +227,8 @@ class RankLoop:
     def _receive(self, orders: list[Any]) -> None:
         for order in orders:
             shared = isinstance(order, Train) and order.chunk.parts > 1
-            if shared and self._loop.replica.in_step is None:
-                self._loop.replica.in_step = cast(StepExchange, self._backend).in_step(self._loop.replica)
+            if shared:
+                self.share_steps()
             self._worker = self._worker.receive(order)
         if orders:  # only what is granted is read ahead, and no longer what was taken back
             self._loop.expect(self._worker.ahead())
@@ -226,6 +249,14 @@ class RankLoop:
             loop.keeper.average(order.round)
         change = cast(CollectiveAverage, backend).average(order, loop.samples)
         self._contributed(order.round, change, max(now() - since - change.seconds, 0.0), kept)
+
+    def _apply(self, round: int, since: float) -> None:
+        loop, kept = self._loop, self._kept(round)
+        if loop.keeper is not None:
+            loop.keeper.average(round)
+        change = cast(SnapshotAverage, self._backend).apply(round, exact=loop.steps == 0)
+        loop.version += 1
+        self._averaged(round, 0, 0, change, self._away + now() - since, kept)
 
     def _kept(self, round: int) -> OptimizerSketch:
         """Return the sketches of what the rank's own optimizer keeps, if this round is to be sketched."""

@@ -8,23 +8,22 @@ import select
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Protocol
 
 from ddp.core.commands import RankCommand
 from ddp.core.errors import Exhausted, ProtocolError, RankLost, ReduceFailed
-from ddp.core.events import Event, Finished, Lost, RankEvent, Reduced, Tick
-from ddp.core.join_events import Joined
-from ddp.engine.rank import main
-from ddp.process import forkserver
+from ddp.core.events import Event, Finished, Lost, RankEvent, Ready, Reduced, Tick
+from ddp.core.join_events import Joined, Offered
+from ddp.engine.forked_rank import FAREWELL_S, ForkedRank
+from ddp.engine.spare_ranks import SpareProcesses
 from ddp.process.channel import Channel, PeerGone
 from ddp.process.clock import now
 from ddp.process.resource_errors import descriptors, enough
 from ddp.replica.task import Job, RankProcess
 
-FAREWELL_S = 2.0
-"""How long a rank that has finished may take to go."""
+OFFERS = "offer-*"
+"""Files by which processes are offered for ranks."""
 
 
 class Ranks(Protocol):
@@ -45,48 +44,6 @@ class Ranks(Protocol):
     def restart(self, rank: int, life: int) -> None:
         """Start a rank again that was dropped. What goes wrong with that is reported by `events`."""
         ...
-
-
-class ForkedRank:
-    """A rank forked from the fork server of this process."""
-
-    def __init__(self, job: Job, rank: int) -> None:
-        context = forkserver.warm(job.preload)
-        self._connection, self._far_end = context.Pipe()
-        arguments = (job, rank, self._far_end)
-        self._process = context.Process(target=main, args=arguments, name=f"rank-{rank}", daemon=True)
-
-    def start(self) -> Connection:
-        """Fork the rank, from the second on in milliseconds."""
-        try:
-            with forkserver.script_left_alone():
-                self._process.start()
-        except BaseException:  # it may have been forked, though nobody knows its number: the closed channel ends it
-            self._connection.close()
-            raise
-        finally:
-            self._far_end.close()
-        return self._connection
-
-    def wait(self, timeout_s: float) -> bool:
-        """Return whether it has ended; True as well of a rank that was never started."""
-        if self._process.pid is None:
-            return True
-        self._process.join(timeout_s)
-        return not self._process.is_alive()
-
-    def kill(self) -> None:
-        """Kill it; works on a stopped process as well."""
-        if self._process.pid is not None:
-            self._process.kill()
-
-    def exit_reason(self) -> str:
-        """Return how it ended, by its exit code."""
-        self.wait(FAREWELL_S)
-        code = self._process.exitcode
-        if code is None:
-            return "it has hung up, though its process still runs"
-        return f"its process is gone ({f'killed by signal {-code}' if code < 0 else f'exit code {code}'})"
 
 
 def averaged(event: Reduced | Exception) -> Reduced:
@@ -114,18 +71,20 @@ class RankProcesses:
         self._coming: set[int] = set()
         """Ranks that were started again and are not back."""
         self._unstarted: list[Lost] = []
+        self._ready = 0
+        self._spares = SpareProcesses(job)
 
     def __enter__(self) -> RankProcesses:
         self._channels: dict[int, Channel] = {}
-        self._runners: list[RankProcess] = []
+        self._runners: dict[int, RankProcess] = {}
         elsewhere = self._job.elsewhere
         try:
             self._own = own = self._job if elsewhere is None else elsewhere.outfit(self._job)
-            for rank in range(self._job.world_size):
+            for rank in range(self._job.world_size - self._job.absent):
                 here = elsewhere is None or rank == 0
                 with enough(f"rank {rank} cannot be started"):
                     runner = ForkedRank(own, rank) if here or elsewhere is None else elsewhere.runner(own, rank)
-                    self._runners.append(runner)
+                    self._runners[rank] = runner
                     self._connect(rank, Channel(runner.start()))
         except BaseException:
             self._end(0.0)
@@ -139,15 +98,16 @@ class RankProcesses:
 
     def _end(self, patience_s: float) -> None:
         try:
+            self._spares.end()
             for rank in self._coming:  # the run ended before they were back
                 self._runners[rank].kill()
-            for runner in self._runners:
+            for runner in self._runners.values():
                 if not runner.wait(patience_s):
                     runner.kill()
-            for runner in self._runners:
+            for runner in self._runners.values():
                 runner.wait(FAREWELL_S)
         except BaseException:  # interrupted once more
-            for runner in self._runners:
+            for runner in self._runners.values():
                 runner.kill()
             raise
         finally:
@@ -178,12 +138,17 @@ class RankProcesses:
 
     def restart(self, rank: int, life: int) -> None:
         """Start a rank again, once its process has ended. If that fails the rank is reported as lost."""
-        self._runners[rank].wait(FAREWELL_S)
-        elsewhere, job = self._job.elsewhere, replace(self._own, life=life)
+        if rank in self._runners:
+            self._runners[rank].wait(FAREWELL_S)
+        elsewhere, job, spare = self._job.elsewhere, replace(self._own, life=life), self._spares.take(rank, life)
         try:
-            runner = ForkedRank(job, rank) if elsewhere is None or rank == 0 else elsewhere.runner(job, rank)
-            self._runners[rank] = runner
-            self._connect(rank, Channel(runner.start()))
+            if spare is not None:
+                self._runners[rank] = spare
+                self._connect(rank, Channel(spare.connection))
+            else:
+                runner = ForkedRank(job, rank) if elsewhere is None or rank == 0 else elsewhere.runner(job, rank)
+                self._runners[rank] = runner
+                self._connect(rank, Channel(runner.start()))
             self._coming.add(rank)
         except (OSError, Exhausted, RankLost) as error:
             self._unstarted.append(Lost(now(), rank, f"it cannot be started again: {error}"))
@@ -206,6 +171,7 @@ class RankProcesses:
             self._ticked = at
             away = came - self._left + max(at - came - timeout_s, 0.0)
             events.append(Tick(at, away if away > timeout_s else 0.0))
+            events += self._offered()
         self._left = now()
         return events
 
@@ -221,6 +187,14 @@ class RankProcesses:
         self._poll.unregister(number)
         channel.close()
 
+    def _offered(self) -> list[Offered]:
+        """Return the offers of processes that have come."""
+        events = []
+        for path in self._job.offers.glob(OFFERS) if self._job.offers is not None else ():
+            path.unlink(missing_ok=True)
+            events.append(Offered(now()))
+        return events
+
     def _take_reduced(self) -> Reduced:
         self._wake.recv_bytes()
         return averaged(self._reduced.pop(0))
@@ -235,6 +209,10 @@ class RankProcesses:
                     self._finished.add(rank)
                 elif isinstance(event, Joined):
                     self._coming.discard(rank)
+                elif isinstance(event, Ready):
+                    self._ready += 1
+                    if self._ready == self._job.world_size - self._job.absent:
+                        self._spares.start()  # not before: ranks come first
             return events
         except PeerGone:
             self._hang_up(rank)

@@ -12,10 +12,11 @@ from ddp.core import checkpoint_schedule
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save, Train
 from ddp.core.coordinator_state import Mark
 from ddp.core.errors import Diverged, Exhausted, RankFailed
-from ddp.core.events import Progress, RankEvent, Saved
+from ddp.core.events import Ending, Progress, RankEvent, Saved
 from ddp.core.spans import Batch, Chunk
 from ddp.core.worker import Step, Worker
 from ddp.engine.loop import TrainingLoop
+from ddp.process import ending
 from ddp.process.clock import now
 from ddp.process.determinism import deterministic
 from ddp.replica.task import Job
@@ -69,11 +70,15 @@ def _epochs(job: Job, loop: TrainingLoop, saver: _Saver, seen: int) -> None:
     while seen < job.epochs * samples:
         epoch, start = divmod(seen, samples)
         stop = min(samples, start + (saver.left(seen) or -(-samples // job.batch_size)) * job.batch_size)
-        _run(loop, Chunk(epoch, start, stop, job.batch_size), seen)
+        chunk = Chunk(epoch, start, stop, job.batch_size)
+        stop = min(stop, start + _run(loop, chunk, seen) * job.batch_size)
         seen += stop - start
         if stop == samples:
             loop.evaluate(Evaluate(0, epoch, part=0, parts=1, in_turn=True, reason="solo"))
-        saver.at(seen)
+        soon = ending.announced()
+        saver.at(seen, soon)
+        if soon and seen < job.epochs * samples:
+            raise KeyboardInterrupt
 
 
 def _ahead(job: Job, samples: int, seen: int) -> Iterator[Batch]:
@@ -83,12 +88,15 @@ def _ahead(job: Job, samples: int, seen: int) -> Iterator[Batch]:
         yield from map(chunk.at, range(chunk.steps))
 
 
-def _run(loop: TrainingLoop, chunk: Chunk, seen: int) -> None:
-    worker = Worker().receive(Train(0, chunk, seen=seen, pace=1.0, reason="solo"))
-    while worker.lane:
+def _run(loop: TrainingLoop, chunk: Chunk, seen: int) -> int:
+    """Train a chunk, or what comes of it before the end is announced; return the steps."""
+    worker, steps = Worker().receive(Train(0, chunk, seen=seen, pace=1.0, reason="solo")), 0
+    while worker.lane and not ending.announced():
         worker, step = worker.act()
         assert isinstance(step, Step)
         loop.train(step)
+        steps += 1
+    return steps
 
 
 class _Saver:
@@ -109,10 +117,13 @@ class _Saver:
         settings = self._job.checkpoints
         return settings.left(self._mark(seen).averages - self._last.averages) if settings is not None else None
 
-    def at(self, seen: int) -> None:
-        """Make a checkpoint if it is time."""
-        mark = self._mark(seen)
-        reason = checkpoint_schedule.due(self._job.checkpoints, mark, self._last, self._job.epochs)
+    def at(self, seen: int, soon: bool) -> None:
+        """Make a checkpoint if it is time, or the end comes `soon`."""
+        mark, settings = self._mark(seen), self._job.checkpoints
+        if soon:
+            self._emit(Ending(now()), now())
+            settings = checkpoint_schedule.hastened(settings)
+        reason = checkpoint_schedule.due(settings, mark, self._last, self._job.epochs)
         if not reason:
             return
         ledgers = checkpoint_schedule.begun(self._samples, seen)

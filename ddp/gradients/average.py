@@ -13,6 +13,7 @@ from ddp.comm.collectives import Collectives
 from ddp.comm.transports.base import MAX, spare
 from ddp.core.spans import Batch
 from ddp.gradients.buckets import Item, Launches, assign, caps
+from ddp.gradients.comparison import ReplicaComparison
 from ddp.gradients.step_gradients import StepGradients
 from ddp.process.clock import now
 from ddp.process.meter import Meter
@@ -46,7 +47,9 @@ class GradientAverage:
         meter: Meter,
         optimizer: torch.optim.Optimizer,
         sketches: StepSketches | None = None,
+        compare: int = 0,
     ) -> None:
+        """`compare`: steps after which parameters are compared with the other ranks'; 0: never."""
         self.module, self._state, self._collectives, self._meter = module, state, collectives, meter
         self._optimizer = optimizer
         sizes = caps(sum(p.nbytes for p in state.parameters), spare(collectives.transport.config))
@@ -64,9 +67,11 @@ class GradientAverage:
         self._counted = (-1, 0)
         """Epoch and size of the global batch of the last step in which all went at the end."""
         self._sketches = sketches or NoSketches()
+        self._comparison = ReplicaComparison(state.parameters, collectives, compare)
 
     def begin(self, batch: Batch) -> float:
         """Clear the gradients; the mean of a slice is weighted when it goes to its bucket."""
+        self._comparison.begin()
         self._gradients.clear()
         self._launches.reset()
         self._weight, self._unfinished = batch.samples / batch.total, False

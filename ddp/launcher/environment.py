@@ -14,6 +14,7 @@ from ddp.launcher.hostlist import hosts as host_names
 from ddp.launcher.hostlist import tasks_per_node
 
 Environment = Mapping[str, str]
+RAY = "ray"
 LOWEST_PORT, PORTS = 10_000, 20_000
 """Ports for rank 0, below those that systems hand out by themselves."""
 
@@ -23,7 +24,7 @@ class Placement:
     """This process among those that a launcher has started."""
 
     launcher: str
-    """`torchrun`, `slurm`, `mpi` or `ray`."""
+    """`torchrun`, `slurm`, `mpi`, `ray`, or what `DDP_LAUNCHER` says."""
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
@@ -54,7 +55,7 @@ class Placement:
 def read(environ: Environment) -> Placement | None:
     """Return the placement that a launcher's variables describe; None: there is no launcher. Raises ValueError for variables
     that contradict each other, in one line with the remedy."""
-    for reader in (_torchrun, _ray, _open_mpi, _pmi, _slurm):
+    for reader in (_torchrun, _declared, _ray, _open_mpi, _pmi, _slurm):
         placement = reader(environ)
         if placement is not None:
             _check(placement)
@@ -80,6 +81,34 @@ def _torchrun(environ: Environment) -> Placement | None:
     )
 
 
+def _declared(environ: Environment) -> Placement | None:
+    """Read what a launcher without variables of its own is told to set: `DDP_LAUNCHER` with its name, RANK, WORLD_SIZE,
+    MASTER_ADDR, and of LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_PORT, DDP_JOB, DDP_RESTARTS, DDP_HOSTS what is not
+    as for one rank a host."""
+    if not environ.get("DDP_LAUNCHER"):
+        return None
+    rank, size = _number(environ, "RANK", 0), _number(environ, "WORLD_SIZE", 1)
+    local, beside = _number(environ, "LOCAL_RANK", 0), max(_number(environ, "LOCAL_WORLD_SIZE", 1), 1)
+    node, restarts = _number(environ, "NODE_RANK", rank // beside), _number(environ, "DDP_RESTARTS", 0)
+    return Placement(
+        *(
+            environ["DDP_LAUNCHER"],
+            rank,
+            size,
+            local,
+            beside,
+            node,
+            _nodes(environ["DDP_LAUNCHER"], size, beside, node),
+        ),
+        hosts=tuple(filter(None, environ.get("DDP_HOSTS", "").split(","))),
+        job=environ.get("DDP_JOB", ""),
+        restarts=restarts,
+        address=_text(environ, "MASTER_ADDR") if size > 1 else "",
+        port=_number(environ, "MASTER_PORT", 0),
+        step=str(restarts),
+    )
+
+
 def _ray(environ: Environment) -> Placement | None:
     """Read what Ray Train sets in its workers; other tasks and actors of Ray have no rank."""
     if not {"RAY_JOB_ID", "RAY_RAYLET_PID"} & environ.keys() or not {"RANK", "NODE_RANK"} <= environ.keys():
@@ -88,7 +117,7 @@ def _ray(environ: Environment) -> Placement | None:
     rank, size, local, beside, node = (_number(environ, name) for name in names)
     address = environ.get("MASTER_ADDR", "")
     return Placement(
-        *("ray", rank, size, local, beside, node, _nodes("ray", size, beside, node)),
+        *(RAY, rank, size, local, beside, node, _nodes(RAY, size, beside, node)),
         job=environ.get("RAY_JOB_ID", ""),
         address=address,
         port=_number(environ, "MASTER_PORT", 0) if address else 0,

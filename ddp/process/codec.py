@@ -13,7 +13,8 @@ from ddp.core import commands, events, run_bounds
 from ddp.core.errors import ProtocolError
 
 _EVENTS = events.Event | events.PolicyEvent | events.PolicyRecord | events.Slice | events.Memory | events.Merged
-Record = _EVENTS | events.Launched | events.Resumed | run_bounds.RunHeader | run_bounds.RunEnd | commands.Command
+_BOUNDS = run_bounds.RunHeader | run_bounds.Launched | run_bounds.RunEnd
+Record = _EVENTS | events.Resumed | _BOUNDS | commands.Command
 COMMANDS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(commands.Command)}
 EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Record) if cls.__name__ not in COMMANDS}
 _encoder = msgspec.json.Encoder()

@@ -60,3 +60,4 @@ def _leave_nothing(server: int) -> None:
     psutil.wait_procs(ranks, GOING_S)
     for place in scratch.places():
         scratch.tidy(place)
+    os._exit(0)  # to take torch apart would take seconds on a loaded machine

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
-from ddp.engine.ranks import FAREWELL_S, ForkedRank
+from ddp.engine.forked_rank import FAREWELL_S, ForkedRank
 from ddp.process.scratch import scratch
 from ddp.remote import job_message
 from ddp.remote.file_mirror import FROM_COORDINATOR, RUN, FileMirror, read

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from ddp.core.errors import EngineError, RankLost
+from ddp.launcher.environment import RAY
 from ddp.launcher.interfaces import address_towards, interface_of
 from ddp.process import forkserver
 from ddp.process.orphans import at_parents_end
@@ -33,7 +34,8 @@ def attend(place: Seat, key: bytes, catalogue: Catalogue, preload: tuple[str, ..
     """Serve rank 0 until it says that all is over; return the exit code that it announces.
 
     `preload`: modules of the fork server; `outfit`: what is done to a job that has come. Raise EngineError, OSError."""
-    at_parents_end(signal.SIGCONT)  # stopped, it would not notice that rank 0 is gone with its launcher
+    # Stopped, it would not notice that rank 0 is gone with its launcher; an actor of Ray's may go alone.
+    at_parents_end(signal.SIGKILL if place.launcher == RAY else signal.SIGCONT)
     store = open_store(place)
     message = announced(place, key, store)
     if "code" in message:

@@ -24,7 +24,7 @@ Catalogue = Mapping[str, tuple[Callable[..., Task], tuple[Any, ...]]]
 
 
 LOCAL = frozenset(
-    {"task", "policy", "scratch", "checkpoint_folder", "resume", "preload", "elsewhere", "threads"}
+    {"task", "policy", "scratch", "checkpoint_folder", "resume", "offers", "preload", "elsewhere", "threads"}
     | {"host", "clock_shift", "clock_error_s"}
 )
 """Fields of a `Job` that are made anew where it arrives."""

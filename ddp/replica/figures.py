@@ -52,6 +52,8 @@ class StepFigures:
     def _counted(self, samples: int) -> Iterator[None]:
         from torch.utils.flop_counter import FlopCounterMode
 
+        from ddp.replica.recurrent_flop import FUSED
+
         own = {parameter.untyped_storage().data_ptr() for parameter in self._model.parameters()}
         kept: dict[int, int] = {}
 
@@ -61,7 +63,7 @@ class StepFigures:
                 kept[storage.data_ptr()] = storage.nbytes()
             return tensor
 
-        counter = FlopCounterMode(display=False)
+        counter = FlopCounterMode(display=False, custom_mapping=FUSED)
         with counter, saved_tensors_hooks(note, lambda tensor: tensor):
             yield
         self._flop, self._kept = counter.get_total_flops() / samples, sum(kept.values())

@@ -19,6 +19,7 @@ from ddp.core.links import Links
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import Policy
 from ddp.core.step_settings import StepSettings
+from ddp.core.virtual_time import VirtualTime
 
 if TYPE_CHECKING:
     import torch
@@ -114,6 +115,8 @@ class Job:
     """Emulated relative speed of each rank in (0, 1]; empty: as fast as it goes."""
     links: Links | None = None
     """Emulated links between ranks, and to the coordinator beside rank 0; None: as fast as they are."""
+    virtual: VirtualTime = field(default_factory=VirtualTime)
+    """Of engine `virtual`."""
     lr_scale: float = 1.0
     """Factor on every learning rate."""
     max_grad_norm: float | None = None
@@ -125,6 +128,14 @@ class Job:
     """Go on without a rank that is lost; otherwise the run fails."""
     restarts: int | None = 0
     """How often each rank that is lost is started again; None: always."""
+    absent: int = 0
+    """Ranks, the last ones, that are not there at first: they come when a process is offered for them."""
+    spares: int = 0
+    """Processes that wait for the place of a rank that is lost."""
+    offers: Path | None = None
+    """The folder in which files `offer-*` offer processes for ranks; None: nobody does."""
+    compare: int = 0
+    """Steps after which ranks that hold the same bits compare their parameters; 0: never."""
     life: int = 0
     """How often the rank that gets this job was started again."""
     faults: tuple[Fault, ...] = ()

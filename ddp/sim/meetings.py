@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from ddp.core.commands import Average, Join
@@ -10,7 +10,7 @@ from ddp.core.events import Alive, Averaged, AverageFailed
 from ddp.core.join_events import Left
 from ddp.core.rounds import IN_STEP
 from ddp.core.values import replace
-from ddp.core.worker import Step, Worker
+from ddp.core.worker import Action, Step, Worker
 from ddp.sim.collectives import SimulatedCollectives, Then
 from ddp.sim.parts import SimulatedRank
 from ddp.sim.states import RankStates
@@ -44,7 +44,10 @@ class Meetings:
 
         def then() -> None:
             rank.joining = -1
-            self._ranks.tell(Alive(0.0, index))
+            if self._ranks.work is not None:
+                self._ranks.say(index, self._ranks.work.act(index, order))
+            else:
+                self._ranks.tell(Alive(0.0, index))
 
         def broke() -> None:
             rank.group = None
@@ -67,9 +70,11 @@ class Meetings:
         """Average the replicas: it ends for all, a time on the wire after the last rank has arrived."""
         self._ranks.report(index)
         rank, arrived = self._ranks.all[index], self._timeline.now
+        rank.order = order
 
         def everyone(members: list[int]) -> None:
             assert tuple(members) == order.members
+            self._work({member: self._ranks.all[member].order for member in members})
             if not self._ranks.keep:
                 return
             union = 0
@@ -82,6 +87,9 @@ class Meetings:
             rank.content = rank.result
             contribution = self._ranks.contribute(index, order.round)
             stay = self._timeline.now - arrived
+            if self._ranks.work is not None:
+                self._ranks.say(index, rank.reports, seconds=stay)
+                return
             steps, samples = contribution
             figures = {"steps": steps, "samples": samples, "seconds": stay, "bytes": self._ranks.costs.bytes}
             self._ranks.tell(replace(ANSWER, rank=index, round=order.round, **figures))
@@ -94,24 +102,33 @@ class Meetings:
         rank.step = (step, start)
 
         def everyone(members: list[int]) -> None:
-            first = len(trained)
+            first, steps = len(trained), dict[int, Action | None]()
             for member in members:
                 entering = self._ranks.all[member].step
                 assert entering is not None
                 self._ranks.train(member, *entering)
+                steps[member] = entering[0]
+            self._work(steps)
             for member in members if self._ranks.keep else ():
                 other = self._ranks.all[member]
                 other.result = other.content | ((1 << len(trained)) - (1 << first))
 
         def then() -> None:
             rank.content = rank.result
-            self._ranks.done(index, step)
+            self._ranks.done(index, step, rank.reports)
 
         def broke() -> None:
             rank.machine = before
             self._broke(index, IN_STEP)
 
         self._enter(index, "exchange", everyone, then, broke)
+
+    def _work(self, actions: Mapping[int, Action | None]) -> None:
+        """Have ranks really do what they are together for, and note what they report of it."""
+        work = self._ranks.work
+        if work is not None:
+            for member, events in work.together({rank: each for rank, each in actions.items() if each}).items():
+                self._ranks.all[member].reports = events
 
     def _enter(self, index: int, kind: str, everyone: Callable[[list[int]], None], then: Then, broke: Then) -> None:
         """Enter a collective of the rank's group; without a group it breaks."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddp.core.commands import Average
+from ddp.core.events import RankEvent
 from ddp.core.link_costs import collective_s
 from ddp.core.links import Links
 from ddp.core.spans import Batch
@@ -125,6 +127,10 @@ class SimulatedRank:
     """What came out of its last collective."""
     laid: int = 0
     """Its snapshot."""
+    reports: Sequence[RankEvent] = ()
+    """What it reports of its last collective, where it really works."""
+    order: Average | None = None
+    """The order that it is in a collective for."""
     last: TrainedBatch | None = None
     step: tuple[Step, float] | None = None
     """The step that it is in, where gradients are averaged inside it, and since when."""

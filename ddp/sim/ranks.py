@@ -6,7 +6,7 @@ in `ddp.sim.meetings`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -120,6 +120,8 @@ class SimulatedRanks(RankStates):
 
     def _compute(self, index: int, step: Step, before: Worker) -> None:
         rank = self.all[index]
+        if self.work is not None and not self.in_step:
+            self.work.begin(index, step)
         took = rank.slow * self.costs.step_s(index, rank.done) if step.batch.samples else 0.0
         if self.costs.by_samples:
             took *= step.batch.samples / self.world.batch
@@ -138,11 +140,10 @@ class SimulatedRanks(RankStates):
                 self.report(index)
                 self._spend(index, "copy", costs.copy_s, self._lay_down, action)
             case Apply():
-                self._spend(index, "copy", costs.copy_s, self._applied, action.round)
+                self._spend(index, "copy", costs.copy_s, self._applied, action)
             case Evaluate():
                 took = costs.evaluate_s(index)
-                done = Evaluated(0.0, index, action.epoch, 1, 0.0, 1.0, took, action.part)
-                self._spend(index, "evaluate", took, self._say, done)
+                self._spend(index, "evaluate", took, self._evaluated, action, took)
             case Join():
                 self._meetings.join(index, action)
             case Leave():
@@ -158,7 +159,8 @@ class SimulatedRanks(RankStates):
                 self._spend(index, "checkpoint", took, self._saved, action.index)
             case Stop():
                 self.turn(index)
-                self.tell(Finished(0.0, index, "end", 0, 0))
+                end: Sequence[RankEvent] = (Finished(0.0, index, "end", 0, 0),)
+                self.say(index, end if self.work is None else self.work.act(index, action))
 
     def _strike(self, index: int) -> None:
         """Play the faults that the script has for the step that `index` is about to do."""
@@ -182,6 +184,8 @@ class SimulatedRanks(RankStates):
                 rank.slow = value
             case "input":
                 rank.late = value - 1.0
+            case "flip":
+                pass  # virtual replicas have no bits
             case "heal":
                 rank.slow, rank.late = 1.0, 0.0
             case "lose":
@@ -212,6 +216,10 @@ class SimulatedRanks(RankStates):
     def _say(self, index: int, event: RankEvent) -> None:
         self.tell(event)
 
+    def _evaluated(self, index: int, order: Evaluate, took: float) -> None:
+        done: Sequence[RankEvent] = (Evaluated(0.0, index, order.epoch, 1, 0.0, 1.0, took, order.part),)
+        self.say(index, done if self.work is None else self.work.act(index, order), seconds=took)
+
     def _saved(self, index: int, number: int) -> None:
         self.tell(Saved(0.0, index, number, (), self.all[index].full))
 
@@ -224,14 +232,21 @@ class SimulatedRanks(RankStates):
     def _lay_down(self, index: int, order: Average) -> None:
         rank = self.all[index]
         rank.laid = rank.content
+        if self.work is not None:
+            self.contribute(index, order.round)
+            self.say(index, self.work.act(index, order))
+            return
         self.tell(Snapshot(0.0, index, order.round, *self.contribute(index, order.round)))
 
-    def _applied(self, index: int, round: int) -> None:
+    def _applied(self, index: int, order: Apply) -> None:
         rank = self.all[index]
         assert rank.laid & ~self.average == 0, "the average holds what it is the average of"
         rank.content |= self.average
         copy_s = self.costs.copy_s
-        self.tell(Averaged(0.0, index, round, 0, 0, copy_s, self.costs.bytes, 0.0, away_s=2 * copy_s))
+        if self.work is not None:
+            self.say(index, self.work.act(index, order), seconds=copy_s, away_s=2 * copy_s)
+            return
+        self.tell(Averaged(0.0, index, order.round, 0, 0, copy_s, self.costs.bytes, 0.0, away_s=2 * copy_s))
 
     def _sent(self, rank: SimulatedRank) -> int:
         if self.in_step:

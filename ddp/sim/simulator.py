@@ -6,7 +6,7 @@ same state machines run in production. A simulated run leaves the same records a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from ddp.core.commands import TO_RANKS, Abort, Apply, Drop, Reduce, Restart
 from ddp.core.coordinator import Coordinator, Output
 from ddp.core.events import Event, Lost, RankEvent, Ready, Reduced, Snapshot, Tick
 from ddp.core.faults import Fault
+from ddp.core.join_events import Offered
 from ddp.core.link_costs import FROM, TO, Deliveries
 from ddp.core.policies import Policy
 from ddp.core.values import replace
@@ -22,6 +23,7 @@ from ddp.sim.parts import Costs, TrainedBatch
 from ddp.sim.ranks import SimulatedRanks
 from ddp.sim.states import Measured
 from ddp.sim.timeline import EventQueue
+from ddp.sim.work import RankWork
 
 ORDERS = frozenset(TO_RANKS)
 
@@ -41,6 +43,8 @@ class Simulation:
     """(time, rank): the rank is gone from then on, and its end is noticed."""
     stalls: tuple[tuple[float, int], ...] = ()
     """(time, rank): the rank does and says nothing from then on; only its silence tells."""
+    offers: tuple[float, ...] = ()
+    """When somebody offers a process for one more rank."""
     faults: tuple[Fault, ...] = ()
     """What goes wrong at which step of which rank."""
     torn: Callable[[int], bool] = _never
@@ -58,7 +62,11 @@ class Simulation:
     """Called with rank and kind when such a slice begins."""
     listen: Callable[[float, Event | Output], None] | None = None
     """Called with every record, whether it is kept or not."""
+    work: RankWork | None = None
+    """What ranks really do; None: nothing, they report that all went well. Without faults."""
     status: str = "ok"
+    aborted: Abort | None = None
+    """What ended it before its end."""
     events: int = 0
     """Events that the coordinator has seen."""
     records: list[tuple[float, Event | Output]] = field(default_factory=list)
@@ -88,18 +96,21 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Play to the end. Raises TimeoutError if the virtual time limit passes: a deadlock or a livelock."""
-        self._crew.measured, self._crew.began = self.measured, self.began
-        for rank in range(self.world.size):
+        self._crew.measured, self._crew.began, self._crew.work = self.measured, self.began, self.work
+        for rank in range(self.world.size - self.world.absent):
             about = "same", "virtual", "virtual"
-            ready = Ready(0.0, rank, self.world.samples, 1, *about, least=self.world.least)
+            ready: Sequence[RankEvent] = (Ready(0.0, rank, self.world.samples, 1, *about, least=self.world.least),)
+            ready = ready if self.work is None else self.work.ready(rank)
             if self.ranks[rank].until > 0:
-                self._timeline.at(self.ranks[rank].until, self._crew.tell, ready)
+                self._timeline.at(self.ranks[rank].until, self._crew.say, rank, ready)
             else:
-                self._crew.tell(ready)
+                self._crew.say(rank, ready)
         for at, rank in self.deaths:
             self._timeline.at(at, self._crew.die, rank)
         for at, rank in self.stalls:
             self._timeline.at(at, self._crew.stall, rank)
+        for at in self.offers:
+            self._timeline.at(at, self._coordinate, Offered(0.0))
         self._tick()
         self._timeline.run(self.limit_s, lambda: self.coordinator.over)
         for rank in range(self.world.size):
@@ -181,10 +192,11 @@ class Simulation:
                     self._order(output)
                 case Reduce():
                     self._crew.reduce(output.members)
-                    reduced = Reduced(0.0, output.round, self.costs.reduce_s, self.costs.bytes)
+                    size = self.costs.bytes if self.work is None else self.work.reduce(output)
+                    reduced = Reduced(0.0, output.round, self.costs.reduce_s, size)
                     self._timeline.after(self.costs.reduce_s, self._coordinate, reduced)
                 case Abort():
-                    self.status = output.status
+                    self.status, self.aborted = output.status, output
                 case Drop():
                     self._crew.end(output.rank)
                 case Restart():

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ddp.core.event_parts import WorkSeconds
-from ddp.core.events import Alive, Progress, RankEvent
+from ddp.core.events import Alive, Averaged, Evaluated, Progress, RankEvent
 from ddp.core.values import replace
 from ddp.core.worker import Step
 from ddp.core.world import World
 from ddp.sim.parts import Costs, SimulatedRank, TrainedBatch
 from ddp.sim.timeline import EventQueue
+from ddp.sim.work import RankWork
 
 Measured = Callable[[int, str, float, float, int], None]
 """(rank, kind, start, stop, number of the collective) of a slice, as `ddp.core.measurements.Slice` has them."""
@@ -31,7 +32,7 @@ class RankStates:
         self.world, self.costs, self.timeline = world, costs, timeline
         self.keep = True
         """Keep every step, which of them are in each replica, and what ranks brought into rounds."""
-        self.all = [SimulatedRank() for _ in range(world.size)]
+        self.all = [SimulatedRank(alive=rank < world.size - world.absent) for rank in range(world.size)]
         self.trained: list[TrainedBatch] = []
         self.weights: list[tuple[int, dict[int, int]]] = []
         """By round: rank -> samples that it brought in."""
@@ -41,6 +42,8 @@ class RankStates:
         """Called with rank and kind when a slice begins."""
         self.dropped: list[tuple[float, RankEvent]] = []
         """Messages that were lost, and when they were sent."""
+        self.work: RankWork | None = None
+        """What ranks really do; None: nothing, they report that all went well."""
         self._send = send
 
     def turn(self, index: int, kind: str = "", seq: int = 0) -> None:
@@ -68,21 +71,41 @@ class RankStates:
         if self.keep:
             self.trained.append(entry)
 
-    def done(self, index: int, step: Step) -> None:
-        """Count a step that the rank has done, and report if it is time."""
+    def say(self, index: int, events: Sequence[RankEvent], seconds: float = 0.0, away_s: float = 0.0) -> None:
+        """Send what a rank reports of its work, with the times that it took: `seconds`, and what it was away besides."""
+        rank = self.all[index]
+        for event in events:
+            if isinstance(event, Progress):
+                done, rank.pending = rank.pending[: event.steps], rank.pending[event.steps :]
+                part = WorkSeconds(rank.data, rank.compute)  # of the first epoch of them
+                rank.data = rank.compute = 0.0
+                event = replace(event, busy_s=sum(entry.stop - entry.start for entry in done), work=part)
+            elif isinstance(event, Averaged):
+                event = replace(event, seconds=seconds, away_s=away_s)
+            elif isinstance(event, Evaluated):
+                event = replace(event, seconds=seconds)
+            self.tell(event)
+
+    def done(self, index: int, step: Step, reports: Sequence[RankEvent] | None = None) -> None:
+        """Count a step that the rank has done, and report if it is time. `reports`: those of its work, if that was done."""
         rank = self.all[index]
         assert rank.last is not None
         rank.done += 1
         rank.pending.append(rank.last)
         rank.steps += 1
         rank.samples += step.batch.samples
-        if step.last or self.timeline.now - rank.reported >= self.costs.report_s:
+        if self.work is not None:
+            self.say(index, self.work.act(index, step) if reports is None else reports)
+        elif step.last or self.timeline.now - rank.reported >= self.costs.report_s:
             self.report(index)
 
     def report(self, index: int) -> None:
         """Report what was trained since the last report."""
         rank = self.all[index]
         rank.reported = self.timeline.now
+        if self.work is not None:
+            self.say(index, self.work.report(index))
+            return
         if not rank.pending:
             return
         pending, rank.pending = rank.pending, []

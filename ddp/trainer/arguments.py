@@ -54,11 +54,11 @@ def check_mode(way: Mode, job: Job) -> None:
     """Raise ValueError for what the mode cannot do."""
     check_step(job.step, way, job.world_size)
     able, backend = engine_of(way.engine), backend_of(way)
-    if job.faults and able.one_process:
+    if job.faults and able.in_place:
         raise ValueError(f"faults with mode={way.name!r}, whose ranks are in this very process: use mode='nccl_sync'")
     if backend is None:
         return
-    if not backend.checkpoints and (job.checkpoints is not None or job.resume is not None):
+    if (able.virtual or not backend.checkpoints) and (job.checkpoints is not None or job.resume is not None):
         raise ValueError(
             f"mode={way.name!r} makes no checkpoints and cannot go on from one: leave out checkpoint_folder and resume, or "
             "choose another mode"
@@ -71,7 +71,7 @@ def world_size_of(size: int | None, gpus: int, device: str, way: Mode, started: 
     """Return the number of ranks; None: what a launcher has `started`, or one for each CUDA device, where the mode can have
     several."""
     if started is not None:
-        if engine_of(way.engine).one_process:
+        if engine_of(way.engine).in_place:
             raise ValueError(f"mode={way.name!r} trains in one process: start the script without {started.launcher}")
         if size not in (None, started.world_size):
             processes = f"{started.launcher} has started {started.world_size} processes"

@@ -246,7 +246,7 @@ class Trainer:
         """
         if self._party is not None and not self._party.leads:
             self._party.serve(self._parts)
-        job, in_place = self._job, self._job.world_size == 1 or ENGINES[self._mode.engine].one_process
+        job, in_place = self._job, self._job.world_size == 1 or ENGINES[self._mode.engine].in_place
         _refuse_in_a_rank(job.world_size if not in_place else 1)
         devices = [str(place(job, rank)) for rank in range(job.world_size)]
         recorder = None

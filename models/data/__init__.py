@@ -6,7 +6,7 @@ Owns files, what they hold and how they come here; knows nothing of models, reci
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.models.data.dataset import DataSet, Origin
@@ -14,6 +14,7 @@ from bench.models.data.options import PLAIN, DataOptions
 from ddp import user_code
 from ddp.members import Registry
 from ddp.registry import blamed, member
+from ddp.replica.task import Source
 from ddp.settings import known
 
 __all__ = ["DATA", "DataOptions", "DataSet", "Entry", "Origin", "check", "data_set", "own_data", "prepare", "title"]
@@ -26,11 +27,19 @@ class Entry:
     module: str
     """Has its `ORIGIN`; imported on use. A source of `ddp.user_code`."""
     takes: tuple[str, ...] | None = ()
-    """The settings of `DataOptions` that it takes; None: its `ORIGIN` says."""
+    """The settings of `DataOptions` that it takes, those of a recipe for another data set too; None: its `ORIGIN` says.
+    It takes `samples` in any case, but not a recipe's."""
+    fewer: str = "first"
+    """Which samples `data.samples` leaves: the `first`, some `drawn` by `data.seed`, or those that its `file` makes."""
 
     @property
     def options(self) -> tuple[str, ...]:
         """The settings that it takes. Raises Unusable where its file has to be asked and is broken."""
+        return self.inherited if self.takes is None or "samples" in self.takes else (*self.takes, "samples")
+
+    @property
+    def inherited(self) -> tuple[str, ...]:
+        """The settings that it takes from a recipe of another data set. Raises Unusable as `options`."""
         if self.takes is not None:
             return self.takes
         origin: Origin = member("data set", self.module, self.module, "ORIGIN", Origin)
@@ -42,13 +51,13 @@ _OURS = {
     "cifar100": Entry("bench.models.data.cifar100"),
     "digits": Entry("bench.models.data.digits"),
     "fashion_mnist": Entry("bench.models.data.fashion_mnist"),
-    "image_folder": Entry("bench.models.data.image_folder", ("path", "shape", "seed")),
+    "image_folder": Entry("bench.models.data.image_folder", ("path", "shape", "seed"), "drawn"),
     "mnist": Entry("bench.models.data.mnist"),
     "noisy_digits": Entry("bench.models.data.noisy_digits", ("samples",)),
     "pydoc": Entry("bench.models.data.pydoc", ("seq_len", "samples")),
     "shakespeare": Entry("bench.models.data.shakespeare", ("seq_len",)),
     "shifted_digits": Entry("bench.models.data.shifted_digits"),
-    "synthetic": Entry("bench.models.data.synthetic", ("samples", "classes", "shape", "seed")),
+    "synthetic": Entry("bench.models.data.synthetic", ("samples", "classes", "shape", "seed"), "file"),
     "text_file": Entry("bench.models.data.text_file", ("path", "seq_len")),
     "toy_language": Entry("bench.models.data.toy_language", ("seq_len", "samples")),
 }
@@ -71,17 +80,32 @@ def data_set(name: str, data_dir: str = "data", options: DataOptions = PLAIN) ->
     """Open the data set `name`. Raise ValueError, in one line, for an unknown one, settings or files that cannot be."""
     origin = _origin(name, options)
     with _blamed(name):
-        return origin.describe(data_dir, options)
+        opened = origin.describe(data_dir, options)
+    return opened if _all_of(name, options) else replace(opened, load=lambda: _fewer(name, opened, options))
 
 
 def prepare(name: str, data_dir: str, options: DataOptions = PLAIN) -> None:
     """Make the files of data set `name` ready, once, before ranks open it. Raise ValueError as `data_set`."""
     origin = _origin(name, options)
     with _blamed(name):
-        if origin.prepare is None:
-            origin.describe(data_dir, options).load()
-        else:
+        if origin.prepare is not None:
             origin.prepare(data_dir, options)
+        if origin.prepare is None or not _all_of(name, options):
+            data_set(name, data_dir, options).load()
+
+
+def _all_of(name: str, options: DataOptions) -> bool:
+    """Tell whether all samples that the file of a data set gives are trained."""
+    return options.samples is None or DATA[name].takes is None or DATA[name].fewer == "file"
+
+
+def _fewer(name: str, opened: DataSet, options: DataOptions) -> tuple[Source, Source]:
+    """Return (train, eval) with as many samples to train on as are asked for. Raise ValueError if there are fewer."""
+    train, test = opened.load()
+    if (samples := options.samples or 0) > len(train):
+        raise ValueError(f"data.samples={samples}: data set {name} has {len(train)} samples to train on")
+    part: Source = train.first(samples, options.seed or 0 if DATA[name].fewer == "drawn" else None)  # type: ignore[attr-defined]
+    return part, test
 
 
 def _origin(name: str, options: DataOptions) -> Origin:
@@ -105,6 +129,6 @@ def check(name: str, options: DataOptions) -> None:
     """Raise ValueError for a setting that data set `name`, a known one, does not take."""
     for key in options.given:
         if key not in DATA[name].options:
-            takers = ", ".join(other for other, entry in DATA.items() if key in (entry.takes or ()))
+            takers = ", ".join(other for other, entry in DATA.items() if entry.takes and key in entry.options)
             remedy = f"leave it out, or choose data.name of {takers}"
             raise ValueError(f"data.{key} means nothing to data set {name}; {remedy}")

@@ -7,7 +7,7 @@ the side and of the copy: the content is the same on every machine.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import torch
@@ -50,11 +50,9 @@ def _parts() -> tuple[Labelled, ...]:
     return tuple(copies(part, count, side) for side, (part, count) in enumerate(zip(read(FIFTHS), COPIES, strict=True)))
 
 
-def _load(samples: int | None) -> tuple[TensorSource, TensorSource]:
+def _load() -> tuple[TensorSource, TensorSource]:
     train, test = _parts()
-    if samples is not None and samples > len(train.labels):
-        raise ValueError(f"data.samples={samples}: data set noisy_digits has {len(train.labels)} digits to train on")
-    return _source(Labelled(train.images[:samples], train.labels[:samples])), _source(test)
+    return _source(train), _source(test)
 
 
 def _source(part: Labelled) -> TensorSource:
@@ -62,7 +60,7 @@ def _source(part: Labelled) -> TensorSource:
 
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
-    return DataSet((1, 8, 8), 10, partial(_load, options.samples), STD)
+    return DataSet((1, 8, 8), 10, _load, STD)
 
 
 ORIGIN = Origin(_describe)

@@ -36,9 +36,8 @@ def text() -> str:
     return "".join(letter if letter in known else "?" for letter in plain)[:CHARACTERS]
 
 
-def _pieces(length: int, samples: int | None) -> tuple[Pieces, Pieces]:
-    train, test = pieces(encode(text(), VOCABULARY, NAME), length, NAME)
-    return train.first(samples, NAME), test
+def _pieces(length: int) -> tuple[Pieces, Pieces]:
+    return pieces(encode(text(), VOCABULARY, NAME), length, NAME)
 
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:

@@ -34,14 +34,6 @@ class Pieces(TensorSource):
     def to(self, device: torch.device) -> Pieces:
         return Pieces(self.tensors[0].to(device))
 
-    def first(self, samples: int | None, where: str) -> Pieces:
-        """Return the first pieces, all for None. Raise ValueError, naming `where`, if there are fewer."""
-        (tokens,) = self.tensors
-        if samples is not None and samples > len(tokens):
-            length = tokens.shape[1] - 1
-            raise ValueError(f"data.samples={samples}: {where} has {len(tokens)} pieces of {length} to train on")
-        return Pieces(tokens[:samples])
-
 
 def pieces(tokens: NDArray[np.integer], seq_len: int, where: str) -> tuple[Pieces, Pieces]:
     """Return (train, eval): nine tenths of a text and the rest, in pieces of `seq_len` tokens that do not overlap.
@@ -80,9 +72,7 @@ def encode(text: str, vocabulary: str, where: str) -> NDArray[np.integer]:
     return tokens.astype(np.uint8 if len(known) <= 256 else np.int32)
 
 
-def generated(
-    vocabulary: str, load: Callable[[int, int | None], tuple[Pieces, Pieces]], options: DataOptions
-) -> DataSet:
-    """Return the data set of a text that no option but its length and number of pieces changes."""
+def generated(vocabulary: str, load: Callable[[int], tuple[Pieces, Pieces]], options: DataOptions) -> DataSet:
+    """Return the data set of a text that no option but its length changes."""
     length = options.seq_len or SEQ_LEN
-    return DataSet((length,), len(vocabulary), lambda: load(length, options.samples))
+    return DataSet((length,), len(vocabulary), lambda: load(length))

@@ -63,11 +63,11 @@ def _tokens(purpose: str, characters: int) -> NDArray[np.integer]:
     return encode(text(purpose, characters), VOCABULARY, NAME)
 
 
-def _load(length: int, samples: int | None) -> tuple[Pieces, Pieces]:
+def _load(length: int) -> tuple[Pieces, Pieces]:
     if length >= min(CHARACTERS):
         raise ValueError(f"data.seq_len={length}: {NAME} has {min(CHARACTERS)} characters in its test")
     train, test = (cut_up(_tokens(*part), length) for part in zip(("train", "eval"), CHARACTERS, strict=True))
-    return train.first(samples, NAME), test
+    return train, test
 
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:

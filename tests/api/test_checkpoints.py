@@ -209,7 +209,7 @@ def test_what_ranks_cannot_go_on_with_is_one_line(
     [
         ({"seed": 4}, "of a run with seed=3, this one has 4"),
         ({"epochs": 5}, "of a run with epochs=3, this one has 5"),
-        ({"world_size": 3}, "of a run with world_size=2, this one has 3"),
+        ({"world_size": 1}, "of a run with world_size=2, this one has 1"),
         ({"policy": "async"}, "of a run with policy=Cadence, this one has Async"),
         ({"dispatch": "partition"}, "of a run with dispatch=progressive, this one has partition"),
     ],

@@ -327,6 +327,7 @@ def test_verbs_are_documented():
         "prove",
         "goodput",
         "faults",
+        "join",
         "explain",
         "predict",
         "timeline",

@@ -46,8 +46,8 @@ def files(tmp_path: Path) -> None:
         ("data.name=image_folder data.path=images data.shape=[5,2,2]", "data.shape: 5 channels"),
         ("data.name=image_folder data.path=images data.shape=[3,2]", "data.shape=[3,2] must be channels"),
         (
-            "data.name=image_folder data.path=images data.samples=5",
-            "data.samples means nothing to data set image_folder",
+            "data.name=image_folder data.path=images data.samples=500",
+            "data.samples=500: data set image_folder has",
         ),
         ("data.name=synthetic data.samples=-1", "data.samples=-1 must be a whole number from 1"),
         ("data.name=synthetic data.samples=1e9999", "data.samples=1e9999: "),

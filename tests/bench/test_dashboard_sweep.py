@@ -17,9 +17,10 @@ from bench.command.summary import in_words
 from bench.dashboard import page as pages
 from bench.dashboard import server, view
 from bench.dashboard.about import RUNNING, RunCard
-from bench.dashboard.board import VERDICT, RunBoard, whole
+from bench.dashboard.board import SWEEP, VERDICT, RunBoard, whole
 from bench.dashboard.process import listen
 from bench.dashboard.verdicts import CellVerdicts
+from bench.results import sweep_file
 from bench.results.cells import Cell, cells
 from bench.results.live.curves import curves
 from bench.results.live.history import RunHistory
@@ -234,3 +235,33 @@ def test_records_of_a_run_make_all_its_lines() -> None:
     """So that what ends a line is the loss of its rank alone."""
     shown = curves(folded(make_records(make_spec())))
     assert all(values["share"][-1] is not None for rank, values in shown["ranks"].items() if rank != "all")
+
+
+def test_what_a_sweep_plans_is_shown_while_its_command_lives(sweep: Path, tab: Page) -> None:  # noqa: F811
+    board = RunBoard(sweep)
+    board.refresh([])
+    assert not [piece for piece in board.since(0, []) if piece.kind == SWEEP]
+    sweep_file.write(sweep, 12, 2, 30.0)
+    board.refresh([])
+    (shown,) = (json.loads(piece.text) for piece in board.since(0, []) if piece.kind == SWEEP)
+    assert shown == {"planned": 12, "over": 2, "seconds": 30.0}
+    (sweep / "page.html").write_text(pages.exported(whole(sweep), sweep), encoding="utf-8")
+    tab.goto((sweep / "page.html").as_uri())
+    assert "2 of 12 planned runs are over" in tab.inner_text("#sweep")
+    assert "5 min left" in tab.inner_text("#sweep")
+    sweep_file.remove(sweep)
+    board.refresh([])
+    assert [piece.text for piece in board.since(0, []) if piece.kind == SWEEP] == ["null"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"pid": 2**22 + 7}, {"over": 13}, {"planned": "many"}, {"pid": None}, {"host": "another", "pid": 1}]
+)
+def test_a_sweep_that_ended_without_a_word_is_none(tmp_path: Path, changes: dict[str, object]) -> None:
+    sweep_file.write(tmp_path, 12, 2, None)
+    file = tmp_path / sweep_file.SWEEP
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    assert (sweep_file.read(tmp_path) is None) == ("host" not in changes), "its lease is young"
+    file.write_text("[]")
+    assert sweep_file.read(tmp_path) is None
+    sweep_file.remove(tmp_path)

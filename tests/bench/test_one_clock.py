@@ -31,6 +31,7 @@ from bench.results.writer import RunWriter
 from bench.runner.progress import ProgressDisplay
 from bench.timeline import make_trace
 from ddp.core import commands, events
+from ddp.core.run_bounds import Launched
 from ddp.core.summary import EpochFold
 from ddp.process.codec import Record, decode, encode
 from ddp.trainer.epochs import EpochMetrics, epoch_metrics
@@ -47,7 +48,7 @@ STARTUP_S = 6.6
 def run(raised: bool) -> list[Record]:
     """A run that loses rank 1, as it is recorded: its start-up is long."""
     said = events.Failed(0.0, 1, "ValueError: no", "Traceback") if raised else None
-    return [events.Launched(LAUNCHED), *map(_later, bereft(said, "ValueError: no" if raised else "silent for 2.1 s"))]
+    return [Launched(LAUNCHED), *map(_later, bereft(said, "ValueError: no" if raised else "silent for 2.1 s"))]
 
 
 def _later(record: Record) -> Record:
@@ -133,7 +134,7 @@ def test_schedule_and_curves_count_from_the_launch(tmp_path: Path) -> None:
 def test_a_run_that_was_gone_on_with_keeps_its_zero() -> None:
     """Faults, schedule and timeline of the rest are told in the time of the whole."""
     spec = make_spec("nccl_cadence", 2, epochs=6)
-    first = [events.Launched(LAUNCHED), *make_records(spec)]
+    first = [Launched(LAUNCHED), *make_records(spec)]
     cut = max(record.at for record in first if hasattr(record, "at"))
     launched = cut + 10.0
     moved = [replace(r, at=r.at + launched - LAUNCHED) if hasattr(r, "at") else r for r in make_records(spec)]
@@ -174,7 +175,7 @@ def unequal(until: float) -> RunHistory:
             at = 5.0 + n * every
             told.append(events.Progress(at, rank, 0, 1, round(rate * every), 0.9 * every, 5.0, 0.1))
     ready = [events.Ready(5.0, rank, 10**6, 5, "d", "cpu", "none") for rank in (0, 1)]
-    return folded([events.Launched(0.0), *ready, *sorted(told, key=lambda record: record.at)])
+    return folded([Launched(0.0), *ready, *sorted(told, key=lambda record: record.at)])
 
 
 @pytest.mark.parametrize("until", [6.2, 7.0, 9.9, 30.0, 200.0, 1000.0])

@@ -19,6 +19,8 @@ from tests.bench.generated import plant
 from tests.browser import browser, page  # noqa: F401
 
 WORDS, BYTES = 1500, 2_000_000
+READABLE = 6.5
+"""Pixels of a text in a plot, at 400 pixels: three times as many of a telephone's."""
 UNFOLD = "document.querySelectorAll('details').forEach((each) => (each.open = true))"
 REACHED = (
     "[...document.querySelectorAll('a[href], button, summary, input, [tabindex]')]"
@@ -115,6 +117,29 @@ def test_on_a_telephone_no_table_and_no_page_is_wider_than_the_window(
     if name != "dashboard":
         names = "[...document.querySelectorAll('td')].map((e) => e.dataset.name)"
         assert all(tab.evaluate(names)), "each cell says what it is"
+    tab.context.close()
+
+
+@pytest.mark.parametrize("name", ["page-one", "run", "many"])
+def test_on_a_telephone_every_plot_is_in_sight_and_its_texts_can_be_read(
+    browser: Browser,  # noqa: F811
+    pages: dict[str, Path],
+    name: str,
+) -> None:
+    tab = opened(browser, pages[name].as_uri(), 400)
+    wide = "[...document.querySelectorAll('figure, figure *')].filter((e) => e.getBoundingClientRect().right > 401)"
+    assert (
+        tab.evaluate(
+            f"{wide}.filter((e) => !e.closest('svg') || e.tagName === 'svg').map((e) => e.outerHTML.slice(0, 99))"
+        )
+        == []
+    )
+    sizes = tab.evaluate("""[...document.querySelectorAll('.plots svg')].flatMap((plot) =>
+        [...plot.querySelectorAll('text')].map((e) => parseFloat(getComputedStyle(e).fontSize) * plot.getScreenCTM().a))""")
+    assert len(sizes) > 5
+    assert min(sizes) >= READABLE
+    signs = tab.evaluate("[...document.querySelectorAll('.legend svg')].map((e) => e.getBoundingClientRect().width)")
+    assert all(width > 10 for width in signs)
     tab.context.close()
 
 

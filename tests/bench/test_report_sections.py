@@ -13,6 +13,8 @@ import pandas as pd
 import pytest
 
 from bench import report
+from bench.base.drawing import Drawing
+from bench.base.panels import Panels
 from bench.config.spec import RunSpec
 from bench.report import write_report
 from bench.report.differences import MeanDifference, difference, ratio
@@ -41,7 +43,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures and their data files, without the pictures."""
-    monkeypatch.setattr(report.page, "save", lambda figure, path: "<svg/>")
+    monkeypatch.setattr(report.page, "save", lambda figure, path: Drawing(b"", "<svg/>", Panels()))
 
 
 def part(path: Path, name: str) -> str:

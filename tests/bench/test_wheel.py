@@ -143,6 +143,25 @@ def bare() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # PyTorch's types are read anew
+def test_a_typed_script_is_clean_under_strict_mypy(environment, tmp_path):
+    """It asserts the types of what it gets: where one of ours were `Any`, that would be an error."""
+    script = shutil.copy(ROOT / "tests/bench/typed_script.py", tmp_path)
+    options = (
+        "--strict",
+        "--config-file=",
+        "--follow-imports=silent",
+        "--python-executable",
+        environment / "bin/python",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "--cache-dir", tmp_path / "cache", script],
+        cwd=tmp_path, capture_output=True, text=True, timeout=280, env=bare(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_models_have_one_name():
     with pytest.raises(ImportError, match=r"bench\.models"):
         runpy.run_path(str(ROOT / "models" / "__init__.py"), run_name="models")

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from bench.results.analysis.stream import sort
 from bench.results.analysis.work import PEAKS, memory, work
@@ -14,6 +15,7 @@ from ddp.core.event_parts import StepWork
 from ddp.core.events import Finished
 from ddp.core.step_settings import StepSettings
 from ddp.data.order import derive, order
+from ddp.replica.recurrent_flop import FUSED
 from tests.bench.streams import make_metrics, make_spec
 from tests.runtime import toy
 from tests.runtime.conftest import Play
@@ -84,3 +86,14 @@ def test_share_of_the_peak_is_of_known_devices() -> None:
     unknown = work(stream, metrics.model_copy(update={"env": {"gpus": ["another"]}}), {})
     assert unknown is not None
     assert unknown.peak_share is None
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_fused_recurrent_layers_are_counted(wanted: bool) -> None:
+    """Each token times the matrices of both layers, thrice: forward, and backward for inputs and weights."""
+    lstm = nn.LSTM(5, 7, 2, batch_first=True)
+    inputs = torch.randn(3, 4, 5, requires_grad=True)
+    with FlopCounterMode(display=False, custom_mapping=FUSED if wanted else {}) as counter:
+        lstm(inputs)[0].sum().backward()
+    matrices = sum(p.numel() for p in lstm.parameters() if p.dim() == 2)
+    assert (counter.get_total_flops() == 3 * 2 * 3 * 4 * matrices) == wanted

@@ -23,7 +23,8 @@ from bench.results.cells import cells
 from bench.results.chain import unlinked
 from bench.results.runfolder import METRICS, find_runs, read_records
 from bench.results.writer import RunWriter
-from bench.runner.resume import earlier, locate
+from bench.runner.earlier_records import earlier
+from bench.runner.resume import locate
 from bench.validate.checks import CHECKS
 from bench.validate.consistency import legible
 from bench.validate.findings import Case
@@ -76,11 +77,16 @@ def place(hidden: Path) -> Path:
     return hidden.with_name(own.name)
 
 
-def proof(folder: Path) -> set[int]:
-    """How often a sample of an epoch is in the model, by `events.jsonl`."""
+def in_model(folder: Path) -> Counter[tuple[int, int]]:
+    """How often each sample of each epoch is in the model."""
     merged = [record for record in read_records(folder) if isinstance(record, Merged)]
     spans = [(event.epoch, *span) for event in merged for span in event.spans]
-    counts = Counter((epoch, sample) for epoch, start, stop in spans for sample in range(start, stop))
+    return Counter((epoch, sample) for epoch, start, stop in spans for sample in range(start, stop))
+
+
+def proof(folder: Path) -> set[int]:
+    """How often a sample of an epoch is in the model, by `events.jsonl`; what else is recorded fits it."""
+    counts = in_model(folder)
     (run,), _ = find_runs(folder)
     legible(run)  # its result follows from what is recorded, before and after it was killed
     (cell,) = cells([run])

@@ -16,6 +16,7 @@ from bench.prove.entrants import TORCH, Entrant, entrant
 from bench.prove.proof import Proof, Way, prove
 from bench.prove.whole_batch import whole
 from ddp.core.policies import DEFAULT, EVERY_STEP, POLICIES
+from ddp.core.step_settings import StepSettings
 from ddp.replica.task import Task
 from tests.runtime import toy
 from tests.warm import Warm
@@ -193,7 +194,24 @@ def test_slices_are_the_whole_batch_but_for_what_a_model_sees_of_it() -> None:
     assert isinstance(normed().loss(net(0.0), (torch.randn(4, 6), torch.tensor([0, 1, 0, 1]))), Tensor)
 
 
-@pytest.mark.parametrize("word", ["train.accumulate=2", "train.precision=bf16", "train.compile=true"])
+@pytest.mark.parametrize(
+    "how", [StepSettings(accumulate=2), StepSettings(precision="bf16"), StepSettings(accumulate=3, precision="bf16")]
+)
+def test_steps_of_micro_batches_and_in_half_precision_are_proved(how: StepSettings) -> None:
+    steps = ("nccl", "zero1", "zero2", "zero3", "torch_ddp", "torch_fsdp")
+    ways = [way(backend, backend) for backend in steps]
+    ways += [
+        way("solo", None, ranks=1, engine="solo"),
+        way("nccl_cadence", "nccl", DEFAULT),
+        way("cpu_async", "cpu", DEFAULT),
+    ]
+    found = {each.mode: each for each in prove(dropping, ways, 2, 4, how=how)}
+    assert not [each for each in found.values() if each.failed], found
+    assert {name for name, each in found.items() if each.verdict != "exact"} <= {"cpu_async"}
+    assert whole(dropping, 2, 1, 4, how=how).why.startswith("batch norm")
+
+
+@pytest.mark.parametrize("word", ["train.precision=fp16", "train.compile=true"])
 def test_a_step_that_the_oracle_does_not_do_is_not_called_proved(warm: Warm, tmp_path: Path, word: str) -> None:
     command = ("-m", "bench", "prove", "model=mlp", "mode=solo", "data.name=digits", word)
     code, out, err = warm.start(tmp_path, *command).result()

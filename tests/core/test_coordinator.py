@@ -25,7 +25,7 @@ from ddp.core.events import (
     Snapshot,
     Tick,
 )
-from ddp.core.faults import KINDS, LASTING, Fault
+from ddp.core.faults import KINDS, LOSING, Fault
 from ddp.core.phases import Phase
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.base import Policy
@@ -333,7 +333,7 @@ def test_a_scripted_fault_is_named_and_its_samples_are_done_by_others(kind: str,
     assert [fault.kind for _, fault in played.struck] == [kind]
     assert played.status == "ok"
     lost = [record.rank for _, record in played.records if isinstance(record, Drop)]
-    assert lost == ([] if kind in LASTING else [1])
+    assert lost == ([1] if kind in LOSING else [])
     spans = sorted(span for _, line in played.records if isinstance(line, Merged) for span in line.spans)
     assert sum(stop - start for start, stop in spans) == 90
     limit = 9 + 3 * world.deadline_s  # all steps by one rank, and the deadlines of a collective and of a silence

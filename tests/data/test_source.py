@@ -133,3 +133,14 @@ def test_samples_read_together_must_be_as_many_as_were_asked_for(collated: bool)
 
     with pytest.raises(BadSample, match=r"samples \[0, 1, 2\]: __getitems__ gave 2 for 3 of them; it must give a list"):
         MapSource(Together(range(6))).batch(torch.arange(3))
+
+
+def test_a_list_of_samples_is_a_data_set() -> None:
+    """As PyTorch's DataLoader takes it; two tensors in a list are inputs and targets."""
+    pairs = [(torch.full((2,), float(place)), place) for place in range(5)]
+    inputs, labels = as_source(pairs).batch(torch.tensor([4, 1]))
+    assert inputs.tolist() == [[4.0, 4.0], [1.0, 1.0]]
+    assert labels.tolist() == [4, 1]
+    named = as_source([{"x": pair[0], "y": pair[1]} for pair in pairs]).batch(torch.tensor([3]))
+    assert named["y"].tolist() == [3]
+    assert len(as_source([torch.ones(4, 2), torch.zeros(4)])) == 4

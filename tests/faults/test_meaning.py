@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -22,9 +24,11 @@ from bench.faults.meaning import (
     meaningless,
 )
 from bench.faults.moments import FAULTS, SLICES
+from bench.faults.process_proofs import PAUSE_S, proof
 from bench.faults.processes import INJECTED
 from ddp.backends import BACKENDS
 from ddp.core import faults
+from ddp.core.events import Merged, Progress
 
 
 def test_there_are_ten_kinds_eight_phases_and_four_choices_of_ranks() -> None:
@@ -66,3 +70,13 @@ def test_what_is_documented_says_who_can_be_done_without() -> None:
         assert documented(FaultCell("crash", "step", "all", mode.name)) == {FaultOutcome.ENDED}
         assert documented(FaultCell("raise", "step", "two", mode.name)) == {FaultOutcome.ENDED}
         assert documented(FaultCell("pause", "step", "all", mode.name)) == {FaultOutcome.UNHURT}
+
+
+def test_a_line_of_the_ledger_is_no_word_of_the_rank(tmp_path: Path) -> None:
+    """Found on a loaded machine: the coordinator wrote that line 30 ms after the rank was stopped."""
+    (tmp_path / "phase-0").write_text("10.0 1")
+    cell = FaultCell("pause", "collective", "first", "nccl_cadence")
+    ledger, word = Merged(10.03, 0, 0, ((0, 8),)), Progress(10.0 + PAUSE_S, 0, 0, 1, 8, 0.1, 1.0, 0.1)
+    records = [(record.at, record) for record in (ledger, word)]
+    assert proof(cell, records, tmp_path, (0,), "ok") == "rank 0 stood still for 1.20 s (1 of 1 ranks)"
+    assert proof(cell, [(10.03, replace(word, at=10.03)), *records], tmp_path, (0,), "ok") == ""

@@ -28,6 +28,11 @@ RAY = {
     "RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": "77", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0",
     "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "40001",
 }  # fmt: skip
+RAY_ACTOR = {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": "77"}
+DECLARED = {
+    "DDP_LAUNCHER": "kubernetes", "DDP_JOB": "set-3", "DDP_RESTARTS": "2", "RANK": "1", "WORLD_SIZE": "2",
+    "MASTER_ADDR": "first",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -49,7 +54,12 @@ RAY = {
          Placement("mpi", 1, 4, 0, 2, 1, 2, (), "prterun-9", 0, "10.0.0.1")),
         (MPICH, Placement("mpi", 1, 2, 1, 2, 0, 1)),
         (RAY, Placement("ray", 1, 2, 0, 1, 1, 2, (), "01000000", 0, "10.0.0.1", 40001)),
+        (DECLARED, Placement("kubernetes", 1, 2, 0, 1, 1, 2, (), "set-3", 2, "first", 0, "2")),
+        (DECLARED | {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1", "DDP_HOSTS": "a,b"} | RAY_ACTOR,
+         Placement("kubernetes", 1, 4, 1, 2, 0, 2, ("a", "b"), "set-3", 2, "first", 0, "2")),
+        ({"DDP_LAUNCHER": "kubernetes", "DDP_JOB": "set-3"}, Placement("kubernetes", job="set-3", step="0")),
         # The nearest launcher counts.
+        (DECLARED | TORCHRUN, Placement("torchrun", 3, 4, 1, 2, 1, 2, (), "r7", 2, "first", 29400, "2")),
         (SRUN | TORCHRUN, Placement("torchrun", 3, 4, 1, 2, 1, 2, (), "r7", 2, "first", 29400, "2")),
         (BATCH | OPEN_MPI, Placement("mpi", 3, 4, 1, 2, 1, 2, (), "prterun-9", 0, "10.0.0.1")),
         (SRUN | {"PMI_RANK": "2", "PMI_SIZE": "3"},  # srun --mpi=pmi2 sets both

@@ -239,3 +239,24 @@ def test_shifted_digits_are_the_digits_and_each_moved_by_a_pixel() -> None:
     assert torch.equal(right[..., 1:], plain[..., :-1])
     background = plain.min()
     assert all((edge == background).all() for edge in (up[..., -1, :], down[..., 0, :], left[..., -1], right[..., 0]))
+
+
+def test_every_data_set_of_ours_can_be_made_smaller() -> None:
+    assert all("samples" in entry.options for entry in DATA.values())
+    (train, labels), test = load("digits", Path())
+    (few, marked), same = load("digits", Path(), samples=7)
+    assert torch.equal(few, train[:7])
+    assert torch.equal(marked, labels[:7])
+    assert torch.equal(same[0], test[0])
+    with pytest.raises(ValueError, match=r"data\.samples=9999: data set digits has 1438 samples to train on"):
+        prepare("digits", "", DataOptions(samples=9999))
+
+
+def test_bytes_stay_bytes_in_a_part_of_the_images() -> None:
+    images = torch.arange(5 * 3 * 2 * 2, dtype=torch.uint8).view(5, 3, 2, 2)
+    source = Pixels(images, torch.arange(5), 255, [0.1] * 3, [0.3] * 3)
+    part = source.first(3, seed=1)
+    chosen = part.batch(torch.arange(3))[1]
+    assert isinstance(part, Pixels)
+    assert chosen.tolist() == sorted(set(chosen.tolist()))
+    assert torch.equal(part.batch(torch.arange(3))[0], source.batch(chosen)[0])

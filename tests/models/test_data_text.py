@@ -54,7 +54,7 @@ def test_no_piece_of_the_toy_language_is_on_both_sides() -> None:
     seen = {piece.numpy().tobytes() for piece in train}
     assert not any(piece.numpy().tobytes() in seen for piece in test)
     assert len(parts("toy_language", Path(), seq_len=32, samples=7)[0]) == 7
-    with pytest.raises(ValueError, match=r"data\.samples=9375: data set toy_language has 9374 pieces of 32"):
+    with pytest.raises(ValueError, match=r"data\.samples=9375: data set toy_language has 9374 samples to train on"):
         parts("toy_language", Path(), seq_len=32, samples=9375)
     with pytest.raises(ValueError, match=r"data\.seq_len=50000: data set toy_language has 50000 characters"):
         parts("toy_language", Path(), seq_len=50_000)

@@ -21,13 +21,14 @@ from bench.predict.cells import beyond, half_width, metrics_of, own_cell, predic
 from bench.predict.folder import write_run
 from bench.predict.grid import anchored, faster, grid, what_if
 from bench.predict.play import PredictedCell, bytes_of, play, speeds_of
-from bench.predict.steptimes import WARM, autocorrelation, distribution, emulated, resampled, shape
+from bench.predict.steptimes import WARM, autocorrelation, emulated, resampled, shape
 from bench.results.analysis.stream import sort
 from bench.results.recompute import result
 from bench.results.runfolder import find_runs, read_records
 from bench.validate.consistency import legible
 from ddp.core.link_costs import collective_s
 from ddp.core.links import parse
+from ddp.sim.distributions import distribution
 from tests.bench.streams import LAUNCHED, make_records, make_spec
 
 CONFIG = {"policy": {"name": "sync"}, "cluster": {"speeds": []}, "world_size": 2, "model": "mlp"}

@@ -109,11 +109,11 @@ def test_a_lost_message_does_not_arrive_and_the_next_one_does() -> None:
 def test_each_fault_happens_once_before_its_step() -> None:
     happened: list[object] = []
     faults = (Fault(1, 3, "slow", 4.0), Fault(1, 3, "lose"), Fault(0, 3, "crash"))
-    script = FaultInjector(faults, 1, Noted(happened), lambda: happened.append("lost"))
+    script = FaultInjector(faults, 1, Noted(happened), lambda: happened.append("lost"), print)
     for step in (2, 3, 3, 4):  # an exchange that breaks has its step done again
         script.meet(step)
     assert happened == [4.0, "lost"]
-    other = FaultInjector(faults, 2, Noted(happened), lambda: happened.append("lost"))
+    other = FaultInjector(faults, 2, Noted(happened), lambda: happened.append("lost"), print)
     for step in range(5):
         other.meet(step)
     assert happened == [4.0, "lost"]
@@ -122,7 +122,7 @@ def test_each_fault_happens_once_before_its_step() -> None:
 def test_what_lasts_happens_again_in_its_order_where_a_run_goes_on() -> None:
     happened: list[object] = []
     faults = (Fault(0, 9, "heal"), Fault(0, 2, "slow", 3.0), Fault(0, 4, "input", 2.0), Fault(0, 5, "lose"))
-    script = FaultInjector(faults, 0, Noted(happened), lambda: happened.append("lost"), done=8)
+    script = FaultInjector(faults, 0, Noted(happened), lambda: happened.append("lost"), print, done=8)
     assert happened == [3.0, ("input", 2.0)]
     script.meet(9)
     assert happened[2:] == ["healed"]
@@ -143,5 +143,5 @@ def test_a_rank_that_was_slow_is_so_again_when_the_run_goes_on(play: Play, tmp_p
 def test_signals_go_to_the_process_itself(monkeypatch: pytest.MonkeyPatch, kind: str, number: int) -> None:
     sent: list[int] = []
     monkeypatch.setattr("os.kill", lambda pid, signum: sent.append(signum))
-    FaultInjector([Fault(0, 0, kind)], 0, Slowdown(1.0), lambda: None).meet(0)
+    FaultInjector([Fault(0, 0, kind)], 0, Slowdown(1.0), lambda: None, print).meet(0)
     assert sent == [number]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ddp.backends import paired_backends
 from ddp.core.commands import Drop, Restart
-from ddp.core.events import Finished, Progress
+from ddp.core.events import Finished, Progress, Ready
 from ddp.core.faults import parse
 from ddp.core.join_events import Joined
+from ddp.core.joining import OFFERED
 from ddp.core.policies import POLICIES
+from ddp.engine.spare_ranks import ForkedSpare, SpareProcesses
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 from tests.runtime.test_mishap import trained_once
@@ -44,3 +48,37 @@ def test_a_rank_that_raised_comes_back(play: Play, policy: str, backend: str) ->
 @pytest.mark.parametrize(("policy", "backend"), MODES)
 def test_a_rank_that_was_killed_comes_back(play: Play, policy: str, backend: str) -> None:
     returns(play, policy, backend, "1@5:crash", epochs=15, speeds=(0.05,) * 3)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(("policy", "backend"), CELLS)
+def test_a_rank_that_was_never_there_comes(play: Play, policy: str, backend: str) -> None:
+    options, more = toy.short_windows(policy), {"absent": 1, "spares": 1, "deadline_s": 5.0, "epochs": 8}
+    played = play(policy, backend, world_size=3, options=options, **more)
+    assert [event.rank for event in played.of(Ready)] == [0, 1]
+    (joined,) = played.of(Joined)
+    assert (joined.rank, played.of(Drop)) == (2, [])
+    assert sorted(event.rank for event in played.of(Finished)) == [0, 1, 2]
+    assert len(played.digests) == 1, "all end with the same bits"
+    assert sum(event.samples for event in played.of(Progress) if event.rank == 2) > 0
+    assert trained_once(played)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "cpu"])
+def test_a_spare_takes_the_place_of_a_rank_that_was_killed(
+    play: Play, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[object] = []
+
+    def take(spares: SpareProcesses, rank: int, life: int, take: Any = SpareProcesses.take) -> Any:
+        taken.append(spare := take(spares, rank, life))
+        return spare
+
+    monkeypatch.setattr(SpareProcesses, "take", take)
+    crash = (parse("1@40:crash"),)
+    options, more = toy.short_windows("cadence"), {"spares": 1, "deadline_s": 5.0, "speeds": (0.05,) * 3}
+    played = play("cadence", backend, world_size=3, epochs=15, options=options, faults=crash, **more)
+    assert [(order.rank, order.reason) for order in played.of(Restart)] == [(1, OFFERED)]
+    assert [event.rank for event in played.of(Joined)] == [1]
+    assert [type(spare) for spare in taken] == [ForkedSpare], "it waited for that, its data read"
+    assert trained_once(played)

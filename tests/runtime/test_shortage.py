@@ -109,7 +109,7 @@ def test_a_rank_that_was_interrupted_in_its_start_leaves_no_open_channel(monkeyp
     """Nobody knows the number of its process then: that its channel is closed ends it."""
     from multiprocessing.process import BaseProcess
 
-    from ddp.engine.ranks import ForkedRank
+    from ddp.engine.forked_rank import ForkedRank
 
     begun: list[BaseProcess] = []
 
@@ -148,7 +148,7 @@ def test_an_interrupt_while_ranks_are_ended_ends_them_all(monkeypatch: pytest.Mo
             killed.append(self.name)
 
     ranks = RankProcesses(job(tmp_path))
-    ranks._channels, ranks._runners = {}, [Slow("0"), Slow("1")]  # type: ignore[list-item]  # all that it needs of them
+    ranks._channels, ranks._runners = {}, {0: Slow("0"), 1: Slow("1")}  # type: ignore[dict-item]  # all that it needs
     with pytest.raises(KeyboardInterrupt):
         ranks._end(1.0)
     assert killed == ["0", "1"]

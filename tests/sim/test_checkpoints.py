@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import Publish
 from ddp.core.coordinator import Coordinator
-from ddp.core.events import Merged, RoundClosed
+from ddp.core.events import Ending, Merged, RoundClosed
 from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
@@ -116,3 +116,39 @@ def expected(ends: list[int], every: int, epochs: int) -> list[int]:
         if end < epochs and end - made[-1] >= every:
             made.append(end)
     return made[1:]
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_the_word_that_the_end_is_near_makes_a_checkpoint_at_the_next_average(data: Any) -> None:
+    """Where none would have come for long; what goes on from it trains the rest, once."""
+    draw = data.draw
+    name = draw(st.sampled_from(sorted(POLICIES)))
+    policy = POLICIES[name](**accepted(name, anchor=draw(st.integers(1, 4))))
+    blocking, every = draw(st.booleans()), draw(st.sampled_from([0, 1000]))
+    world = World(
+        size=draw(st.integers(2, 4)), samples=120, batch=4, epochs=4, blocking=blocking, in_step=blocking,
+        checkpoints=Checkpointing(every, "epochs", 1e6),
+    )  # fmt: skip
+    costs = Costs(lambda rank, step: 0.01, copy_s=0.005, wire_s=0.003)
+    run = Simulation(policy, world, costs)
+    told_at = draw(st.floats(0.0, 0.4))
+    run.later(told_at, run._coordinate, Ending(0.0))
+    records = run.run().records
+    published = [index for index, (_, record) in enumerate(records) if isinstance(record, Publish)]
+    assert run.status == "ok"
+    assert all(records[index][0] >= told_at for index in published)
+    if not every:
+        assert not published
+        return
+    closed = [at for at, record in records if isinstance(record, RoundClosed) and at > told_at]
+    if len(closed) > world.size + 2:  # else the run ended with it
+        assert published
+    for index in published[:2]:
+        order = records[index][1]
+        assert isinstance(order, Publish)
+        before = merged(records[:index])
+        rest = Simulation(policy, world, costs)
+        rest.coordinator = Coordinator.start(policy, world, 0.0, order.books)
+        assert before.total() == order.books.samples
+        assert set((before + merged(rest.run().records)).values()) == {1}

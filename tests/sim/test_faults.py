@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,7 +52,15 @@ class Moment(Invariants):
         self.blow = (rank, kind, left, delay)
 
 
-def play(policy: Any, world: World, cost: Costs, script: tuple[Fault, ...], blow: Blow, torn: int) -> Counter[str]:
+def play(
+    policy: Any,
+    world: World,
+    cost: Costs,
+    script: tuple[Fault, ...],
+    blow: Blow,
+    torn: int,
+    offers: tuple[float, ...] = (),
+) -> Counter[str]:
     """Play it and check all that must hold of it, at every event and in the end; the faults that came to pass, by kind."""
     watch = Moment(blow)
     # All work done by one rank at its slowest, every batch for itself, and a few deadlines for every loss.
@@ -59,7 +68,14 @@ def play(policy: Any, world: World, cost: Costs, script: tuple[Fault, ...], blow
     slowest = max(cost.step_s(rank, step) for rank in range(world.size) for step in range(3)) * 4 * 4
     limit = steps * (slowest + 1.0) + 4 * world.deadline_s * (1 + 2 * len(script))
     played = Simulation(
-        policy, world, cost, faults=script, torn=lambda rank: bool(torn >> rank & 1), watch=watch, limit_s=limit
+        policy,
+        world,
+        cost,
+        faults=script,
+        torn=lambda rank: bool(torn >> rank & 1),
+        watch=watch,
+        limit_s=limit,
+        offers=offers,
     ).run()
     struck = Counter(fault.kind for _, fault in played.struck) + Counter(second=len(watch.killed))
     twins = same_errors(played)
@@ -69,14 +85,17 @@ def play(policy: Any, world: World, cost: Costs, script: tuple[Fault, ...], blow
     assert all(meeting for _, meeting in twins), "two that raise the same before the others have met end the run"
     covered_once(played)
     doomed = {fault.rank for _, fault in played.struck if fault.kind in FATAL} | watch.killed
-    lost, away = {rank for rank, state in enumerate(played.coordinator.cohort.ranks) if not state.alive}, set[int]()
+    lost = {rank for rank, state in enumerate(played.coordinator.cohort.ranks) if not state.alive}
+    late = set(range(world.size - world.absent, world.size))
+    away = set(late)
     for _, record in played.records:
         if isinstance(record, Drop):
             away.add(record.rank)
         elif isinstance(record, Joined):
             away.remove(record.rank)
-            struck["back"] += 1
-    assert lost <= doomed, "no rank is given up while it works, however slow"
+            struck["new" if record.rank in late else "back"] += 1
+            late.discard(record.rank)
+    assert lost <= doomed | late, "no rank is given up while it works, however slow"
     assert lost == away, "the lost are named"
     return struck
 
@@ -109,12 +128,19 @@ def same_errors(played: Simulation) -> list[tuple[bool, bool]]:
     return found
 
 
-def campaign(data: st.DataObject, policy: Any, world: World, cost: Costs) -> None:
-    """One schedule; one in which no fault came to pass does not count."""
+def campaign(data: st.DataObject, policy: Any, world: World, cost: Costs, come: bool = False) -> None:
+    """One schedule; one in which no fault came to pass does not count. `come`: ranks that were never there come, too."""
     policy = suited(policy, world)
     script = data.draw(scripts(world))
     blow = data.draw(second_blows(world, script))
-    struck = play(policy, world, cost, script, blow, data.draw(st.integers(0, 2**world.size - 1)))
+    offers: tuple[float, ...] = ()
+    if come:
+        doomed = {fault.rank for fault in script if fault.kind in FATAL} | ({blow[0]} if blow else set())
+        stays = min(set(range(world.size)) - doomed)
+        absent, spares = data.draw(st.integers(0, world.size - 1 - stays)), data.draw(st.integers(0, 2))
+        world = replace(world, absent=absent, spares=spares)
+        offers = tuple(sorted(data.draw(st.lists(st.floats(0.0, 1.5), max_size=4))))
+    struck = play(policy, world, cost, script, blow, data.draw(st.integers(0, 2**world.size - 1)), offers)
     assume(struck)
     STRUCK.update(struck, schedules=1)
 
@@ -157,6 +183,23 @@ def test_ranks_come_back_and_no_law_is_broken(backend: str) -> None:
     before = STRUCK.copy()
     schedules()
     assert (STRUCK - before)["back"] >= EACH // 4, "ranks came back"
+
+
+@pytest.mark.parametrize("backend", ["snapshots", "collectives", "in_step"])
+def test_new_ranks_come_and_spares_wait_and_no_law_is_broken(backend: str) -> None:
+    """Ranks that were never there come at any time, several at once; a spare takes the place of the next that is lost; and
+    whoever is lost is started again, or nobody is."""
+    fixed = {"blocking": backend != "snapshots", "in_step": backend == "in_step"}
+
+    @settings(max_examples=EACH, deadline=None, suppress_health_check=SLOW)
+    @given(policies(), st.data(), costs())
+    def schedules(policy: Any, data: st.DataObject, cost: Costs) -> None:
+        world = data.draw(small_worlds(**fixed, restarts=data.draw(st.sampled_from([0, 1, None]))))
+        campaign(data, policy, world, cost, come=True)
+
+    before = STRUCK.copy()
+    schedules()
+    assert all((STRUCK - before)[what] >= EACH // 20 for what in ("new", "back")), "ranks came, and came back"
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=SLOW)

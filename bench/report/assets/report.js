@@ -69,7 +69,7 @@ name();
 const large = document.getElementById("large");
 for (const button of document.querySelectorAll(".zoom")) {
   button.addEventListener("click", () => {
-    large.replaceChildren(button.firstElementChild.cloneNode(true));
+    large.replaceChildren(button.lastElementChild.cloneNode(true));
     large.showModal();
   });
 }

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 
 from bench.base.figures import plural
 from bench.report.blocks import Block, Heading, Text, Verdicts, nonempty, plain
-from bench.report.page import NONE, Page, bullets, more
+from bench.report.page import NONE, Page, bullets, listed, more
 from bench.results.analysis.faults import notes
 from bench.results.schema import FaultRow, Metrics
 from bench.validate import Verdict
@@ -50,6 +50,8 @@ def _verdicts(page: Page) -> list[Block]:
     counts = Counter(verdict.name for verdict in page.verdicts)
     summary = ", ".join(f"{count} {name}" for name, count in counts.items())
     checks = list(dict.fromkeys(verdict.check for verdict in page.verdicts))
+    passed = [check for check in checks if all(v.name == "PASS" for v in page.verdicts if v.check == check)]
+    checks = [check for check in checks if check not in passed]
     by_cell: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in page.verdicts:
         by_cell[verdict.cell].append(verdict)
@@ -63,8 +65,9 @@ def _verdicts(page: Page) -> list[Block]:
     return nonempty(
         Heading("Verdicts"),
         Text(f"Against the baselines: **{summary}**."),
+        Text(f"Every cell passes {listed(passed)}.") if passed else None,
         Text(
-            "A row for each cell, those that did not pass first, a column for each check. *PASS*: shown to be no worse "
+            "A row for each cell, what did not pass first, a column for each other check. *PASS*: shown to be no worse "
             "than the baseline by more than its margin. *INCONCLUSIVE*: too few seeds to say; *REFUSED*, *NO_BASELINE*: "
             "there is nothing comparable. *Why* says more of what did not pass; *Reproduce* has the commands."
         ),

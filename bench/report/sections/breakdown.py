@@ -84,7 +84,7 @@ def rank_bars(
     Returns the figure, its axes and the place of each bar."""
     cells = list(dict.fromkeys(labels))
     places = np.array([place + gap * cells.index(label) for place, label in enumerate(labels)])
-    figure = Figure(figsize=(10, size[0] + size[1] * float(places[-1] + 1)), layout="constrained")
+    figure = Figure(figsize=(5.8, size[0] + size[1] * float(places[-1] + 1)), layout="constrained")
     axes = figure.subplots()
     left = np.zeros(len(places))
     for name, share in shares.items():

@@ -61,8 +61,8 @@ def _interval(row: Quality, metric: str) -> str:
 
 def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     rows, metric = whole[:SERIES], whole[0].cell.about.final.eval_metric
-    scale, unit = (100.0, " (percentage points)") if is_fraction(metric) else (1.0, "")
-    figure = Figure(figsize=(9, 1.2 + 0.3 * len(rows)), layout="constrained")
+    scale, unit = (100.0, ", points") if is_fraction(metric) else (1.0, "")
+    figure = Figure(figsize=(5.8, 1.2 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color="#333333", lw=1)
     for place, row in enumerate(rows):
@@ -81,7 +81,7 @@ def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label)}  n={row.difference.n}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -1.1)
     axes.grid(False, axis="y")
-    axes.set_xlabel(f"{metric} less the baseline's{unit}, + is better; lines are intervals")
+    axes.set_xlabel(f"{brief(metric, 24)} less the baseline's{unit}: right is better")
     alt = f"Difference of the final {metric} to the baseline with intervals, by mode, of {group.title}"
     return group.page.figure(
         figure, group.slug("quality"), [_data(row) for row in whole], f"Quality: {group.title}", alt

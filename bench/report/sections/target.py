@@ -91,6 +91,7 @@ def _figure(group: CellGroup, whole: list[Reach]) -> Picture:
         axes.set_xlim(0, 1.25 * edge)
         axes.set_xlabel("samples trained" if axis == "samples" else "training seconds")
         axes.grid(False, axis="y")
+        axes.tick_params(labelleft=True)  # a narrow page shows one below the other
     axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label)}  n={row.n}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     data = [

@@ -18,6 +18,7 @@ from ddp.core.rounds import IN_STEP
 from ddp.core.spans import measure
 
 _SILENT = re.compile(r"silent for [\d.]+ s")
+_ENDED = re.compile(r"rank (\d+)( failed)?: (.*)", re.DOTALL)
 _OF_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 
 
@@ -26,7 +27,7 @@ def faults(stream: RunRecords, world_size: int) -> list[FaultRow]:
     again = _again(stream)
     return [
         row.model_copy(update={"action": row.action + again.get(row.rank, "")})
-        for row in rows(stream.trouble, stream.zero, world_size)
+        for row in rows(stream.trouble, stream.zero, len(stream.ready) or world_size)
     ]
 
 
@@ -95,6 +96,8 @@ class _Faults:
                 self._return(at, record.rank)
             case Resumed():  # all ranks are there again
                 self.end_break()
+                if record.because:
+                    self._begun_again(at, record)
                 self._live = list(range(self._world_size))
                 self._rows_by_rank.clear()
 
@@ -107,12 +110,22 @@ class _Faults:
 
     def _return(self, at: float, rank: int) -> None:
         """Enter that a lost rank is back."""
-        index = self._rows_by_rank.pop(rank)
+        self._live = sorted((*self._live, rank))
+        index = self._rows_by_rank.pop(rank, None)
+        if index is None:
+            return  # it was never there before
         row = self.rows[index]
         back = at - self._zero - row.seconds
         action = f"{row.action}; back {back:.1f} s later"
         self.rows[index] = row.model_copy(update={"action": action, "back_s": back})
-        self._live = sorted((*self._live, rank))
+
+    def _begun_again(self, at: float, record: Resumed) -> None:
+        """Enter what ended all ranks, which went on from a checkpoint."""
+        match = _ENDED.fullmatch(record.because)
+        rank, kind, text = (int(match[1]), match[2], match[3]) if match else (None, "", record.because)
+        action = f"all ranks went on from checkpoint {record.index}, {record.since_s[0]:.1f} s after it was made"
+        action += f"; {record.again:,} samples were trained again" if record.again else ""
+        self._row(at, rank, "failed" if kind else "silent" if _SILENT.match(text) else "lost", text, action)
 
     def _row(self, at: float, rank: int | None, kind: str, text: str, action: str = "") -> None:
         row = {"seconds": at - self._zero, "rank": rank, "kind": kind, "text": text, "action": action}

@@ -63,6 +63,8 @@ def _redone(stream: RunRecords) -> float:
     """Return the samples that the run before had trained beyond the checkpoint that this one went on from."""
     if stream.resumed is None or stream.earlier is None:
         return 0.0
+    if stream.resumed.because:
+        return float(stream.resumed.again)
     before = stream.earlier.resumed.samples if stream.earlier.resumed is not None else 0
     trained = sum(event.samples for event in stream.earlier.of(Progress))
     return float(max(before + trained - stream.resumed.samples, 0))

@@ -93,7 +93,8 @@ class Histories:
     def stays(self, rank: int, worked: Iterable[float]) -> list[Stay]:
         """Return the stretches of a rank from begin to end. `worked`: when its slices ended, ascending."""
         ends = list(worked)
-        stays, state, since = list[Stay](), "starting", self.begin
+        late = rank not in self.ready and bool(self.moves[rank] or self.finished)
+        stays, state, since = list[Stay](), "absent" if late else "starting", self.begin
 
         def turn(to: str, at: float) -> None:
             nonlocal state, since

@@ -211,7 +211,7 @@ def _enter(stream: RunRecords, record: Record, now: float) -> None:
         case Joined():
             stream.drops.pop(record.rank, None)
             stream.trouble.append((now, record))
-        case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Join():
+        case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Join() | Resumed():
             stream.trouble.append((now, record))
             if isinstance(record, Drop):
                 stream.drops[record.rank] = now

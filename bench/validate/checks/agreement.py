@@ -17,7 +17,7 @@ def check(case: Case) -> Verdict | None:
     """Return FAIL if the ranks of a finished run ended with different bits, or one went on with another state than it had;
     None for one rank that began at the beginning."""
     cell = case.cell
-    finished = [run for run in cell.runs if run.metrics.status == "ok" and not run.metrics.source]
+    finished = [run for run in cell.runs if run.metrics.status == "ok" and run.metrics.source != "predicted"]
     runs = [run for run in finished if run.metrics.world_size > 1 or run.metrics.resumed]
     if not runs:
         return None

@@ -29,7 +29,7 @@ def promised(m: Metrics) -> bool:
     alike = m.engine == "solo" or (meets_every_step(m.policy) and not is_torch_native(m.backend))
     if m.engine == "graph" and m.world_size > 1:
         return False  # the shares of a batch follow the speeds
-    return alike and not m.faults and not m.scripted_faults
+    return alike and not m.faults and not m.scripted_faults and not m.late
 
 
 def trace(m: Metrics) -> dict[str, Any]:

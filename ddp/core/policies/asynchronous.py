@@ -1,4 +1,4 @@
-"""`async`: El Che counts are what a rank does at least; it goes on while the others catch up, into the next epoch too."""
+"""`async`: each rank trains at least the steps that its speed allows, and goes on while the others catch up."""
 
 from __future__ import annotations
 

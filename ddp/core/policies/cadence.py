@@ -1,4 +1,7 @@
-"""`cadence`: every rank runs its El Che count, then all are brought together. The default for devices of unequal speed."""
+"""`cadence`: each rank trains as many steps as its speed allows, then all average their weights.
+
+The default for devices of unequal speed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sync`: replicas are brought together after every step. Classical synchronous data parallelism."""
+"""`sync`: all ranks average after every step. Classical synchronous data parallelism."""
 
 from __future__ import annotations
 

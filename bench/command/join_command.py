@@ -1,0 +1,125 @@
+"""The verb `join`: offers a run that is going on a process for one more rank, and tells when that rank trains."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.base.exitcodes import Exit
+from bench.base.figures import plural
+from bench.base.usage import UsageError, path_of, usage
+from bench.command.parser import Parser
+from bench.results.lease import in_making
+from bench.results.runfolder import CONFIG, EVENTS, read_object, writer
+from ddp.backends import BACKENDS
+from ddp.core.commands import Restart
+from ddp.core.events import Progress
+from ddp.core.join_events import Joined, Offered
+from ddp.core.joining import OFFERED
+from ddp.process.codec import decode
+
+POLL_S = 0.05
+
+
+def add(parser: Parser) -> None:
+    """Add the arguments of the verb."""
+    parser.add_argument("path", type=path_of, help="run that is going on: its folder, or a tree with one such run")
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="processes to offer (default: 1)")
+    parser.add_argument("--wait", type=float, default=60.0, metavar="S", help="most seconds to wait (default: 60)")
+
+
+def join(options: argparse.Namespace) -> Exit:
+    """Offer the processes, and wait until their ranks have joined; FAILED if the run ends before. Raises UsageError."""
+    if options.ranks < 1:
+        raise UsageError(f"--ranks {options.ranks}: offer one process or more")
+    with usage():
+        folder = _going_on(options.path)
+        _check(read_object(folder / CONFIG), folder)
+        records = _RecordTail(folder / EVENTS)
+        began = time.monotonic()
+        for _ in range(options.ranks):
+            (folder / f"offer-{secrets.token_hex(8)}").touch()
+    answers = Answers()
+    while answers.open or answers.taken < options.ranks:
+        if writer(folder) is None or time.monotonic() - began > options.wait:
+            why = "has ended" if writer(folder) is None else f"has not answered in {options.wait:g} s"
+            print(f"the run {why}: {plural(answers.joined, 'rank')} joined")
+            return Exit.FAILED
+        for record in records.new():
+            if (rank := answers.add(record)) is not None:
+                print(f"rank {rank} has joined, {time.monotonic() - began:.1f} s after it was offered a process")
+        time.sleep(POLL_S)
+    if spare := options.ranks - len(answers.started):
+        print(f"no more ranks are absent: {spare} of the processes will be for ranks that are lost")
+    return Exit.OK
+
+
+class Answers:
+    """What a run's records say of the processes that it was offered."""
+
+    def __init__(self) -> None:
+        self.taken = self.joined = 0
+        self.started: set[int] = set()
+        self._just_taken = False
+
+    @property
+    def open(self) -> bool:
+        """Whether an offer was taken of which it is not known yet what came of it."""
+        return self._just_taken or self.joined < len(self.started)
+
+    def add(self, record: Any) -> int | None:
+        """Take note of a record; return the rank that has joined with it, if it is in such a process."""
+        if isinstance(record, Offered):
+            self.taken, self._just_taken = self.taken + 1, True
+        elif isinstance(record, Restart) and record.reason == OFFERED:
+            self.started.add(record.rank)
+        elif isinstance(record, Progress):  # whoever was absent would be on its way
+            self._just_taken = False
+        if isinstance(record, Joined) and record.rank in self.started:
+            self.joined += 1
+            return record.rank
+        return None
+
+
+def _going_on(path: Path) -> Path:
+    """Return the hidden folder of the one run in or at `path` that is going on. Raise ValueError."""
+    here = (
+        [path] if in_making(path) is not None else [*path.parent.glob(f".tmp-{path.name}-*"), *path.rglob(".tmp-*-*")]
+    )
+    going = [folder for folder in here if folder.is_dir() and writer(folder) is not None]
+    if len(going) != 1:
+        many = f"{len(going)} are: {', '.join(map(str, going))}" if going else "none is"
+        raise ValueError(f"{path}: name one run that is going on; {many}")
+    return going[0]
+
+
+def _check(config: dict[str, Any], folder: Path) -> None:
+    """Raise ValueError for a run that no rank can join."""
+    backend = BACKENDS.get(config.get("backend") or "")
+    cluster = config.get("cluster") or {}
+    if backend is None or not backend.averages or config.get("world_size") == 1:
+        raise ValueError(
+            f"{folder}: no rank can join a run of this mode; nccl_* and cpu_* of several ranks can be joined"
+        )
+    if not cluster.get("tolerate_loss", True):
+        raise ValueError(f"{folder}: no rank can join a run with cluster.tolerate_loss=false")
+
+
+class _RecordTail:
+    """What is appended to a file of records from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._file.seek(0, 2)
+        self._rest = b""
+
+    def new(self) -> Iterator[Any]:
+        """Iterate over the records that have come since."""
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        for line in lines:
+            if line:
+                yield decode(line)

@@ -1,0 +1,110 @@
+"""A sweep on a cluster of Ray's: `launch=ray`. A cell is a group of actors, as many at a time as there is room for.
+
+The command stays until the end: Ray ends the actors of one that is gone. `bench cancel` leaves it a word in the sweep's
+folder, from whatever host.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.base.exitcodes import Exit
+from bench.base.usage import UsageError
+from bench.command.submitted import new_folder, note, show
+from bench.config.launch_settings import RaySettings
+from bench.runner.ray_cell import END_ALL_S, RayCell, RaySweep
+from bench.runner.ray_rank import new_key
+from bench.runner.submitted_cell import STOP, write_result
+
+OVER = "over"
+"""File of a sweep's folder: its command has ended."""
+LOOK_S = 0.5
+CANCEL_S = END_ALL_S + 30.0
+
+
+def demand() -> None:
+    """Raise UsageError where there is no Ray."""
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError("launch=ray needs Ray: pip install 'elche-bench[ray]'")
+
+
+def submit(output: Path, left: list[list[str]], settings: RaySettings) -> Exit:
+    """Train the cells; return the gravest code. Raise UsageError, KeyboardInterrupt."""
+    with _connected(settings.address):
+        folder = new_folder(output, "ray")
+        job = folder.name.lstrip(".")
+        note(folder, job, left, len(left))
+        print(f"job {job}: {len(left)} cells; see {folder}", flush=True)
+        sweep = RaySweep(settings, folder, str(Path.cwd()), job, new_key(), threading.Event())
+        try:
+            _train(sweep, left)
+        finally:
+            (folder / OVER).touch()
+    code = show(folder)
+    return Exit.KILLED if sweep.stop.is_set() else code
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    """Connect to a cluster. Raise UsageError."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of one's own tells nobody
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    board = False if address == "local" else None
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=board)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        why = str(error).strip().splitlines()[0]
+        remedy = "start a cluster (ray start --head), or give its address"
+        raise UsageError(f"launch.address={address}: {why}: {remedy}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _train(sweep: RaySweep, left: list[list[str]]) -> None:
+    """Train all cells, each in a thread that waits for it. What interrupts ends them first."""
+    with ThreadPoolExecutor(sweep.settings.at_once, thread_name_prefix="cell") as pool:
+        waiting: set[Future[None]] = {pool.submit(_one, sweep, number, words) for number, words in enumerate(left)}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, timeout=LOOK_S)
+                for each in done:
+                    each.result()
+                if (sweep.folder / STOP).exists():
+                    sweep.stop.set()
+        except BaseException:
+            sweep.stop.set()
+            raise
+
+
+def _one(sweep: RaySweep, number: int, words: list[str]) -> None:
+    """Train a cell, and leave its result; one that was stopped has none."""
+    if not sweep.stop.is_set():
+        cell = RayCell(sweep, number, words)
+        if (code := cell.train()) is not None:
+            write_result(sweep.folder, number, code, cell.host)
+
+
+def standing(folder: Path) -> str:
+    """Return whether the command of a sweep still runs, as far as its folder tells."""
+    return "over" if (folder / OVER).exists() else "under way"
+
+
+def cancel(folder: Path) -> str:
+    """Cancel a sweep and see its command gone; return why that did not come about, or nothing."""
+    until = time.monotonic() + CANCEL_S
+    while not (folder / OVER).exists():
+        if time.monotonic() > until:
+            return f"{folder}: its command did not end within {CANCEL_S:g} s: was it killed?"
+        time.sleep(LOOK_S)
+    return ""

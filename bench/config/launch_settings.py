@@ -1,0 +1,123 @@
+"""`launch=slurm` and `launch=ray` with their settings, `launch.KEY=VALUE`, taken from a command line. Knows no scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ddp.suggest import nearest
+
+WORD = "launch"
+
+
+@dataclass(frozen=True)
+class SlurmSettings:
+    """What is asked of SLURM for a sweep."""
+
+    cells: int = 4
+    """Cells that a task of the array trains, one after the other."""
+    nodes: int = 1
+    """Hosts of a cell; on several, a rank is a task."""
+    ranks: int = 1
+    """Tasks on each host; on one host ranks are forked."""
+    cpus: int = 1
+    """Cores of a task."""
+    minutes: int = 60
+    """Most that a task may last before it is requeued."""
+    signal_s: int = 60
+    """Seconds before the end at which a task is told."""
+    at_once: int = 256
+    """Tasks that may run at a time."""
+    exclusive: bool = True
+    """Whether hosts are asked for alone; otherwise runs are marked as sharing cores."""
+    wait: bool = True
+    """Whether the command waits for the end, and reports."""
+    partition: str = ""
+    """Empty: the default one."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+@dataclass(frozen=True)
+class RaySettings:
+    """What is asked of Ray for a sweep."""
+
+    address: str = "auto"
+    """Of the cluster; `auto`: the one that this host is in; `local`: a new one of this host alone."""
+    nodes: int = 1
+    """Hosts of a cell; on several, a rank is an actor."""
+    ranks: int = 1
+    """Actors on each host; on one host ranks are forked."""
+    cpus: int = 1
+    """Cores of an actor."""
+    gpus: int = 0
+    """GPUs of an actor."""
+    at_once: int = 64
+    """Cells that may run or be waited for at a time."""
+    restarts: int = 10
+    """Most times that a cell goes on after an actor was lost."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+Settings = SlurmSettings | RaySettings
+LAUNCHERS: dict[str, type[Settings]] = {"slurm": SlurmSettings, "ray": RaySettings}
+FROM_NOTHING = ("gpus", "restarts")
+
+
+def _check(settings: Settings) -> None:
+    """Raises ValueError for a number that cannot be."""
+    for field in fields(settings):
+        value, least = getattr(settings, field.name), int(field.name not in FROM_NOTHING)
+        if type(value) is int and value < least:
+            raise ValueError(f"{WORD}.{field.name}={value} must be {least} or more")
+    if settings.nodes == 1 and settings.ranks > 1:
+        raise ValueError(
+            f"{WORD}.ranks={settings.ranks} on one host, whose ranks are forked: set {WORD}.cpus and world_size"
+        )
+
+
+def taken(words: Sequence[str]) -> tuple[Settings | None, list[str]]:
+    """Return what a command line asks of a launcher, None for nothing, and its other words. Raises ValueError."""
+    own = [word for word in words if word == WORD or word.startswith((f"{WORD}=", f"{WORD}."))]
+    rest = [word for word in words if word not in own]
+    if not own:
+        return None, rest
+    chosen = [word.partition("=")[2] for word in own if word.partition("=")[0] == WORD]
+    choices = " or ".join(f"{WORD}={name}" for name in LAUNCHERS)
+    if not chosen:
+        raise ValueError(f"{own[0]} without {choices}: add that, or leave it out")
+    name = chosen[-1]
+    if name not in LAUNCHERS:
+        raise ValueError(f"{WORD}={name}: {choices} is what there is")
+    kind, values = LAUNCHERS[name], dict[str, Any]()
+    kinds = {field.name: type(field.default) for field in fields(kind)}
+    for word in own:
+        key, _, value = word.partition("=")
+        setting = key.partition(".")[2]
+        if key == WORD:
+            continue
+        if setting not in kinds:
+            best = nearest(setting, kinds)
+            hint = f"; did you mean {WORD}.{best}?" if best else ""
+            raise ValueError(f"{key} is no setting of {WORD}={name}{hint}")
+        values[setting] = _converted(word, value, kinds[setting])
+    return kind(**values), rest
+
+
+def _converted(word: str, value: str, kind: type[Any]) -> Any:
+    if kind is bool:
+        if value not in ("true", "false"):
+            raise ValueError(f"{word} must be true or false")
+        return value == "true"
+    if kind is int and not (value.isascii() and value.isdecimal()):
+        raise ValueError(f"{word} must be a whole number")
+    return kind(value)
+
+
+def batches(left: Sequence[Any], size: int) -> list[list[Any]]:
+    """Return what is left to do in batches of `size`."""
+    return [list(left[first : first + size]) for first in range(0, len(left), size)]

@@ -1,0 +1,21 @@
+"""Checks of what is given to engine `virtual`. Pure."""
+
+from __future__ import annotations
+
+from bench.config.config import Config
+from ddp.backends import paired_backends
+from ddp.core.virtual_time import CONSTANT
+from ddp.sim.distributions import distribution
+
+MAX_VIRTUAL = 4096
+"""Ranks."""
+VIRTUAL_NOTE = "virtual: ranks trained in one process, all times are those of a virtual clock"
+
+
+def check_virtual(config: Config) -> None:
+    """Raise ValueError for what the engine cannot do."""
+    if config.backend.name not in paired_backends():
+        able = ", ".join(paired_backends())
+        raise ValueError(f"backend={config.backend.name} with engine=virtual: choose one of {able}")
+    if config.virtual.steps != CONSTANT:
+        distribution(config.virtual.steps, "virtual.steps")

@@ -1,0 +1,260 @@
+"""What a job of many workers would do without stragglers, from a trace of its operations: `COLUMNS` by row, as ByteDance's
+straggler analysis publishes them (OSDI 2025).
+
+Operations of a step are played by what each waits for: those before it in its stream, its batch's data, and in a collective
+all who take part. An ideal operation lasts as long as its like does on average; collectives, their median. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Op = tuple[str, int, int]
+"""Kind, its number in the stage, and the stage."""
+FORWARD, BACKWARD = "forward-compute", "backward-compute"
+PASSES = (("forward", 1), ("backward", -1))
+"""Direction, and the step to the stage that gets what a pass gives."""
+GATHER, SCATTER, CLIP = "params-all-gather", "grads-reduce-scatter", "optimizer-clip-main-grad"
+NORMS, EMBEDDING = "layernorm-grads-all-reduce", "embedding-grads-all-reduce"
+SENT = tuple(f"{way}-{act}" for way, _ in PASSES for act in ("send", "recv"))
+MEDIAN = (*SENT, GATHER, SCATTER, CLIP, NORMS, EMBEDDING)
+"""Kinds that an ideal run does in the median time; others in the mean."""
+SYNCED = (GATHER, SCATTER, CLIP)
+"""Collectives of all data-parallel ranks."""
+COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "seq_id", "start_ts", "duration")
+TOLERATED_S = 0.01
+"""A transfer that ended so long before all were there is none: clocks are off."""
+NOTHING = 1e-9
+"""Of a step: a loss below it is none."""
+WORST = 3
+"""Percent of the workers that `Whatif.workers` heals."""
+
+
+@dataclass
+class PipelineTrace:
+    """A trace as columns [steps x data-parallel ranks] by operation."""
+
+    start: dict[Op, Floats]
+    took: dict[Op, Floats]
+    workers: dict[tuple[int, int], int]
+    """(data-parallel rank, stage) -> rank."""
+    stages: int
+    width: int
+    """Data-parallel ranks."""
+    steps: int
+    before: dict[Op, list[Op]] = field(default_factory=dict)
+    groups: list[list[Op]] = field(default_factory=list)
+
+    @cached_property
+    def group_of(self) -> dict[Op, int]:
+        """The collective of each operation that is one."""
+        return {op: number for number, group in enumerate(self.groups) for op in group}
+
+    @cached_property
+    def transfer(self) -> dict[Op, Floats]:
+        """What each operation takes once all are there; of one without others, its time."""
+        seconds = dict(self.took)
+        for group in self.groups:
+            there = self._met(group, np.maximum.reduce([self.start[op] for op in group]))
+            for op in group:
+                rest = self.start[op] + self.took[op] - there
+                seconds[op] = np.where(rest <= -TOLERATED_S, 0.0, rest)
+        return seconds
+
+    @cached_property
+    def ideal(self) -> dict[Op, Floats]:
+        """The same of an ideal run."""
+        kinds: dict[str, list[Floats]] = {}
+        for op, seconds in self.transfer.items():
+            kinds.setdefault(op[0], []).append(seconds)
+        typical = {
+            kind: float((np.median if kind in MEDIAN else np.mean)(np.concatenate(seconds)))
+            for kind, seconds in kinds.items()
+        }
+        return {op: np.full_like(seconds, typical[op[0]]) for op, seconds in self.transfer.items()}
+
+    @cached_property
+    def order(self) -> list[Op]:
+        """The operations so that each comes after those that it waits for. Raises ValueError for a circle."""
+        left = {op: len(self.before.get(op, ())) for op in self.took}
+        after: dict[Op, list[Op]] = {}
+        for op in self.took:
+            for other in self.before.get(op, ()):
+                after.setdefault(other, []).append(op)
+        begun, order, ready = [0] * len(self.groups), list[Op](), deque(op for op, count in left.items() if not count)
+        while ready:
+            op = ready.popleft()
+            order.append(op)
+            ended = [op]
+            if op in self.group_of:
+                group = self.group_of[op]
+                begun[group] += 1
+                ended = self.groups[group] if begun[group] == len(self.groups[group]) else []
+            for other in (other for each in ended for other in after.get(each, ())):
+                left[other] -= 1
+                if not left[other]:
+                    ready.append(other)
+        if len(order) < len(self.took):
+            raise ValueError("its operations wait for each other in a circle")
+        return order
+
+    def _met(self, group: list[Op], there: Floats) -> Floats:
+        if group[0][0] in SYNCED:
+            latest: Floats = there.reshape(self.steps, self.width).max(axis=1).repeat(self.width)
+            return latest
+        return there
+
+    def play(self, seconds: dict[Op, Floats]) -> float:
+        """Return the mean seconds of a step if operations take so long."""
+        start, end, begun = dict[Op, Floats](), dict[Op, Floats](), [0] * len(self.groups)
+        nothing = np.zeros(self.steps * self.width)
+        for op in self.order:
+            waits = [end[other] for other in self.before.get(op, ())]
+            start[op] = np.maximum.reduce(waits) if waits else nothing
+            number = self.group_of.get(op)
+            if number is None:
+                end[op] = start[op] + seconds[op]
+                continue
+            begun[number] += 1
+            group = self.groups[number]
+            if begun[number] == len(group):
+                there = self._met(group, np.maximum.reduce([start[each] for each in group]))
+                end |= {each: there + seconds[each] for each in group}
+        last = np.maximum.reduce([at for op, at in end.items() if op[0] == "optimizer"])
+        return float(last.reshape(self.steps, self.width).max(axis=1).mean())
+
+    def mixed(self, base: dict[Op, Floats], other: dict[Op, Floats], where: Callable[[Op], Any]) -> float:
+        """Return the mean seconds of a step with times of `base`, but those of `other` where `where` gives True, for an
+        operation or for each of its data-parallel ranks."""
+        chosen = {op: np.broadcast_to(np.asarray(where(op)), (self.width,)) for op in base}
+        masks = {op: np.tile(mask, self.steps) for op, mask in chosen.items()}
+        return self.play({op: np.where(masks[op], other[op], seconds) for op, seconds in base.items()})
+
+
+@dataclass(frozen=True)
+class Whatif:
+    """Figures of a trace: mean seconds of a step, and slowdowns."""
+
+    steps: int
+    measured_s: float
+    """As its operations were, without what lay between them."""
+    ideal_s: float
+    """Without stragglers."""
+    slowdown: float
+    by_rank: dict[int, float]
+    """Data-parallel rank -> slowdown if it alone is as it was, and the others are ideal."""
+    by_stage: dict[int, float]
+    by_kind: dict[str, float]
+    workers: tuple[int, ...]
+    """The `WORST` workers, and what part of the loss is gone with them healed."""
+    workers_part: float
+    last_stage_part: float
+    """The same with the last stage healed."""
+
+
+def whatif(trace: PipelineTrace) -> Whatif:
+    """Return the figures of a trace."""
+    real, ideal = trace.transfer, trace.ideal
+    measured, best = trace.play(real), trace.play(ideal)
+    ranks = np.arange(trace.width)
+
+    def alone(where: Callable[[Op], Any]) -> float:
+        return trace.mixed(ideal, real, where) / best
+
+    by_rank = {rank: alone(partial(_of_rank, ranks, rank)) for rank in range(trace.width)}
+    by_stage = {stage: alone(partial(_of_stage, stage)) for stage in range(trace.stages)}
+    by_kind = {kind: alone(partial(_of_kind, kind)) for kind in sorted({_kind(op) for op in real})}
+    scores = {worker: min(by_rank[rank], by_stage[stage]) for (rank, stage), worker in trace.workers.items()}
+    worst = sorted(scores, key=lambda worker: (-scores[worker], worker))[: -(-len(scores) * WORST // 100)]
+    places = {place for place, worker in trace.workers.items() if worker in worst}
+    healed = trace.mixed(real, ideal, lambda op: [(rank, op[2]) in places for rank in range(trace.width)])
+    last = trace.mixed(real, ideal, lambda op: op[2] == trace.stages - 1)
+    lost = measured - best
+    parts = [(measured - after) / lost if abs(lost) > NOTHING * best else 0.0 for after in (healed, last)]
+    return Whatif(trace.steps, measured, best, measured / best, by_rank, by_stage, by_kind, tuple(worst), *parts)
+
+
+def _of_rank(ranks: NDArray[np.int64], rank: int, op: Op) -> NDArray[np.bool_]:
+    return np.asarray(ranks == rank)
+
+
+def _of_stage(stage: int, op: Op) -> bool:
+    return op[2] == stage
+
+
+def _of_kind(kind: str, op: Op) -> bool:
+    return _kind(op) == kind
+
+
+def _kind(op: Op) -> str:
+    return f"{op[0].split('-')[0]}-pp-comm" if op[0] in SENT else op[0]
+
+
+def depend(trace: PipelineTrace, first: dict[Op, tuple[float, float]]) -> None:
+    """Fill in what each operation waits for, by when those of the first step began and ended."""
+    for stage in range(trace.stages):
+        mine = sorted((op for op in first if op[2] == stage), key=lambda op: (first[op][0], op[1], op[0]))
+        _stream(trace, mine, first, stage)
+    for way, to in PASSES:
+        for op in [op for op in trace.took if op[0] == f"{way}-send"]:
+            trace.groups.append([op, (f"{way}-recv", op[1], op[2] + to)])
+    trace.groups += [[op] for op in trace.took if op[0] in (GATHER, SCATTER)]
+    trace.groups.append(sorted({(EMBEDDING, 0, 0), (EMBEDDING, 0, trace.stages - 1)}))
+    trace.groups.append([(CLIP, 0, stage) for stage in range(trace.stages)])
+    if missing := next((op for group in trace.groups for op in group if op not in trace.took), None):
+        raise ValueError(f"it has no {missing[0]} {missing[1]} of stage {missing[2]}")
+
+
+def _stream(trace: PipelineTrace, mine: list[Op], first: dict[Op, tuple[float, float]], stage: int) -> None:
+    """Chain the operations of a stage that are in `mine`, by their begins."""
+    computed = [op for op in mine if op[0] in (FORWARD, BACKWARD)]
+    _chain(trace, computed)
+    for kind in SENT:
+        own = [op for op in mine if op[0] == kind]
+        _chain(trace, own)
+        pass_ = f"{kind.split('-')[0]}-compute"
+        for op in own:
+            if kind.endswith("send"):
+                _wait(trace, op, (pass_, op[1], stage))
+            else:
+                _wait(trace, (pass_, op[1], stage), op)
+                if op[1]:
+                    _wait(trace, op, (pass_, op[1] - 1, stage))
+    begins = next(place for place, op in enumerate(computed) if op[0] == BACKWARD)
+    for kind in SENT[2:]:
+        if begins >= 2 and (kind, 0, stage) in trace.took:
+            _wait(trace, (kind, 0, stage), computed[begins - 2])
+    _chain(trace, [op for op in mine if op[0] in (GATHER, SCATTER)])
+    gathers = [op for op in mine if op[0] == GATHER]
+    if gathers:
+        _wait(trace, next(op for op in computed if op[0] == FORWARD), gathers[-1])
+    last = max(computed, key=lambda op: first[op][1])
+    embedding = [(EMBEDDING, 0, stage)] if stage in (0, trace.stages - 1) else []
+    scatters = sorted(op for op in mine if op[0] == SCATTER)
+    ends: list[Op] = [
+        ("gc", 0, stage),
+        (NORMS, 0, stage),
+        *embedding,
+        *scatters,
+        (CLIP, 0, stage),
+        ("optimizer", 0, stage),
+    ]
+    _chain(trace, [last, *ends])
+
+
+def _chain(trace: PipelineTrace, ops: Iterable[Op]) -> None:
+    for before, op in pairwise(ops):
+        _wait(trace, op, before)
+
+
+def _wait(trace: PipelineTrace, op: Op, other: Op) -> None:
+    trace.before.setdefault(op, []).append(other)

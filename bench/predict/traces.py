@@ -1,0 +1,118 @@
+"""Reads traces that others made: Parquet of a training job's operations, Chrome and Kineto JSON of one process or many."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.predict.pipeline_trace import BACKWARD, COLUMNS, FORWARD, Op, PipelineTrace, depend
+from bench.predict.steptimes import resampled
+from bench.results.analysis.stream import Floats
+
+MARK = "ProfilerStep#"
+"""Name of a step in what torch.profiler writes."""
+LEAST = 3
+"""Steps of a rank that say something."""
+
+
+def read_pipeline(path: Path) -> PipelineTrace:
+    """Return the trace in a Parquet file. Raise ValueError that says what is wrong with it."""
+    return pipeline_of(_table(path), path)
+
+
+def pipeline_of(table: Any, path: Path) -> PipelineTrace:
+    """Return the trace that a table with `COLUMNS` holds; `path` is what errors call it. Raise ValueError."""
+    if table.duplicated([name for name in COLUMNS if name not in ("start_ts", "duration", "rank")]).any():
+        raise ValueError(f"{path}: it has an operation twice")
+    if "mc" in table and table.mc.max() > 0:
+        raise ValueError(f"{path}: virtual pipeline stages are not known here")
+    table = table.assign(optype=table.optype.astype(str)).sort_values(["step", "dp_rank"])
+    steps, width = table.step.nunique(), table.dp_rank.nunique()
+    began = table.groupby("step").start_ts.transform("min")
+    table = table.assign(start_ts=(table.start_ts - began).astype(float), duration=table.duration.astype(float))
+    start, took = dict[Op, Floats](), dict[Op, Floats]()
+    for (kind, number, stage), rows in table.groupby(["optype", "seq_id", "stage"]):
+        op = (str(kind), int(number), int(stage))
+        if len(rows) != steps * width:
+            raise ValueError(f"{path}: {op[0]} {op[1]} of stage {op[2]} is not in every step of every rank")
+        start[op], took[op] = rows.start_ts.to_numpy(), rows.duration.to_numpy()
+    workers = {(int(r), int(s)): int(w) for r, s, w in table[["dp_rank", "stage", "rank"]].drop_duplicates().to_numpy()}
+    trace = PipelineTrace(start, took, workers, int(table.stage.max()) + 1, width, steps)
+    try:
+        depend(trace, {op: (float(start[op][0]), float(start[op][0] + took[op][0])) for op in took})
+        _ = trace.order
+    except (ValueError, StopIteration, KeyError) as error:
+        raise ValueError(f"{path}: {error or 'it has no passes'}") from None
+    return trace
+
+
+def _table(path: Path) -> Any:
+    import pandas as pd
+
+    try:
+        table = pd.read_parquet(path)
+    except ImportError:
+        raise ValueError(f"{path}: Parquet is read by pyarrow: pip install 'elche-bench[traces]'") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
+    if missing := [name for name in COLUMNS if name not in table]:
+        raise ValueError(f"{path}: it has no column {missing[0]}")
+    return table
+
+
+@dataclass(frozen=True)
+class TracedSteps:
+    """Step times by rank as a trace has them, over their mean; ranks beyond have them again from the first."""
+
+    name: str
+    series: tuple[Floats, ...]
+
+    def draw(self, length: int, dice: np.random.Generator, rank: int = 0) -> Floats:
+        """Return step times over the mean of all, in blocks as they were."""
+        mean = float(np.mean([each.mean() for each in self.series]))
+        return resampled(self.series[rank % len(self.series)] / mean, length, dice)
+
+
+def traced(path: Path) -> TracedSteps:
+    """Return the step times in a trace: `.parquet`, or `.json` and `.json.gz` of Chrome or Kineto. Raise ValueError."""
+    series = _of_parquet(path) if path.suffix == ".parquet" else _of_chrome(path)
+    series = [each for each in series if each.size >= LEAST]
+    if not series:
+        raise ValueError(f"{path}: no rank has {LEAST} steps in it")
+    return TracedSteps(path.name, tuple(series))
+
+
+def _of_parquet(path: Path) -> list[Floats]:
+    """Return by data-parallel rank the seconds of computing in each step of its slowest stage."""
+    table = _table(path)
+    passes = table[table.optype.astype(str).isin([FORWARD, BACKWARD])]
+    each = passes.groupby(["dp_rank", "step", "stage"], observed=True).duration.sum()
+    slowest = each.groupby(level=["dp_rank", "step"]).max()
+    return [group.to_numpy(np.float64) for _, group in slowest.groupby(level="dp_rank")]
+
+
+def _of_chrome(path: Path) -> list[Floats]:
+    """Return by process or lane the seconds of each step: what torch.profiler marks, else what begins with a `data`."""
+    try:
+        content = path.read_bytes()
+        body = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
+    events = body.get("traceEvents", []) if isinstance(body, dict) else body
+    whole = [event for event in events if isinstance(event, dict) and event.get("ph") == "X" and "dur" in event]
+    on_cpu = [event for event in whole if event.get("cat") != "gpu_user_annotation"]
+    marked = [event for event in on_cpu if str(event.get("name", "")).startswith(MARK)]
+    lanes: dict[Any, list[float]] = defaultdict(list)
+    for event in sorted(marked or whole, key=lambda event: float(event["ts"])):
+        lane, name = (event.get("pid"), event.get("tid")), event.get("name")
+        if marked or name == "data":
+            lanes[lane].append(float(event["dur"]) / 1e6)
+        elif name in ("forward", "backward", "optimizer") and lanes[lane]:
+            lanes[lane][-1] += float(event["dur"]) / 1e6
+    return [np.array(series) for series in lanes.values()]

@@ -1,0 +1,84 @@
+"""Goes on by itself with a run that the loss of a rank has ended: all ranks begin again from its last checkpoint, or anew
+where there is none yet.
+
+So it is where no rank can be done without (`zero*`: a copy of each shard on a peer would cost the memory that shards are to
+save), and where all are lost. Owns how often; what is taken over from a checkpoint is the business of `bench.runner.resume`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.base.figures import plural
+from bench.config.plan import RunPlan
+from bench.results.runfolder import CHECKPOINTS, CONFIG, read_object
+from bench.runner.launch import CutShort, Outcome, launch
+from bench.runner.resume import ResumeSource
+from ddp.backends import BACKENDS
+from ddp.checkpoint.checkpoint import find
+from ddp.core.errors import RankFailed, RankLost
+from ddp.core.joining import TRIES
+from ddp.replica.task import Job
+
+
+class Attempts:
+    """How often all ranks of a run were started again, and whether they may be once more."""
+
+    def __init__(self, job: Job) -> None:
+        self._most, self._averages = job.restarts, BACKENDS[job.backend].averages
+        self._in_row, self._latest, self._before = 0, "", ""
+        self.begun = 0
+
+    def once_more(self, cause: BaseException, folder: Path) -> bool:
+        """Return whether they are, after an end by `cause`. Not where ranks can be done without and several raised: the
+        program is wrong; nor where one raises the same again, or all end so often, without a checkpoint in between."""
+        raised = isinstance(cause, RankFailed)
+        if not raised and not isinstance(cause, RankLost):
+            return False
+        latest = max((path.name for path in (folder / CHECKPOINTS).glob("[0-9]*")), default="")
+        same = raised and str(cause) == self._before
+        if latest > self._latest:
+            self._in_row, same = 0, False
+        tired = self._in_row == TRIES or same or (raised and self._averages)
+        if tired or (self._most is not None and self.begun >= self._most):
+            return False
+        self._in_row, self._latest, self._before = self._in_row + 1, latest, str(cause)
+        self.begun += 1
+        return True
+
+
+def launch_on(
+    plan: RunPlan, console: Console, source: ResumeSource | None, restarts: int, notes: tuple[str, ...] = ()
+) -> Outcome:
+    """Launch a run, and go on with it as often as `cluster.restart` allows. `notes` are for whoever reads the results.
+
+    Raises as `launch` does."""
+    job = plan.job
+    if job.restarts == 0 or job.elsewhere is not None or job.world_size == 1:
+        return launch(plan, console, source, restarts, notes=notes)
+    attempts = Attempts(job)
+    while True:
+        try:
+            return launch(plan, console, source, restarts, again=attempts.once_more, notes=notes)
+        except CutShort as broken:
+            left = tuple(fault for fault in plan.job.faults if fault not in broken.struck or fault.kind == "slow")
+            plan = replace(plan, job=replace(plan.job, faults=left))
+            latest = source_of(broken)
+            if latest is not None:
+                source = latest
+            elif source is None:
+                times = plural(attempts.begun, "time")
+                notes = (f"all ranks began anew ({times} so far), as there was no checkpoint yet: {broken}",)
+
+
+def source_of(broken: CutShort) -> ResumeSource | None:
+    """Return what to go on from; None: there is no checkpoint that is whole."""
+    if broken.folder is None:
+        return None
+    checkpoint, torn = find(broken.folder / CHECKPOINTS)
+    if checkpoint is None:
+        return None
+    return ResumeSource(broken.folder, read_object(broken.folder / CONFIG), checkpoint, tuple(torn), str(broken))

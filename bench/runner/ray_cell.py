@@ -1,0 +1,137 @@
+"""One cell as a group of Ray's actors, a rank each: placed together, begun together, begun again where one is lost.
+
+Ray restarts an actor that is lost, on another host where there is room; all ranks of the cell then begin anew, and the
+command goes on from the last checkpoint. Owns the group of one cell; the sweep is `bench.command.ray_sweep`'s.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from bench.base.exitcodes import Exit
+from bench.config.launch_settings import RaySettings
+from bench.runner.ray_rank import ActorPlace, RayRank, variables
+from bench.runner.submitted_cell import END_S, QUIET
+
+LOOK_S = 1.0
+END_ALL_S = END_S + 10.0
+"""How long the actors of a cell may take to end it."""
+
+
+@dataclass(frozen=True)
+class RaySweep:
+    """What the cells of a sweep have in common."""
+
+    settings: RaySettings
+    folder: Path
+    cwd: str
+    job: str
+    key: str
+    stop: Event
+    """Set: cells end, and none begins."""
+
+
+class RayCell:
+    """A cell of a sweep."""
+
+    def __init__(self, sweep: RaySweep, number: int, overrides: list[str]) -> None:
+        self._sweep, self._number = sweep, number
+        self._words = ["-m", *overrides, *QUIET]
+        self._actors: list[Any] = []
+        self.host = ""
+        """Of rank 0."""
+
+    def train(self) -> int | None:
+        """Train it; return its exit code, None where it was stopped."""
+        import ray
+        from ray.util.placement_group import placement_group, remove_placement_group
+
+        own = self._sweep.settings
+        each = {"CPU": float(own.cpus * own.ranks), **({"GPU": float(own.gpus * own.ranks)} if own.gpus else {})}
+        group = placement_group([each] * own.nodes, strategy="STRICT_SPREAD" if own.nodes > 1 else "PACK")
+        try:
+            while not group.wait(LOOK_S):
+                if self._sweep.stop.is_set():
+                    return None
+            self._actors = [self._actor(group, rank) for rank in range(own.nodes * own.ranks)]
+            for attempt in range(own.restarts + 1):
+                code = self._attempt(attempt)
+                if code is not None or self._sweep.stop.is_set():
+                    return code
+            return Exit.FAILED
+        finally:
+            for actor in self._actors:
+                ray.kill(actor)
+            remove_placement_group(group)
+
+    def _actor(self, group: Any, rank: int) -> Any:
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        own = self._sweep.settings
+        where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank // own.ranks)
+        kind = ray.remote(RayRank).options(
+            num_cpus=own.cpus, num_gpus=own.gpus, max_restarts=-1, max_concurrency=2, scheduling_strategy=where
+        )
+        return kind.remote()
+
+    def _attempt(self, attempt: int) -> int | None:
+        """Begin all ranks; return the exit code of rank 0, None where one was lost or the sweep was stopped."""
+        from ray.exceptions import RayActorError
+
+        sweep = self._sweep
+        places = self._placed()
+        if places is None:
+            return None
+        self.host = places[0].host
+        own = variables(places, f"{sweep.job}.{self._number}", sweep.key, attempt)
+        log = str(sweep.folder / f"{self._number}-{{}}.log")
+        calls = [
+            actor.train.remote(self._words, sweep.cwd, each, log.format(rank), attempt)
+            for rank, (actor, each) in enumerate(zip(self._actors, own, strict=True))
+        ]
+        try:
+            codes = self._got(calls)
+        except RayActorError:
+            codes = None
+        if codes is not None and not sweep.stop.is_set():
+            return int(codes[0])
+        self._end(attempt)
+        return None
+
+    def _placed(self) -> list[ActorPlace] | None:
+        """Wait until all actors are there, restarted ones too; None where the sweep was stopped."""
+        from ray.exceptions import ActorUnavailableError
+
+        while not self._sweep.stop.is_set():
+            try:
+                return self._got([actor.place.remote() for actor in self._actors])
+            except ActorUnavailableError:
+                time.sleep(LOOK_S)
+        return None
+
+    def _got(self, calls: list[Any]) -> list[Any] | None:
+        """Wait for all results, or the first error, which is raised; None once the sweep is stopped."""
+        import ray
+
+        waiting = calls
+        while waiting and not self._sweep.stop.is_set():
+            done, waiting = ray.wait(waiting, timeout=LOOK_S)
+            ray.get(done)
+        return None if waiting else list(ray.get(calls))
+
+    def _end(self, attempt: int) -> None:
+        """End what is left of an attempt, as Ctrl-C does, and see it gone."""
+        import ray
+        from ray.exceptions import RayError
+
+        until = time.monotonic() + END_ALL_S
+        for call in [actor.end.remote(attempt) for actor in self._actors]:
+            try:
+                ray.get(call, timeout=max(until - time.monotonic(), LOOK_S))
+            except RayError:  # it is lost, or takes too long
+                continue

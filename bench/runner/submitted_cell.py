@@ -1,0 +1,27 @@
+"""The result of a cell that a scheduler runs, as a file in the folder of its sweep. Knows no scheduler."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+QUIET = ("report=false", "validate=false")
+"""Overrides of each: the sweep reports once."""
+STOP = "stop"
+"""File in the folder of a sweep that is cancelled."""
+END_S = 25.0
+"""What a cell gets to end when it is told to, before it is killed: SLURM itself gives 30."""
+
+
+def result_file(folder: Path, number: int) -> Path:
+    """Return where the result of a cell lies."""
+    return folder / f"{number}.json"
+
+
+def write_result(folder: Path, number: int, code: int, host: str) -> None:
+    """Write the exit code of a cell, and where it ran, whole or not at all."""
+    file = result_file(folder, number)
+    part = file.with_suffix(f".part-{os.getpid()}")
+    part.write_text(json.dumps({"code": code, "host": host}), encoding="utf-8")
+    part.replace(file)

@@ -1,0 +1,88 @@
+"""`supervise=true`: a small process that starts the command, and starts it again when a signal has killed it.
+
+The command, which is the coordinator, then goes on from its last checkpoint. Its ranks end with it; what they trained since
+that checkpoint is trained again. If this process dies, the command goes on without it. Owns the restart; knows no engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.runner.resume import ResumeSource
+
+WORD, VARIABLE = "supervise", "BENCH_SUPERVISED"
+IN_A_ROW, LONG_S = 3, 60.0
+"""A command that was killed so often in a row, each time within so many seconds of its start, is left alone."""
+
+
+def requested(words: Sequence[str]) -> tuple[bool, list[str]]:
+    """Return whether a command line asks for it, and its other words. Raises ValueError."""
+    own = [word for word in words if word == WORD or word.startswith(f"{WORD}=")]
+    for word in own:
+        if word not in (f"{WORD}=true", f"{WORD}=false"):
+            raise ValueError(f"{word}: {WORD}=true is what there is")
+    return own[-1:] == [f"{WORD}=true"], [word for word in words if word not in own]
+
+
+def supervise(arguments: Sequence[str]) -> int:
+    """Run `python -m bench` with `arguments` until it ends by itself; return its exit code."""
+    since, because, short = time.time(), "", 0
+    while True:
+        began = time.monotonic()
+        note = json.dumps({"since": since, "because": because})
+        code = _run([sys.executable, "-m", "bench", *arguments], os.environ | {VARIABLE: note})
+        if code >= 0:
+            return code
+        because = f"the coordinator was killed by signal {-code}"
+        short = short + 1 if time.monotonic() - began < LONG_S else 0
+        tired = short == IN_A_ROW
+        print(f"bench: {because}; {'given up' if tired else 'it is started again'}", file=sys.stderr, flush=True)
+        if tired:
+            return 128 - code
+
+
+def _run(command: list[str], environ: dict[str, str]) -> int:
+    """Return the exit code of a command, negative if a signal has killed it. A Ctrl-C reaches it anyway, a SIGTERM by us."""
+    signals: list[int] = []
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        with suppress(ProcessLookupError):
+            child.send_signal(number)
+
+    child = subprocess.Popen(command, env=environ)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGTERM, tell)
+    try:
+        code = child.wait()
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+    return 128 - code if signals and code < 0 else code
+
+
+def left_by_killed(place: Path) -> tuple[ResumeSource | Path | None, tuple[str, ...]]:
+    """Return what the command that was killed before this one left of the run in `place`, None for nothing; and notes for
+    whoever reads the results."""
+    note = json.loads(os.environ.get(VARIABLE, "{}"))
+    because = str(note.get("because", ""))
+    if not because:
+        return None, ()
+    from bench.runner.resume import ResumeSource, locate
+
+    try:
+        source = locate(place, float(note["since"]))
+    except ValueError:  # another cell was killed, or this one before its first checkpoint
+        return None, (f"{because}; without a checkpoint of this run it began anew",)
+    return (replace(source, because=because) if isinstance(source, ResumeSource) else source), ()

@@ -1,0 +1,112 @@
+"""`bench prove` on every model, in every mode, on 1 to 4 ranks, and on three models as a user brings them: reports/proofs.
+
+python -m benchmarks.proofs                      # an hour or more on two cores; what is there is kept
+python -m benchmarks.proofs mlp tied --write     # some of them, and the page of all that is there
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from bench.models import MODELS
+from ddp.engine.modes import modes
+from tests.conformance.test_prove import BROUGHT, OWN, PLAIN
+
+REPORT = Path(__file__).resolve().parents[1] / "reports" / "proofs"
+KEPT = Path("runs/proofs")
+RANKS = "1,2,3,4"
+STEPS, BATCH = 2, 2
+HEAD = f"""# Proofs
+
+    python -m benchmarks.proofs --write
+
+`bench prove` on 1 to 4 ranks: {STEPS} steps, or averages, of batches of {BATCH}, against plain PyTorch on one device. A cell
+says of how many ranks the bits are equal; of the others, the largest difference and in which precision. The last three
+models are a user's, with a parameter that no loss has to do with."""
+
+
+def prove(name: str) -> int:
+    """Prove a model in all modes, where that is not done; return the exit code."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    out = KEPT / f"{name}.json"
+    if out.is_file():
+        return 0
+    if name in BROUGHT:
+        (KEPT / f"{name}.py").write_text(OWN.format(name=name, **PLAIN | BROUGHT[name]), encoding="utf-8")
+    model = str(KEPT / f"{name}.py") if name in BROUGHT else name
+    words = (f"model={model}", f"world_size={RANKS}", f"mode={','.join(modes())}")
+    options = ("--steps", str(STEPS), "--batch", str(BATCH), "--json", str(out))
+    return subprocess.run([sys.executable, "-m", "bench", "prove", *words, *options], check=False).returncode
+
+
+def cell(proofs: Iterable[dict[str, Any]]) -> str:
+    """Return what came out for one model in one mode, on all numbers of ranks."""
+    exact, others = [], []
+    for proof in proofs:
+        if proof["verdict"] == "exact":
+            exact.append(str(proof["ranks"]))
+            continue
+        values = [step[key] or 0.0 for step in proof["steps"] for key in ("gradients", "parameters")]
+        size = f" {max(values):.0e} in {proof['precision'].partition(',')[0]}" if values else ""
+        others.append(f"{proof['ranks']}: {proof['verdict']}{size}")
+    return "; ".join([f"exact {','.join(exact)}"] * bool(exact) + others) or "-"
+
+
+def page(names: Iterable[str]) -> str:
+    """Return the page of the models that are proved."""
+    done = {name: json.loads((KEPT / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    rows = [
+        [f"`{mode}`", *(cell(each for each in body["proofs"] if each["mode"] == mode) for body in done.values())]
+        for mode in modes()
+    ]
+    reasons: dict[str, list[str]] = {}
+    for name, body in done.items():
+        for each in body["proofs"]:
+            if each["verdict"] != "exact":
+                reasons.setdefault(f"{each['verdict']}: {each['why']}", []).append(
+                    f"{name} {each['mode']} {each['ranks']}"
+                )
+    whole = [
+        [name, str(each["ranks"]), *(f"{each[key]:.0e}" for key in ("gradients", "parameters", "loss")), each["why"]]
+        for name, body in done.items()
+        for each in body["whole_batch"]
+    ]
+    why = [f"- {reason} ({len(where)} of these)" for reason, where in sorted(reasons.items())]
+    headers = ["model", "slices", "gradients", "parameters", "loss", "why"]
+    return "\n\n".join(
+        [
+            HEAD,
+            tabulate(rows, ["mode", *done], tablefmt="github", disable_numparse=True),
+            "Not bit-equal:\n\n" + ("\n".join(why) or "- none"),
+            "The slices of ranks against the whole batch at once, largest differences:",
+            tabulate(whole, headers, tablefmt="github", disable_numparse=True) + "\n",
+        ]
+    )
+
+
+def main() -> int:
+    """Prove, and print or write the page; return the worst exit code."""
+    known = [*MODELS, *BROUGHT]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="MODEL", choices=[[], *known], help="default: all")
+    parser.add_argument("--write", action="store_true", help="write reports/proofs/README.md")
+    options = parser.parse_args()
+    code = max(prove(name) for name in options.names or known)
+    text = page(name for name in known if (KEPT / f"{name}.json").is_file())
+    print(text)
+    if options.write:
+        REPORT.mkdir(parents=True, exist_ok=True)
+        (REPORT / "README.md").write_text(text, encoding="utf-8")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

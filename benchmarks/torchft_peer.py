@@ -1,0 +1,207 @@
+"""The same blow to our engine and to torchft: one of three ranks of `mlp` is killed and started again at once.
+
+    pip install -e '.[torchft]' && python -m benchmarks.torchft_peer [--rounds 3] [--write]    # some minutes
+
+Rounds are interleaved. Of torchft every replica group is one process over gloo; the lighthouse beats every 50 ms. A process
+of theirs imports anew when it is started again, ours is forked from a warm one: that part is told apart. `--write` puts the
+table into docs/explanation/recovery.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from urllib.parse import urlparse
+
+from tabulate import tabulate
+
+from bench.results.runfolder import EVENTS, find_runs
+from benchmarks.documents import put
+from ddp.core.events import Lost, Progress
+from ddp.core.join_events import Joined, Joining
+from ddp.process.codec import decode
+
+REPLICAS, VICTIM = 3, 1
+PAIRS = {
+    "ddp": ("mode=nccl_sync",),
+    "local_sgd": ("mode=nccl_cadence", "policy.anchor=20", "policy.max_anchor=20"),
+    "diloco": ("mode=nccl_cadence", "policy.anchor=20", "policy.max_anchor=20", "averaging.outer=nesterov"),
+}
+"""torchft's method -> the mode of ours that does the same."""
+AT = {"ddp": 400, "local_sgd": 20, "diloco": 20}
+"""Step, or average, of torchft at which the victim is killed."""
+LIMIT_S = 120
+BATCH = 16
+
+
+@dataclass(frozen=True)
+class Blow:
+    """What one kill cost, seconds."""
+
+    stall: float
+    """Longest stretch without a step, or a report, of a survivor around the kill."""
+    started: float
+    """From the kill until the new process was there."""
+    full: float
+    """From the kill until all ranks trained together."""
+    lost: int
+    """Samples of the order that nobody trained, or that were trained and thrown away."""
+    crashed: int = 0
+    """Survivors that died of the kill."""
+
+
+def theirs(method: str, folder: Path) -> Blow:
+    """Kill a replica of torchft's. Raises TimeoutError if it does not come back."""
+    os.environ.setdefault("RUST_LOG", "error")  # read when it is loaded
+    from torchft.coordination import LighthouseServer
+
+    beat = {"join_timeout_ms": 100, "quorum_tick_ms": 50, "heartbeat_timeout_ms": 1000}
+    server = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, **beat)
+    address = f"http://127.0.0.1:{urlparse(server.address()).port}"
+    script = Path(__file__).with_name("torchft_rank.py")
+
+    def start(replica: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(script), method, str(replica), str(REPLICAS), address, "1000000"]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command.append(str(folder / f"{replica}.jsonl"))
+        with (folder / f"{replica}.log").open("a") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    processes = [start(replica) for replica in range(REPLICAS)]
+    crashed = 0
+
+    def supervise() -> None:
+        nonlocal crashed
+        for replica, process in enumerate(processes):
+            if process.poll() is not None:  # as torchrun does
+                crashed += replica != VICTIM
+                processes[replica] = start(replica)
+
+    try:
+        _await(lambda: _last(folder, VICTIM, AT[method]), supervise)
+        killed = time.monotonic()
+        processes[VICTIM].kill()
+        processes[VICTIM].wait()
+        _await(lambda: bool(_together(folder, killed)), supervise)
+        time.sleep(0.5)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        server.shutdown()
+    return _measured(folder, killed, crashed)
+
+
+def _together(folder: Path, killed: float) -> list[float]:
+    """Return when the new process trained with all others, if it did."""
+    notes = _notes(folder, VICTIM)
+    began = max(at for at, event, *_ in notes if event == "began")
+    return [at for at, event, _, who, _ in notes if at > began > killed and event == "step" and who == REPLICAS]
+
+
+def _measured(folder: Path, killed: float, crashed: int) -> Blow:
+    full = _together(folder, killed)[0]
+    started = next(at for at, event, *_ in _notes(folder, VICTIM) if at > killed and event == "ready")
+    survivors = [[note for note in _notes(folder, replica) if note[1] in ("step", "undone")] for replica in (0, 2)]
+    stall = max(b[0] - a[0] for own in survivors for a, b in pairwise(own) if a[0] < full and b[0] > killed)
+    before = max(step for own in survivors for at, _, step, _, _ in own if at <= killed)
+    if crashed >= REPLICAS - 1:  # nobody was left who knew
+        return Blow(stall, started - killed, full - killed, before * REPLICAS * BATCH, crashed)
+    away = sum(1 for at, event, _, who, _ in survivors[0] if killed < at < full and event == "step" and who < REPLICAS)
+    undone = sum(1 for own in survivors for at, event, *_ in own if at > killed and event == "undone")
+    return Blow(stall, started - killed, full - killed, (away + undone) * BATCH, crashed)
+
+
+def _notes(folder: Path, replica: int) -> list[tuple[float, str, int, int, int]]:
+    path = folder / f"{replica}.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [tuple(json.loads(line)) for line in lines if line.endswith("\n")]
+
+
+def _last(folder: Path, replica: int, step: int) -> bool:
+    notes = _notes(folder, replica)
+    return bool(notes) and notes[-1][2] >= step and notes[-1][3] == REPLICAS
+
+
+def _await(happened: Callable[[], bool], supervise: Callable[[], None]) -> None:
+    limit = time.monotonic() + LIMIT_S
+    while not happened():
+        supervise()
+        if time.monotonic() > limit:
+            raise TimeoutError(f"torchft did not get there within {LIMIT_S} s")
+        time.sleep(0.05)
+
+
+def ours(method: str, folder: Path, seed: int) -> Blow:
+    """Kill a rank of ours. Raises StopIteration if it does not come back, CalledProcessError."""
+    words = ["model=mlp", f"world_size={REPLICAS}", "train.epochs=12", "cluster.restart=always", f"seed={seed}"]
+    words += [f"cluster.faults=[{VICTIM}@1500:crash]", "report=false", "validate=false", "audit=false", "--quiet"]
+    command = [sys.executable, "-m", "bench", *PAIRS[method], *words, f"output={folder}"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=LIMIT_S)
+    (run,), _ = find_runs(folder)
+    records = [decode(line) for line in (run.path / EVENTS).read_bytes().splitlines()]
+    noticed = next(record.at for record in records if isinstance(record, Lost))
+    reports = [record for record in records if isinstance(record, Progress)]
+    killed = max(r.at for r in reports if r.rank == VICTIM and r.at <= noticed)  # or up to 20 ms later
+    there = next(record.at for record in records if isinstance(record, Joining))
+    joined = next(record.at for record in records if isinstance(record, Joined))
+    full = min(r.at for r in reports if r.rank == VICTIM and r.at > joined)
+    stall = max(
+        b - a
+        for rank in (0, 2)
+        for a, b in pairwise(r.at for r in reports if r.rank == rank)
+        if killed - 0.1 < b < killed + 5
+    )
+    ledger = run.metrics.ledger
+    assert ledger is not None
+    return Blow(stall, there - killed, full - killed, 0 if ledger.exactly_once else -1)
+
+
+def row(name: str, blows: Sequence[Blow]) -> dict[str, str]:
+    """Return medians, with the worst behind."""
+    cells = {"": name}
+    for title, values in (
+        ("others stand still, s", [blow.stall for blow in blows]),
+        ("process is there, s", [blow.started for blow in blows]),
+        ("full strength, s", [blow.full for blow in blows]),
+        ("without the start, s", [blow.full - blow.started for blow in blows]),
+    ):
+        cells[title] = f"{median(values):.2f} ({max(values):.2f})"
+    crashed = sum(blow.crashed for blow in blows)
+    return cells | {"survivors that died": str(crashed), "samples lost": f"{median(blow.lost for blow in blows):,.0f}"}
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    blows: dict[str, list[Blow]] = {}
+    for turn in range(options.rounds):
+        for method, words in PAIRS.items():
+            for name in (f"torchft {method}", " ".join(words).removeprefix("mode=").split(" policy")[0]):
+                with tempfile.TemporaryDirectory(prefix="peer-") as folder:
+                    who = name + (", outer=nesterov" if method == "diloco" and "torchft" not in name else "")
+                    blow = theirs(method, Path(folder)) if "torchft" in name else ours(method, Path(folder), turn)
+                blows.setdefault(who, []).append(blow)
+                print(who, blow, flush=True)
+    text = tabulate([row(name, each) for name, each in blows.items()], headers="keys", tablefmt="pipe")
+    text = f"{options.rounds} kills each: median (worst).\n\n{text}"
+    print(text)
+    if options.write:
+        put("explanation/recovery.md", torchft=text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""`VirtualTime`: what a step costs in virtual time, and how it is really computed. Settings alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+CONSTANT = "constant"
+PATHS = ("auto", "sequential", "vectorised")
+
+
+@dataclass(frozen=True)
+class VirtualTime:
+    """How ranks of engine `virtual` train. Other engines have no use for it."""
+
+    step_s: float = 0.01
+    """Virtual seconds of a full batch on a rank of speed 1."""
+    steps: str = CONSTANT
+    """How step times scatter: `constant`, or a distribution as `bench predict --steps` has them, such as `lognormal:0.1`."""
+    path: str = "auto"
+    """`sequential`: rank by rank, with the bits of real processes; `vectorised`: many ranks in one operation, for
+    models that draw nothing and keep no statistics; `auto`: vectorised where it can be, from 16 ranks on."""
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.step_s, (int, float)) and 0 < self.step_s < math.inf):
+            raise ValueError(f"virtual step_s={self.step_s!r} must be a number of seconds above 0")
+        if self.path not in PATHS:
+            raise ValueError(f"virtual path={self.path!r} is not one of {', '.join(PATHS)}")

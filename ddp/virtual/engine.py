@@ -1,0 +1,153 @@
+"""`virtual`: the ranks of a run in one process, under a virtual clock: real training and decisions.
+
+Owns what things cost, and the record of it. Slowness and links that a real run would emulate by waiting are costs here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from ddp.backends import world_of
+from ddp.core.commands import Abort
+from ddp.core.errors import Diverged, EngineError, RankLost
+from ddp.core.measurements import Slice
+from ddp.core.virtual_time import CONSTANT
+from ddp.engine import solo
+from ddp.engine.solo import Emit
+from ddp.process.clock import now
+from ddp.process.codec import encode
+from ddp.process.determinism import deterministic
+from ddp.replica.task import Job
+from ddp.sim import Costs, Simulation
+from ddp.sim.distributions import distribution
+from ddp.sim.work import RankWork
+from ddp.virtual.fitness import MANY, unfit
+from ddp.virtual.sequential import SequentialRanks
+from ddp.virtual.vectorised import VectorisedRanks
+
+LATENCY_S, WIRE_S, COPY_S, REDUCE_S = 1e-4, 1e-3, 1e-4, 1e-3
+"""Of a message, a collective, a copy of a replica and an average of snapshots, where no links say more."""
+PARTS = (("data", 0.05), ("forward", 0.3), ("backward", 0.6), ("optimizer", 0.05))
+"""What a step is said to be made of: shares of its time; of many ranks, `FEW` slices are enough."""
+FEW, MOST = (("data", 0.05), ("forward", 0.95)), 64
+EVALUATED = 1 / 3
+"""Time of a sample in an evaluation, over that of one in a step."""
+DRAWN = 4096
+"""Step times that are drawn for a rank; it begins again behind them."""
+
+
+class VirtualRanks(RankWork, AbstractContextManager[Any], Protocol):
+    """Ranks that compute, and what is known of them before they begin."""
+
+    @property
+    def samples(self) -> int:
+        """The training samples of an epoch."""
+        ...
+
+    @property
+    def tested(self) -> int:
+        """The samples of the test set."""
+        ...
+
+    @property
+    def least(self) -> int:
+        """The fewest samples that the model should be trained on at once."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """The size of a replica."""
+        ...
+
+
+def run(job: Job, emit: Emit) -> None:
+    """Train `job`; times are virtual, from now on. Raises RankFailed, Diverged; KeyboardInterrupt passes through."""
+    if job.world_size == 1:
+        solo.run(job, emit)
+        return
+    threads = torch.get_num_threads()
+    try:
+        with deterministic(job.step.deterministic), ranks_of(job) as ranks:
+            play(job, ranks, emit)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def ranks_of(job: Job) -> VirtualRanks:
+    """Return who computes, by the path that the job asks for. Raises ValueError where it cannot be had."""
+    path = job.virtual.path
+    why = "" if path == "sequential" else unfit(job)
+    if path == "vectorised" and why:
+        raise ValueError(f"virtual.path=vectorised: {why}; use virtual.path=sequential")
+    fast = path == "vectorised" or (path == "auto" and not why and job.world_size >= MANY)
+    return VectorisedRanks(job) if fast else SequentialRanks(job)
+
+
+def play(job: Job, ranks: VirtualRanks, emit: Emit) -> None:
+    """Play the run from now on, in virtual time."""
+    begin, slices = now(), defaultdict[int, list[bytes]](list)
+    parts = PARTS if job.world_size <= MOST else FEW
+
+    def listen(at: float, record: Any) -> None:
+        emit(replace(record, at=begin + at) if hasattr(record, "at") else record, begin + at)
+
+    def measured(rank: int, kind: str, start: float, stop: float, seq: int) -> None:
+        size, whole = ranks.bytes if kind in ("exchange", "copy") else 0, stop - start
+        for part, share in parts if kind == "forward" else ((kind, 1.0),):
+            length = share * whole
+            slices[rank].append(encode(Slice(begin + start, rank, part, length, seq, size)))
+            start += length
+
+    world = world_of(
+        job.backend, job.world_size, ranks.samples, job.batch_size, job.epochs, deadline_s=math.inf, least=ranks.least
+    )
+    simulation = Simulation(job.policy, world, costs_of(job, ranks), tick_s=math.inf, limit_s=math.inf, keep=False)
+    simulation.work, simulation.listen, simulation.measured = ranks, listen, measured
+    try:
+        simulation.run()
+    finally:
+        for rank, lines in slices.items():
+            with (job.scratch / f"slices-{rank}.jsonl").open("ab") as file:
+                file.write(b"".join(line + b"\n" for line in lines))
+    if simulation.status != "ok":
+        abort = simulation.aborted
+        raise _error(abort) if abort is not None else EngineError(simulation.status)
+
+
+def _error(abort: Abort) -> EngineError:
+    return (
+        Diverged(f"{abort.reason}; lower the learning rate") if abort.status == "diverged" else RankLost(abort.reason)
+    )
+
+
+def costs_of(job: Job, ranks: VirtualRanks) -> Costs:
+    """Return what things cost: steps by `job.virtual` and `job.speeds`, collectives and messages by `job.links`."""
+    size, given = job.world_size, job.virtual
+    speeds = job.speeds or (1.0,) * size
+    series: list[list[float]] = []
+    for rank in range(size if given.steps != CONSTANT else 0):
+        dice = np.random.default_rng((job.seed, rank))
+        series.append(distribution(given.steps, "virtual.steps").draw(DRAWN, dice).tolist())
+
+    def step_s(rank: int, done: int) -> float:
+        return given.step_s / speeds[rank] * (series[rank][done % DRAWN] if series else 1.0)
+
+    evaluated = EVALUATED * given.step_s / job.batch_size * ranks.tested / size
+    return Costs(
+        step_s,
+        by_samples=True,
+        latency_s=LATENCY_S,
+        wire_s=WIRE_S,
+        links=job.links,
+        bytes=ranks.bytes,
+        reduce_s=REDUCE_S,
+        copy_s=COPY_S,
+        evaluate_s=lambda rank: evaluated / speeds[rank],
+    )

@@ -1,0 +1,121 @@
+"""SGD and Adam over the replicas of many ranks at once: elementwise, with a learning rate and a step count for each rank.
+
+The formulas are those of `torch.optim`. Knows nothing of gradients, ranks' work, or who steps when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PLAIN = {"maximize": False, "amsgrad": False, "capturable": False, "differentiable": False, "dampening": 0}
+"""Settings of torch's that must be so."""
+
+
+def unfit(optimizer: torch.optim.Optimizer) -> str:
+    """Return why an optimizer cannot step for many ranks at once; empty: it can."""
+    kind = type(optimizer)
+    if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        return f"{kind.__name__} is neither SGD, Adam nor AdamW"
+    for group in optimizer.param_groups:
+        for name, value in PLAIN.items():
+            if group.get(name, value) != value:
+                return f"{kind.__name__} with {name}={group[name]}"
+    return ""
+
+
+@dataclass(frozen=True)
+class _ParameterSlot:
+    """A parameter of all ranks: its place in a replica, its settings."""
+
+    name: str
+    start: int
+    shape: torch.Size
+    group: int
+    settings: Mapping[str, Any]
+
+    def of(self, flat: Tensor) -> Tensor:
+        """Return its view of replicas [ranks, parameters]: [ranks, *shape]."""
+        size = self.shape.numel()
+        return flat[:, self.start : self.start + size].view(flat.shape[0], *self.shape)
+
+
+class RowOptimizer:
+    """Steps of `optimizer` for `ranks` replicas of its parameters, which lie at `places` (name -> offset) in each."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named: Sequence[tuple[str, Tensor]],
+        places: Mapping[str, int],
+        ranks: int,
+    ) -> None:
+        self._adam = not isinstance(optimizer, torch.optim.SGD)
+        self._decoupled = isinstance(optimizer, torch.optim.AdamW)
+        owners = {
+            id(p): (number, group) for number, group in enumerate(optimizer.param_groups) for p in group["params"]
+        }
+        self.slots = [
+            _ParameterSlot(name, places[name], p.shape, owners[id(p)][0], owners[id(p)][1])
+            for name, p in named
+            if id(p) in owners
+        ]
+        momentum = any(group.get("momentum") for group in optimizer.param_groups)
+        elements = sum(p.numel() for _, p in named)
+        like = named[0][1]
+        self.states = [
+            torch.zeros(ranks, elements, dtype=like.dtype) for _ in range(2 if self._adam else int(bool(momentum)))
+        ]
+        self.steps = torch.zeros(ranks, dtype=torch.float64)
+        """Steps of each rank since it began."""
+
+    def reset(self, rank: int) -> None:
+        """Begin anew with a rank."""
+        self.steps[rank] = 0
+        for state in self.states:
+            state[rank] = 0
+
+    def step(
+        self,
+        rows: Tensor,
+        states: Sequence[Tensor],
+        steps: Tensor,
+        grads: Mapping[str, Tensor],
+        rates: Sequence[Tensor],
+    ) -> None:
+        """Step replicas `rows` [ranks, parameters] in place. `states`: of the same ranks, changed in place; `steps`: their
+        count with this one; `rates`: by parameter group, the rate of each rank."""
+        for slot in self.slots:
+            broad = (-1, *(1 for _ in slot.shape))
+            rate, count = rates[slot.group].view(broad), steps.view(broad)
+            own = [slot.of(state) for state in states]
+            act = self._step_adam if self._adam else self._step_sgd
+            act(slot, slot.of(rows), grads[slot.name], own, rate.to(rows.dtype), count)
+
+    def _step_sgd(
+        self, slot: _ParameterSlot, own: Tensor, grad: Tensor, states: list[Tensor], rate: Tensor, count: Tensor
+    ) -> None:
+        decay, momentum = slot.settings["weight_decay"], slot.settings["momentum"]
+        grad = grad.add(own, alpha=decay) if decay else grad
+        if momentum:
+            states[0].mul_(momentum).add_(grad)
+            grad = grad.add(states[0], alpha=momentum) if slot.settings["nesterov"] else states[0]
+        own.addcmul_(grad, rate.expand_as(grad), value=-1)
+
+    def _step_adam(
+        self, slot: _ParameterSlot, own: Tensor, grad: Tensor, states: list[Tensor], rate: Tensor, count: Tensor
+    ) -> None:
+        (first, second), decay = slot.settings["betas"], slot.settings["weight_decay"]
+        if decay and self._decoupled:
+            own.mul_(1 - rate * decay)
+        elif decay:
+            grad = grad.add(own, alpha=decay)
+        states[0].lerp_(grad, 1 - first)
+        states[1].mul_(second).addcmul_(grad, grad, value=1 - second)
+        length = (rate / (1 - first**count)).to(own.dtype)
+        root = torch.sqrt(1 - second**count).to(own.dtype)
+        own.addcdiv_(states[0] * length, states[1].sqrt().div_(root).add_(slot.settings["eps"]), value=-1)

@@ -1,0 +1,126 @@
+"""The replicas of many ranks as rows of one tensor, and steps of many of them in one operation (`torch.func`).
+
+Owns parameters, optimizer state and the arithmetic of steps. Knows nothing of events, rounds or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from ddp.core.worker import Step
+from ddp.replica.replica import Replica
+from ddp.replica.task import Job, Tensors
+from ddp.virtual.row_optimizer import RowOptimizer
+
+TOGETHER = 128
+"""Ranks of one operation: what it makes still lies in caches."""
+
+
+class _Bound(nn.Module):
+    """A model whose parameters are given: what a task's loss calls."""
+
+    def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
+        super().__init__()
+        self._call: Callable[..., Any] = lambda *arguments, **named: functional_call(
+            model, parameters, arguments, named
+        )
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """Return what the model gives with these parameters."""
+        return self._call(*arguments, **named)
+
+
+class ReplicaRows:
+    """`ranks` replicas like `replica`: `flat` is [ranks, parameters]. One row where all ranks share every step."""
+
+    def __init__(self, job: Job, replica: Replica, ranks: int) -> None:
+        self._job, self._replica = job, replica
+        (first,) = replica.state.tensors
+        self.flat = first.detach().expand(ranks, -1).clone()
+        size = first.element_size()
+        places = {name: (p.data_ptr() - first.data_ptr()) // size for name, p in replica.state.named}
+        self.optimizer = RowOptimizer(replica.optimizer, replica.state.named, places, ranks)
+        self._source, self._order, _ = replica.data[0]
+        # A model of its own: the replica's parameters are views, which functional calls leave alone.
+        each = grad_and_value(self._loss)
+        self._apart = vmap(each, in_dims=(0, 0), randomness="error")
+        self._shared = vmap(self._loss, in_dims=(None, 0), randomness="error")
+
+    def _loss(self, parameters: dict[str, Tensor], batch: Tensors) -> Tensor:
+        return self._replica.task.loss(_Bound(self._replica.model, parameters), batch)
+
+    def _parameters(self, rows: Tensor) -> dict[str, Tensor]:
+        return {slot.name: slot.of(rows) for slot in self.optimizer.slots}
+
+    def batch(self, steps: Sequence[Step]) -> Tensors:
+        """Return the samples of steps of one size: tensors [steps, samples, ...]."""
+        indices = [self._order(step.batch.epoch)[step.batch.start : step.batch.stop] for step in steps]
+        tensors: Tensors = self._source.batch(torch.cat(indices))
+        return tuple(tensor.view(len(steps), -1, *tensor.shape[1:]) for tensor in tensors)
+
+    def rates(self, steps: Sequence[Step]) -> list[Tensor]:
+        """Return by parameter group the learning rate of each of the steps."""
+        replica, rows = self._replica, []
+        for step in steps:
+            replica.rates.apply(replica.fraction(step.seen))
+            rows.append([group["lr"] for group in replica.optimizer.param_groups])
+        return [torch.tensor(column, dtype=torch.float64) for column in zip(*rows, strict=True)]
+
+    def step(self, ranks: Sequence[int], steps: Sequence[Step]) -> list[float]:
+        """Train a step of each of the ranks, all of one size; return the losses."""
+        losses: list[float] = []
+        for first in range(0, len(ranks), TOGETHER):
+            part = slice(first, first + TOGETHER)
+            losses += self._step(list(ranks[part]), steps[part])
+        return losses
+
+    def _step(self, ranks: list[int], steps: Sequence[Step]) -> list[float]:
+        dense = ranks == list(range(ranks[0], ranks[0] + len(ranks)))
+        place = slice(ranks[0], ranks[0] + len(ranks)) if dense else torch.tensor(ranks)
+        rows, states = self.flat[place], [state[place] for state in self.optimizer.states]
+        grads, losses = self._apart(self._parameters(rows), self.batch(steps))
+        self._clip(grads)
+        self.optimizer.steps[place] += 1
+        self.optimizer.step(rows, states, self.optimizer.steps[place], grads, self.rates(steps))
+        if not dense:  # what was gathered is a copy
+            self.flat[place] = rows
+            for state, own in zip(self.optimizer.states, states, strict=True):
+                state[place] = own
+        return [float(loss) for loss in losses.tolist()]
+
+    def step_shared(self, groups: Sequence[tuple[Sequence[int], Sequence[Step]]]) -> dict[int, float]:
+        """Train one step of all ranks on the mean gradient of their slices, in groups of one size; return their losses."""
+        total = sum(step.batch.samples for _, steps in groups for step in steps)
+        parameters = {name: value[0].requires_grad_() for name, value in self._parameters(self.flat.detach()).items()}
+        sums = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        losses: dict[int, float] = {}
+        for ranks, steps in groups:
+            for first in range(0, len(ranks), TOGETHER):
+                part = slice(first, first + TOGETHER)
+                own = self._shared(parameters, self.batch(steps[part]))
+                weight = steps[0].batch.samples / total
+                parts = torch.autograd.grad(own.sum() * weight, list(parameters.values()))
+                for name, value in zip(parameters, parts, strict=True):
+                    sums[name] += value
+                losses |= dict(zip(ranks[part], map(float, own.tolist()), strict=True))
+        grads = {name: value[None] for name, value in sums.items()}
+        self._clip(grads)
+        self.optimizer.steps += 1
+        steps = groups[0][1][:1]
+        self.optimizer.step(self.flat, self.optimizer.states, self.optimizer.steps, grads, self.rates(steps))
+        return losses
+
+    def _clip(self, grads: dict[str, Tensor]) -> None:
+        """Scale the gradients of each rank down, as `torch.nn.utils.clip_grad_norm_` does."""
+        limit = self._job.max_grad_norm
+        if limit is None:
+            return
+        norms = torch.stack([value.flatten(1).norm(dim=1) for value in grads.values()]).norm(dim=0)
+        factor = (limit / (norms + 1e-6)).clamp(max=1.0)
+        for value in grads.values():
+            value.mul_(factor.view(-1, *(1 for _ in value.shape[1:])))

@@ -1,0 +1,192 @@
+"""The ranks of a real run, one after the other in one thread: the bits of real processes, as it is their code.
+
+Each is the loop of `ddp.engine.rank` on its backend. What ranks do in a collective each does in a thread of its own, and
+these take turns. Knows nothing of time: what the ranks measure of it is thrown away.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ddp.backends import BACKENDS, Acts
+from ddp.backends.base import Reducer, reducing
+from ddp.comm.transports.threads import ThreadGroup
+from ddp.core.commands import Reduce
+from ddp.core.errors import RankFailed
+from ddp.core.events import RankEvent, Reduced
+from ddp.core.worker import Action, Step
+from ddp.engine.rank import RankLoop
+from ddp.engine.turns import Turn, generators
+from ddp.process.clock import now
+from ddp.process.meter import Meter
+from ddp.replica.norms import least_samples
+from ddp.replica.task import Job
+
+
+class _NoMeter(Meter):
+    """Measures nothing: the time of this process says nothing of the ranks'."""
+
+    def add(self, kind: str, since: float, seq: int = 0, size: int = 0) -> float:
+        """Return what time it is."""
+        return now()
+
+    def add_hidden(self, since: float, until: float, seq: int, size: int) -> None:
+        """Do nothing."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+class _Outbox:
+    """A rank's end of a channel that leads nowhere: what it sends stays until it is taken."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        """Keep it."""
+        self.sent.append(message)
+
+    def receive(self, timeout_s: float) -> list[Any]:
+        """Return nothing: actions come by themselves."""
+        return []
+
+    def lose(self) -> None:
+        """Do nothing: nothing is lost here."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def take(self) -> list[Any]:
+        """Return what was sent, and begin anew."""
+        sent, self.sent = self.sent, []
+        return sent
+
+
+class SequentialRanks:
+    """All ranks of a job, as `ddp.sim.work.RankWork`. A context manager. Raises RankFailed for what a rank raises."""
+
+    def __init__(self, job: Job) -> None:
+        self._turns: dict[int, Turn] = {}
+        self._group = ThreadGroup([partial(self._pause, rank) for rank in range(job.world_size)])
+        task = job.task()
+        plain = replace(job, links=None, speeds=(), faults=(), profile_steps=0)
+        self._job = replace(plain, threads=self._group, task=lambda: task)
+        self._outboxes = [_Outbox() for _ in range(job.world_size)]
+        self._ranks: list[RankLoop] = []
+        self._draws: list[Callable[[], None]] = []
+        """By rank: puts the random generators to where they are for it."""
+        self._in_step = Acts.SNAPSHOT not in BACKENDS[job.backend].acts and job.policy.every_step
+        self._exits, self._reduced = ExitStack(), list[Reduced | Exception]()
+
+    def __enter__(self) -> SequentialRanks:
+        self._exits.callback(generators())
+        self._reducer: Reducer | None = self._exits.enter_context(reducing(self._job, self._reduced.append))
+        for rank, outbox in enumerate(self._outboxes):
+            self._guarded(rank, partial(self._make, rank, outbox))
+            self._draws.append(generators())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for turn in self._turns.values():
+            turn.end()
+        for each in self._ranks:
+            each.loop.close()
+        self._exits.close()
+
+    def _make(self, rank: int, outbox: _Outbox) -> None:
+        made = RankLoop(self._job, rank, outbox, _NoMeter)
+        made.loop.report_s = math.inf  # it reports what it was granted, when that is done
+        if self._in_step:
+            made.share_steps()
+        self._ranks.append(made)
+
+    @property
+    def samples(self) -> int:
+        """The training samples of an epoch."""
+        return self._ranks[0].loop.replica.samples
+
+    @property
+    def tested(self) -> int:
+        """The samples of the test set."""
+        return len(self._ranks[0].loop.replica.data[1][0])
+
+    @property
+    def least(self) -> int:
+        """The fewest samples that the model should be trained on at once."""
+        return least_samples(self._ranks[0].loop.replica.model)
+
+    @property
+    def bytes(self) -> int:
+        """The size of a replica."""
+        return self._ranks[0].loop.replica.state.bytes
+
+    def ready(self, rank: int) -> Sequence[RankEvent]:
+        """Return what a rank says when it is there."""
+        return self._do(rank, self._ranks[rank].come)
+
+    def begin(self, rank: int, step: Step) -> None:
+        """Do nothing: a step is done when it ends, which makes no difference."""
+
+    def act(self, rank: int, action: Action) -> Sequence[RankEvent]:
+        """Have a rank do something alone."""
+        return self._do(rank, partial(self._ranks[rank].act, action))
+
+    def report(self, rank: int) -> Sequence[RankEvent]:
+        """Have a rank report what it has trained."""
+        return self._do(rank, self._ranks[rank].loop.report)
+
+    def together(self, actions: Mapping[int, Action]) -> Mapping[int, Sequence[RankEvent]]:
+        """Have ranks do something each, in threads that take turns."""
+        failed: list[BaseException] = []
+        for rank, action in actions.items():
+            turn = self._turns[rank] = Turn()
+            turn.begin(partial(self._in_thread, rank, action, failed), f"rank-{rank}")
+        while ready := [turn for turn in self._turns.values() if turn.ready]:
+            for turn in ready:
+                turn.resume()
+            if failed:
+                raise failed[0]
+        assert all(turn.ended for turn in self._turns.values()), "ranks wait for each other"
+        self._turns.clear()
+        return {rank: self._outboxes[rank].take() for rank in actions}
+
+    def reduce(self, order: Reduce) -> int:
+        """Average snapshots, and wait for it."""
+        assert self._reducer is not None
+        self._reducer.submit(order)
+        self._reducer.wait()
+        reduced = self._reduced.pop()
+        if isinstance(reduced, Exception):
+            raise reduced
+        return reduced.bytes
+
+    def _pause(self, rank: int, until: Callable[[], bool]) -> None:
+        self._turns[rank].pause(until)
+
+    def _in_thread(self, rank: int, action: Action, failed: list[BaseException]) -> None:
+        try:
+            self._guarded(rank, partial(self._drawing, rank, partial(self._ranks[rank].act, action)))
+        except RankFailed as error:
+            failed.append(error)
+
+    def _do(self, rank: int, act: Callable[[], None]) -> Sequence[RankEvent]:
+        self._guarded(rank, partial(self._drawing, rank, act))
+        return self._outboxes[rank].take()
+
+    def _drawing(self, rank: int, act: Callable[[], None]) -> None:
+        self._draws[rank]()
+        act()
+        self._draws[rank] = generators()
+
+    def _guarded(self, rank: int, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:
+            raise RankFailed(rank, f"{type(error).__name__}: {error}", traceback.format_exc()) from error

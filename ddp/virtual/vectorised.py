@@ -1,0 +1,300 @@
+"""Many ranks in one operation: steps are put off until somebody asks what came of them, then done for all at once.
+
+That changes the last bits alone: what a step computes with is fixed when it begins. Averages: `ddp.replica.weighted_mean`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddp.backends import BACKENDS, Acts
+from ddp.core.commands import Apply, Average, Evaluate, Join, Reduce, Stop
+from ddp.core.errors import RankFailed
+from ddp.core.events import Alive, Averaged, Evaluated, Finished, Progress, RankEvent, Ready, Snapshot, Trained
+from ddp.core.spans import Batch
+from ddp.core.values import finite
+from ddp.core.worker import Action, Step
+from ddp.engine.loop import TrainingLoop
+from ddp.process.meter import peak_rss_bytes
+from ddp.replica.flat import savable
+from ddp.replica.norms import least_samples
+from ddp.replica.outer_optimizer import outer
+from ddp.replica.task import Job
+from ddp.replica.weighted_mean import average, ratio
+from ddp.tally import order_tally
+from ddp.virtual.rows import ReplicaRows
+
+
+@dataclass
+class _Rank:
+    """What is known of a rank beside its parameters."""
+
+    begun: deque[Step] = field(default_factory=deque)
+    """Steps that have begun and are not computed."""
+    ended: deque[Step] = field(default_factory=deque)
+    """Steps that have ended and are not reported; their losses may not be there yet."""
+    losses: deque[float] = field(default_factory=deque)
+    """Of steps that are computed and not reported."""
+    epoch: int = -1
+    """Of its last step."""
+    trained: list[Batch] = field(default_factory=list)
+    """What is not summed up for the record."""
+    after: int = -1
+    steps: int = 0
+    samples: int = 0
+    """The two since the last contribution, of which `after` is the round."""
+    applied: bool = False
+
+
+class VectorisedRanks:
+    """All ranks of a job, as `ddp.sim.work.RankWork`. A context manager. Raises RankFailed for what the task raises."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, size = job, job.world_size
+        self._snapshots = Acts.SNAPSHOT in BACKENDS[job.backend].acts
+        self._in_step = job.policy.every_step and not self._snapshots
+        plain = replace(job, links=None, speeds=(), faults=(), audit="", profile_steps=0)
+        self._loop = TrainingLoop(plain, 0, lambda event: None)
+        self._replica = self._loop.replica
+        self._rows = ReplicaRows(job, self._replica, 1 if self._in_step else size)
+        self._ranks = [_Rank() for _ in range(size)]
+        self._mean = self._rows.flat[0].clone()
+        self._outer = outer(job.averaging, self._mean)
+        self._laid = torch.empty_like(self._rows.flat) if not self._in_step else self._rows.flat
+        """Snapshots; once they are averaged, what each is off by."""
+        self._apart: dict[int, tuple[float | None, float | None]] = {}
+        """Divergence and squared distance of each rank in the last average."""
+        self._averaged = False
+
+    def __enter__(self) -> VectorisedRanks:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._loop.close()
+
+    @property
+    def samples(self) -> int:
+        """The training samples of an epoch."""
+        return self._replica.samples
+
+    @property
+    def tested(self) -> int:
+        """The samples of the test set."""
+        return len(self._replica.data[1][0])
+
+    @property
+    def least(self) -> int:
+        """The fewest samples that the model should be trained on at once."""
+        return least_samples(self._replica.model)
+
+    @property
+    def bytes(self) -> int:
+        """The size of a replica."""
+        return self._replica.state.bytes
+
+    def ready(self, rank: int) -> Sequence[RankEvent]:
+        """Return what a rank says when it is there."""
+        replica = self._replica
+        count = sum(p.numel() for p in replica.model.parameters())
+        about = str(self._loop.device), "memory", replica.feed.kind, replica.note
+        more: dict[str, Any] = {"least": self.least, "data": replica.record.content}
+        return (Ready(0.0, rank, replica.samples, count, replica.state.digest(), *about, **more),)
+
+    def begin(self, rank: int, step: Step) -> None:
+        """Note a step that begins."""
+        self._ranks[rank].begun.append(step)
+
+    def act(self, rank: int, action: Action) -> Sequence[RankEvent]:
+        """Have a rank do something alone."""
+        with self._guarded(rank):
+            return self._act(rank, action)
+
+    def _act(self, rank: int, action: Action) -> Sequence[RankEvent]:
+        match action:
+            case Step():
+                return self._end(rank, action)
+            case Average():
+                return (*self.report(rank), self._snapshot(rank, action.round))
+            case Apply():
+                return (self._apply(rank, action.round),)
+            case Evaluate():
+                return (*self.report(rank), *self._sum_up(rank), self._evaluate(rank, action))
+            case Join():
+                return (Alive(0.0, rank),)
+            case Stop():
+                return self._finish(rank)
+        raise ValueError(f"virtual.path=vectorised has no {type(action).__name__}: use virtual.path=sequential")
+
+    def together(self, actions: Mapping[int, Action]) -> Mapping[int, Sequence[RankEvent]]:
+        """Have ranks step or average together."""
+        steps = {rank: action for rank, action in actions.items() if isinstance(action, Step)}
+        if steps:
+            with self._guarded(min(steps)):
+                return self._step_shared(steps)
+        orders = {rank: action for rank, action in actions.items() if isinstance(action, Average)}
+        self._flush()
+        members = list(orders)
+        for rank in members:
+            self._laid[rank].copy_(self._rows.flat[rank])
+        trained = self._reduce(members, [self._ranks[rank].samples for rank in members])
+        return {rank: (self._take(rank, order.round, trained),) for rank, order in orders.items()}
+
+    def report(self, rank: int) -> Sequence[RankEvent]:
+        """Report what a rank has trained; first do what all have begun."""
+        own = self._ranks[rank]
+        if not own.ended:
+            return ()
+        if len(own.losses) < len(own.ended):
+            self._flush()
+        reports = []
+        for epoch, group in groupby(own.ended, key=lambda step: step.batch.epoch):
+            steps = list(group)
+            sizes = [step.batch.samples for step in steps]
+            loss = sum(own.losses.popleft() * size for size in sizes if size)
+            (rate, *_) = self._rows.rates(steps[-1:])
+            figures = len(steps), sum(sizes), 0.0, finite(loss), float(rate)
+            reports.append(Progress(0.0, rank, epoch, *figures, (), own.after))
+        own.ended.clear()
+        return reports
+
+    def reduce(self, order: Reduce) -> int:
+        """Average snapshots."""
+        self._reduce(list(order.members), list(order.samples))
+        return (2 * len(order.members) + 1) * self.bytes
+
+    def _end(self, rank: int, step: Step) -> Sequence[RankEvent]:
+        own = self._ranks[rank]
+        other, own.epoch = own.epoch != step.batch.epoch, step.batch.epoch
+        reports = (*self.report(rank), *self._sum_up(rank)) if other else ()
+        own.ended.append(step)
+        own.trained.append(step.batch)
+        own.steps += 1
+        own.samples += step.batch.samples
+        return (*reports, *self.report(rank)) if step.last else reports
+
+    def _sum_up(self, rank: int) -> list[RankEvent]:
+        """Return the sums of what a rank has trained since the last ones: which samples, in which order."""
+        own, order, sums = self._ranks[rank], self._replica.data[0][1], list[RankEvent]()
+        for epoch, group in groupby(own.trained, key=lambda batch: batch.epoch):
+            spans = [(batch.start, batch.stop) for batch in group]
+            positions = np.concatenate([np.arange(start, stop) for start, stop in spans])
+            indices = order(epoch).numpy()[positions]
+            sums.append(Trained(0.0, rank, epoch, len(indices), None, None, order_tally(positions, indices)))
+        own.trained.clear()
+        return sums
+
+    @contextmanager
+    def _guarded(self, rank: int) -> Iterator[None]:
+        """Raise RankFailed for what the task raises."""
+        try:
+            yield
+        except Exception as error:
+            raise RankFailed(rank, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
+
+    def _flush(self) -> None:
+        """Do all steps that have begun, those of many ranks at once."""
+        waiting = [rank for rank, own in enumerate(self._ranks) if own.begun]
+        while waiting:
+            sizes: dict[int, list[int]] = defaultdict(list)
+            for rank in waiting:
+                sizes[self._ranks[rank].begun[0].batch.samples].append(rank)
+            for size, ranks in sizes.items():
+                steps = [self._ranks[rank].begun.popleft() for rank in ranks]
+                for rank, loss in zip(ranks, self._rows.step(ranks, steps) if size else (), strict=bool(size)):
+                    self._ranks[rank].losses.append(loss)
+            waiting = [rank for rank in waiting if self._ranks[rank].begun]
+
+    def _step_shared(self, steps: Mapping[int, Step]) -> dict[int, Sequence[RankEvent]]:
+        sizes: dict[int, list[int]] = defaultdict(list)
+        for rank, step in steps.items():
+            sizes[step.batch.samples].append(rank)
+        groups = [(ranks, [steps[rank] for rank in ranks]) for size, ranks in sizes.items() if size]
+        for rank, loss in self._rows.step_shared(groups).items():
+            self._ranks[rank].losses.append(loss)
+        return {rank: self._end(rank, step) for rank, step in steps.items()}
+
+    def _snapshot(self, rank: int, round: int) -> Snapshot:
+        self._flush()
+        self._laid[rank].copy_(self._rows.flat[rank])
+        return Snapshot(0.0, rank, round, *self._contribute(rank, round))
+
+    def _contribute(self, rank: int, round: int) -> tuple[int, int]:
+        own = self._ranks[rank]
+        contribution, own.after = (own.steps, own.samples), round
+        own.steps = own.samples = 0
+        return contribution
+
+    def _reduce(self, members: list[int], samples: Sequence[int]) -> bool:
+        """Average what is laid; return whether anything was trained. What is laid becomes what each rank is off by."""
+        settings = self._job.averaging
+        weights = [settings.weight(count) for count in samples]
+        if not any(weights) and not self._snapshots:
+            self._apart = dict.fromkeys(members, (0.0, 0.0))
+            return False
+        blend = 1.0 if settings.elastic is None else settings.elastic
+        norm, changes = average(self._mean, [self._laid[rank] for rank in members], weights, self._outer, blend)
+        self._apart = {
+            rank: (ratio(change, norm), finite(change)) for rank, change in zip(members, changes, strict=True)
+        }
+        self._averaged = True
+        return True
+
+    def _take(self, rank: int, round: int, trained: bool) -> Averaged:
+        """Take over the average of a collective."""
+        if trained:
+            if self._job.averaging.apart:
+                self._rows.flat[rank].sub_(self._laid[rank])
+            else:
+                self._rows.flat[rank].copy_(self._mean)
+            self._reset(rank)
+        contribution = self._contribute(rank, round)
+        divergence, distance = self._apart[rank]
+        return Averaged(0.0, rank, round, *contribution, 0.0, 2 * self.bytes, divergence, distance=distance)
+
+    def _apply(self, rank: int, round: int) -> Averaged:
+        """Add what an average of snapshots changed."""
+        self._flush()
+        own = self._ranks[rank]
+        if own.steps == 0 and not self._job.averaging.apart:
+            self._rows.flat[rank].copy_(self._mean)
+        else:
+            self._rows.flat[rank].sub_(self._laid[rank])
+        self._reset(rank)
+        own.applied = True
+        divergence, distance = self._apart[rank]
+        return Averaged(0.0, rank, round, 0, 0, 0.0, 2 * self.bytes, divergence, distance=distance)
+
+    def _reset(self, rank: int) -> None:
+        if self._job.averaging.resets:
+            self._rows.optimizer.reset(rank)
+
+    def _shown(self, rank: int) -> Tensor:
+        """Return what is evaluated for a rank: the last average, if there is one."""
+        averaged = self._ranks[rank].applied if self._snapshots else self._averaged and self._job.averaging.apart
+        return self._mean if averaged else self._rows.flat[0 if self._in_step else rank]
+
+    def _evaluate(self, rank: int, order: Evaluate) -> Evaluated:
+        self._replica.state.tensors[0].copy_(self._shown(rank))
+        samples, loss, metric, content = self._replica.evaluate(order.part, order.parts, lambda: None)
+        figures = samples, finite(loss), finite(metric), 0.0, order.part, finite(content), ""
+        return Evaluated(0.0, rank, order.epoch, *figures, self._replica.record.shown())
+
+    def _finish(self, rank: int) -> Sequence[RankEvent]:
+        reports = self._sum_up(rank)
+        self._flush()
+        if self._job.averaging.apart and (self._averaged or self._ranks[rank].applied):
+            self._rows.flat[rank].copy_(self._mean)
+        self._replica.state.tensors[0].copy_(self._rows.flat[0 if self._in_step else rank])
+        if self._job.keep_state:
+            torch.save(savable(self._replica.model), self._job.scratch / f"state-{rank}.pt")
+        return (*reports, Finished(0.0, rank, self._replica.state.digest(), peak_rss_bytes(), 0))

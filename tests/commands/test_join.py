@@ -1,0 +1,72 @@
+"""`bench join`: a run that is going on gets a rank more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.command.join_command import Answers, _check
+from bench.results.runfolder import find_runs, read_records
+from ddp.core.commands import Restart
+from ddp.core.events import Progress
+from ddp.core.join_events import Joined, Offered
+from ddp.core.joining import OFFERED
+from tests.commands.test_resume import QUIET, command, in_model
+from tests.warm import PICTURES, Warm, wait_for
+
+WORDS = ("model=mlp", "data.name=digits", "train.batch_size=64", *QUIET)
+
+
+def test_a_rank_joins_a_run_that_is_going_on(warm: Warm, tmp_path: Path) -> None:
+    slow = (
+        "mode=nccl_cadence",
+        "world_size=3",
+        "cluster.absent=1",
+        "cluster.speeds=[0.02,0.02,0.02]",
+        "train.epochs=6",
+    )
+    process = warm.start(tmp_path, "-m", "bench", *WORDS, *slow, env={PICTURES: "none"})
+    try:
+        assert wait_for(lambda: list(tmp_path.glob("runs/*/*/.tmp-*/events.jsonl")), process)
+        code, out, err = command(warm, tmp_path, "join", "runs", "--ranks", "2")
+        assert (code, err) == (0, "")
+        assert out.startswith("rank 2 has joined, ")
+        assert "no more ranks are absent: 1 of the processes will be for ranks that are lost" in out
+        code, out, err = process.result(120.0)
+    finally:
+        process.kill_all()
+    assert (code, err) == (0, ""), out
+    (run,), _ = find_runs(tmp_path / "runs")
+    counts = in_model(run.path)
+    assert (len(counts), set(counts.values())) == (run.metrics.samples, {1})
+    assert (run.metrics.faults, run.metrics.late) == ([], [2]), "to come late is no fault"
+    assert run.metrics.goodput is not None
+    assert run.metrics.goodput.parts.absent > 0
+    assert (
+        sum(record.samples for record in read_records(run.path) if isinstance(record, Progress) and record.rank == 2)
+        > 0
+    )
+    code, _, err = command(warm, tmp_path, "join", "runs")
+    assert (code, err) == (2, "bench: runs: name one run that is going on; none is\n")
+
+
+def test_what_came_of_an_offer_is_read_from_the_records() -> None:
+    answers = Answers()
+    assert answers.add(Joined(1.0, 1, 0)) is None, "not in a process of ours"
+    assert [answers.add(record) for record in (Offered(2.0), Offered(2.0), Restart(3, 1, OFFERED))] == [None] * 3
+    assert (answers.taken, answers.open) == (2, True)
+    assert answers.add(Restart(0, 1, "start 1 of 3 at most until it is back")) is None
+    assert answers.add(Progress(3.0, 0, 0, 1, 8, 0.1, 1.0, 0.1)) is None
+    assert answers.open, "rank 3 is on its way"
+    assert answers.add(Joined(4.0, 3, 1)) == 3
+    assert (answers.open, answers.started) == (False, {3})
+
+
+def test_a_run_that_nobody_can_join_is_refused() -> None:
+    for config in ({"backend": "zero1", "world_size": 2}, {"backend": None, "world_size": 1}):
+        with pytest.raises(ValueError, match="no rank can join a run of this mode"):
+            _check(config, Path("runs/x"))
+    with pytest.raises(ValueError, match="tolerate_loss"):
+        _check({"backend": "cpu", "world_size": 2, "cluster": {"tolerate_loss": False}}, Path("runs/x"))
+    _check({"backend": "nccl", "world_size": 2, "cluster": {}}, Path("runs/x"))

@@ -1,0 +1,108 @@
+"""A run that nobody can go on with goes on by itself: from its last checkpoint, every sample in the model once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import psutil
+import pytest
+
+from bench.results.runfolder import Run, find_runs
+from bench.runner.persevere import Attempts
+from bench.runner.supervise import requested
+from ddp.core.errors import Diverged, RankFailed, RankLost
+from tests.commands.test_resume import SMALL, command, in_model, written
+from tests.warm import PICTURES, Warm, wait_for
+
+KEPT = ("checkpoint.every=7", "checkpoint.unit=averages", "train.epochs=8", "world_size=2")
+
+
+def test_all_ranks_begin_again_as_often_as_they_may_and_not_for_the_same_error(tmp_path: Path) -> None:
+    def attempts(most: int | None, backend: str = "zero1") -> Attempts:
+        return Attempts(cast(Any, SimpleNamespace(restarts=most, backend=backend)))
+
+    def saved(index: int) -> None:
+        (tmp_path / "checkpoints" / f"{index:06}").mkdir(parents=True)
+
+    lost = RankLost("rank 1: gone")
+    assert [attempts(None).once_more(Diverged("nan"), tmp_path), attempts(0).once_more(lost, tmp_path)] == [False] * 2
+    always = attempts(None)
+    assert [always.once_more(lost, tmp_path) for _ in range(4)] == [True, True, True, False], (
+        "not for ever in one place"
+    )
+    saved(1)
+    assert always.once_more(lost, tmp_path), "it has come further"
+    twice = attempts(2)
+    for index in (2, 3):
+        assert twice.once_more(lost, tmp_path)
+        saved(index)
+    assert not twice.once_more(lost, tmp_path)
+    wrong = attempts(None)
+    assert [wrong.once_more(RankFailed(0, "ValueError: no", "..."), tmp_path) for _ in range(2)] == [True, False]
+    assert not attempts(None, "nccl").once_more(RankFailed(0, "ValueError: no", "..."), tmp_path), "several raised"
+    assert attempts(None, "nccl").once_more(lost, tmp_path), "all were lost"
+
+
+def the_run(folder: Path) -> Run:
+    (run,), _ = find_runs(folder)
+    assert [path.name for path in run.path.parent.iterdir()] == [run.path.name], "nothing is left of before"
+    return run
+
+
+@pytest.mark.parametrize("mode", ["zero1", "zero2", "zero3"])
+def test_shards_of_a_lost_rank_come_from_the_last_checkpoint(warm: Warm, tmp_path: Path, mode: str) -> None:
+    words = (*SMALL, *KEPT, f"mode={mode}")
+    code, out, err = command(warm, tmp_path, *words, "cluster.restart=1", "cluster.faults=[1@40:crash]")
+    assert (code, err) == (0, ""), out
+    assert "rank 1: its process is gone (killed by signal 9); all ranks begin again" in out
+    run = the_run(tmp_path / "runs")
+    assert command(warm, tmp_path, *words, "output=whole")[0] == 0
+    assert run.metrics.params_sha256 == the_run(tmp_path / "whole").metrics.params_sha256
+    counts = in_model(run.path)
+    assert (len(counts), set(counts.values())) == (run.metrics.samples, {1})
+    (row,) = run.metrics.faults
+    assert (row.rank, row.kind) == (1, "lost")
+    assert row.action.startswith("all ranks went on from checkpoint ")
+    assert run.metrics.resumed is not None
+
+
+def test_a_run_without_a_checkpoint_begins_anew_and_says_so(warm: Warm, tmp_path: Path) -> None:
+    words = (*SMALL, "mode=zero1", "train.epochs=2", "world_size=2", "checkpoint.every=0", "cluster.restart=always")
+    code, out, err = command(warm, tmp_path, *words, "cluster.faults=[0@3:crash]")
+    assert (code, err) == (0, ""), out
+    metrics = the_run(tmp_path / "runs").metrics
+    assert metrics.resumed is None
+    assert any("all ranks began anew (1 time so far)" in line for line in metrics.warnings)
+
+
+@pytest.mark.timeout(600)  # two commands begin with their imports, as nowhere else
+def test_a_coordinator_that_is_killed_is_started_again(warm: Warm, tmp_path: Path) -> None:
+    words = (*SMALL, "mode=cpu_async", "train.epochs=12", "world_size=2", "cluster.speeds=[0.3,0.3]")
+    process = warm.start(tmp_path, "-m", "bench", *words, "supervise=true", env={PICTURES: "none"})
+    try:
+        assert wait_for(lambda: written(tmp_path, 2), process, 200.0)
+        (coordinator,) = psutil.Process(process.pid).children()
+        others = coordinator.children(recursive=True)
+        os.kill(coordinator.pid, signal.SIGKILL)
+        _, left = psutil.wait_procs(others, 20)
+        assert left == [], "nobody outlives it for long"
+        code, out, err = process.result(200.0)
+    finally:
+        process.kill_all()
+    assert code == 0, out + err
+    assert "the coordinator was killed by signal 9; it is started again" in err
+    run = the_run(tmp_path / "runs")
+    assert set(in_model(run.path).values()) == {1}
+    (row,) = run.metrics.faults
+    assert (row.rank, row.text) == (None, "the coordinator was killed by signal 9")
+
+
+def test_what_asks_for_a_supervisor_is_taken_from_the_command_line() -> None:
+    assert requested(["model=mlp", "supervise=true"]) == (True, ["model=mlp"])
+    assert requested(["supervise=false", "seed=1"]) == (False, ["seed=1"])
+    with pytest.raises(ValueError, match="supervise=yes: supervise=true is what there is"):
+        requested(["supervise=yes"])

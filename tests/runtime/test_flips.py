@@ -1,0 +1,87 @@
+"""Flipped bits in replicas that must be alike: found within so many steps, and the rank is named."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from ddp.core.commands import Drop
+from ddp.core.errors import EngineError
+from ddp.core.events import Failed
+from ddp.core.faults import BITS, Fault, parse
+from ddp.core.majority import strangers
+from ddp.gradients.comparison import digest
+from tests.runtime.conftest import Play
+from tests.runtime.test_mishap import trained_once
+
+EVERY, STEPS = 4, 18
+"""Steps of a rank in the run of the tests."""
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("seed", range(50))
+def test_a_flipped_bit_is_found_within_so_many_steps_and_its_rank_is_named(play: Play, seed: int) -> None:
+    dice = random.Random(seed)
+    rank, step, bit = dice.randrange(3), dice.randrange(STEPS - EVERY), dice.randrange(BITS)
+    fault = Fault(rank, step, "flip", float(bit))
+    played = play("sync", "nccl", world_size=3, compare=EVERY, faults=(fault,), seed=seed)
+    (failed,) = played.of(Failed)
+    assert (failed.rank, failed.traceback) == (rank, failed.error)
+    assert "a bit has flipped in the last 4 steps" in failed.error
+    assert [drop.rank for drop in played.of(Drop)] == [rank]
+    assert trained_once(played)
+    assert len(played.digests) == 1
+
+
+@pytest.mark.usefixtures("in_process")
+def test_two_ranks_end_the_run_and_say_what_to_do(play: Play) -> None:
+    with pytest.raises(EngineError, match=r"no majority says whose are right.*resume="):
+        play("sync", "nccl", compare=EVERY, faults=(parse("1@5:flip"),))
+
+
+@pytest.mark.usefixtures("in_process")
+def test_comparing_changes_no_bit(play: Play) -> None:
+    plain, compared = (play("sync", "nccl", world_size=3, compare=every) for every in (0, 1))
+    assert plain.digests == compared.digests
+    assert compared.of(Failed) == []
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_flip_is_not_seen_where_nobody_compares(play: Play) -> None:
+    played = play("sync", "nccl", world_size=3, faults=(parse("1@5:flip*20"),))
+    assert len(played.digests) == 2
+
+
+@pytest.mark.parametrize(
+    ("digests", "found"),
+    [
+        ([7, 7, 7], ()),
+        ([7, 7, 8], (2,)),
+        ([8, 7, 7, 9], (0, 1, 2, 3)),
+        ([7, 7, 7, 8, 9], (3, 4)),
+        ([1, 2], (0, 1)),
+        ([5], ()),
+    ],
+)
+def test_strangers_are_those_that_most_disagree_with(digests: list[int], found: tuple[int, ...]) -> None:
+    assert strangers(digests) == found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_digest_sees_every_bit(dtype: torch.dtype) -> None:
+    values = torch.randn(3, 5).to(dtype)
+    width = 8 * values.element_size()
+    bits = {16: torch.int16, 32: torch.int32, 64: torch.int64}[width]
+    before = digest([values, torch.zeros(2)])
+    for bit in range(width):
+        other = values.clone()
+        other.view(bits)[1, 2] ^= (1 << bit) - (1 << width if bit == width - 1 else 0)
+        assert digest([other, torch.zeros(2)]) != before
+
+
+def test_a_bit_is_one_of_a_parameter() -> None:
+    assert str(parse("1@5:flip*31")) == "1@5:flip*31"
+    with pytest.raises(ValueError, match="bits are 0 to 31"):
+        parse("1@5:flip*32")

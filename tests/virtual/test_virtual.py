@@ -1,0 +1,153 @@
+"""Engine `virtual`: the bits of real processes, rank by rank; the same up to roundings for many ranks at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ddp.core.averaging import Averaging
+from ddp.core.events import Evaluated, Finished, Progress
+from ddp.core.virtual_time import VirtualTime
+from ddp.data.source import TensorSource
+from ddp.replica.task import Task
+from ddp.virtual import engine
+from ddp.virtual.fitness import unfit
+from ddp.virtual.recorded import RecordedRun, evaluations
+from tests.runtime import toy
+from tests.runtime.conftest import Play, Played
+
+TOLERANCE = 1e-12
+"""Relative, in double precision: of parameters and losses of the vectorised path to those of the sequential one."""
+
+
+def drawing() -> Task:
+    """A model that draws, with statistics of its batches and a last batch that is smaller."""
+
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Dropout(0.3), nn.Linear(12, 2))
+
+    return replace(toy.task(optimizer="AdamW", lr=0.01, samples=101), model=net)
+
+
+def double(optimizer: str, **settings: Any) -> Task:
+    def data() -> TensorSource:
+        inputs, labels = toy.data()
+        return TensorSource(inputs.double(), labels)
+
+    task = replace(toy.task(schedule=lambda seen: 1 - seen / 2), train_data=data, eval_data=data)
+    maker = partial(getattr(torch.optim, optimizer), **settings)
+    return replace(task, model=lambda: toy.net(norm=False).double(), optimizer=maker)
+
+
+@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("backend", ["nccl", "cpu"])
+def test_synchronous_bits_are_those_of_processes(play: Play, backend: str, size: int) -> None:
+    real = play("sync", backend, drawing, world_size=size, epochs=1)
+    mine = play("sync", backend, drawing, world_size=size, epochs=1, engine=engine)
+    assert mine.digests == real.digests
+    assert len(mine.digests) == 1
+    assert evaluations(mine.records) == evaluations(real.records)
+
+
+@pytest.mark.parametrize(("policy", "backend"), [("cadence", "nccl"), ("cadence", "cpu"), ("async", "cpu")])
+def test_a_recorded_run_is_trained_again_to_its_bits(play: Play, policy: str, backend: str) -> None:
+    speeds = (1.0, 0.5, 0.7)
+    real = play(policy, backend, drawing, world_size=3, speeds=speeds, keep_state=False)
+    begins = {rank: begun(real.job.scratch / f"slices-{rank}.jsonl") for rank in range(3)}
+    records = list(zip(real.times, real.records, strict=True))
+    scratch = real.job.scratch / "again"
+    scratch.mkdir()
+    again_job = replace(real.job, scratch=scratch)
+    again = RecordedRun(again_job, records, begins)
+    assert again.train() == {event.rank: event.digest for event in real.of(Finished)}
+    assert evaluations(again.events) == evaluations(real.records)
+    with pytest.raises(ValueError, match="less than it says was trained"):
+        RecordedRun(
+            replace(real.job, scratch=scratch), [r for r in records if type(r[1]).__name__ != "Train"], begins
+        ).train()
+
+
+def begun(path: Path) -> list[float]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return sorted(line["at"] for line in lines if line.get("kind") == "data")
+
+
+VARIANTS: dict[str, tuple[Callable[[], Task], dict[str, Any]]] = {
+    "sgd": (partial(double, "SGD", lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01), {}),
+    "adamw": (partial(double, "AdamW", lr=0.01), {"max_grad_norm": 0.5}),
+    "outer": (
+        partial(double, "Adam", lr=0.01, weight_decay=0.1),
+        {"averaging": Averaging(outer="nesterov", gamma=0.5)},
+    ),
+    "elastic": (partial(double, "SGD", lr=0.1), {"averaging": Averaging(elastic=0.5)}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("policy", "backend"), [("sync", "nccl"), ("cadence", "nccl"), ("async", "cpu"), ("qsr", "cpu")]
+)
+def test_many_at_once_are_as_one_by_one(play: Play, policy: str, backend: str, variant: str) -> None:
+    task, more = VARIANTS[variant]
+
+    def run(path: str) -> Played:
+        virtual = VirtualTime(path=path, steps="lognormal:0.2")
+        return play(policy, backend, task, world_size=5, engine=engine, virtual=virtual, **more)
+
+    one, many = run("sequential"), run("vectorised")
+    for rank in range(5):
+        for name, value in one.state(rank).items():
+            torch.testing.assert_close(many.state(rank)[name], value, rtol=TOLERANCE, atol=TOLERANCE)
+    assert schedule(one) == schedule(many), "the same happens at the same virtual times"
+    for kind in (Progress, Evaluated):
+        losses = ([event.loss_sum for event in played.of(kind)] for played in (one, many))
+        assert next(losses) == pytest.approx(next(losses), rel=TOLERANCE)
+
+
+def schedule(played: Played) -> list[tuple[str, int | None, float]]:
+    first = played.times[0]
+    return [
+        (type(record).__name__, getattr(record, "rank", None), round(at - first, 9))
+        for at, record in zip(played.times, played.records, strict=True)
+    ]
+
+
+def test_speeds_and_links_are_costs_in_virtual_time(play: Play) -> None:
+    def seconds(**more: Any) -> float:
+        times = play("cadence", "nccl", world_size=4, epochs=1, engine=engine, **more).times
+        return times[-1] - times[0]
+
+    plain = seconds()
+    assert seconds(speeds=(0.5,) * 4) == pytest.approx(2 * plain, rel=0.05)
+    assert seconds(virtual=VirtualTime(step_s=0.1)) == pytest.approx(10 * plain, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (drawing, "buffers"),
+        (partial(double, "RMSprop", lr=0.1), "RMSprop is neither SGD, Adam nor AdamW"),
+        (partial(double, "SGD", lr=0.1, momentum=0.9, dampening=0.1), "dampening=0.1"),
+        (partial(double, "SGD", lr=0.1), ""),
+    ],
+)
+def test_what_cannot_be_done_for_many_at_once_is_said(play: Play, task: Callable[[], Task], reason: str) -> None:
+    job = play("cadence", "nccl", toy.task, engine=engine).job
+    assert reason in unfit(replace(job, task=task)) if reason else not unfit(replace(job, task=task))
+    if reason:
+        with pytest.raises(ValueError, match=r"virtual\.path=vectorised: .*use virtual\.path=sequential"):
+            play("cadence", "nccl", task, engine=engine, virtual=VirtualTime(path="vectorised"))
+
+
+@pytest.mark.parametrize("settings", [{"step_s": 0.0}, {"step_s": float("inf")}, {"path": "quick"}])
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="virtual"):
+        VirtualTime(**settings)
