@@ -173,7 +173,8 @@ def main() -> int:
         lines += rows
     if asked.write:
         busy = f"Measured with {cores()} cores at a load of {os.getloadavg()[1]:.0f} over five minutes."
-        about = f"# Links, set and measured\n\n    python -m benchmarks.links --write\n\n{(__doc__ or '').split(chr(10) * 2)[2]}"
+        text = (__doc__ or "").split("\n\n")[2]
+        about = f"# Links, set and measured\n\n    python -m benchmarks.links --write\n\n{text}"
         REPORT.parent.mkdir(parents=True, exist_ok=True)
         REPORT.write_text("\n\n".join((about, busy, "\n".join(lines))) + "\n", encoding="utf-8")
     return int(wrong > 0)
