@@ -41,12 +41,12 @@ def costs(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
 def _apart(order: AuditOrder, wanted: dict[str, float | None]) -> Iterator[tuple[int | None, str]]:
     for rank, work in enumerate(order.works):
         for name, value in wanted.items():
-            told = getattr(work, name)
+            counted = getattr(work, name)
             # Of a run of fewer than two steps the optimizer has no state when it is measured.
-            if value is None or told is None or (name == "optimizer_bytes" and len(work.norms) < 2):
+            if value is None or counted is None or (name == "optimizer_bytes" and len(work.norms) < 2):
                 continue
-            if not isclose(told, value, rel_tol=COUNTED if name == "flop_per_sample" else 0.0):
-                yield rank, f"{name} of rank {rank} is {told:,}, the model's {value:,}"
+            if not isclose(counted, value, rel_tol=COUNTED if name == "flop_per_sample" else 0.0):
+                yield rank, f"{name} of rank {rank} is {counted:,}, the model's {value:,}"
 
 
 def _first(bench: Bench) -> Any:

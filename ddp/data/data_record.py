@@ -90,8 +90,8 @@ class DataRecord:
                 )
                 contents = self._contents(joined, positions, indices)
             # Else the user's loss wrote into what it was given.
-            content, wanted, placed, held = contents
-            yield epoch, len(indices), content, wanted, order_tally(positions, indices), labelled, placed, held
+            content, wanted, placed, due = contents
+            yield epoch, len(indices), content, wanted, order_tally(positions, indices), labelled, placed, due
 
     def _contents(
         self, joined: Sequence[Sequence[Tensor]], positions: NDArray[np.int64], indices: NDArray[np.int64]
@@ -106,8 +106,8 @@ class DataRecord:
             chosen = known.chosen(indices)
             rows, indices = rows[torch.from_numpy(chosen).to(rows.device)], indices[chosen]
             positions = positions[chosen]
-        given, held, places = rows.numpy(force=True), known.of(indices), mixed(positions).view(np.int64)
-        sums = (int(values.sum()) % MODULUS for values in (given, held, given * places, held * places))
+        given, due, places = rows.numpy(force=True), known.of(indices), mixed(positions).view(np.int64)
+        sums = (int(values.sum()) % MODULUS for values in (given, due, given * places, due * places))
         first, second, third, fourth = sums
         return first, second, third, fourth
 

@@ -113,10 +113,10 @@ def _meetings(run: Run, known: Records) -> str:
     """Say of which rank collectives took other times, or bytes, than it says of the averages that they made."""
     if run.metrics.engine == "graph" or run.metrics.backend == UNBLOCKED or is_torch_native(run.metrics.backend):
         return ""
-    told: dict[int, list[Averaged]] = defaultdict(list)
+    averages: dict[int, list[Averaged]] = defaultdict(list)
     for event in known.averaged:
-        told[event.rank].append(event)
-    for rank, events in told.items():
+        averages[event.rank].append(event)
+    for rank, events in averages.items():
         own = [each for group in known.collectives.values() for each in group if each[0] == rank]
         seconds, measured = sum(event.seconds for event in events), sum(end - begin for _, begin, end, _ in own)
         if not measured / SLACK - CLOCK <= seconds <= SLACK * measured + CLOCK * len(events):
