@@ -18,27 +18,23 @@ from bench.validate.findings import Case
 from bench.validate.records import Records, records
 from ddp.core import summary
 from ddp.process import codec
-from tests.bench.conftest import faked
 
+ROOT = Path(__file__).resolve().parents[2]
 Break = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A small run of two ranks, as it was written."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bench.timeline.draw", lambda *picture: None)
-        bench = faked(patch, tmp_path_factory.mktemp("recorded"))
-        assert bench("model=mlp", "mode=nccl_cadence", "train.epochs=2", "report=false", "validate=false") == 0
-        (made,) = find_runs(Path("runs").absolute())[0]
+def run() -> Run:
+    """A recorded run of two ranks."""
+    (made,) = find_runs(ROOT / "benchmarks" / "golden" / "recorded" / "mlp" / "nccl_cadence")[0]
     return made
 
 
 def wrong(run: Run) -> list[str]:
-    """What the check says of it, the rounds of a made-up coordinator left out."""
+    """What the check says of it."""
     known = records(run)
     assert known is not None
-    return [each.wrong for each in figures.figures(run, known) if each.wrong and not each.name.startswith("round")]
+    return [each.wrong for each in figures.figures(run, known) if each.wrong]
 
 
 def test_what_was_recorded_is_counted_alike(run: Run) -> None:

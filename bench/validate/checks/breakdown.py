@@ -18,6 +18,7 @@ from bench.validate.records import BETWEEN_STEPS, Records, recorded
 from bench.validate.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
 from ddp.core.events import Averaged
+from ddp.core.policies import meets_every_step
 
 FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 TOLERANCE = 0.001
@@ -106,7 +107,8 @@ def _least(run: Run, known: Records, rank: int) -> Iterator[tuple[str, int, str]
         if m.backend == UNBLOCKED:
             yield "copy", 2 * meetings, "ways to an average and back"
         elif m.world_size > 1 and not is_torch_native(m.backend):
-            yield "exchange", meetings if known.averaged else passed, "meetings"
+            inside = meets_every_step(m.policy) and not known.averaged
+            yield "exchange", passed if inside else meetings, "meetings"
 
 
 def _meetings(run: Run, known: Records) -> str:

@@ -68,7 +68,7 @@ def _epochs(known: Records) -> dict[int, _EpochRecords]:
 def _epoch(row: Epoch, records: _EpochRecords, world_size: int, known: Records) -> Iterator[Figure]:
     name, reports, answers = f"epochs.{row.epoch}", records.reports, records.answers
     yield Figure(f"{name}.train_loss", row.train_loss, _mean([(event.loss_sum, event.samples) for event in reports]))
-    if answers:
+    if answers and (row.eval is not None or len(answers) >= len(known.ready)):  # else a part of the test set is lacking
         yield Figure(f"{name}.eval", row.eval, _mean([(event.metric_sum, event.samples) for event in answers]))
         yield Figure(f"{name}.eval_loss", row.eval_loss, _mean([(event.loss_sum, event.samples) for event in answers]))
     last = max(event.at for event in reports)
