@@ -1,7 +1,7 @@
 """Emulated links: what was set against what is measured, in real processes over each transport.
 
     python -m benchmarks.links                # some two minutes
-    python -m benchmarks.links --write        # and the table into docs/reference/links.md
+    python -m benchmarks.links --write        # and the table into reports/scale/links.md
 
 A collective takes as long as the shortest stay of a rank in it: the last one to arrive waits for nobody. A snapshot takes
 from when it is sent to when the coordinator's loop has it. What is off is the median over the repetitions of measured / set;
@@ -20,7 +20,6 @@ from statistics import fmean, median
 
 import torch
 
-from benchmarks.deciding import written
 from benchmarks.ranks import gather, lay_down
 from ddp.comm.transports.base import TransportConfig, choose
 from ddp.comm.transports.emulated import EmulatedTransport
@@ -31,10 +30,10 @@ from ddp.core.link_costs import TO, Deliveries, collective_s
 from ddp.core.links import Links, parse
 from ddp.engine.delayed_ranks import VALUE_BYTES, DelayedRanks
 from ddp.process.clock import now
+from ddp.process.cores import cores
 from ddp.process.scratch import scratch
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "reference" / "links.md"
-BEGIN, END = "<!-- links: python -m benchmarks.links --write -->", "<!-- end of links -->"
+REPORT = Path(__file__).resolve().parents[1] / "reports" / "scale" / "links.md"
 OFF = 0.05
 """Most that a measured time may be off from what was set."""
 TRIALS = 20
@@ -173,8 +172,11 @@ def main() -> int:
         print("\n".join(rows), flush=True)
         lines += rows
     if asked.write:
-        text = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(written(text, "\n".join(lines), BEGIN, END), encoding="utf-8")
+        busy = f"Measured with {cores()} cores at a load of {os.getloadavg()[1]:.0f} over five minutes."
+        text = (__doc__ or "").split("\n\n")[2]
+        about = f"# Links, set and measured\n\n    python -m benchmarks.links --write\n\n{text}"
+        REPORT.parent.mkdir(parents=True, exist_ok=True)
+        REPORT.write_text("\n\n".join((about, busy, "\n".join(lines))) + "\n", encoding="utf-8")
     return int(wrong > 0)
 
 

@@ -71,6 +71,8 @@ class Bench:
         self._training = [module.training for module in self.model.modules()]
         self._undefined: list[tuple[float, float]] = []
         self._scale, self._metrics = 1.0, list[float]()
+        self.optimizer_bytes: int | None = None
+        """What the optimizer kept after the last step that was done; None: none was."""
         self.initial = {name: tensor.clone() for name, tensor in self.state(None).items()}
 
     @cached_property
@@ -149,9 +151,15 @@ class Bench:
             nn.utils.clip_grad_norm_(owned, self.rules.max_grad_norm)
         for optimizer in optimizers if moves_on else ():
             optimizer.step()
+        kept = [value for optimizer in optimizers for state in optimizer.state.values() for value in state.values()]
+        self.optimizer_bytes = sum(value.nbytes for value in kept if isinstance(value, Tensor))
         after = {name: tensor.clone() for name, tensor in self.state(optimizers).items()}
         moves = {name: after[name] - first for name, first in begun.items()}
         return Done(losses, after, moves, tuple(self._undefined), scale, (norm,), tuple(self._metrics))
+
+    def batch(self, start: int, stop: int) -> Any:
+        """Return what the model sees at positions of the first epoch."""
+        return self._read(0, start, stop)
 
     def _gradients(
         self, before: Mapping[Name, Tensor], epoch: int, ranks: Sequence[Work], together: bool

@@ -15,6 +15,7 @@ from torch import Tensor
 from bench.audit import evaluation, reports
 from bench.audit.again import Bench
 from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
+from bench.audit.costs import costs
 from bench.audit.counters import counted
 from bench.audit.figures import figures_apart, weighed
 from bench.audit.kept import (
@@ -84,9 +85,11 @@ class _Auditor:
         groups = list(steps_of(self._kept.steps))
         for group in groups:
             yield self._step(group)
-        if self._order.planned:
-            yield from reports.judged(self._kept.steps, self._order.reports)
+        yield from reports.judged(self._kept.steps, self._order.reports if self._order.numbered else ())
+        yield from reports.rates(self._order, self._bench)
+        yield from reports.in_turn(self._order, self._kept.steps)
         yield from weighed(self._order)
+        yield from costs(self._order, self._bench)
         yield from self._positions(groups)
         yield from self._chains()
         yield from counted(self._order, self._kept.steps)
@@ -106,7 +109,7 @@ class _Auditor:
 
     def _initial(self) -> Iterator[AuditItem]:
         """Make the first model from the seed."""
-        if self._order.planned and self._order.initial:
+        if self._order.planned and not self._order.resumed and self._order.initial:
             made = digest(self._bench.initial)
             equal = made == self._order.initial
             line = f"ranks began with the model {self._order.initial[:16]}, the seed makes {made[:16]}"
@@ -122,9 +125,8 @@ class _Auditor:
             apart, largest = self._differences(group)
         except Incomplete as error:
             return AuditItem(**about, outcome="skipped", line=str(error))
-        lines = "; ".join(map(str, apart[:MOST_LINES])) + (
-            f"; and {len(apart) - MOST_LINES} more" if len(apart) > MOST_LINES else ""
-        )
+        more = f"; and {len(apart) - MOST_LINES} more" if len(apart) > MOST_LINES else ""
+        lines = "; ".join(map(str, apart[:MOST_LINES])) + more
         if apart and first.then:
             lines = f"{len(first.row)} steps from there on: {lines}"
         return AuditItem(**about, outcome="different" if apart else "equal", line=lines, largest=largest)

@@ -23,9 +23,10 @@ def figures_apart(
 ) -> Iterator[StepDifference]:
     """Yield what differs of a step, or a row. `shaken`: done with parameters that are off; None: what was done has the same
     bits as the run's, so that nothing but the sums of the figures themselves is rounded."""
-    if order.planned and order.step.precision != "fp16":  # of which steps are left out
+    # In fp16 steps are left out, and a run that is gone on with counts norms anew.
+    if order.planned and not order.resumed and order.step.precision != "fp16":
         yield from _norms(order, bench, group, own, shaken)
-    for place, each in enumerate(group):
+    for place, each in enumerate(group if order.waiting or not order.resumed else ()):
         yield from _metric(order, each, own.metrics[place], None if shaken is None else shaken.metrics[place])
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 
+from bench.audit.places import Turn, places, turns
 from bench.config.plan import LaunchPlan
 from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
+from ddp.core.event_parts import StepWork
 from ddp.core.events import Finished, Progress, Ready
 from ddp.core.step_settings import PLAIN, StepSettings
 from ddp.engine.modes import engine_of
@@ -31,6 +34,8 @@ class StepReport:
     """Of the last one."""
     scalars: tuple[tuple[str, float | None, int], ...] = ()
     """What the batches recorded: (name, sum, number of calls, or of samples)."""
+    seen: float | None = None
+    """Samples that all ranks had seen before the last one, by the rank's orders; None: it is not known."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class AuditOrder:
     own_buffers: bool
     """Whether every rank keeps its own buffers in a step of all ranks."""
     planned: bool
-    """Whether the run went as planned from its beginning: no rank lost, no checkpoint gone on from."""
+    """Whether the run went as planned: no rank was lost."""
     recorded: tuple[tuple[str, int, str], ...]
     """Files that ranks recorded: name, bytes, sha256."""
     initial: str
@@ -74,8 +79,25 @@ class AuditOrder:
     """By rank, (step, norm of the gradients) as it was recorded; empty: not at all."""
     in_shards: bool = False
     """Whether they are of what each rank has of the gradients."""
+    resumed: bool = False
+    """Whether it went on from a checkpoint, so that nothing is kept of its beginning."""
+    waiting: bool = True
+    """Whether ranks wait for each other, so that a checkpoint has all that they reported before it."""
+    works: tuple[StepWork, ...] = ()
+    """What each rank measured of its steps; empty: not all of them did."""
+    parameters: int | None = None
+    """That ranks counted."""
+    whole: bool = False
+    """Whether each rank has the whole model."""
+    turns: Mapping[int, Sequence[Turn]] = field(default_factory=dict)
+    """What each rank was granted for itself, in turn."""
     one_process: bool = False
     """Whether ranks are threads of one process, where each cuts its own part of a step into micro-batches."""
+
+    @property
+    def numbered(self) -> bool:
+        """Whether what ranks report is numbered as their steps are."""
+        return self.planned and (self.waiting or not self.resumed)
 
     @property
     def coarse(self) -> bool:
@@ -96,14 +118,22 @@ def norms_of(records: Sequence[Record]) -> tuple[tuple[tuple[int, float | None],
     return known if len(known) == len(ends) else ()
 
 
-def reports_of(records: Sequence[Record]) -> Iterator[StepReport]:
-    """Iterate over the reports of what was trained."""
+def works_of(records: Sequence[Record]) -> tuple[StepWork, ...]:
+    """Return what each rank measured of its steps; empty if one did not."""
+    ends = sorted((event for event in records if isinstance(event, Finished)), key=lambda event: event.rank)
+    works = tuple(event.work for event in ends if event.work is not None)
+    return works if len(works) == len(ends) else ()
+
+
+def reports_of(records: Sequence[Record], batch_size: int = 0) -> Iterator[StepReport]:
+    """Iterate over the reports of what was trained, in steps of `batch_size` samples; 0: places are not looked for."""
     done: dict[int, int] = defaultdict(int)
-    for event in records:
-        if isinstance(event, Progress):
-            first, done[event.rank] = done[event.rank], done[event.rank] + event.steps
-            figures = event.epoch, event.samples, event.loss_sum, event.lr, event.scalars
-            yield StepReport(event.rank, first, done[event.rank], *figures)
+    events = [event for event in records if isinstance(event, Progress)]
+    seen = places(records, batch_size) if batch_size else repeat(None)
+    for event, place in zip(events, seen, strict=False):
+        first, done[event.rank] = done[event.rank], done[event.rank] + event.steps
+        figures = event.epoch, event.samples, event.loss_sum, event.lr, event.scalars, place
+        yield StepReport(event.rank, first, done[event.rank], *figures)
 
 
 def order_of(
@@ -127,10 +157,12 @@ def order_of(
         lr_scale=spec.lr_scale,
         max_grad_norm=job.max_grad_norm,
         own_buffers=is_torch_native(spec.backend),
-        planned=not (metrics.faults or metrics.resumed),
+        planned=not metrics.faults,
+        resumed=metrics.resumed is not None,
+        waiting=spec.backend != "cpu",
         recorded=tuple(files),
         initial=ready[0].digest if ready else "",
-        reports=tuple(reports_of(records)),
+        reports=tuple(reports_of(records, job.batch_size)),
         device=ready[0].device if ready else "cpu",
         eval=metrics.final.eval,
         eval_loss=last.eval_loss if last is not None else None,
@@ -141,5 +173,9 @@ def order_of(
         length=epoch_samples(job),
         norms=norms_of(records) if spec.backend in MEASURED else (),
         in_shards=spec.backend in SHARDED,
+        works=works_of(records),
+        parameters=ready[0].parameters if ready else None,
+        whole=spec.backend in (None, "nccl", "cpu"),
+        turns=turns(records),
         one_process=engine_of(spec.engine).one_process,
     )

@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import isclose
+from typing import Any
 
+from bench.audit.again import Bench
 from bench.audit.kept import KeptStep
-from bench.audit.order import StepReport
+from bench.audit.order import AuditOrder, StepReport
+from bench.audit.places import step_of
 from bench.results.audit_file import AuditItem
 
 NEAR = 1e-6
 """Relative: a loss is added up in double precision, sums of several in another order."""
+SAME = 1e-9
+"""Relative: a rate is computed in the same way from the same number."""
 
 
 def judged(steps: Sequence[KeptStep], reports: Sequence[StepReport]) -> Iterator[AuditItem]:
@@ -55,3 +60,34 @@ def _differences(step: KeptStep, own: Sequence[StepReport]) -> Iterator[str]:
             yield f"a sum of losses of {reported:.6g} was reported, {sum(parts):.6g} was trained"
     if step.rates and not isclose(own[-1].lr, step.rates[0], rel_tol=NEAR):
         yield f"a learning rate of {own[-1].lr:.6g} was reported, {step.rates[0]:.6g} was set"
+
+
+def rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
+    """Hold the rate of every report against the schedule's at its place; not where a callback may set others."""
+    count = 0
+    for report in order.reports if order.planned and not order.resumed and bench.task.epoch_callback is None else ():
+        if report.seen is None:
+            continue
+        wanted = bench.rates(report.seen)[0]
+        if not isclose(report.lr, wanted, rel_tol=SAME, abs_tol=SAME * SAME):
+            line = f"a learning rate of {report.lr:.6g} was reported after {report.seen:g} samples, {wanted:.6g} is due"
+            place: dict[str, Any] = {"rank": report.rank, "epoch": report.epoch, "step": report.last - 1}
+            yield AuditItem(what="rate", outcome="different", line=line, **place)
+            return
+        count += 1
+    if count:
+        yield AuditItem(what="rate", outcome="equal", line=f"{count} learning rates are the schedule's")
+
+
+def in_turn(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
+    """Hold what ranks trained in their steps against what they were granted then."""
+    for step in steps if order.planned and not order.resumed else ():
+        turns = order.turns.get(step.rank, ())
+        for number, work in enumerate(() if step.together else step.batches, step.step):
+            due = step_of(turns, number)
+            if due is not None and due != (step.epoch, *work):
+                line = f"positions {work[0]} to {work[1]} of epoch {step.epoch} were trained in step {number}, "
+                line += f"{due[1]} to {due[2]} of epoch {due[0]} were due"
+                place: dict[str, Any] = {"rank": step.rank, "epoch": step.epoch, "step": number, "files": [step.file]}
+                yield AuditItem(what="positions", outcome="different", line=line, **place)
+                return

@@ -21,6 +21,7 @@ from ddp.core.events import Progress
 from ddp.core.join_events import Joined, Offered
 from ddp.core.joining import OFFERED
 from ddp.process.codec import decode
+from ddp.regular_files import RECORDS, opened
 
 POLL_S = 0.05
 
@@ -113,7 +114,7 @@ class _RecordTail:
     """What is appended to a file of records from now on."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
+        self._file = opened(path, RECORDS)
         self._file.seek(0, 2)
         self._rest = b""
 

@@ -14,7 +14,10 @@ import numpy as np
 from bench.predict.pipeline_trace import BACKWARD, COLUMNS, FORWARD, Op, PipelineTrace, depend
 from bench.predict.steptimes import resampled
 from bench.results.analysis.stream import Floats
+from ddp import regular_files
 
+MOST_BYTES = 1 << 31
+"""Of a trace."""
 MARK = "ProfilerStep#"
 """Name of a step in what torch.profiler writes."""
 LEAST = 3
@@ -100,7 +103,7 @@ def _of_parquet(path: Path) -> list[Floats]:
 def _of_chrome(path: Path) -> list[Floats]:
     """Return by process or lane the seconds of each step: what torch.profiler marks, else what begins with a `data`."""
     try:
-        content = path.read_bytes()
+        content = regular_files.content(path, MOST_BYTES)
         body = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None

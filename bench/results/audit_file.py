@@ -25,7 +25,7 @@ Outcome = Literal["equal", "different", "skipped"]
 class AuditItem(Strict):
     """One thing that was looked at."""
 
-    what: Literal["initial", "step", "positions", "chain", "average", "evaluation", "data", "report"]
+    what: Literal["initial", "step", "positions", "chain", "average", "evaluation", "data", "report", "rate", "cost"]
     outcome: Outcome
     line: str = Field(default="", description="what differs, with both values; or why it was skipped")
     rank: int | None = None
@@ -77,6 +77,6 @@ def read(folder: Path) -> AuditReport:
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    if report.sha256 != digest(report.model_dump(mode="json")):
+    if report.sha256 != digest(body):
         raise ValueError(f"{path}: it was changed: its digest is not its content's")
     return report

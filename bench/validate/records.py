@@ -22,7 +22,7 @@ from bench.results.chain import Seal, is_chained, lines
 from bench.results.recompute import header_of, result
 from bench.results.runfolder import EVENTS, METRICS, Run, there
 from bench.results.schema import Metrics
-from ddp.core.commands import Apply, Average, Evaluate
+from ddp.core.commands import Apply, Average, Evaluate, Plan
 from ddp.core.errors import ProtocolError
 from ddp.core.event_parts import SketchGroup, StepSketch
 from ddp.core.events import (
@@ -39,18 +39,23 @@ from ddp.core.events import (
     Snapshot,
     Trained,
 )
-from ddp.core.run_bounds import RunHeader
+from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.process import codec
 from ddp.process.codec import Record
 from ddp.sketches import decode
 
 Order = Average | Apply | Evaluate
-WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved)
+WANTED: tuple[type[Any], ...] = (
+    *(Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved),
+    *(Plan, RunHeader, RunEnd),
+)
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')
 _NAMES = {cls.__name__.encode() for cls in (*WANTED, *ORDERS)}
 BETWEEN_STEPS = ("wait", "evaluate", "checkpoint")
 """Kinds of slices that lie in no step."""
+Collective = tuple[int, float, float, int]
+"""A rank's part in a collective: rank, begin, end, bytes."""
 _MOST = (b'{"type":"Slice"', b'{"type":"Memory"')
 """How lines begin that are by far the most, and not wanted."""
 
@@ -69,6 +74,9 @@ class Records:
     trained: list[Trained] = field(default_factory=list)
     resumed: list[Resumed] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    headers: list[RunHeader] = field(default_factory=list)
+    ends: list[RunEnd] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How many slices of each kind every rank recorded since the run was last gone on with, as what a killed process had
@@ -79,6 +87,10 @@ class Records:
     """Begin of the first and end of the last."""
     rests: defaultdict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """Begin and end of what a rank did that is in no step, in no order."""
+    collectives: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
+    """By number, what ranks say of each that they stood in."""
+    hidden: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
+    """The same of those that went beside the training."""
     memory: dict[int, Memory] = field(default_factory=dict)
     """By rank, the most that it measured of its memory since the run was last gone on with."""
 
@@ -95,11 +107,17 @@ class Records:
             ready=[event for event in self.ready if event.at >= began],
             progress=[event for event in self.progress if event.at >= began],
             evaluated=[event for event in self.evaluated if event.at >= began],
+            averaged=[event for event in self.averaged if event.at >= began],
+            saved=[event for event in self.saved if event.at >= began],
+            closed=[event for event in self.closed if event.at >= began],
         )
 
     def measure_anew(self) -> None:
         """Forget what was measured: another process goes on with the run."""
-        for measurements in (self.slices, self.seconds, self.spans, self.rests, self.memory):
+        for measurements in (
+            *(self.slices, self.seconds, self.spans, self.rests, self.memory),
+            *(self.collectives, self.hidden),
+        ):
             measurements.clear()
 
     def add_slice(self, record: Slice) -> None:
@@ -111,6 +129,9 @@ class Records:
         self.spans[key] = min(begun, record.at), max(ended, end)
         if record.kind in BETWEEN_STEPS:
             self.rests[record.rank].append((record.at, end))
+        elif record.kind in ("exchange", "hidden"):
+            groups = self.collectives if record.kind == "exchange" else self.hidden
+            groups[record.seq].append((record.rank, record.at, end, record.bytes))
 
     def add_memory(self, record: Memory) -> None:
         """Take in what a rank measured of its memory."""

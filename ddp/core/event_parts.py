@@ -124,6 +124,10 @@ class Trained(FromRank):
     """`ddp.tally.order_tally` of positions in the epoch and indices."""
     labels: tuple[int, ...] = ()
     """How many samples had each label; empty: not known."""
+    placed: int | None = None
+    """Sum of the hashes of the samples, each times a number of its position; None: not known."""
+    placed_wanted: int | None = None
+    """The same of what the data set holds."""
 
 
 @dataclass(frozen=True)

@@ -97,10 +97,10 @@ class SampleHashes:
         """Tell which of the samples are looked at."""
         return np.ones(len(indices), bool) if self.step == 1 else mixed(indices) % np.uint64(self.step) == 0
 
-    def sum_of(self, indices: NDArray[np.int64]) -> int:
-        """Return the sum of the hashes of samples that are looked at, in [0, MODULUS)."""
-        places = indices if self.step == 1 else np.searchsorted(self.indices, indices)
-        return int(self.values[places].sum()) % MODULUS
+    def of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the hashes of samples that are looked at, shape [n]."""
+        values: NDArray[np.int64] = self.values[indices if self.step == 1 else np.searchsorted(self.indices, indices)]
+        return values
 
     def content(self) -> SetContent:
         """Return what is recorded of it."""

@@ -20,10 +20,12 @@ from ddp.data.contents import SampleHashes, compared, counts, hashes, labels, me
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.fingerprint import undisturbed
 from ddp.data.gather import Gather
-from ddp.tally import MODULUS, order_tally
+from ddp.tally import MODULUS, mixed, order_tally
 
 AT_ONCE, ROOM = 1 << 10, 1 << 22
 """Batches that are kept, and bytes."""
+_Contents = tuple[int, int, int, int] | tuple[None, None, None, None]
+_Sums = tuple[int, int, int | None, int | None, int, tuple[int, ...], int | None, int | None]
 
 
 class DataRecord:
@@ -72,37 +74,42 @@ class DataRecord:
         if not self._sample_bytes:
             self._sample_bytes = sum(tensor.nbytes for tensor in tensors) // batch.samples + 1
 
-    def take(self) -> Iterator[tuple[int, int, int | None, int | None, int, tuple[int, ...]]]:
-        """Yield (epoch, samples, sum of their hashes, the same as the data set has it, order, labels) of each epoch that
-        was added since, and begin anew."""
+    def take(self) -> Iterator[_Sums]:
+        """Yield what `Trained` tells of each epoch that was added since, and begin anew."""
         kept, self._kept, self._samples = self._kept, [], 0
         for epoch, parts in groupby(kept, lambda part: part[0].epoch):
             batches, given, before = zip(*parts, strict=True)
             positions = _positions(batches)
             indices: NDArray[np.int64] = self._order(epoch).numpy()[positions]
-            content = wanted = None
+            contents: _Contents = (None, None, None, None)
             labelled: tuple[int, ...] = ()
             if all(_versions(tensors) == versions for tensors, versions in zip(given, before, strict=True)):
                 joined = _joined(given)
                 labelled = counts(
                     [batch_labels for tensors in joined if (batch_labels := labels(tensors)) is not None], len(indices)
                 )
-                content, wanted = self._contents(joined, indices)
+                contents = self._contents(joined, positions, indices)
             # Else the user's loss wrote into what it was given.
-            yield epoch, len(indices), content, wanted, order_tally(positions, indices), labelled
+            content, wanted, placed, due = contents
+            yield epoch, len(indices), content, wanted, order_tally(positions, indices), labelled, placed, due
 
     def _contents(
-        self, joined: Sequence[Sequence[Tensor]], indices: NDArray[np.int64]
-    ) -> tuple[int, int] | tuple[None, None]:
-        """Return the sum of the hashes of what was given, and the same of what the data set has at `indices`."""
+        self, joined: Sequence[Sequence[Tensor]], positions: NDArray[np.int64], indices: NDArray[np.int64]
+    ) -> _Contents:
+        """Return the sum of the hashes of what was given, the same of what the data set has at `indices`; and both again,
+        each hash times a number of its position."""
         known = self._known
         if known is None:
-            return None, None
+            return None, None, None, None
         rows = torch.cat([hashes(tensors) for tensors in joined])
         if known.step > 1:
             chosen = known.chosen(indices)
             rows, indices = rows[torch.from_numpy(chosen).to(rows.device)], indices[chosen]
-        return int(rows.sum()) % MODULUS, known.sum_of(indices)
+            positions = positions[chosen]
+        given, due, places = rows.numpy(force=True), known.of(indices), mixed(positions).view(np.int64)
+        sums = (int(values.sum()) % MODULUS for values in (given, due, given * places, due * places))
+        first, second, third, fourth = sums
+        return first, second, third, fourth
 
 
 def _joined(given: Sequence[Sequence[Tensor]]) -> Sequence[Sequence[Tensor]]:

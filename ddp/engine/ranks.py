@@ -4,7 +4,7 @@ A rank that somebody else has a process for is the same from here: a channel, an
 
 from __future__ import annotations
 
-import multiprocessing.connection
+import select
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -63,6 +63,9 @@ class RankProcesses:
             if job.elsewhere is None:
                 descriptors(job.world_size)
             self._wake, self._bell = Pipe(duplex=False)
+        self._poll, self._waiting = select.poll(), {self._wake.fileno(): -1}
+        """What is waited for: which rank is at the other end; -1: the reducer."""
+        self._poll.register(self._wake.fileno(), select.POLLIN)
         self._reduced: list[Reduced | Exception] = []
         self._finished: set[int] = set()
         self._coming: set[int] = set()
@@ -82,7 +85,7 @@ class RankProcesses:
                 with enough(f"rank {rank} cannot be started"):
                     runner = ForkedRank(own, rank) if here or elsewhere is None else elsewhere.runner(own, rank)
                     self._runners[rank] = runner
-                    self._channels[rank] = Channel(runner.start())
+                    self._connect(rank, Channel(runner.start()))
         except BaseException:
             self._end(0.0)
             raise
@@ -129,9 +132,8 @@ class RankProcesses:
 
     def drop(self, rank: int) -> None:
         """End a rank that the run goes on without, whatever state it is in."""
-        channel = self._channels.pop(rank, None)
-        if channel is not None:
-            channel.close()
+        if rank in self._channels:
+            self._hang_up(rank)
         self._runners[rank].kill()
 
     def restart(self, rank: int, life: int) -> None:
@@ -141,11 +143,12 @@ class RankProcesses:
         elsewhere, job, spare = self._job.elsewhere, replace(self._own, life=life), self._spares.take(rank, life)
         try:
             if spare is not None:
-                self._runners[rank], self._channels[rank] = spare, Channel(spare.connection)
+                self._runners[rank] = spare
+                self._connect(rank, Channel(spare.connection))
             else:
                 runner = ForkedRank(job, rank) if elsewhere is None or rank == 0 else elsewhere.runner(job, rank)
                 self._runners[rank] = runner
-                self._channels[rank] = Channel(runner.start())
+                self._connect(rank, Channel(runner.start()))
             self._coming.add(rank)
         except (OSError, Exhausted, RankLost) as error:
             self._unstarted.append(Lost(now(), rank, f"it cannot be started again: {error}"))
@@ -156,16 +159,13 @@ class RankProcesses:
         The tick tells of a caller who was away for longer than that, or stopped in here, behind all that ranks sent
         meanwhile."""
         came = now()
-        by_connection = {channel.connection: rank for rank, channel in self._channels.items()}
         events: list[Event] = [*self._unstarted]
         self._unstarted.clear()
-        for ready in multiprocessing.connection.wait([*by_connection, self._wake], timeout_s):
-            if ready is self._wake:
+        for rank in [self._waiting[number] for number, _ in self._poll.poll(timeout_s * 1000)]:
+            if rank < 0:
                 events.append(self._take_reduced())
-            else:
-                rank = by_connection[ready]  # type: ignore[index]
-                if rank in self._channels:
-                    events += self._hear(rank)
+            elif rank in self._channels:
+                events += self._hear(rank)
         at = now()
         if at - self._ticked >= timeout_s:
             self._ticked = at
@@ -174,6 +174,18 @@ class RankProcesses:
             events += self._offered()
         self._left = now()
         return events
+
+    def _connect(self, rank: int, channel: Channel) -> None:
+        number = channel.connection.fileno()
+        self._channels[rank], self._waiting[number] = channel, rank
+        self._poll.register(number, select.POLLIN)
+
+    def _hang_up(self, rank: int) -> None:
+        channel = self._channels.pop(rank)
+        number = channel.connection.fileno()
+        del self._waiting[number]
+        self._poll.unregister(number)
+        channel.close()
 
     def _offered(self) -> list[Offered]:
         """Return the offers of processes that have come."""
@@ -203,7 +215,7 @@ class RankProcesses:
                         self._spares.start()  # not before: ranks come first
             return events
         except PeerGone:
-            self._channels.pop(rank).close()
+            self._hang_up(rank)
             if rank in self._finished:  # others may take longer to lay down what they kept
                 return []
             return [Lost(now(), rank, self._runners[rank].exit_reason())]

@@ -1,7 +1,8 @@
 """StepDraws the steps of a run that are kept, to be done again: a keyed hash decides, and nothing that a step could know.
 
 A run is cut into equal stretches of samples, and of each the step is drawn that trains a sample drawn from it; so every
-engine has as many, whatever ranks its steps fall to. Two more lie in the first and in the last window. Where ranks step on
+engine has as many, whatever ranks its steps fall to. Two more lie in the first and in the last window, two where an epoch
+ends and the next one begins. Where ranks step on
 their own, each has three of its own beside, one of them in the last epoch, so that none is left out, and first steps after
 an average. Besides, each rank keeps the states before and after a row of steps that follow each other: what happens at every
 tenth step is seldom in one that is drawn alone. Pure.
@@ -60,6 +61,9 @@ class StepDraws:
         samples = {ends[k] + drawn(key, ends[k + 1] - ends[k], "stretch", k) for k in range(count)}
         few = min(window, total)
         samples |= {drawn(key, few, "first"), total - 1 - drawn(key, few, "last")}
+        if epochs > 1:
+            begin = total // epochs * (1 + drawn(key, epochs - 1, "epoch"))
+            samples |= {begin - 1, begin}
         own = -(-total // window)
         steps = {drawn(key, EARLY, "early", rank), drawn(key, max(own * 3 // 4, 1), "own", rank)} if alone else set()
         length = min(own // ROW, MOST_ROW)

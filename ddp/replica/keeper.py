@@ -228,11 +228,13 @@ class StepKeeper:
             self._awaited = {"round": round, "before": self._optimizer()}
 
     def evaluated(self, epoch: int) -> None:
-        """Keep the model that was evaluated after an epoch, on the first rank, if that is the one drawn before the last."""
+        """Keep the model that was evaluated after an epoch, on the first rank, if that is the first one, or the one drawn
+        between that and the last."""
         last = self._job.epochs - 1
-        if self._rank or epoch == last or epoch != drawn(self._job.audit, max(last, 1), "evaluation"):
+        between = 1 + drawn(self._job.audit, max(last - 1, 1), "evaluation")
+        if self._rank or epoch == last or epoch not in (0, between):
             return
-        path = self._job.scratch / "kept-0-evaluated.state"
+        path = self._job.scratch / f"kept-0-evaluated-{epoch}.state"
         with suppress(OSError), PieceFile(path, self._rank) as file:
             entries = file.lay(of_model(self._replica.model, shared=False))
             self._files.append(file.close({"rank": self._rank, "epoch": epoch, "evaluated": entries}))

@@ -12,12 +12,15 @@ from collections.abc import Callable
 
 from ddp.core.errors import Diverged, RankFailed, RankLost
 from ddp.core.events import Evaluated, Finished, Merged, Progress, Ready, Slice
+from ddp.core.policies.sync import Sync
 from ddp.process.clock import now
 from ddp.process.codec import Record, encode
 from ddp.replica.task import Job
 
 SAMPLES = 64
 EVALUATION_S = 0.0001
+GRADIENTS = 40
+"""Bytes of the gradients of ten parameters."""
 runs: list[Job] = []
 """What was asked of it, in this process."""
 watched: list[int] = []
@@ -47,10 +50,18 @@ def run(job: Job, emit: Callable[[Record, float], None]) -> None:
             seconds = now() - began
             each = seconds / steps
             parts = [
-                Slice(began + (step + (kind == "backward")) * each, rank, kind, each if kind == "forward" else 0.0)
+                Slice(
+                    began + (step + (kind in ("backward", "optimizer"))) * each,
+                    rank,
+                    kind,
+                    each if kind == "forward" else 0.0,
+                )
                 for step in range(steps)
-                for kind in ("data", "forward", "backward")
+                for kind in ("data", "forward", "backward", "optimizer")
             ]
+            if isinstance(job.policy, Sync) and job.world_size > 1:  # all meet in every step, in no time
+                numbers = range(epoch * steps, (epoch + 1) * steps)
+                parts += [Slice(began + seconds, rank, "exchange", 0.0, number, GRADIENTS) for number in numbers]
             measured(job, parts)
             say(Progress(now(), rank, epoch, steps, share, seconds, share / (epoch + 1), 0.1))
             say(Merged(now(), rank, epoch, ((rank * share, (rank + 1) * share),)))

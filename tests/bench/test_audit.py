@@ -78,7 +78,7 @@ def test_a_sound_run_is_done_again_with_equal_results(tmp_path: Path, task: Call
     assert report.count("equal", "step") >= 8
     assert report.count("equal", "report") == report.count("equal", "step")
     assert report.count("equal", "chain") >= 4
-    assert report.count("equal", "evaluation") == 2
+    assert report.count("equal", "evaluation") == 3
     assert report.count("equal", "initial") == 1
     assert report.count("skipped") == 0
 
@@ -309,7 +309,7 @@ def test_steps_of_several_ranks_are_done_again(tmp_path: Path, mode: str) -> Non
     report = audited(*made, one_process=mode.startswith("graph"))
     assert different(report) == []
     assert report.count("equal", "report") >= report.count("equal", "step") >= 4
-    assert report.count("equal", "evaluation") == 2
+    assert report.count("equal", "evaluation") == 3
     assert report.count("skipped") == 0
     assert report.count("equal", "average") or not mode.endswith(("_cadence", "_async")) or mode.startswith("graph")
 

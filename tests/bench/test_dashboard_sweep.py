@@ -206,7 +206,7 @@ def test_the_page_of_a_sweep(tab: Page, sweep: Path, tmp_path: Path, width: int)
     assert len(levels) > 1
     assert max(levels) <= 1
     tab.click("#sweep .gridcell >> nth=0")
-    assert "Comparison" in tab.inner_text("#detail"), "its runs beside each other"
+    tab.wait_for_function("document.querySelector('#detail').innerText.includes('Comparison')", timeout=20_000)
 
 
 def test_the_end_of_what_went_well_is_not_red(tab: Page, tmp_path: Path) -> None:  # noqa: F811

@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,14 @@ import msgspec
 import pytest
 
 from bench.base import canonical
-from bench.results import chain
+from bench.results import audit_file, chain
+from bench.results.cells import Cell, cells
 from bench.results.recompute import digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
 from bench.validate import Terms, judge
+from bench.validate.checks import audit
 from bench.validate.consistency import consistent, legible
+from bench.validate.findings import Case
 from bench.validate.reference import Broken, read
 from tests.bench.conftest import Bench, faked
 from tests.bench.references import baselines
@@ -209,6 +213,35 @@ def test_every_edit_of_a_baseline_is_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps(other))
         with pytest.raises(Broken, match=f"^{re.escape(str(path))}: "):
             read(path)
+
+
+def test_every_edit_of_an_audit_is_refused(folder: Path, tmp_path: Path) -> None:
+    (run,) = find_runs(folder)[0]
+    items = [
+        audit_file.AuditItem(what="step", outcome="different", line="loss: 1 in the run, 2 done again", rank=1, step=3),
+        audit_file.AuditItem(what="evaluation", outcome="equal", largest=0.25, files=["kept-0-end.state"]),
+    ]
+    made = audit_file.AuditReport(
+        run_id=run.metrics.run_id, params_sha256="0", seconds=1.5, kept=[("kept-0-end.state", 10, "1")], items=items
+    )
+    audit_file.write_report(folder, made, run.metrics)
+    path, count = folder / audit_file.AUDIT, 0
+    assert audit_file.read(folder).items == items
+    body = json.loads(path.read_text())
+    for keys, other in every_edit(body):
+        path.write_text(json.dumps(other))
+        (cell,) = cells([run])
+        found = audit.check(Case(to_be_audited(cell), None))
+        assert found is not None
+        assert (found.name, str(path) in found.line) == ("REFUSED", True), f"{keys}: {found}"
+        count += 1
+    assert count > 40
+
+
+def to_be_audited(cell: Cell) -> Cell:
+    """The cell as if its runs were to be audited."""
+    runs = tuple(replace(run, config={**run.config, "audit": True}) for run in cell.runs)
+    return replace(cell, runs=runs)
 
 
 def test_two_seeds_of_a_baseline_are_two_runs(tmp_path: Path) -> None:

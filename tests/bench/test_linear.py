@@ -14,7 +14,7 @@ import pytest
 from bench.dashboard.view import row
 from bench.results.analysis.stream import sort
 from bench.results.live.history import POINTS
-from bench.runner.resume import _Counting
+from bench.runner.earlier_records import _Counting
 from bench.timeline import write_timeline
 from ddp.core import events
 from ddp.core.commands import CoordinatorCheckpoint, Drop, Evaluate

@@ -138,7 +138,8 @@ def test_a_rank_speaks_for_itself_only(monkeypatch: pytest.MonkeyPatch, tmp_path
     ours, theirs = Pipe()
     job = Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "nccl", tmp_path)
     ranks = RankProcesses(job)
-    ranks._channels = {0: Channel(ours)}
+    ranks._channels = {}
+    ranks._connect(0, Channel(ours))
     for lie in (Lost(1.0, 1, "him, not me"), Tick(1.0), Progress(1.0, 1, 0, 1, 1, 0.1, 0.0, 0.1)):
         Channel(theirs).send(lie)
         with pytest.raises(ProtocolError, match="rank 0 sent what is not for it to say"):
@@ -151,13 +152,16 @@ def test_time_in_which_the_parent_stood_still_is_nobodys_silence(
     """Stopped in the middle of waiting, where it is most of the time, it took ranks for lost that had had no orders."""
     at, waits = 100.0, [0.5, 4.0, 0.1]
 
-    def wait(*_: object) -> list[object]:
-        nonlocal at
-        at += waits.pop(0)
-        return []
+    class Poll:
+        def register(self, *_: object) -> None: ...
+
+        def poll(self, _: float) -> list[object]:
+            nonlocal at
+            at += waits.pop(0)
+            return []
 
     monkeypatch.setattr("ddp.engine.ranks.now", lambda: at)
-    monkeypatch.setattr("multiprocessing.connection.wait", wait)
+    monkeypatch.setattr("ddp.engine.ranks.select.poll", Poll)
     ranks = RankProcesses(Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "nccl", tmp_path))
     ranks._channels = {}
     assert [ranks.events(0.5) for _ in range(3)] == [[Tick(100.5)], [Tick(104.5, 3.5)], []]

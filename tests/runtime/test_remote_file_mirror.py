@@ -225,7 +225,8 @@ def job(folder: Path) -> Job:
 
 
 CLOCK = ("host", "clock_shift", "clock_error_s")
-LOCAL = {"task", "policy", "scratch", "checkpoint_folder", "resume", "preload", "elsewhere", "threads", *CLOCK}
+LOCAL = {"task", "policy", "scratch", "checkpoint_folder", "resume", "offers", "preload"}
+LOCAL |= {"elsewhere", "threads", *CLOCK}
 """What of a job is made anew where it arrives."""
 
 

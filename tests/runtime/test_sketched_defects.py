@@ -116,8 +116,8 @@ def trained_on(evaluate: Any, self: Any, *order: Any) -> Any:
 def frozen_on(*ranks: int) -> Callable[..., None]:
     """The optimizer of these ranks does not move the head's bias."""
 
-    def broken(make: Any, self: Any, job: Any, rank: int, *more: Any) -> None:
-        make(job, rank, *more)
+    def broken(make: Any, self: Any, job: Any, rank: int, *more: Any, **named: Any) -> None:
+        make(job, rank, *more, **named)
         if rank in ranks:
             bias = self.replica.model.head.bias
             for group in self.replica.optimizer.param_groups:

@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ddp.core.commands import Apply, Average, Evaluate, Join, LoadState, Reduce, SendState, Stop
-from ddp.core.faults import Fault
+from ddp.core.faults import SLOWING, Fault
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
 from ddp.core.policies.windows import DISPATCHES
@@ -115,6 +115,8 @@ def small_worlds(draw: Any, blocking: bool, in_step: bool, restarts: int | None 
 
 FATAL = ("crash", "raise", "stall", "lose")
 """Faults that a rank may be given up for."""
+LASTING = ("input", "flip", "heal", "slow")
+"""Faults that cost no rank."""
 MOMENTS = (Join, Average, Apply, Evaluate, SendState, LoadState, Stop, Reduce)
 """Orders that something may go wrong on."""
 
@@ -129,9 +131,9 @@ def scripts(draw: Any, world: World) -> tuple[Fault, ...]:
     doomed = draw(st.lists(st.integers(0, world.size - 1), unique=True, min_size=1, max_size=world.size - 1))
     kinds = [draw(st.sampled_from((*FATAL, "slow"))) for _ in doomed]
     faults = [Fault(rank, draw(st.integers(0, first)), kind) for rank, kind in zip(doomed, kinds, strict=True)]
-    if draw(st.booleans()):
+    if kind := draw(st.sampled_from((None, *LASTING))):
         rank, factor = draw(st.integers(0, world.size - 1)), draw(st.sampled_from([1.5, 2.0, 4.0]))
-        faults.append(Fault(rank, draw(st.integers(0, first)), "slow", factor))
+        faults.append(Fault(rank, draw(st.integers(0, first // 2)), kind, factor if kind in SLOWING else 2.0))
     return tuple(faults)
 
 

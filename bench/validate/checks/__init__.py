@@ -18,6 +18,7 @@ def _named(*names: str) -> dict[str, Check]:
 _OURS = _named(
     "status",
     "seeds",
+    "figures",
     "breakdown",
     "peak_memory",
     "ledger",

@@ -1,19 +1,24 @@
 """The time of every rank is accounted for: its fractions sum to 1, and it computes no longer than its steps took.
 
 Steps are timed as a whole beside their parts (`Progress.busy_s`), and what a rank books as computing lies inside them. So
-waiting that is booked as computing shows. Every step has each of its parts on record, however short; no time is booked as
-that of steps and of something else; evaluations took as long as they are said to have stopped the clock of training, which
-runs from when ranks are ready to when they are done: all of their work lies between.
+waiting that is booked as computing shows. Every step, meeting, evaluation and checkpoint is on record, however short, and
+meetings took as long as the averages that came of them; no time is booked as that of steps and of something else;
+evaluations took as long as they are said to have stopped the clock of training, which runs from when ranks are ready to when
+they are done: all of their work lies between.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
+from collections.abc import Iterator
 
 from bench.results.runfolder import Run
-from bench.validate.findings import Case
+from bench.validate.findings import UNBLOCKED, Case
 from bench.validate.records import BETWEEN_STEPS, Records, recorded
 from bench.validate.verdict import Verdict, verdict
+from ddp.backends import is_torch_native
+from ddp.core.events import Averaged
+from ddp.core.policies import meets_every_step
 
 FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 TOLERANCE = 0.001
@@ -62,7 +67,8 @@ def _longer(run: Run, known: Records) -> str:
 
 def _unlike(run: Run, known: Records) -> str:
     """Say what of the slices does not fit what ranks report."""
-    return _outside(known) or _lacking(run, known) or _booked_twice(run, known) or _rests_in_steps(run, known)
+    looks = (_lacking, _meetings, _booked_twice, _rests_in_steps)
+    return _outside(known) or next((wrong for look in looks if (wrong := look(run, known))), "")
 
 
 def _outside(known: Records) -> str:
@@ -78,18 +84,48 @@ def _outside(known: Records) -> str:
 
 
 def _lacking(run: Run, known: Records) -> str:
-    """Say of which part of its steps a rank has too few slices: one for each batch read, and passed if it had samples."""
-    m = run.metrics
-    steps: Counter[int] = Counter()
-    samples: Counter[int] = Counter()
-    for event in known.progress:
-        steps[event.rank] += event.steps
-        samples[event.rank] += event.samples
-    for rank, count in steps.items():
-        passed = min(int(NEARLY * samples[rank] / m.batch_size), count)
-        for kind, least in (("data", count), ("forward", passed), ("backward", passed)):
+    """Say of which part of its work a rank has too few slices: one for each batch that is read, and passed if it had
+    samples, each step of the optimizer, each meeting, evaluation and checkpoint."""
+    for rank in sorted({event.rank for event in known.progress}):
+        for kind, least, what in _least(run, known, rank):
             if known.slices[rank, kind] < least:
-                return f"rank {rank} has {known.slices[rank, kind]} times of {kind} on record, for {least} steps"
+                return f"rank {rank} has {known.slices[rank, kind]} times of {kind} on record, for {least} {what}"
+    return ""
+
+
+def _least(run: Run, known: Records, rank: int) -> Iterator[tuple[str, int, str]]:
+    """Yield (kind of slices, how many there are at least, of what) of a rank."""
+    m, own = run.metrics, [event for event in known.progress if event.rank == rank]
+    steps = sum(event.steps for event in own)
+    passed = min(int(NEARLY * sum(event.samples for event in own) / m.batch_size), steps)
+    yield from (("data", steps, "steps"), ("forward", passed, "steps"), ("backward", passed, "steps"))
+    yield "evaluate", sum(event.rank == rank for event in known.evaluated), "evaluations"
+    yield "checkpoint", sum(event.rank == rank for event in known.saved), "checkpoints"
+    if m.engine != "graph":  # where windows are, replicas meet and step in them
+        yield "optimizer", passed, "steps"
+        meetings = sum(event.rank == rank for event in known.averaged)
+        if m.backend == UNBLOCKED:
+            yield "copy", 2 * meetings, "ways to an average and back"
+        elif m.world_size > 1 and not is_torch_native(m.backend):
+            inside = meets_every_step(m.policy) and not known.averaged
+            yield "exchange", passed if inside else meetings, "meetings"
+
+
+def _meetings(run: Run, known: Records) -> str:
+    """Say of which rank collectives took other times, or bytes, than it says of the averages that they made."""
+    if run.metrics.engine == "graph" or run.metrics.backend == UNBLOCKED or is_torch_native(run.metrics.backend):
+        return ""
+    averages: dict[int, list[Averaged]] = defaultdict(list)
+    for event in known.averaged:
+        averages[event.rank].append(event)
+    for rank, events in averages.items():
+        own = [each for group in known.collectives.values() for each in group if each[0] == rank]
+        seconds, measured = sum(event.seconds for event in events), sum(end - begin for _, begin, end, _ in own)
+        if not measured / SLACK - CLOCK <= seconds <= SLACK * measured + CLOCK * len(events):
+            return f"rank {rank} averaged for {seconds:.3g} s by its reports, {measured:.3g} s are on record"
+        handed, sent = sum(event.bytes for event in events), sum(size for *_, size in own)
+        if handed != sent:
+            return f"rank {rank} handed over {handed:,} bytes by its reports, {sent:,} are on record"
     return ""
 
 

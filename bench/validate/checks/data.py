@@ -91,6 +91,10 @@ def _trained(known: Records, data: DataContent) -> Iterator[str]:
         content, wanted = _total([part.content for part in parts]), _total([part.wanted for part in parts])
         if content != wanted:
             yield f"rank {rank}, epoch {epoch}: trained samples have the digest {content}, {wanted} in the data set"
+        placed, due = _total([part.placed for part in parts]), _total([part.placed_wanted for part in parts])
+        if placed != due:
+            what = f"the digest of samples and positions is {placed}, {due} in the data set"
+            yield f"rank {rank}, epoch {epoch}: samples were trained in others' places: {what}"
     if not data.shuffled or known.ready[0].samples != data.training.samples:
         return  # a sampler may take a sample twice
     labels: Sequence[int] = data.training.labels

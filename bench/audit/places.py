@@ -1,0 +1,95 @@
+"""Where in the schedule each report of a rank is, by the orders that it had.
+
+What a grant says of the samples seen, and how they grow with it, is on record, so the place of every step of it is known.
+Where nobody blocks, ranks are told on the way where all are, and when that reached them is not on record: nothing is said.
+Pure; must not use the engine.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddp.core.commands import Pace, Train
+from ddp.core.events import Progress
+from ddp.process.codec import Record
+
+
+@dataclass
+class _Grant:
+    """Steps that are granted, as far as they are done."""
+
+    epoch: int
+    seen: float
+    pace: float
+    batch: int
+    left: int
+    """Samples; of a shared one those of all who share it."""
+    own: int = 0
+
+    def step(self) -> float:
+        """Do a step; return the samples seen before it."""
+        place = self.seen + self.pace * self.own
+        size = min(self.batch, self.left)
+        self.own, self.left = self.own + size, self.left - size
+        return place
+
+
+def places(records: Sequence[Record], batch_size: int) -> Iterator[float | None]:
+    """Yield for each report the samples that all ranks had seen before its last step; None: it is not known. Of runs that
+    went as planned from their beginning."""
+    grants: dict[int, deque[_Grant]] = defaultdict(deque)
+    reached: dict[int, float] = defaultdict(float)
+    ordered = any(isinstance(record, Train) for record in records)
+    paced = any(isinstance(record, Pace) for record in records)
+    alone = len({record.rank for record in records if isinstance(record, Progress)}) == 1
+    for record in records:
+        if isinstance(record, Train):
+            chunk, left = record.chunk, record.chunk.stop - record.chunk.start
+            grants[record.rank].append(_Grant(chunk.epoch, record.seen, record.pace, chunk.batch, left))
+        elif isinstance(record, Progress):
+            if ordered and not paced:
+                yield _last(record, grants[record.rank], reached)
+            elif alone and not ordered and record.steps:
+                trained, reached[record.rank] = reached[record.rank], reached[record.rank] + record.samples
+                yield trained + batch_size * (record.steps - 1)
+            else:
+                yield None
+
+
+def _last(report: Progress, grants: deque[_Grant], reached: dict[int, float]) -> float | None:
+    """Return the place of the last step of a report; None: more was reported than granted."""
+    place: float | None = None
+    for _ in range(report.steps):
+        while grants and not grants[0].left:
+            grants.popleft()
+        if not grants or grants[0].epoch != report.epoch:
+            return None
+        place = reached[report.rank] = max(reached[report.rank], grants[0].step())
+    return place
+
+
+Turn = tuple[int, int, int, int]
+"""A grant: epoch, first position, end, samples of a step."""
+
+
+def turns(records: Sequence[Record]) -> dict[int, list[Turn]]:
+    """Return what each rank was granted for itself, in turn; nothing of ranks that share their steps, or of one alone."""
+    grants: dict[int, list[Turn]] = defaultdict(list)
+    for record in records:
+        if isinstance(record, Train) and record.chunk.parts == 1:
+            chunk = record.chunk
+            grants[record.rank].append((chunk.epoch, chunk.start, chunk.stop, chunk.batch))
+    return grants
+
+
+def step_of(turns: Sequence[Turn], number: int) -> tuple[int, int, int] | None:
+    """Return (epoch, first position, end) of a rank's step of this number, by what it was granted; None: nothing was."""
+    for epoch, start, stop, batch in turns:
+        steps = -(-(stop - start) // batch)
+        if number < steps:
+            first = start + number * batch
+            return epoch, first, min(first + batch, stop)
+        number -= steps
+    return None

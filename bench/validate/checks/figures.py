@@ -1,0 +1,47 @@
+"""A result says what its records say. Figures are counted anew by the words of the schema, by other code than made them.
+
+`validate` refuses a result that does not follow from its records by the code that makes results: an edit. An error of that
+code, in every result alike, shows here: doubled speeds, the loss of one rank, waiting booked as computing, a window's steps
+that no rank made. Of runs that lost nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.base.figures import plural
+from bench.results.runfolder import Run
+from bench.results.schema import SCHEMA_VERSION
+from bench.validate.findings import Case
+from bench.validate.records import Records, recorded
+from bench.validate.recount.figure import Figure
+from bench.validate.recount.identity import identity
+from bench.validate.recount.learning import learning
+from bench.validate.recount.rounds import rounds
+from bench.validate.recount.timing import meeting, timing
+from bench.validate.verdict import Verdict, verdict
+
+
+def check(case: Case) -> Verdict | None:
+    """Return FAIL at the first figure that is another; None where nothing is recorded."""
+    count = 0
+    for run, known in recorded(case.cell):
+        m = run.metrics
+        if m.record is None or m.schema_version < SCHEMA_VERSION or m.source or not (known.ready and known.progress):
+            continue  # earlier versions had other words
+        for figure in figures(run, known):
+            if wrong := figure.wrong:
+                return verdict("FAIL", "figures", case.cell, f"seed {m.seed}: {wrong}")
+            count += 1
+    line = f"{plural(count, 'figure')} are what was recorded says"
+    return verdict("PASS", "figures", case.cell, line) if count else None
+
+
+def figures(run: Run, known: Records) -> Iterator[Figure]:
+    """Iterate over the figures of a run that can be counted anew."""
+    m, part = run.metrics, known.measured()
+    yield from identity(m, part, run.config)
+    yield from learning(m, known)
+    yield from timing(m, part)
+    yield from meeting(m, part)
+    yield from rounds(m, known)

@@ -1,0 +1,69 @@
+"""What was run, and on what: fields that ranks and the configuration say themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import fmean, median
+from typing import Any
+
+from bench.results.cells import micro_batches
+from bench.results.schema import Metrics
+from bench.validate.records import Records
+from bench.validate.recount.figure import Figure
+from ddp.core.event_parts import StepWork
+
+SETTINGS = {
+    "world_size": "world_size",
+    "epochs_planned": "train.epochs",
+    "lr": "train.lr",
+    "timing": "timing",
+    "emulated_speeds": "cluster.speeds",
+}
+"""Field -> setting."""
+KINDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+
+
+def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[Figure]:
+    """Yield what a result must say of what was run."""
+    for field, setting in SETTINGS.items():
+        wanted: Any = config
+        for word in setting.split("."):
+            wanted = wanted.get(word) if isinstance(wanted, Mapping) else None
+        if wanted is not None:
+            yield Figure(field, getattr(m, field), wanted)
+    train = config.get("train")
+    if isinstance(train, Mapping) and isinstance(train.get("batch_size"), int):
+        yield Figure("batch_size", m.batch_size, train["batch_size"] * micro_batches(config))
+    ready = sorted({event.rank: event for event in known.ready}.values(), key=lambda event: event.rank)
+    ends = sorted({event.rank: event for event in known.finished}.values(), key=lambda event: event.rank)
+    yield Figure("devices", m.devices, [event.device for event in ready])
+    yield Figure("transport", m.transport, ready[0].transport)
+    yield Figure("parameters", m.parameters, ready[0].parameters)
+    digests = {event.digest for event in ends}
+    yield Figure("params_sha256", m.params_sha256, digests.pop() if len(digests) == 1 else None)
+    yield Figure("memory.peak_rss_bytes", m.memory.peak_rss_bytes, [event.peak_rss_bytes for event in ends])
+    yield Figure("memory.peak_device_bytes", m.memory.peak_device_bytes, [event.peak_device_bytes for event in ends])
+    works = [event.work for event in ends if event.work is not None]
+    if not works or len(works) < len(ends):
+        return
+    for kind in KINDS:
+        values = [getattr(work, kind) for work in works]
+        yield Figure(f"memory.{kind}", getattr(m.memory, kind), values if any(v is not None for v in values) else None)
+    if m.work is not None:
+        yield Figure("work.tokens_per_sample", m.work.tokens_per_sample, works[0].tokens or None)
+        yield Figure("work.flop_per_sample", m.work.flop_per_sample, works[0].flop_per_sample)
+        if m.work.gradient_norm is not None and m.backend not in ("zero1", "zero2", "zero3", "torch_fsdp"):
+            yield from _norms(m, works)
+
+
+def _norms(m: Metrics, works: list[StepWork]) -> Iterator[Figure]:
+    assert m.work is not None
+    assert m.work.gradient_norm is not None
+    given, rows = m.work.gradient_norm, [row for work in works for row in work.norms]
+    yield Figure("work.gradient_norm.steps", given.steps, len(rows))
+    for name, step in (("first", min(step for step, _ in rows)), ("last", max(step for step, _ in rows))):
+        values = [norm for at, norm in rows if at == step]
+        mean = None if None in values else fmean(norm for norm in values if norm is not None)
+        yield Figure(f"work.gradient_norm.{name}", getattr(given, name), mean)
+    known = [norm for _, norm in rows if norm is not None]
+    yield Figure("work.gradient_norm.p50", given.p50, median(known) if known else None)

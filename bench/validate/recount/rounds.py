@@ -1,0 +1,95 @@
+"""What rounds of averaging were: what the coordinator wrote down of each, by what ranks said of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import accumulate
+from math import fsum
+
+from bench.results.schema import Metrics
+from bench.validate.records import Records
+from bench.validate.recount.figure import Figure
+from ddp.core.events import Averaged, Progress, RoundClosed, Snapshot
+
+SECOND = 1e-6
+
+
+def rounds(m: Metrics, known: Records) -> Iterator[Figure]:
+    """Yield what each round must be, and the windows of the result."""
+    answers: dict[int, dict[int, Averaged]] = defaultdict(dict)
+    for answer in known.averaged:
+        answers[answer.round][answer.rank] = answer
+    reports: dict[tuple[int, int], list[Progress]] = defaultdict(list)
+    """By rank and the round that followed."""
+    parts = known.contributions()
+    own = {rank: sorted(number for number, each in parts.items() if rank in each) for rank in range(m.world_size)}
+    for report in known.progress:
+        number = next(
+            (number for number in own[report.rank] if report.after is not None and number > report.after), None
+        )
+        if number is not None:
+            reports[report.rank, number].append(report)
+    closed = [event for event in known.closed if event.round in answers]
+    totals = accumulate(sum(_of(parts[event.round], "samples")) for event in closed)
+    for event, total in zip(closed, totals, strict=True):
+        by_rank = [reports[rank, event.round] for rank in range(m.world_size)]
+        yield from _round(event, parts[event.round], answers[event.round], by_rank, m.backend != "cpu")
+        if not known.resumed:
+            yield Figure(f"round {event.round}: samples in the model", event.samples, total)
+    yield from _windows(m, known)
+
+
+def _of(parts: dict[int, Snapshot | Averaged], name: str) -> list[int]:
+    return [getattr(part, name) for part in parts.values()]
+
+
+def _round(
+    event: RoundClosed,
+    parts: dict[int, Snapshot | Averaged],
+    answers: dict[int, Averaged],
+    reports: list[list[Progress]],
+    blocking: bool,
+) -> Iterator[Figure]:
+    name, ranks = f"round {event.round}", range(len(event.steps))
+    yield Figure(f"{name}: steps", event.steps, [parts[rank].steps if rank in parts else 0 for rank in ranks])
+    if all(sum(e.steps for e in own) == steps for own, steps in zip(reports, event.steps, strict=True)):
+        yield Figure(f"{name}: busy seconds", event.busy_s, [fsum(e.busy_s for e in own) for own in reports], SECOND)
+        losses = [e.loss_sum for own in reports for e in own]
+        samples = sum(e.samples for own in reports for e in own)
+        if samples and None not in losses:
+            yield Figure(f"{name}: loss", event.loss, fsum(loss or 0.0 for loss in losses) / samples)
+        last = [own[-1].lr for own in reports if own]
+        if last:
+            yield Figure(f"{name}: learning rate", event.lr, max(last))
+    apart = [answers[rank].divergence or 0.0 if rank in answers else 0.0 for rank in ranks]
+    yield Figure(f"{name}: divergence", event.divergence, apart)
+    yield Figure(f"{name}: spread", event.spread, fsum(answer.distance or 0.0 for answer in answers.values()), 1e-9)
+    if blocking:
+        stays = [answers[rank].seconds if rank in answers else None for rank in ranks]
+        wire = min((stay for stay in stays if stay is not None), default=0.0)
+        away = fsum(answers[rank].away_s * part.samples for rank, part in parts.items() if rank in answers)
+        cost = wire + away / max(sum(part.samples for part in parts.values()), 1)
+        yield Figure(f"{name}: cost in seconds", event.sync_s, cost, SECOND)
+        waits = [0.0 if stay is None else stay - wire for stay in stays]
+        yield Figure(f"{name}: seconds of waiting", event.wait_s, waits, SECOND)
+
+
+def _windows(m: Metrics, known: Records) -> Iterator[Figure]:
+    if m.elche is None:
+        return
+    closed = known.measured().closed if known.resumed else known.closed
+    rows = m.elche.windows
+    yield Figure("elche.windows", [row.round for row in rows], [event.round for event in closed])
+    for number, (row, event) in enumerate(zip(rows, closed, strict=False)):
+        name = f"elche.windows[{number}]"
+        work = zip(event.busy_s, event.steps, strict=True)
+        yield Figure(f"{name}.steps", row.steps, event.steps)
+        yield Figure(f"{name}.ms_per_batch", row.ms_per_batch, [1e3 * s / n if n else None for s, n in work])
+    if known.plans:
+        yield Figure("elche.anchor", m.elche.anchor, known.plans[-1].anchor)
+        yield Figure("elche.counts", m.elche.counts, known.plans[-1].counts)
+        plans = [(row.anchor, tuple(row.counts), row.phase) for row in m.elche.plans]
+        given = [(plan.anchor, tuple(plan.counts), plan.phase) for plan in known.plans]
+        changes = [each for before, each in zip([None, *given], given, strict=False) if each != before]
+        yield Figure("elche.plans", plans, changes)

@@ -1,0 +1,89 @@
+"""A full run over a wide-area link, real and predicted, side by side.
+
+    python -m benchmarks.scale                # half an hour; what is trained is not trained again
+    python -m benchmarks.scale --modes nccl_cadence,cpu_cadence --seeds 2
+    python -m benchmarks.scale --write        # and into reports/scale
+
+Calibrated on two ranks without links, then four emulated slow ranks over `wan_1g_30ms`: trained with the link emulated, and
+predicted by `bench predict`. Both leave run folders, which are read in one way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+
+from bench.results.runfolder import Run, find_runs
+from bench.results.schema import Metrics
+from benchmarks.prediction import NONE, SPEEDS, trained
+
+MODEL, RANKS, LINK = "mlp", 4, "wan_1g_30ms"
+MODES = ("nccl_sync", "nccl_cadence", "nccl_async", "cpu_sync", "cpu_cadence", "cpu_async")
+REPORT = Path(__file__).resolve().parents[1] / "reports" / "scale"
+FIGURES: dict[str, Callable[[Metrics], float]] = {
+    "samples/s": lambda m: m.throughput.samples_per_s or 0.0,
+    "training, s": lambda m: m.time_s.train,
+    "averages": lambda m: m.sync.count,
+    "an average, ms (median)": lambda m: m.sync.ms_p50 or 0.0,
+    "of the time of ranks computing, %": lambda m: 100 * fmean(rank.compute for rank in m.breakdown),
+    "on the wire, %": lambda m: 100 * fmean(rank.comm for rank in m.breakdown),
+    "waiting, %": lambda m: 100 * fmean(rank.wait for rank in m.breakdown),
+}
+"""What is shown of a run."""
+
+
+def predicted(tree: Path, source: Run, mode: str) -> Run:
+    """Return the prediction of a cell, as its run folder has it."""
+    place = tree / f"{mode}-{RANKS}-{LINK}-predicted"
+    words = ["predict", str(source.path), "--ranks", str(RANKS), "--links", LINK, "--output", str(place)]
+    words += ["--speeds", ",".join(map(str, SPEEDS))]
+    subprocess.run([sys.executable, "-m", "bench", *words], check=True, stdout=subprocess.DEVNULL)
+    (run,) = find_runs(place)[0]
+    assert run.metrics.source == "predicted"
+    return run
+
+
+def rows(tree: Path, mode: str, seeds: tuple[int, ...]) -> list[str]:
+    """Return the table's rows of a mode: each figure, predicted and as it was."""
+    (source,) = trained(tree, MODEL, mode, 2, NONE, seeds[:1])
+    real = [run.metrics for run in trained(tree, MODEL, mode, RANKS, LINK, seeds)]
+    guess = predicted(tree, source, mode).metrics
+    lines = []
+    for name, figure in FIGURES.items():
+        each = [figure(metrics) for metrics in real]
+        off = f"{100 * (figure(guess) / fmean(each) - 1):+.1f} %" if name == "samples/s" else ""
+        known = f"{fmean(each):,.1f} ({min(each):,.1f} to {max(each):,.1f})"
+        lines.append(f"| {mode} | {name} | {figure(guess):,.1f} | {known} | {off} |")
+    return lines
+
+
+def main() -> int:
+    """Run the command; its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tree", type=Path, default=Path("runs") / "scale", help="where runs are, or go")
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="real runs of each mode")
+    parser.add_argument("--write", action="store_true", help="write the table into reports/scale")
+    asked = parser.parse_args()
+    lines = ["| mode | | predicted | real, mean (range) | off |", "|---|---|---|---|---|"]
+    for mode in asked.modes.split(","):
+        found = rows(asked.tree, mode, tuple(range(asked.seeds)))
+        print("\n".join(found), flush=True)
+        lines += found
+    if asked.write:
+        about = (
+            f"# Over {LINK}, real and predicted\n\n    python -m benchmarks.scale --write\n\n"
+            f"{MODEL}, {RANKS} ranks of speeds {SPEEDS} in turn, {asked.seeds} real runs a mode, in which the link is "
+            "emulated. Predicted from one run of two ranks without links.\n\n"
+        )
+        REPORT.mkdir(parents=True, exist_ok=True)
+        (REPORT / "README.md").write_text(about + "\n".join(lines) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

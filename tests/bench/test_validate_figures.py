@@ -1,0 +1,118 @@
+"""The check `figures`: a result is counted anew by other code, so an error of the code that makes results shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.results import recompute
+from bench.results.analysis import breakdown, syncing, training
+from bench.results.chain import lines
+from bench.results.runfolder import EVENTS, Run, find_runs
+from bench.validate.checks import figures
+from bench.validate.findings import Case
+from bench.validate.records import Records, records
+from ddp.core import summary
+from ddp.process import codec
+
+ROOT = Path(__file__).resolve().parents[2]
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """A recorded run of two ranks."""
+    (made,) = find_runs(ROOT / "benchmarks" / "golden" / "recorded" / "mlp" / "nccl_cadence")[0]
+    return made
+
+
+def wrong(run: Run) -> list[str]:
+    """What the check says of it."""
+    known = records(run)
+    assert known is not None
+    return [each.wrong for each in figures.figures(run, known) if each.wrong]
+
+
+def test_what_was_recorded_is_counted_alike(run: Run) -> None:
+    known = records(run)
+    assert known is not None
+    assert wrong(run) == []
+    assert sum(1 for _ in figures.figures(run, known)) > 40
+
+
+def _doubled(patch: pytest.MonkeyPatch) -> None:
+    speed = training.throughput
+
+    def broken(*about: Any) -> Any:
+        made = speed(*about)
+        return made.model_copy(update={"samples_per_s": 2 * made.samples_per_s, "per_rank": made.per_rank})
+
+    patch.setattr("bench.results.analyze.throughput", broken)
+
+
+def _shorter(patch: pytest.MonkeyPatch) -> None:
+    seconds = training.train_seconds
+    patch.setattr("bench.results.analyze.train_seconds", lambda stream: 0.9 * seconds(stream))
+
+
+def _waiting_computes(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(breakdown.CATEGORY, "wait", "compute")
+
+
+def _first_loss(patch: pytest.MonkeyPatch) -> None:
+    add = summary._EpochSums.add
+    patch.setattr(
+        summary._EpochSums,
+        "add",
+        lambda self, event: add(self, event if not event.rank else replace(event, loss_sum=0.0, samples=0, steps=0)),
+    )
+
+
+def _best_is_final(patch: pytest.MonkeyPatch) -> None:
+    from bench.results import analyze
+
+    final = analyze._final
+
+    def broken(spec: Any, rows: Any) -> Any:
+        made = final(spec, rows)
+        return made.model_copy(update={"eval": (made.best or 0.0) + 1e-3})
+
+    patch.setattr(analyze, "_final", broken)
+
+
+def _bytes_halved(patch: pytest.MonkeyPatch) -> None:
+    made = syncing._sync
+    patch.setattr(syncing, "_sync", lambda kind, cost, payload, apart: made(kind, cost, payload // 2, apart))
+
+
+@pytest.mark.parametrize(
+    ("broken", "named"),
+    [
+        (_doubled, "throughput.samples_per_s"),
+        (_shorter, "time_s.train"),
+        (_waiting_computes, "breakdown"),
+        (_first_loss, "train_loss"),
+        (_best_is_final, "final.eval"),
+        (_bytes_halved, "sync.bytes"),
+    ],
+)
+def test_an_error_of_what_makes_results_shows_in_the_figure(
+    run: Run, monkeypatch: pytest.MonkeyPatch, broken: Break, named: str
+) -> None:
+    every = [codec.decode(line) for line in lines(run.path / EVENTS, None)]
+    broken(monkeypatch)
+    metrics = recompute.result(every).model_copy(update={"record": run.metrics.record})
+    made = replace(run, metrics=metrics)
+    assert any(named in line for line in wrong(made)), wrong(made)
+
+
+def test_results_of_earlier_versions_are_left_alone(run: Run) -> None:
+    from bench.results.cells import cells
+
+    (cell,) = cells([replace(run, metrics=run.metrics.model_copy(update={"schema_version": 3}))])
+    assert figures.check(Case(cell, None)) is None
+    assert isinstance(records(run), Records)
