@@ -69,5 +69,5 @@ def test_where_the_time_of_steps_went(tmp_path: Path) -> None:
     assert work.data >= 0.03
     assert work.compute >= 0.09
     assert 0.019 < work.no_core < work.compute - 0.05
-    assert work.no_core_data <= work.data - 0.0299
+    assert work.no_core_data <= work.data
     assert meter.worked().compute == 0.0
