@@ -177,8 +177,10 @@ class SlowFold:
                 own.whole.row.clear()  # it is named already, for its own work
 
     def _others(self, rank: int) -> float:
-        """Return how many times as long as usual the own work of the other ranks takes now."""
-        ratios = [each.ratio for number, each in self._windows.items() if number != rank and each.sound]
+        """Return how many times as long as usual the own work of the other ranks takes now, but of those that are slow for
+        a reason of their own."""
+        others = (each for number, each in self._windows.items() if number != rank and each.sound)
+        ratios = [each.ratio for each in others if each.work.named is None or self.ranks[each.work.named].cause == HOST]
         return median(ratios) if ratios else 1.0
 
     def _turn(self, rank: int, watch: _Watch, usual: _Pace, at: float, others: float) -> None:
