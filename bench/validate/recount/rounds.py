@@ -89,6 +89,7 @@ def _windows(m: Metrics, known: Records) -> Iterator[Figure]:
     if known.plans:
         yield Figure("elche.anchor", m.elche.anchor, known.plans[-1].anchor)
         yield Figure("elche.counts", m.elche.counts, known.plans[-1].counts)
+    if known.plans and not known.resumed:  # else the result has those of the rest alone
         plans = [(row.anchor, tuple(row.counts), row.phase) for row in m.elche.plans]
         given = [(plan.anchor, tuple(plan.counts), plan.phase) for plan in known.plans]
         changes = [each for before, each in zip([None, *given], given, strict=False) if each != before]
