@@ -11,6 +11,7 @@ import errno
 import os
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -52,6 +53,8 @@ class Monitor:
         self._page: ServedPage | None = None
         self._trained = False
         """Whether the last run is a `Trainer`'s, which tells everything itself."""
+        self._lock = threading.RLock()
+        """Of tracks and folder: a `Trainer` tells of its run from a thread of its own."""
         _open.add(self)
 
     @property
@@ -63,15 +66,17 @@ class Monitor:
         """Serve the page on 127.0.0.1; return its address. `port` 0: any that is free. Raises OSError, in one line, for a
         port that is taken."""
         if self._page is None:
-            self._root = self._folder()
+            root = self._folder()
             try:
-                self._page = page_maker().serve(self._root, port)
+                self._page = page_maker().serve(root, port)
             except OSError as error:
-                self._remove()
+                shutil.rmtree(root, ignore_errors=True)
                 hint = "choose another port, or 0 for any that is free"
                 raise OSError(error.errno or errno.EINVAL, f"cannot serve on port {port} ({error}); {hint}") from None
-            for track in self._tracks:
-                self._put(track)
+            with self._lock:
+                self._root = root
+                for track in self._tracks:
+                    self._put(track)
         return self._page.address
 
     def watch(self, model: nn.Module) -> None:
@@ -139,15 +144,18 @@ class Monitor:
     def describe(self, track: RunTrack, graph: dict[str, Any] | None) -> None:
         """Add the layers of a run's model."""
         track.graph = graph
-        if self._root is not None:
+        with self._lock:
+            if self._root is None:
+                return
             place = _place(self._root, track, over=track.ended is not None)
             page_maker().describe(place, track.config(), graph)
 
     def end(self, track: RunTrack, status: str, error: str | None = None) -> None:
         """Note that a run is over: `ok`, `failed`, `diverged` or `killed`."""
-        track.ended = now(), status, error
-        if self._root is not None:
-            self._conclude(self._root, track)
+        with self._lock:
+            track.ended = now(), status, error
+            if self._root is not None:
+                self._conclude(self._root, track)
 
     @staticmethod
     def _conclude(root: Path, track: RunTrack) -> None:
@@ -177,9 +185,10 @@ class Monitor:
 
     def _begin(self, subject: RunSubject) -> RunTrack:
         track = RunTrack(subject)
-        self._tracks.append(track)
-        if self._root is not None:
-            self._put(track)
+        with self._lock:
+            self._tracks.append(track)
+            if self._root is not None:
+                self._put(track)
         return track
 
     def _put(self, track: RunTrack) -> None:
@@ -200,17 +209,19 @@ class Monitor:
     def _folder_for_now(self) -> Iterator[Path]:
         """Yield a folder with all runs as they are."""
         with tempfile.TemporaryDirectory(prefix="ddp-monitor-") as folder:
-            for track in self._tracks:
-                place = _place(Path(folder), track)
-                place.mkdir(parents=True)
-                page_maker().describe(place, track.config(), track.graph)
-                (place / EVENTS).write_bytes(b"".join(line + b"\n" for line in track.lines()))
-                if track.ended is not None:
-                    self._conclude(Path(folder), track)
+            with self._lock:
+                for track in self._tracks:
+                    place = _place(Path(folder), track)
+                    place.mkdir(parents=True)
+                    page_maker().describe(place, track.config(), track.graph)
+                    (place / EVENTS).write_bytes(b"".join(line + b"\n" for line in track.lines()))
+                    if track.ended is not None:
+                        self._conclude(Path(folder), track)
             yield Path(folder)
 
     def _remove(self) -> None:
-        root, self._root = self._root, None
+        with self._lock:
+            root, self._root = self._root, None
         if root is not None:
             shutil.rmtree(root, ignore_errors=True)
 

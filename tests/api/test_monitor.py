@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import MultiStepLR, OneCycleLR, ReduceLROnPlateau
 
 import ddp
+from ddp.monitor.harness import page_maker
 from ddp.monitor.track import RunSubject
 from ddp.trainer.observers import RunObservers
 from tests.api.conftest import Make, right
@@ -242,6 +243,34 @@ def test_a_loop_of_ones_own_is_watched_and_timed(tmp_path: Path) -> None:
 
 def train_step_alone(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def test_a_run_may_tell_of_itself_while_its_page_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the thread of a `Trainer` does: its model is known and it is over before the server answers."""
+    monitor = ddp.Monitor(1)
+    model = nn.Linear(2, 2)
+    monitor.watch(model)
+    maker = page_maker()
+
+    class Slow:
+        """Starts a page, while the run goes on."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(maker, name)
+
+        def serve(self, root: Path, port: int) -> Any:
+            model(torch.zeros(1, 2))
+            monitor.log(0, 0.5, loss=1.0)
+            monitor.watch(nn.Linear(2, 2))  # the first is over
+            return maker.serve(root, port)
+
+    monkeypatch.setattr("ddp.monitor.monitor.page_maker", lambda: Slow())
+    with monitor:
+        monitor.serve()
+        assert monitor._root is not None
+        ended, goes_on = sorted(monitor._root.glob("*/*/*"), key=lambda place: place.name.startswith(".tmp"))
+        assert (ended / "graph.json").is_file()
+        assert goes_on.name.startswith(".tmp")
 
 
 def test_mistakes_are_one_line(tmp_path: Path, make: Make) -> None:
