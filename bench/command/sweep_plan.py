@@ -1,4 +1,4 @@
-"""Which cells a command line means, which of them are left to do, and what they will cost: the verb `plan`. Trains nothing."""
+"""Which cells a command line means, which of them are left to do, what they will cost: the verb `plan`. Trains nothing."""
 
 from __future__ import annotations
 
