@@ -14,6 +14,7 @@ from ddp.core.commands import Drop
 from ddp.core.errors import EngineError
 from ddp.core.events import Failed
 from ddp.core.faults import BITS, Fault, parse
+from ddp.core.join_events import Joined
 from ddp.core.majority import strangers
 from ddp.gradients.comparison import digest
 from ddp.gradients.repetition import RepeatableSteps
@@ -52,6 +53,16 @@ def test_of_two_ranks_the_same_steps_done_again_name_the_one(play: Play, seed: i
     assert "the same steps done again give others: a bit has flipped in the last 4 steps" in failed.error
     assert [drop.rank for drop in played.of(Drop)] == [rank]
     assert trained_once(played)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_one_of_two_processes_comes_back_with_the_state_of_the_other(play: Play, rank: int) -> None:
+    more = {"restarts": None, "epochs": 15, "speeds": (0.05, 0.05)}
+    played = play("sync", "nccl", compare=2, faults=(Fault(rank, 5, "flip", 21.0),), **more)
+    assert [failed.rank for failed in played.of(Failed)] == [rank]
+    assert [joined.rank for joined in played.of(Joined)] == [rank]
+    assert trained_once(played)
+    assert len(played.digests) == 1
 
 
 @pytest.mark.usefixtures("in_process")
