@@ -37,6 +37,12 @@ _PAGE = {
     "#e6e6e6": "var(--line, #e6e6e6)",
 }
 """Colour of a figure -> that of the page which shows it."""
+_LIGHT_ON_DARK = (
+    *("#0072b2", "#332288", "#882255", "#aa4466", "#6f6f6f"),
+    *("#8f6300", "#1f78b4", "#a8437f", "#6e6e14", "#1f7a6c", "#007a58", "#b34f00", "#cc3311"),
+)
+"""Colours of modes and their letters (`bench.base.style`) that a dark page shows lighter: it has a variable for each."""
+_PAGE |= {colour: f"var(--c{colour[1:]}, {colour})" for colour in _LIGHT_ON_DARK}
 _IDENTITY = re.compile(r'(\bid="|url\(#|href="#)')
 
 

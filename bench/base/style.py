@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import matplotlib
 
@@ -32,11 +33,44 @@ CATEGORIES = {
 """Where time goes -> colour, in the order in which it is stacked. After Paul Tol's bright scheme."""
 
 SOLO = "solo"
-_MODES = (
+PALETTE = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255"),
     *("#999933", "#332288", "#44aa99", "#aa4466", "#6f6f6f"),
 )
-_MARKERS = "osD^vPXd<>*p"
+"""Okabe and Ito's colours, then Paul Tol's muted ones."""
+MARKERS = "sDv^oPX><dph*8"
+_COLOURS = {
+    SOLO: ("#000000", "D"),
+    "nccl_sync": ("#0072b2", "s"),
+    "nccl_cadence": ("#d55e00", "D"),
+    "nccl_async": ("#cc79a7", "v"),
+    "nccl_qsr": ("#6f6f6f", "p"),
+    "cpu_sync": ("#009e73", "^"),
+    "cpu_cadence": ("#e69f00", "P"),
+    "cpu_async": ("#56b4e9", "o"),
+    "cpu_qsr": ("#aa4466", "h"),
+    "zero1": ("#332288", ">"),
+    "zero2": ("#44aa99", "<"),
+    "zero3": ("#aa4466", "*"),
+    "torch_ddp": ("#882255", "d"),
+    "torch_fsdp": ("#44aa99", "X"),
+    "torch_zero1": ("#6f6f6f", "8"),
+    "torch_local_sgd": ("#999933", "X"),
+    "graph_sync": ("#009e73", "p"),
+    "graph_cadence": ("#d55e00", "h"),
+}
+"""Mode -> colour and marker, on every page the same. No pair is there twice; modes that are often beside each other have
+colours of their own."""
+INKS = {
+    "#e69f00": "#8f6300",
+    "#56b4e9": "#1f78b4",
+    "#cc79a7": "#a8437f",
+    "#999933": "#6e6e14",
+    "#44aa99": "#1f7a6c",
+    "#009e73": "#007a58",
+    "#d55e00": "#b34f00",
+}
+"""Colours that are too light for letters -> the same, darker: a contrast of 4.5 on white."""
 
 LABEL, LINE = 44, 100
 """Signs of a label, and of any other line, in a picture: longer ones would leave no room for what is drawn."""
@@ -76,13 +110,17 @@ def styled() -> Iterator[None]:
         yield
 
 
+def mode_style(mode: str) -> tuple[str, str]:
+    """Return colour and marker of a mode: of one that is not known here, by its name."""
+    if mode in _COLOURS:
+        return _COLOURS[mode]
+    number = crc32(mode.encode())
+    return PALETTE[number % len(PALETTE)], MARKERS[number // len(PALETTE) % len(MARKERS)]
+
+
 def mode_styles(modes: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return mode -> (colour, marker); solo is black. The same set of modes always gets the same styles."""
-    others = [mode for mode in sorted(set(modes)) if mode != SOLO]
-    styles = {SOLO: ("#000000", "o")}
-    for index, mode in enumerate(others):
-        styles[mode] = (_MODES[index % len(_MODES)], _MARKERS[(index + 1) % len(_MARKERS)])
-    return styles
+    """Return mode -> (colour, marker), solo first, then by name. A mode has the same ones whatever stands beside it."""
+    return {mode: mode_style(mode) for mode in (SOLO, *(each for each in sorted(set(modes)) if each != SOLO))}
 
 
 def brief(text: str, longest: int = LABEL) -> str:

@@ -1,8 +1,9 @@
 """What a report recommends for a workload: which way of training gets to the target soonest, as good as one device. Pure.
 
 A recommendation wants four things of a cell: every verdict passes, all its seeds reach the target, its devices are real ones
-of their own, and the 95 % interval of its time to the target, over solo's, lies below 1. Whatever is not told apart from
-the best one is named beside it. Nothing is judged here: verdicts are those of `bench validate`.
+of their own, and the 95 % interval of its time to the target, over solo's, lies below 1. Times are those of the runs that no
+other program disturbed; where there are not two of them, they are not to be relied on. Whatever is not told apart from the
+best one is named beside it. Nothing is judged here: verdicts are those of `bench validate`.
 """
 
 from __future__ import annotations
@@ -13,34 +14,53 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.report.compare import Rival, rivals
-from bench.report.differences import MeanDifference, Quality, qualities, ratio
+from bench.report.differences import Quality, qualities, ratio
+from bench.report.intervals import Interval
 from bench.report.page import Page
 from bench.report.time_to_target import Reach, reach
 from bench.results.cells import Cell
+from bench.results.schema import Metrics
 from bench.validate import Verdict
-from bench.validate.statistics import next_look
+from bench.validate.checks.speed import disturbed
 
 Kind = Literal["use", "one", "open", "nothing"]
 """Recommend ways of training; one device; neither, as the evidence does not decide; or there is nothing to compare."""
+Why = Literal[
+    "", "no solo", "alone", "disturbed", "seeds", "spread", "baseline", "limited", "undecided", "failed", "missed"
+]
+"""What a recommendation lacks."""
 GRAVEST = ("FAIL", "REFUSED", "SUSPICIOUS", "XPASS", "VARIANCE_SHIFT", "EXPIRED", "INCONCLUSIVE", "NO_BASELINE")
 """Verdicts that did not pass, the first first."""
+ENOUGH = 2
+"""Undisturbed seeds, from which on the disturbed ones are left out of times."""
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A ratio over solo's, with its 95 % interval; None: too few seeds for one."""
+class Timing:
+    """The runs of a cell that its times are taken from, one for each seed."""
 
-    value: float
-    low: float | None = None
-    high: float | None = None
+    runs: tuple[Metrics, ...]
+    disturbed: bool
+    """Whether other programs used the cores of some of them."""
 
     @staticmethod
-    def of(logarithm: MeanDifference | None) -> Interval | None:
-        """Return the ratio of a difference of logarithms."""
-        if logarithm is None:
-            return None
-        ends = (None if end is None else math.exp(end) for end in (logarithm.low, logarithm.high))
-        return Interval(math.exp(logarithm.value), *ends)
+    def of(cell: Cell) -> Timing:
+        """Return the undisturbed runs, if there are `ENOUGH` or nothing was disturbed; else all."""
+        runs = [run.metrics for run in cell.counted if run.metrics.status != "killed" and run.metrics.timing]
+        quiet = [m for m in runs if not disturbed(m)]
+        if len(quiet) >= ENOUGH or len(quiet) == len(runs):
+            return Timing(tuple(quiet), disturbed=False)
+        return Timing(tuple(runs), disturbed=True)
+
+    @property
+    def seconds(self) -> list[float | None]:
+        """To the target, by run; None: it never came there."""
+        return [m.target.seconds if m.target.reached else None for m in self.runs]
+
+    @property
+    def speeds(self) -> list[float | None]:
+        """Samples per second of the runs that finished."""
+        return [m.throughput.samples_per_s for m in self.runs if m.status == "ok"]
 
 
 @dataclass(frozen=True)
@@ -49,8 +69,9 @@ class Option:
 
     rival: Rival
     reach: Reach
+    timing: Timing
     time: Interval | None
-    """Seconds to the target over solo's; None: a seed of either never came there."""
+    """Seconds to the target over solo's; None: a seed of either never came there, or they were not measured."""
     speed: Interval | None
     """Samples per second over solo's."""
     quality: Quality | None
@@ -58,6 +79,8 @@ class Option:
     """The gravest verdict that did not pass."""
     limits: tuple[str, ...]
     """Why its times say little of devices of one's own."""
+    disturbed: bool = False
+    """Whether other programs used the cores of its runs or solo's, so that its times say little."""
 
     @property
     def cell(self) -> Cell:
@@ -65,25 +88,38 @@ class Option:
         return self.rival.cell
 
     @property
-    def sound(self) -> bool:
-        """Whether nothing but its time stands between it and a recommendation."""
-        judged = self.quality is not None and self.quality.verdict is not None
-        return judged and self.failing is None and self.time is not None and not self.limits
+    def efficiency(self) -> Interval | None:
+        """Its speed over that of its devices together, if nothing were lost."""
+        return None if self.speed is None else self.speed.over(self.rival.ideal)
 
     @property
-    def lasts(self) -> float:
-        """Its time over one device's; infinite where that is not known."""
-        return math.inf if self.time is None else self.time.value
+    def judged(self) -> bool:
+        """Whether there is a verdict on its quality."""
+        return self.quality is not None and self.quality.verdict is not None
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is as good as one device, and nothing else is wrong with it."""
+        return self.judged and self.failing is None
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing but its time stands between it and a recommendation."""
+        return self.passed and self.time is not None and not self.limits and not self.disturbed
 
     @property
     def sooner(self) -> bool:
         """Whether it is shown to be at the target before one device. One seed shows nothing."""
-        return self.reach.n > 1 and self.time is not None and self.time.high is not None and self.time.high < 1
+        return self._shown and self.time is not None and self.time.high is not None and self.time.high < 1
 
     @property
     def later(self) -> bool:
         """Whether it is shown to be there after one device."""
-        return self.reach.n > 1 and self.time is not None and self.time.low is not None and self.time.low > 1
+        return self._shown and self.time is not None and self.time.low is not None and self.time.low > 1
+
+    @property
+    def _shown(self) -> bool:
+        return self.reach.n > 1 and not self.disturbed
 
 
 @dataclass(frozen=True)
@@ -94,73 +130,76 @@ class Answer:
     options: tuple[Option, ...]
     """Every cell but solo: what did not pass first, then by time to the target."""
     chosen: Option | None = None
-    """What is recommended, or comes nearest to it."""
+    """What is recommended, or is spoken of instead: the first that passed, in the order of the options."""
     equals: tuple[Option, ...] = ()
     """Whatever the evidence does not tell apart from it."""
-    reason: str = ""
+    why: Why = ""
     """Why nothing is recommended."""
-    seeds: int = 0
-    """How many more seeds of `chosen` the next look takes."""
 
 
 def answer(page: Page, cells: list[Cell]) -> Answer:
     """Decide for one workload."""
-    options = tuple(sorted(_options(page, cells), key=order))
+    options = tuple(sorted(options_of(page, rivals(cells)), key=order))
     solo = next((rival.solo for rival in rivals(cells)), None)
     if solo is None:
-        return Answer("nothing", options, reason="no run of one device is here (`mode=solo` trains one)")
+        return Answer("nothing", options, why="no solo")
     if not options:
-        return Answer("nothing", options, reason="one device is all that was tried")
+        return Answer("nothing", options, why="alone")
     sound = [option for option in options if option.sound]
     if sooner := [option for option in sound if option.sooner]:
         best, *others = sooner
         return Answer("use", options, best, tuple(each for each in others if not _apart(best, each)))
     if sound and all(option.later for option in sound):
         return Answer("one", options, sound[0])
-    return _undecided(options, sound)
+    return Answer("open", options, *_lacking(options, sound))
 
 
-def _undecided(options: tuple[Option, ...], sound: Sequence[Option]) -> Answer:
-    nearest = min(sound or options, key=lambda option: option.lasts)
-    seeds = len(nearest.cell.one_each)
-    more = (next_look(seeds) or seeds) - seeds
+def _lacking(options: Sequence[Option], sound: Sequence[Option]) -> tuple[Option, tuple[Option, ...], Why]:
+    """Return what comes first of those that lack least, none beside it, and what it lacks."""
+
+    def first(some: Sequence[Option], why: Why) -> tuple[Option, tuple[Option, ...], Why]:
+        return some[0], (), why
+
     if sound:
-        few = nearest.reach.n < 2 or nearest.time is None or nearest.time.high is None
-        reason = "one seed shows no spread" if few else "nothing is shown to be sooner or later than one device"
-        return Answer("open", options, nearest, reason=reason, seeds=max(more, 1))
-    if not any(option.quality is not None and option.quality.verdict is not None for option in options):
-        return Answer("open", options, nearest, reason="no verdict on quality: there is no baseline")
-    limited = [option for option in options if option.failing is None and option.time is not None and option.limits]
-    if limited:
-        nearest = min(limited, key=lambda option: option.lasts)
-        return Answer("open", options, nearest, reason=f"times are of {nearest.limits[0]}")
-    if nearest.failing is not None and nearest.failing.name == "INCONCLUSIVE":
-        return Answer("open", options, nearest, reason="its quality is not decided", seeds=more)
-    return Answer("open", options, nearest, reason="nothing that passed reached the target with every seed")
+        few = all(each.reach.n < 2 or each.time is None or each.time.high is None for each in sound)
+        return first(sound, "seeds" if few else "spread")
+    passed = [option for option in options if option.passed]
+    if troubled := [option for option in passed or options if option.disturbed]:
+        return first(troubled, "disturbed")
+    if not any(option.judged for option in options):
+        return first(options, "baseline")
+    if limited := [option for option in passed if option.limits]:
+        return first(limited, "limited")
+    if passed:
+        return first(passed, "missed")
+    if undecided := [option for option in options if option.failing and option.failing.name == "INCONCLUSIVE"]:
+        return first(undecided, "undecided")
+    return first(options, "failed")
 
 
-def _options(page: Page, cells: list[Cell]) -> list[Option]:
-    quality = {row.cell.name: row for row in qualities(page, cells)}
+def options_of(page: Page, compared: Sequence[Rival]) -> list[Option]:
+    """Return the cells but solo, each against its reference: they share a task, one of whose solo cells is the reference."""
+    quality = {row.cell.name: row for row in qualities(page, [rival.cell for rival in compared])}
     failing = gravest(page.verdicts)
-    return [
-        _option(page, rival, quality.get(rival.cell.name), failing.get(rival.cell.name))
-        for rival in rivals(cells)
-        if not rival.cell.is_solo
-    ]
+    return [_option(page, rival, quality.get(rival.cell.name), failing) for rival in compared if not rival.cell.is_solo]
 
 
-def _option(page: Page, rival: Rival, quality: Quality | None, failing: Verdict | None) -> Option:
-    mine, theirs = (reach(cell) if cell else None for cell in (rival.cell, rival.solo))
-    assert mine is not None
-    seconds = [side.seconds for side in (theirs, mine) if side is not None and side.reached == side.n > 0]
-    time = ratio(*seconds) if len(seconds) == 2 else None
-    speeds = [[m.throughput.samples_per_s for m in cell.one_each] for cell in (rival.solo, rival.cell) if cell]
-    speed = ratio(*speeds) if len(speeds) == 2 else None
-    return Option(rival, mine, Interval.of(time), Interval.of(speed), quality, failing, _limits(page, rival))
+def _option(page: Page, rival: Rival, quality: Quality | None, failing: dict[str, Verdict]) -> Option:
+    whole, mine = reach(rival.cell), Timing.of(rival.cell)
+    wrong = failing.get(rival.cell.name)
+    if rival.solo is None:
+        return Option(rival, whole, mine, None, None, quality, wrong, _limits(page, rival, failing))
+    theirs, base = Timing.of(rival.solo), reach(rival.solo)
+    there = all(side.reached == side.n > 0 for side in (whole, base))
+    time = Interval.of(ratio(theirs.seconds, mine.seconds)) if there else None
+    speed = Interval.of(ratio(theirs.speeds, mine.speeds))
+    limits = _limits(page, rival, failing)
+    return Option(rival, whole, mine, time, speed, quality, wrong, limits, mine.disturbed or theirs.disturbed)
 
 
-def _limits(page: Page, rival: Rival) -> tuple[str, ...]:
+def _limits(page: Page, rival: Rival, failing: dict[str, Verdict]) -> tuple[str, ...]:
     about, cores = rival.cell.about, page.cores(rival.cell)
+    wrong = None if rival.solo is None else failing.get(rival.solo.name)
     limits = {
         "one rank, which is one device": about.world_size == 1,
         "emulated devices": about.emulated_speeds,
@@ -168,6 +207,7 @@ def _limits(page: Page, rival: Rival) -> tuple[str, ...]:
         "runs that lost a rank": rival.cell.bereft,
         f"more ranks than the {cores} cores": cores is not None and cores < about.world_size,
         "one device of several ranks' speed": rival.solo is not None and rival.solo.about.emulated_speeds,
+        "one device that did not pass itself": wrong is not None and wrong.name == "FAIL",
     }
     return tuple(text for text, present in limits.items() if present)
 
@@ -181,11 +221,16 @@ def gravest(verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
 
 
 def _apart(best: Option, other: Option) -> bool:
-    apart = ratio(best.reach.seconds, other.reach.seconds)
+    apart = ratio(best.timing.seconds, other.timing.seconds)
     return apart is not None and apart.decided
 
 
 def order(option: Option) -> tuple[object, ...]:
-    """Return what cells are sorted by: what did not pass first, the gravest before, then the time to the target."""
+    """Return what cells are sorted by: what did not pass first, the gravest before; then what is shown to be sooner than one
+    device, what is not shown, what is later, each by its time, and last what has none. A time that says nothing stands
+    behind those that do."""
     grave = GRAVEST.index(option.failing.name) if option.failing is not None else len(GRAVEST)
-    return grave, option.lasts, option.cell.name
+    time = option.time
+    if time is None:
+        return grave, 3, False, math.inf, option.cell.name
+    return grave, 0 if option.sooner else 2 if option.later else 1, time.wide, time.value, option.cell.name

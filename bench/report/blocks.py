@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import get_args
 
 from bench.base.panels import Panels
+from bench.validate.verdict import Name
 
 NO_PANELS = Panels()
 _SIGNS = re.compile(r"[`*]|\\(?=[^\w\s])|\](?=\()|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
@@ -45,6 +47,8 @@ class Tile:
     label: str
     value: str
     note: str
+    dim: bool = False
+    """It is not to be relied on."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,9 @@ class TableBlock:
 class Verdicts(TableBlock):
     """A table whose cells may be verdicts, which HTML shows as such."""
 
+    badges: Mapping[str, str] = field(default_factory=lambda: {name: name for name in get_args(Name)})
+    """What such a cell says -> the verdict whose look it has."""
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -106,11 +113,24 @@ class Facts:
     """What a reader wants to know next: questions in a few words, and their answers."""
 
     items: tuple[tuple[str, str], ...]
-    picture: Picture | None = None
-    """Stands beside them where there is room."""
 
 
-Block = Heading | Text | LeadText | Facts | Tiles | Bullets | Code | TableBlock | Picture
+@dataclass(frozen=True)
+class Beside:
+    """A picture and what stands beside it where there is room."""
+
+    picture: Picture
+    other: TableBlock
+
+
+@dataclass(frozen=True)
+class SmallText:
+    """A paragraph that explains words, for whoever lacks them."""
+
+    text: str
+
+
+Block = Heading | Text | LeadText | SmallText | Facts | Tiles | Bullets | Code | TableBlock | Picture | Beside
 
 
 def plain(text: object) -> str:

@@ -1,147 +1,125 @@
-"""What a reader of page one asks next: is it as good, how sure is that, what limits it, what is left to do.
+"""What a reader of page one asks next of a workload: is it as good, how sure is that, what limits it, what is left to do.
 
-Speaks of the ways of training that the answers name. Decides nothing.
+Speaks of the way of training that the answer names. Decides nothing.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from statistics import fmean
+from collections.abc import Sequence
 
 from bench.base.figures import plural
 from bench.report.answer import Answer, Option
 from bench.report.blocks import plain
-from bench.report.compare import gap, mean_share
+from bench.report.glossary import meaning
+from bench.report.losses import costs, in_words, lost
 from bench.report.page import Page, listed, percent
-from bench.results.cells import Workload
+from bench.report.page_words import UNMEASURED, allowed, between, difference, names, remedy, span
+from bench.results.cells import Cell
 from bench.validate.checks.speed import disturbed
-from ddp.core.policies import POLICIES
-
-FARTHEST = 100.0
-"""An interval's end beyond this ratio, or below its inverse, is told no closer."""
-LOSSES = {
-    "wait": "waiting for others",
-    "comm": "exchanging",
-    "data": "making batches",
-    "other": "between its steps",
-}
-LEAST = 0.03
-"""Of the ranks' time: less limits nothing."""
-
-Named = Sequence[tuple[Workload, Answer, Option]]
 
 
-def facts(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> tuple[tuple[str, str], ...]:
-    """Return questions and their answers; of several workloads, each says of which."""
-    named = [(workload, each, each.chosen) for workload, each in answers if each.chosen is not None]
-    if not named:
+def facts(page: Page, cells: Sequence[Cell], each: Answer) -> tuple[tuple[str, str], ...]:
+    """Return questions on one workload, and their answers."""
+    best = each.chosen
+    if best is None:
         return ()
-
-    def of_each(say: Callable[[Option], str]) -> str:
-        return _joined([(_name(page, workload) if len(answers) > 1 else "", say(best)) for workload, _, best in named])
-
-    modes = list({best.cell.about.mode: best for *_, best in named}.values())
-    lines = [
-        *[(f"What is {plain(best.cell.about.mode)}?", _meaning(best)) for best in modes],
-        ("As good as one device?", of_each(as_good)),
-        ("How sure is that?", f"{of_each(_seeds)} {_disturbances(page)}".strip()),
-        ("What limits it?", of_each(lambda best: _limit(page, best))),
-        ("What is left to do?", _left([each for _, each, _ in named])),
-    ]
+    lines = (
+        (f"What is {plain(best.cell.about.mode)}?", plain(meaning(best.cell.about.mode))),
+        ("As good as one device?", as_good(best)),
+        ("How sure is that?", f"{_seeds(best)} {disturbances(cells, best)}".strip()),
+        ("What limits it?", limit(page, best)),
+        ("What is left to do?", left(cells, each)),
+    )
     return tuple((question, text) for question, text in lines if text)
-
-
-def _name(page: Page, workload: Workload) -> str:
-    alike = [other for other in page.workloads if other.model == workload.model]
-    return workload.model if len(alike) == 1 else page.title(workload)
-
-
-def _joined(texts: Sequence[tuple[str, str]]) -> str:
-    """Say once what holds for all."""
-    if len({text for _, text in texts}) == 1:
-        return texts[0][1]
-    return " ".join(f"`{plain(model)}`: {text}" if model else text for model, text in texts if text)
-
-
-def _meaning(best: Option) -> str:
-    policy = POLICIES.get(best.cell.about.policy or "")
-    if policy is None:
-        return ""
-    name, _, text = (inspect.getdoc(inspect.getmodule(policy)) or "").partition("\n")[0].partition(": ")
-    sentence = text.partition(". ")[0].rstrip(".")
-    return f"{sentence[:1].upper()}{sentence[1:]}." if name.strip("`") == best.cell.about.policy else ""
 
 
 def as_good(best: Option) -> str:
     """Return whether its result is as good as one device's, in words."""
-    quality, metric = best.quality, best.cell.about.final.eval_metric
-    if quality is None or quality.verdict is None or quality.margin is None:
+    if not best.judged or best.quality is None:
         return "Not judged: there is no baseline."
-    d = quality.difference
-    figure = f"{plain(metric)} {gap(-d.value, metric)}"
-    if d.low is not None and d.high is not None:
-        figure += f" ({gap(-d.low, metric)} to {gap(-d.high, metric)})"
-    allowed = f"{gap(-quality.margin, metric).lstrip('+-')} less is allowed"
+    metric = plain(best.cell.about.final.eval_metric)
+    interval = f" ({span(best)})" if span(best) else ""
     words = {"PASS": "Yes", "FAIL": "No", "INCONCLUSIVE": "Not shown yet"}
-    return f"{words.get(quality.verdict, 'Not decided')}: {figure}; {allowed}."
+    verdict = words.get(best.quality.verdict or "", "Not decided")
+    return f"{verdict}: {metric} {difference(best)}{interval}; {allowed(best)} less is allowed."
 
 
 def _seeds(best: Option) -> str:
-    solo = best.rival.solo
+    """Return how many seeds the figures of a way of training are of, its own and one device's told apart."""
+    solo, quality = best.rival.solo, best.quality
     ours, theirs = len(best.cell.one_each), 0 if solo is None else len(solo.one_each)
-    return f"{plural(ours, 'seed')} of it, {theirs} of one device." + (
-        " One seed shows no spread." if ours == 1 else ""
-    )
+    text = f"{plural(ours, 'seed')} of it, {theirs} of one device."
+    timed = best.time or best.speed
+    if timed is not None and (timed.n, timed.n_base) != (ours, theirs):
+        text += f" Times are of {timed.n} and {timed.n_base} of them."
+    if quality is not None and quality.verdict is not None:
+        looked = "" if quality.difference.n == ours else f"{plural(quality.difference.n, 'seed')} of it against "
+        text += f" Quality: {looked}a recorded baseline of {plural(quality.difference.n_base, 'seed')}."
+    return f"{text} One seed shows no spread." if ours == 1 else text
 
 
-def _disturbances(page: Page) -> str:
-    busy = sum(map(disturbed, page.runs))
+def disturbances(cells: Sequence[Cell], best: Option) -> str:
+    """Return how many runs of some cells were not alone, and what that means for the times; empty if none."""
+    runs = [run.metrics for cell in cells for run in cell.runs]
+    busy = sum(map(disturbed, runs))
     if not busy:
         return ""
-    return f"**Other programs used the same cores in {busy} of {plural(len(page.runs), 'run')}: times are rough.**"
+    where = f"all {len(runs)} runs" if busy == len(runs) else f"{busy} of {plural(len(runs), 'run')}"
+    means = "times say little" if best.disturbed else "no time here is of them"
+    return f"**Other programs used the same cores in {where}**: {means}."
 
 
-def _limit(page: Page, best: Option) -> str:
-    """Return how far from the ideal it is, and where its ranks' time went instead."""
-    speed, ranks = best.speed, best.cell.about.world_size
+def limit(page: Page, best: Option) -> str:
+    """Return how far from the ideal it is, and where the rest went: shares that add up."""
+    ranks, efficiency = best.cell.about.world_size, best.efficiency
     texts = [f"Its times are of {listed(best.limits)}."] if best.limits else []
-    if speed is not None:
-        texts.append(
-            f"It has {percent(speed.value / best.rival.ideal)} of the speed of {plural(ranks, 'device')} together."
-        )
-    lost = [f"{percent(share)} {words}" for name, words in LOSSES.items() if (share := _share(best, name)) >= LEAST]
-    texts += [f"Of their time its ranks lose {listed(lost)}."] if lost else []
+    if efficiency is not None and best.disturbed:
+        texts.append(f"Its speed is {UNMEASURED}: other programs used the cores.")
+    elif efficiency is not None and efficiency.wide:
+        texts.append(f"Its speed is {UNMEASURED} ({between(efficiency)} of the ideal).")
+    elif efficiency is not None and ranks > 1:
+        shares = missing_share(best)
+        words = f"{percent(efficiency.value)} of the speed of {plural(ranks, 'device')} together"
+        texts.append(f"{words}; {shares}." if shares else f"{words}.")
     cores = page.cores(best.cell)
     texts += [f"{plural(ranks, 'rank')} ran on {plural(cores, 'core')}."] if cores is not None else []
     return " ".join(texts)
 
 
-def _share(best: Option, category: str) -> float:
-    shares = [share for m in best.cell.timed if (share := mean_share(m, category)) is not None]
-    return fmean(shares) if shares else 0.0
+def missing_share(best: Option) -> str:
+    """Return where the speed went that it lacks: `of the missing 26 %: 15 waiting for others, …`."""
+    solo, efficiency = best.rival.solo, best.efficiency
+    if solo is None or efficiency is None or best.rival.distorted:
+        return ""
+    runs = [m for m in best.timing.runs if m.status == "ok"]
+    theirs = [m for m in solo.timed if best.disturbed or not disturbed(m)]
+    hidden = all(m.throughput.efficiency is None for m in runs)
+    shares = lost(costs(runs), costs(theirs))
+    return in_words(1 - efficiency.value, shares, hidden) if shares else ""
 
 
-def _left(answers: Sequence[Answer]) -> str:
-    """Return what would change the answers, and how to have it."""
-    seeds = sum(each.seeds for each in answers)
-    options = [option for each in answers for option in each.options]
-    grave = [option for option in options if option.failing is not None and option.failing.name != "INCONCLUSIVE"]
-    open_ = sum(option.failing is not None for option in options) - len(grave)
+def left(cells: Sequence[Cell], each: Answer) -> str:
+    """Return what would change the answer, and how to have it: the most pressing first."""
+    options, best = each.options, each.chosen
+    open_ = [option for option in options if option.failing is not None and option.failing.name == "INCONCLUSIVE"]
+    unjudged = [option for option in options if option.failing is not None and option.failing.name == "NO_BASELINE"]
+    grave = [option for option in options if option.failing is not None and option not in [*open_, *unjudged]]
     texts = []
-    if seeds:
-        texts.append(f"Train {plural(seeds, 'more seed')} of what is named above.")
+    if busy := sum(disturbed(run.metrics) for cell in cells for run in cell.runs):
+        what = "the disturbed run" if busy == 1 else f"the {busy} disturbed runs"
+        texts.append(f"First rerun {what} on idle cores: commands under *Reproduce*, with `force=true`.")
     if open_:
-        texts.append(f"{plural(open_, 'way')} of training {'is' if open_ == 1 else 'are'} undecided for want of seeds.")
-    if seeds or open_:
-        texts.append("`bench more` with the folder of the runs trains them.")
+        texts.append(f"More seeds for {names(open_, options)}: `bench more` with the folder of the runs trains them.")
+    if unjudged or each.why == "baseline":
+        texts.append("A baseline of one device, to judge quality by: `bench more` proposes one.")
+    if best is not None and best.time is not None and each.why in ("seeds", "spread") and not best.disturbed:
+        texts.append(f"Whether {plain(best.cell.label)} is sooner: {remedy(best, best.time, decide=True)}.")
+    if each.why == "limited" and best is not None:
+        devices = "two devices or more" if best.cell.about.world_size == 1 else "real devices of its own"
+        texts.append(f"Train {plain(best.cell.label)} on {devices}.")
+    if each.why == "missed":
+        texts.append("Train longer: not every seed came to the target.")
     if grave:
-        names = list(dict.fromkeys(option.failing.check for option in grave if option.failing is not None))
-        texts.append(f"Look into {plural(len(grave), 'way')} of training that did not pass ({listed(names)}).")
+        checks = list(dict.fromkeys(option.failing.check for option in grave if option.failing is not None))
+        texts.append(f"Look into {names(grave, options)}, which did not pass ({listed(checks)}).")
     return " ".join(texts) or "Nothing: more seeds would only narrow the intervals."
-
-
-def ends(low: float, high: float) -> str:
-    """Return `0.45 to 0.53`; ends that nobody could use are cut."""
-    least = f"under {1 / FARTHEST:g}" if low < 1 / FARTHEST else f"{low:.2f}"
-    return f"{least} to {f'over {FARTHEST:g}' if high > FARTHEST else f'{high:.2f}'}"

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bench.base.style import SOLO, brief
+from bench.base.style import INKS, SOLO, brief
 from bench.report.answer import Answer, Option
-from bench.report.blocks import Picture, plain
+from bench.report.blocks import Picture
 from bench.report.compare import is_fraction
 from bench.report.labels import along, spots
-from bench.report.page import Page, listed
+from bench.report.page import Page
+from bench.report.plane import Extent, Place, Point, clipped, edge_of, limits, ticks
 from bench.results.cells import Workload
 
-LABELS = 5
-"""Points that have a name, at most."""
+LABELS = 10
+"""Points that have a name, at most; of more, a legend names all."""
+WRONG, TINT = "#cc3311", 0.07
+"""Colour of what failed and of what is not allowed, and its strength as an area."""
+BESIDE = (0.78, 0.12, 0.5, 0.12)
+"""Inches around the plane: left, right, below, above."""
+LEGEND = 0.5
+"""Inches more, above, for a legend."""
+STEPS = 16
+"""Places along a line that labels keep off."""
 
 
 def points_of(each: Answer) -> list[Option]:
@@ -27,113 +36,145 @@ def points_of(each: Answer) -> list[Option]:
     return [option for option in each.options if option.time is not None and option.quality is not None]
 
 
-def picture(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> Picture | None:
-    """Draw quality against time to the target: every mode a point with its interval, one device, the frontier."""
-    if not answers:
+def picture(page: Page, workload: Workload, each: Answer, name: str, inches: tuple[float, float]) -> Picture | None:
+    """Draw quality against time to the target: every way of training a point with its interval, one device, the frontier and
+    what is allowed. `inches`: width and height."""
+    options = points_of(each)
+    if not options:
         return None
-    columns = min(len(answers), 2)
-    rows = math.ceil(len(answers) / 2)
-    figure = Figure(figsize=(5.0 * columns, (3.0 if columns == 1 else 2.6) * rows), layout="constrained")
-    data: list[dict[str, Any]] = []
-    plane = 72 * 4.0, 72 * (2.3 if columns == 1 else 1.9)  # about: what is beside the axes is not laid out yet
-    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in grid[len(answers) :]:
-        axes.set_visible(False)
-    for axes, (workload, each) in zip(grid, answers, strict=False):
-        points = points_of(each)
-        metric = workload.metric or "metric"
-        scale, unit = (100.0, ", points") if is_fraction(metric) else (1.0, "")
-        _plane(page, axes, points, scale, LABELS if len(answers) == 1 else 2, each.chosen, plane)
-        axes.set_xlabel("time to target / one device's: left is sooner")
-        axes.set_ylabel(f"{brief(metric, 24)}{unit}: up is better")
-        axes.set_title(brief(workload.model, 24) if len(answers) > 1 else "")
-        data += [_datum(workload, option) for option in points]
-    if any(len(points_of(each)) > LABELS for _, each in answers) or len(answers) > 1:
-        _legend(page, figure, [option.cell.about.mode for _, each in answers for option in points_of(each)])
-    modes = listed(plain(workload.model) for workload, _ in answers)
-    alt = (
-        f"Quality against time to the target, over one device's, of {modes}. Thin lines: 95 % intervals. Dashed: nothing is "
-        "both sooner and better"
-    )
-    return page.figure(figure, "answer", data, "", alt)
+    metric = workload.metric or "metric"
+    scale, unit = (100.0, ", points") if is_fraction(metric) else (1.0, "")
+    points = [Point.of(option, scale) for option in options]
+    (width, height), (left, right, below, above) = inches, BESIDE
+    above += LEGEND * (len(points) > LABELS)
+    figure = Figure(figsize=inches)
+    figure.subplots_adjust(left / width, below / height, 1 - right / width, 1 - above / height)
+    axes = figure.subplots()
+    margin = _margin(options, scale)
+    edge = _frame(axes, points, margin)
+    for point in points:
+        _draw(page, axes, point)
+    axes.plot([1], [0], page.styles[SOLO][1], color=page.styles[SOLO][0], ms=7, zorder=3)
+    _name(page, axes, points, (72 * (width - left - right), 72 * (height - below - above)), edge)
+    axes.set_xlabel("time to target / one device's: left is sooner")
+    axes.set_ylabel(f"{brief(metric, 24)} less one device's{unit}")
+    if len(points) > LABELS:
+        _legend(page, figure, [option.cell.about.mode for option in options])
+    data = [_datum(workload, option) for option in options]
+    return page.figure(figure, name, data, "", caption(points, margin is not None, len(edge) > 1))
 
 
-def _plane(
-    page: Page,
-    axes: Axes,
-    points: list[Option],
-    scale: float,
-    labels: int,
-    chosen: Option | None,
-    plane: tuple[float, float],
-) -> None:
+def _margin(options: Sequence[Option], scale: float) -> float | None:
+    """Return how much less is allowed, where that is one number."""
+    margins = {option.quality.margin for option in options if option.quality is not None and option.quality.margin}
+    return scale * margins.pop() if len(margins) == 1 else None
+
+
+def _frame(axes: Axes, points: Sequence[Point], margin: float | None) -> list[Place]:
+    """Fit the axes to the intervals, draw one device's lines, what is allowed, and the frontier; return the frontier."""
+    x = [1.0, *(clipped(end) for p in points for end in p.x if end is not None)]
+    y = [0.0, *(end for p in points for end in p.y if end is not None), *([-1.1 * margin] if margin else [])]
+    axes.set_xscale("log")
+    axes.set_xlim(*limits(x, logarithmic=True))
+    axes.set_ylim(*limits(y, logarithmic=False))
+    places = ticks(*axes.get_xlim())
+    axes.set_xticks(places, [f"{place:g}" for place in places])
+    axes.set_xticks([], minor=True)
     axes.axhline(0, color="#999999", lw=0.8)
     axes.axvline(1, color="#999999", lw=0.8)
-    places = [(o.time.value, scale * o.quality.difference.value) for o in points if o.time and o.quality]
-    edge = frontier(places)
-    at_edge = [k for k, option in enumerate(points) if k in edge or option is chosen]
-    named = sorted(at_edge, key=lambda k: points[k] is not chosen)[:labels]
-    if len(points) <= labels:
-        named = list(range(len(points)))
-    for k, option in enumerate(points):
-        assert option.time is not None
-        assert option.quality is not None
-        colour, marker = page.styles[option.cell.about.mode]
-        x, y = option.time, option.quality.difference
-        wide = None if x.low is None or x.high is None else [[x.value - x.low], [x.high - x.value]]
-        tall = None if y.low is None or y.high is None else [[scale * (y.value - y.low)], [scale * (y.high - y.value)]]
-        axes.errorbar([places[k][0]], [places[k][1]], tall, wide, fmt="none", ecolor=colour, elinewidth=0.9, alpha=0.35)
-        axes.plot([places[k][0]], [places[k][1]], marker, color=colour, ms=6)
-    axes.plot(*zip(*[places[k] for k in edge], strict=True), "--", color="#666666", lw=1)
-    axes.plot([1], [0], "D", color=page.styles.get(SOLO, ("#000000", "o"))[0], ms=7)
-    _zoom(axes, [(1.0, 0.0), *places])
-    labelled = [("one device", (1.0, 0.0)), *((brief(points[k].cell.label), places[k]) for k in named)]
-    _name(axes, labelled, [(1.0, 0.0), *places], [places[k] for k in edge], plane)
+    if margin:
+        axes.axhline(-margin, color=WRONG, lw=1.2)
+        axes.axhspan(axes.get_ylim()[0], -margin, color=WRONG, alpha=TINT, lw=0)
+    edge = edge_of(points)
+    if len(edge) > 1:
+        axes.plot(*zip(*edge, strict=True), "--", color="#666666", lw=1)
+    return edge
+
+
+def _draw(page: Page, axes: Axes, point: Point) -> None:
+    """Draw a point and its intervals: hollow where it did not pass, crossed out where it failed, pale where its time says
+    nothing."""
+    option = point.option
+    colour, marker = page.styles[option.cell.about.mode]
+    pale = 0.35 if option.disturbed or (option.time is not None and option.time.wide) else 0.75
+    line: dict[str, Any] = {"color": colour, "alpha": pale}
+    for bar, signs, open_ends in zip(bars(axes, point), ("|<>", "_v^"), (point.open_x, point.open_y), strict=True):
+        if bar:
+            axes.plot(*zip(*bar, strict=True), lw=1.0, **line)
+        for end, arrow, is_open in zip(bar, signs[1:], open_ends, strict=False):
+            axes.plot(*end, arrow if is_open else signs[0], ms=5, **line)
+    axes.plot(*point.place, marker, color=colour, mfc=colour if option.passed else "none", ms=7, mew=1.4, zorder=3)
+    if failed(option):
+        axes.plot(*point.place, "x", color=WRONG, ms=10, mew=1.6, zorder=4)
+
+
+def failed(option: Option) -> bool:
+    """Return whether it is proved that something is wrong with it."""
+    return option.failing is not None and option.failing.name == "FAIL"
+
+
+def bars(axes: Axes, p: Point) -> tuple[list[Place], list[Place]]:
+    """Return the ends of the intervals of time and quality in the plane, those without an end at its edge; [] of none."""
+    wide = _ends(p.x, axes.get_xlim(), clipped)
+    tall = _ends(p.y, axes.get_ylim(), float)
+    return [(end, p.place[1]) for end in wide], [(p.place[0], end) for end in tall]
+
+
+def _ends(extent: Extent, edges: tuple[float, float], shown: Callable[[float], float]) -> list[float]:
+    if extent.bare:
+        return []
+    return [edge if end is None else shown(end) for end, edge in zip((extent.low, extent.high), edges, strict=True)]
 
 
 def _legend(page: Page, figure: Figure, modes: Sequence[str]) -> None:
     """Name all points by their signs, where not all can bear their name."""
     shown = sorted(set(modes))
     handles = [Line2D([], [], ls="", color=page.styles[m][0], marker=page.styles[m][1], ms=6) for m in shown]
-    figure.legend(handles, [brief(mode) for mode in shown], loc="outside lower center", ncols=5)
+    figure.legend(handles, [brief(mode) for mode in shown], loc="upper center", ncols=5)
 
 
-def _name(
-    axes: Axes,
-    labelled: list[tuple[str, tuple[float, float]]],
-    places: list[tuple[float, float]],
-    edge: list[tuple[float, float]],
-    plane: tuple[float, float],
-) -> None:
-    """Name points where the name lies on no other point, name or line."""
+def _name(page: Page, axes: Axes, points: Sequence[Point], plane: Place, edge: Sequence[Place]) -> None:
+    """Name points in their colour where the name lies on nothing, with a line to it where it stands apart."""
+    named = points[-LABELS:]  # what passed stands last
+    short = len({point.option.cell.about.mode for point in points}) == len(points)
+    labels = [("one device", (1.0, 0.0), page.styles[SOLO][0])]
+    for point in named:
+        mode = point.option.cell.about.mode
+        text = brief(mode if short else point.option.cell.label, 28) + (" failed" if failed(point.option) else "")
+        labels.append((text, point.place, page.styles[mode][0]))
+    onto = _onto(axes, plane)
+    marks = [onto((1.0, 0.0)), *(onto(p.place) for p in points)]
+    lines = [step for p in points for bar in bars(axes, p) for step in along([onto(end) for end in bar], STEPS)]
+    lines += along([onto(place) for place in edge], STEPS)
+    stand = spots([(text, onto(place)) for text, place, _ in labels], marks, plane, lines)
+    for (text, place, colour), spot in zip(labels, stand, strict=True):
+        leader = {"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.7, "shrinkA": 0, "shrinkB": 4}
+        look: dict[str, Any] = {"fontsize": 8, "color": INKS.get(colour, colour), "ha": spot.side}
+        arrow = leader if spot.moved else None
+        axes.annotate(text, place, (spot.x, spot.y), textcoords="offset points", arrowprops=arrow, **look)
+
+
+def _onto(axes: Axes, plane: Place) -> Callable[[Place], Place]:
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
 
-    def on_plane(place: tuple[float, float]) -> tuple[float, float]:
-        return plane[0] * (place[0] - left) / (right - left), plane[1] * (place[1] - low) / (high - low)
+    def onto(place: Place) -> Place:
+        wide = math.log(place[0] / left) / math.log(right / left)
+        return plane[0] * wide, plane[1] * (place[1] - low) / (high - low)
 
-    marks = [*map(on_plane, places), *along([on_plane(place) for place in edge])]
-    stand = spots([(text, on_plane(place)) for text, place in labelled], marks, plane)
-    for (text, place), spot in zip(labelled, stand, strict=True):
-        axes.annotate(text, place, (spot.x, spot.y), textcoords="offset points", ha=spot.side, fontsize=8)
+    return onto
 
 
-def _zoom(axes: Axes, places: list[tuple[float, float]]) -> None:
-    """Show the points, and of their intervals as much as there is room for."""
-    right = max(x for x, _ in places)
-    low, high = min(y for _, y in places), max(y for _, y in places)
-    room = 0.6 * (high - low) or 1.0
-    axes.set_xlim(0, 1.25 * right)
-    axes.set_ylim(low - room, high + room)
-
-
-def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the places of the points (time, quality) that no other is both sooner and better than, by time."""
-    best, edge = float("-inf"), []
-    for place in sorted(range(len(points)), key=lambda k: (points[k][0], -points[k][1])):
-        if points[place][1] > best:
-            best = points[place][1]
-            edge.append(place)
-    return edge
+def caption(points: Sequence[Point], limited: bool, dashed: bool) -> str:
+    """Return what the picture shows, in words: of nothing that it has not. `limited`: what is allowed is drawn."""
+    shown = {
+        "Quality against time: up and left is better": True,
+        "Bars: 95 % intervals": any(not p.x.bare or not p.y.bare for p in points),
+        "Arrows: no end is known": any(any((*p.open_x, *p.open_y)) for p in points),
+        "Hollow: did not pass": any(not p.option.passed for p in points),
+        "Red: not allowed": limited,
+        "Dashed: nothing that passed beats it": dashed,
+    }
+    return ". ".join(text for text, there in shown.items() if there)
 
 
 def _datum(workload: Workload, option: Option) -> dict[str, Any]:
@@ -143,6 +184,7 @@ def _datum(workload: Workload, option: Option) -> dict[str, Any]:
     return {
         "model": workload.model,
         "cell": option.cell.label,
+        "passed": option.passed,
         "time": x.value,
         "time_low": x.low,
         "time_high": x.high,

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import get_args
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from bench.report.blocks import (
+    Beside,
     Block,
     Bullets,
     Code,
@@ -25,6 +25,7 @@ from bench.report.blocks import (
     Heading,
     LeadText,
     Picture,
+    SmallText,
     TableBlock,
     Text,
     Tile,
@@ -32,7 +33,6 @@ from bench.report.blocks import (
     Verdicts,
 )
 from bench.report.plots import on_page
-from bench.validate.verdict import Name
 from ddp import regular_files
 
 ASSETS = Path(__file__).with_name("assets")
@@ -43,7 +43,6 @@ _INLINE = re.compile(
     r"\\([^\w\s])|`([^`]+)`|\*\*(.+?)\*\*|\*(.+?)\*|"
     r"\[((?:[^\]\\]|\\.)+)\]\((?![A-Za-z][\w+.-]*:|//)([^)\s]+)\)"
 )
-_WORDS = frozenset(get_args(Name))
 
 
 def render(blocks: Sequence[Block], folder: Path, title: str) -> str:
@@ -108,10 +107,13 @@ def _block(block: Block, folder: Path) -> str:
             return f'<p class="lead">{inline(text)}</p>'
         case Tiles(items):
             return f'<dl class="tiles">{"".join(map(_tile, items))}</dl>'
-        case Facts(items, picture):
+        case SmallText(text):
+            return f'<p class="small">{inline(text)}</p>'
+        case Facts(items):
             rows = (f"<div><dt>{inline(question)}</dt><dd>{inline(text)}</dd></div>" for question, text in items)
-            beside = "" if picture is None else _picture(picture, folder)
-            return f'<div class="beside">{beside}<dl class="facts">{"".join(rows)}</dl></div>'
+            return f'<dl class="facts">{"".join(rows)}</dl>'
+        case Beside(picture, other):
+            return f'<div class="beside">{_picture(picture, folder)}{_table(other, filtered=False)}</div>'
         case Bullets(items):
             return f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in items)}</ul>"
         case Code(text):
@@ -124,7 +126,8 @@ def _block(block: Block, folder: Path) -> str:
 
 def _tile(tile: Tile) -> str:
     note = f"<dd>{inline(tile.note)}</dd>" if tile.note else ""
-    return f'<div><dt>{inline(tile.label)}</dt><dd class="value">{inline(tile.value)}</dd>{note}</div>'
+    look = "value dim" if tile.dim else "value"
+    return f'<div><dt>{inline(tile.label)}</dt><dd class="{look}">{inline(tile.value)}</dd>{note}</div>'
 
 
 def _picture(picture: Picture, folder: Path) -> str:
@@ -139,7 +142,7 @@ def _picture(picture: Picture, folder: Path) -> str:
     return f"<figure>{button}<figcaption>{alt}.{link}</figcaption></figure>"
 
 
-def _table(table: TableBlock) -> str:
+def _table(table: TableBlock, filtered: bool = True) -> str:
     columns = table.columns
     sides = ["" if place < table.left else ' class="n"' for place in range(len(columns))]
     sides = [' class="why"' if name == "why" else side for name, side in zip(columns, sides, strict=True)]
@@ -147,16 +150,16 @@ def _table(table: TableBlock) -> str:
         f'<th{side} scope="col"><button type="button">{inline(name)}</button></th>'
         for name, side in zip(columns, sides, strict=True)
     )
-    badges = isinstance(table, Verdicts)
+    badges = table.badges if isinstance(table, Verdicts) else {}
     body = "\n".join(_row([row[name] for name in columns], sides, badges) for row in table.rows)
-    box = FILTER if len(table.rows) >= FILTER_FROM else ""
+    box = FILTER if filtered and len(table.rows) >= FILTER_FROM else ""
     grid = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
     return f'<div class="table{" verdicts" if badges else ""}">{box}<div class="wide">{grid}</div></div>'
 
 
-def _row(cells: Iterable[str], sides: Iterable[str], badges: bool) -> str:
+def _row(cells: Iterable[str], sides: Iterable[str], badges: Mapping[str, str]) -> str:
     shown = [
-        f'<span class="verdict {cell}">{cell}</span>' if badges and cell in _WORDS else inline(cell) for cell in cells
+        f'<span class="verdict {badges[cell]}">{cell}</span>' if cell in badges else inline(cell) for cell in cells
     ]
     return f"<tr>{''.join(f'<td{side}>{cell}</td>' for cell, side in zip(shown, sides, strict=True))}</tr>"
 

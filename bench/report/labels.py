@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 Side = Literal["left", "right"]
-LETTER, LINE = 4.8, 9.0
+Place = tuple[float, float]
+LETTER, LINE = 4.9, 9.0
 """Width of a letter and height of a line, at a size of 8 points."""
-SPOTS: tuple[tuple[float, float, Side], ...] = (
+NEAR: tuple[tuple[float, float, Side], ...] = (
     (6, -10, "left"),
     (6, 4, "left"),
     (-6, 4, "right"),
@@ -17,9 +19,18 @@ SPOTS: tuple[tuple[float, float, Side], ...] = (
     (8, -20, "left"),
     (8, 14, "left"),
 )
-"""Offsets that are tried in this order, and the side of the text that begins there."""
-HIDDEN, OUTSIDE = 10, 5
-"""How bad it is to lie on another label, or beyond the plane; to lie on a mark is 1."""
+"""Offsets that are tried first, in this order, and the side of the text that begins there."""
+RINGS, ANGLES = (18, 28, 40, 54, 70, 88), 24
+"""Distances of the others, and how many stand on each."""
+FAR: tuple[tuple[float, float, Side], ...] = tuple(
+    (r * math.cos(angle), r * math.sin(angle) - LINE / 2, "left" if math.cos(angle) > -1e-9 else "right")
+    for r in RINGS
+    for angle in (2 * math.pi * k / ANGLES for k in range(ANGLES))
+)
+SPOTS = NEAR + FAR
+OUTSIDE, HIDDEN, CROSSED, MARKED, AWAY = 50.0, 30.0, 8.0, 1.0, 0.02
+"""How bad it is to lie beyond the plane; on another label; on a leader, or the own leader on a label; on a mark; to be a
+point away."""
 
 
 class Spot(NamedTuple):
@@ -28,6 +39,8 @@ class Spot(NamedTuple):
     x: float
     y: float
     side: Side
+    moved: bool
+    """Whether it stands so far away that a line must lead to it."""
 
 
 class _Box(NamedTuple):
@@ -36,7 +49,7 @@ class _Box(NamedTuple):
     right: float
     high: float
 
-    def holds(self, place: tuple[float, float]) -> bool:
+    def holds(self, place: Place) -> bool:
         return self.left <= place[0] <= self.right and self.low <= place[1] <= self.high
 
     def meets(self, other: _Box) -> bool:
@@ -44,31 +57,49 @@ class _Box(NamedTuple):
 
 
 def spots(
-    labels: Sequence[tuple[str, tuple[float, float]]], marks: Sequence[tuple[float, float]], plane: tuple[float, float]
+    labels: Sequence[tuple[str, Place]], marks: Sequence[Place], plane: Place, lines: Sequence[Place] = ()
 ) -> list[Spot]:
     """Return where each of `labels` (text, place of its point) stands in a plane of a width and a height: one after the
-    other at the first spot where it lies on the fewest `marks`, and on no label before it if there is such a spot."""
+    other where it lies on no label before it, within the plane and on the fewest `marks`, as near as may be. To lie on
+    `lines`, places along them, is half as bad as on marks."""
     taken: list[_Box] = []
+    leaders: list[Place] = []
     chosen: list[Spot] = []
     for text, (x, y) in labels:
-        width = LETTER * len(text)
-        boxes = []
-        for dx, dy, side in SPOTS:
+        width, best = LETTER * len(text), None
+        for place, (dx, dy, side) in enumerate(SPOTS):
             left = x + dx - (width if side == "right" else 0.0)
-            boxes.append(_Box(left, y + dy - 1, left + width, y + dy + LINE))
-        costs = [
-            sum(map(box.holds, marks))
-            + HIDDEN * sum(map(box.meets, taken))
-            + OUTSIDE * (box.left < 0 or box.low < 0 or box.right > plane[0] or box.high > plane[1])
-            for box in boxes
-        ]
-        best = costs.index(min(costs))
-        taken.append(boxes[best])
-        chosen.append(Spot(*SPOTS[best]))
+            box = _Box(left, y + dy - 1, left + width, y + dy + LINE)
+            leader = _leader((x, y), (x + dx, y + dy + LINE / 2)) if place >= len(NEAR) else []
+            cost = _cost(box, taken, marks, lines, plane)
+            cost += CROSSED * (any(map(box.holds, leaders)) + sum(any(map(b.holds, leader)) for b in taken))
+            cost += MARKED * sum(_close(step, mark) for step in leader[2:] for mark in marks)
+            cost += AWAY * math.hypot(dx, dy) + 0.001 * place
+            if best is None or cost < best[0]:
+                best = cost, Spot(dx, dy, side, place >= len(NEAR)), box, leader
+        assert best is not None
+        _, spot, box, leader = best
+        taken.append(box)
+        leaders += leader
+        chosen.append(spot)
     return chosen
 
 
-def along(line: Sequence[tuple[float, float]], parts: int = 24) -> list[tuple[float, float]]:
+def _cost(box: _Box, taken: Sequence[_Box], marks: Sequence[Place], lines: Sequence[Place], plane: Place) -> float:
+    outside = box.left < 0 or box.low < 0 or box.right > plane[0] or box.high > plane[1]
+    on_marks = MARKED * (sum(map(box.holds, marks)) + 0.5 * any(map(box.holds, lines)))
+    return OUTSIDE * outside + HIDDEN * sum(map(box.meets, taken)) + on_marks
+
+
+def _close(a: Place, b: Place) -> bool:
+    return math.hypot(a[0] - b[0], a[1] - b[1]) < 4
+
+
+def _leader(start: Place, end: Place) -> list[Place]:
+    return [start, *along([start, end], 8), end]
+
+
+def along(line: Sequence[Place], parts: int = 24) -> list[Place]:
     """Return places along a line through points, so that labels keep off it."""
     return [
         (a[0] + (b[0] - a[0]) * k / parts, a[1] + (b[1] - a[1]) * k / parts)

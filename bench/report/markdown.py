@@ -5,7 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bench.report.blocks import Block, Bullets, Code, Facts, Heading, LeadText, Picture, TableBlock, Text, Tiles
+from bench.report.blocks import (
+    Beside,
+    Block,
+    Bullets,
+    Code,
+    Facts,
+    Heading,
+    LeadText,
+    Picture,
+    SmallText,
+    TableBlock,
+    Text,
+    Tiles,
+)
 
 WIDEST = 36
 """Columns are padded to this width, signs; longer cells stick out."""
@@ -21,11 +34,12 @@ def _block(block: Block) -> str:
     match block:
         case Heading(text, level):
             return f"{'#' * level} {_safe(text)}"
-        case Text(text) | LeadText(text):
+        case Text(text) | LeadText(text) | SmallText(text):
             return _safe(text)
-        case Facts(items, beside):
-            lines = "\n".join(f"- **{question}** {_safe(text)}" for question, text in items)
-            return lines if beside is None else f"{_block(beside)}\n\n{lines}"
+        case Facts(items):
+            return "\n".join(f"- **{question}** {_safe(text)}" for question, text in items)
+        case Beside(picture, other):
+            return f"{_block(picture)}\n\n{_block(other)}"
         case Tiles(items):
             return _table(
                 TableBlock(tuple({"": tile.label, "value": tile.value, "of": tile.note} for tile in items), 3)
@@ -35,8 +49,8 @@ def _block(block: Block) -> str:
         case Code(text):
             return f"```sh\n{text}\n```"
         case Picture(file, alt, data):
-            picture = f"![{_safe(alt)}]({file})"
-            return f"{picture}\n\n[Data of this figure]({data})" if data else picture
+            shown = f"![{_safe(alt)}]({file})"
+            return f"{shown}\n\n[Data of this figure]({data})" if data else shown
         case TableBlock():
             return _table(block)
 

@@ -1,4 +1,5 @@
-"""`nccl`: averages replicas with a collective, in place, on the transport that applies (`ddp.comm.transports`).
+"""`nccl`: averages replicas in a collective that all ranks wait for. In place, on the transport that applies
+(`ddp.comm.transports`).
 
 By default averages are taken in double precision over the wire: weight times value is exact there or off by far less
 than a float32 can tell, so the average of identical replicas is those replicas, bit for bit, whatever the weights (of

@@ -1,4 +1,5 @@
-"""`cpu`: averages snapshots in shared memory, by the coordinator's process; ranks add the difference and never wait.
+"""`cpu`: averages snapshots in the coordinator's process, and no rank waits. They lie in shared memory; ranks add the
+difference.
 
 The reducer leaves in place of each snapshot its excess over the average, so that a rank has one subtraction to do. It
 measures the distances too; each reaches its rank in a file beside the excess.

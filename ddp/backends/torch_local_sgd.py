@@ -1,4 +1,4 @@
-"""`torch_local_sgd`: post-local SGD (arXiv:1808.07217) from PyTorch's parts. Replicas are averaged every few steps.
+"""`torch_local_sgd`: PyTorch's post-local SGD, an average of the replicas every few steps. Source: arXiv:1808.07217.
 
 For the first WARMUP steps it is `torch_ddp`; from then on every rank moves with its own gradients, and parameters are
 averaged after every PERIOD-th step. Both are the values of PyTorch's documentation. There, gradients still go through the

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from bench.base.exitcodes import Exit
 from bench.report.answer import Answer, answer
-from bench.report.frontier import frontier
 from bench.report.page import Page
-from bench.report.sections.answer import section, sentence
+from bench.report.plane import frontier
+from bench.report.sections.answer import section
+from bench.report.sentence import sentence
 from bench.results.cells import Cell, cells
 from bench.results.runfolder import find_runs
 from bench.validate.verdict import LevelFigures, Name, Verdict
@@ -38,16 +39,24 @@ def page(folder: Path, times: Mapping[str, Seconds], verdicts: Mapping[str, Name
     return Page(folder, folder, found, (), judged)
 
 
-def verdict(cell: Cell, name: Name) -> Verdict:
+GOOD, WORSE, OPEN = (
+    LevelFigures(0.001, -0.001, 0.003, 0.005, 3, 20, False),
+    LevelFigures(0.009, 0.007, 0.012, 0.005, 3, 20, False),
+    LevelFigures(0.004, 0.001, 0.008, 0.005, 3, 20, False),
+)
+"""Of a verdict on quality: worse, its bounds, margin, seeds and those of the baseline."""
+
+
+def verdict(cell: Cell, name: Name, figures: LevelFigures | None = None) -> Verdict:
     code = Exit.OK if name == "PASS" else Exit.REGRESSION
-    figures = LevelFigures(0.001, -0.001, 0.003, 0.005, 3, 20, False)
+    figures = figures or {"FAIL": WORSE, "INCONCLUSIVE": OPEN}.get(name, GOOD)
     return Verdict(name, "quality", cell.name, "accuracy 0.9 and more", code, figures=figures)
 
 
 def asked(page: Page) -> Answer:
     (workload,) = page.workloads
     found = answer(page, page.workloads[workload])
-    assert sentence(page, workload, found).endswith(".")
+    assert sentence(page, workload, page.workloads[workload], found).endswith(".")
     section(page)
     return found
 
@@ -57,11 +66,13 @@ def asked(page: Page) -> Answer:
     [
         ((5.0, 5.2, 5.1), "PASS", "use", "Train `mlp` with nccl_sync ×2"),
         ((15.0, 15.2, 15.1), "PASS", "one", "Stay with one device"),
-        ((9.0, 10.9, 12.0), "PASS", "open", "2 more seeds of it can decide"),
-        ((5.0,), "PASS", "open", "2 more seeds of it can decide"),
-        ((5.0, 5.2, 5.1), "FAIL", "open", "nothing that passed"),
-        ((5.0, 5.2, 5.1), "INCONCLUSIVE", "open", "its quality is not decided"),
-        ((5.0, 5.2, None), "PASS", "open", "nothing that passed reached the target with every seed"),
+        ((9.0, 10.9, 12.0), "PASS", "open", "more than 20 seeds would be needed"),
+        ((7.0, 10.0, 8.0), "PASS", "open", "about 1 more seed would show it"),
+        ((5.0,), "PASS", "open", "about 2 more seeds would show it"),
+        ((1.0, 9.0, 50.0), "PASS", "open", "is not measurable yet"),
+        ((5.0, 5.2, 5.1), "FAIL", "open", "nothing passed"),
+        ((5.0, 5.2, 5.1), "INCONCLUSIVE", "open", "whether nccl_sync is as good as one device is not decided"),
+        ((5.0, 5.2, None), "PASS", "open", "target reached by 2 of 3 seeds"),
     ],
 )
 def test_an_answer_is_what_the_evidence_allows(
@@ -70,7 +81,8 @@ def test_an_answer_is_what_the_evidence_allows(
     shown = page(tmp_path, {"solo": SOLO, "nccl_sync": seconds}, {"nccl_sync": name})
     found = asked(shown)
     assert found.kind == kind
-    assert words in sentence(shown, next(iter(shown.workloads)), found)
+    ((workload, trained),) = shown.workloads.items()
+    assert words in sentence(shown, workload, trained, found)
 
 
 def test_what_cannot_be_told_apart_is_named_beside_the_best(tmp_path: Path) -> None:
@@ -87,9 +99,9 @@ def test_what_cannot_be_told_apart_is_named_beside_the_best(tmp_path: Path) -> N
 )
 def test_devices_that_are_none_of_ones_own_are_not_recommended(tmp_path: Path, changes: dict[str, object]) -> None:
     found = asked(page(tmp_path, {"solo": SOLO, "nccl_sync": (5.0, 5.2, 5.1)}, {"nccl_sync": "PASS"}, **changes))
-    assert found.kind == "open"
+    assert (found.kind, found.why) == ("open", "limited")
     assert found.chosen is not None
-    assert found.reason.endswith(found.chosen.limits[0])
+    assert found.chosen.limits
 
 
 def test_one_rank_is_one_device_and_is_not_recommended(tmp_path: Path) -> None:
@@ -102,7 +114,7 @@ def test_one_rank_is_one_device_and_is_not_recommended(tmp_path: Path) -> None:
 
 def test_without_a_verdict_or_one_device_nothing_is_recommended(tmp_path: Path) -> None:
     found = asked(page(tmp_path, {"solo": SOLO, "nccl_sync": (5.0, 5.2, 5.1)}, {}))
-    assert (found.kind, found.reason) == ("open", "no verdict on quality: there is no baseline")
+    assert (found.kind, found.why) == ("open", "baseline")
     shutil.rmtree(tmp_path / "mlp" / "solo")
     assert asked(page(tmp_path, {}, {})).kind == "nothing"
 

@@ -126,7 +126,7 @@ def test_report_and_verdict_speak_of_the_loss(tmp_path: Path) -> None:
         write_run(tmp_path / "runs", make_spec("solo", seed=seed, epochs=6))
     text = write_report(tmp_path / "runs", tmp_path / "out").read_text()
     assert "- fault: mlp nccl_cadence ×3 with 1@40:crash, seed 0: rank 1, silent for 2.1 s; went on with" in text
-    parts = [text.split(f"## {name}\n")[1].split("\n## ")[0] for name in ("Comparison", "Scaling, weak")]
+    parts = [text.split(f"## {name}\n")[1].split("\n## ")[0] for name in ("Comparison", "Weak scaling")]
     rows = [
         line for part in parts for line in part.splitlines() if line.startswith("| nccl_cadence ×3 with 1@40:crash †")
     ]

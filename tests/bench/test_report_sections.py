@@ -108,7 +108,7 @@ def test_the_page_concludes_what_the_verdicts_do(tmp_path: Path) -> None:
     assert "*PASS*" in rows["nccl_sync ×2"]
     assert "*FAIL*" in rows["cpu_async ×2"]
     assert "-7.00 pt" in rows["cpu_async ×2"]
-    said = part(path, "In two minutes")
+    said = part(path, "Short answers")
     assert "Of 2 cells beside solo: **1 are as good as their baseline** (PASS) and **1 worse** (FAIL)." in said
     assert "Worse than the baseline: cpu\\_async ×2" in said or "Worse than the baseline: cpu_async ×2" in said
     data = pd.read_csv(path.parent / "quality-mlp.csv")
@@ -134,7 +134,7 @@ def test_misses_count_as_infinitely_long(tmp_path: Path) -> None:
     assert data["reached"].sum() == 3
     found = {one.label: reach(one) for one in cells(find_runs(tmp_path / "runs")[0])}
     assert found["nccl_sync ×2"].middle("seconds") == math.inf
-    assert "| nccl_sync |" in part(path, "Performance profile"), "it missed, and is in the profile"
+    assert "| nccl_sync |" in part(path, "Best over all workloads"), "it missed, and is in the profile"
 
 
 def test_profile_scores_are_areas() -> None:
@@ -156,7 +156,7 @@ def test_a_mode_of_several_settings_has_no_profile(tmp_path: Path) -> None:
         spec = make_spec(mode)
         spec = replace(spec, config_hash=spec.config_hash + way, run_id=spec.run_id + way)
         write_run(tmp_path / "runs", spec, timed(spec, 100.0, seconds))
-    text = part(write_report(tmp_path / "runs", tmp_path / "out"), "Performance profile")
+    text = part(write_report(tmp_path / "runs", tmp_path / "out"), "Best over all workloads")
     assert "or one in several ways: nccl_cadence." in text
     assert re.findall(r"^\| (\S+) +\|", text, re.M) == ["mode", "nccl_sync", "solo"]
 
@@ -179,9 +179,9 @@ def test_scaling_says_what_a_device_brings_and_how_many_cores_there_were(tmp_pat
         spec = make_spec(mode, world_size=size)
         write_run(tmp_path / "runs", spec, timed(spec, speed, 1.0))
     path = write_report(tmp_path / "runs", tmp_path / "out")
-    rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in part(path, "Scaling, weak").splitlines() if line[:2] == "| "]
+    rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in part(path, "Weak scaling").splitlines() if line[:2] == "| "]
     assert [row[4:8] for row in rows[2:]] == [["1.50", "2", "75 %", "0.33"], ["2.00", "4", "50 %", "0.33"]]
-    said = part(path, "In two minutes")
+    said = part(path, "Short answers")
     assert "2 ranks make 1.50 times solo's samples/s with nccl_sync ×2 (n=1), 75% of the ideal" in said
     assert "each device added brings 50% of one" in said
     assert "they are more than the 2 cores" in said
@@ -199,11 +199,11 @@ def test_the_ideal_over_a_slow_solo_is_the_devices_over_its_own(tmp_path: Path) 
         spec = make_spec(mode, world_size=max(len(devices), 2 - (mode == "solo")), speeds=devices)
         write_run(tmp_path / "runs", spec, timed(spec, speed))
     path = write_report(tmp_path / "runs", tmp_path / "out")
-    rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in part(path, "Scaling, weak").splitlines() if line[:2] == "| "]
+    rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in part(path, "Weak scaling").splitlines() if line[:2] == "| "]
     found = {row[0]: row[4:7] for row in rows[1:]}
     assert found["nccl_cadence ×3 at speeds 0.3/1/0.7"] == ["6.00", "6.66667", "90 %"]
     assert found["nccl_sync ×2"] == ["3.33", "6.66667", "50 %"]
-    said = part(path, "In two minutes")
+    said = part(path, "Short answers")
     assert "makes most: 6.00 times, ideal is 6.66667" in said
     assert "each device added brings" not in said, "no device of the reference's speed was added"
 
@@ -227,7 +227,7 @@ def test_idle_time_is_told_by_cause(tmp_path: Path) -> None:
 def test_one_other_cell_is_no_range(tmp_path: Path, undrawn: None) -> None:
     for mode in ("solo", "nccl_cadence"):
         put(tmp_path / "runs", make_spec(mode), 0.9)
-    said = part(write_report(tmp_path / "runs", tmp_path / "out"), "In two minutes")
+    said = part(write_report(tmp_path / "runs", tmp_path / "out"), "Short answers")
     assert "1 other cell: +0.00 pt (nccl_cadence ×2, n=1). The target" in said
     assert "times solo's samples/s" in said
     assert "the least is" not in said

@@ -83,13 +83,13 @@ def test_a_report_draws_no_speed_of_runs_without_timing(tmp_path: Path) -> None:
     assert (rival.eval.n, rival.speed.n, len(rival.timed)) == (2, 1, 1)
     write_report(tmp_path / "runs", tmp_path / "some")
     text = (tmp_path / "some" / "report.md").read_text()
-    assert "Scaling, weak" in text
+    assert "Weak scaling" in text
     assert "Where the time went" in text
     for spec in (make_spec("solo"), make_spec("nccl_cadence")):
         write_run(tmp_path / "off", spec, make_metrics(replace(spec, timing=False)))
     write_report(tmp_path / "off", tmp_path / "none")
     text = (tmp_path / "none" / "report.md").read_text()
-    for heading in ("Scaling, weak", "Where the time went", "Idle time by cause"):
+    for heading in ("Weak scaling", "Where the time went", "Idle time by cause"):
         assert heading not in text
 
 

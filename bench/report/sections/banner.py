@@ -95,4 +95,4 @@ def _warnings(page: Page) -> list[Block]:
     for texts in alike.values():
         others = "" if len(set(texts)) == 1 else ", and alike with other numbers"
         lines.append(f"{plain(texts[0] + others)} ({plural(len(texts), 'run')})")
-    return [Heading("Read this with the numbers"), *bullets(lines, "warning")] if lines else []
+    return [Heading("Warnings"), *bullets(lines, "warning")] if lines else []

@@ -29,7 +29,7 @@ INTRO = (
 
 def section(page: Page) -> list[Block]:
     """Return a table for each workload with schedules, and a figure of those that changed. First seed of each cell."""
-    return page.section("Schedules (El Che)", INTRO, _part)
+    return page.section("Steps between averages (El Che)", INTRO, _part)
 
 
 def _part(group: CellGroup) -> list[Block]:

@@ -1,24 +1,30 @@
-"""Every cell: the rows of page one, all of them."""
+"""Every way of training: the rows of page one, all of them."""
 
 from __future__ import annotations
 
-from bench.report.blocks import Block, Heading, Text, Verdicts
+from bench.report.answer import answer
+from bench.report.blocks import Block, Facts, Heading, Text, nonempty, plain
+from bench.report.facts import facts
 from bench.report.page import Page, more
-from bench.report.sections.answer import ROWS, every_option, row
+from bench.report.sections.answer import EVERY, ROWS, table
 
-MOST = 400
-"""Cells that are shown."""
+MOST = 100
+"""Ways of training that are shown of a workload."""
 INTRO = (
-    "What did not pass first, then by time to the target. *Time to target* and *samples/s* are over one device's, *quality* "
-    "is the difference to the baseline, + is better."
+    "What did not pass first, then what is sooner than one device, what is not shown to be, and what is later, each by its "
+    "time. Times and speeds are those of undisturbed runs, where there are two of them."
 )
 
 
 def section(page: Page) -> list[Block]:
-    """Return a table of all cells, where page one has not room for them."""
-    options = every_option(page)
-    if len(options) <= ROWS:
-        return []
-    table = Verdicts(tuple(row(page, option) for option in options[:MOST]), left=3)
-    rest = more(len(options) - MOST, "cell")
-    return [Heading("Every cell"), Text(INTRO), table, *([rest] if rest else [])]
+    """Return what page one has not room for: all rows, and of several workloads the questions on each."""
+    several = len(page.workloads) > 1
+    parts: list[Block] = []
+    for workload, cells in page.workloads.items():
+        each = answer(page, cells)
+        if each.options and (several or len(each.options) > ROWS):
+            known = facts(page, cells, each) if several else ()
+            rest = more(len(each.options) - MOST, "way")
+            rows = table(page, each.options[:MOST])
+            parts += nonempty(Heading(plain(page.title(workload)), 3), Facts(known), rows, rest)
+    return [Heading(EVERY), Text(INTRO), *parts] if parts else []

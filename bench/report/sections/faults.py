@@ -18,7 +18,7 @@ def section(page: Page) -> list[Block]:
     ]
     ledger = _ledger([m for cell in page.cells for m in cell.ok])
     if not rows:
-        return [Heading("Ledger"), Text(ledger)] if ledger else []
+        return [Heading("Was every sample trained once?"), Text(ledger)] if ledger else []
     intro = (
         "*Seconds* are since launch, when the fault was noticed. Faults that were made on purpose are in the label of the "
         "mode, as rank@its step:kind."

@@ -28,7 +28,7 @@ MEASURES: dict[str, Callable[[Goodput], float]] = {
 
 def section(page: Page) -> list[Block]:
     """Return a table for each workload whose results have it."""
-    return page.section("Goodput", INTRO, _part)
+    return page.section("Useful share of the time (goodput)", INTRO, _part)
 
 
 def _part(group: CellGroup) -> list[Block]:

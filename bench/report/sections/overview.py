@@ -28,7 +28,7 @@ def section(page: Page) -> list[Block]:
     """Return a question, an answer over all, and one for each workload."""
     if not any(cell.one_each for cell in page.cells):
         return []
-    blocks: list[Block] = [Heading("In two minutes"), Text(_all_qualities(page))]
+    blocks: list[Block] = [Heading("Short answers"), Text(_all_qualities(page))]
     for question, answer in QUESTIONS.items():
         answers = [(page.title(w), answer(page, cells)) for w, cells in list(page.workloads.items())[:WORKLOADS]]
         items = tuple(f"**{plain(title)}**: {text}" for title, text in answers if text)

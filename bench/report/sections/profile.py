@@ -40,7 +40,7 @@ def section(page: Page) -> list[Block]:
         f"the best everywhere.{left}"
     )
     return nonempty(
-        Heading("Performance profile"),
+        Heading("Best over all workloads"),
         Text(intro),
         _figure(page, profiles, ranked),
         table(_row(mode, profiles) for mode in ranked),

@@ -19,7 +19,7 @@ INTRO = (
 
 def section(page: Page) -> list[Block]:
     """Return a table and a figure for each workload that was run on more than one rank."""
-    return page.section("Scaling, weak", INTRO, _part)
+    return page.section("Weak scaling", INTRO, _part)
 
 
 def _part(group: CellGroup) -> list[Block]:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from bench.base.figures import plural
 from bench.report.blocks import Block, Text, plain
 from bench.report.compare import Rival, gap, wires
 from bench.report.page import CellGroup, Page, table
+from bench.report.scaling_series import tasks
 from bench.report.sections.speedup import columns, draw
-from bench.results.cells import Cell, Workload
-
-
-def task_of(cell: Cell) -> Workload:
-    """Return what is the same for any number of ranks: the workload, with the batch of all of them for that of one."""
-    return cell.workload._replace(batch_size=cell.workload.batch_size * cell.about.world_size)
-
+from bench.results.cells import Workload
 
 INTRO = (
     "The global batch is the same for any number of ranks (`train.global_batch_size`), so each rank's share of a step "
@@ -43,18 +36,6 @@ def section(page: Page) -> list[Block]:
 def _title(task: Workload) -> str:
     depth = f" of depth {task.depth}" if task.depth else ""
     return f"{task.model}{depth} on {task.data}, global batch {task.batch_size}, {plural(task.epochs, 'epoch')}"
-
-
-def tasks(cells: tuple[Cell, ...]) -> dict[Workload, list[Cell]]:
-    """Group cells without emulated devices and scripted faults by task, the reference first: one rank, finished. Tasks
-    without a reference, or with nothing else, are left out."""
-    groups: dict[Workload, list[Cell]] = defaultdict(list)
-    for cell in cells:
-        if cell.speed.mean and not cell.about.emulated_speeds and not cell.about.scripted_faults:
-            groups[task_of(cell)].append(cell)
-    for group in groups.values():
-        group.sort(key=lambda cell: (not cell.is_solo, cell.about.mode, cell.about.world_size))
-    return {t: g for t, g in groups.items() if g[0].is_solo and any(cell.about.world_size > 1 for cell in g)}
 
 
 def _row(rival: Rival) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import fsum, inf
 
 from bench.results.schema import Epoch, Metrics
@@ -21,13 +22,13 @@ class _EpochRecords:
     answers: Sequence[Evaluated]
     """The last of each part of the test set."""
 
-    @property
+    @cached_property
     def ended(self) -> float:
         """When it was trained: with its last report, or where its evaluation began, if that was later."""
         reported = max(event.at for event in self.reports)
         return max(reported, min((event.at - event.seconds for event in self.answers), default=reported))
 
-    @property
+    @cached_property
     def evaluated(self) -> float:
         """When the last part was evaluated."""
         return max((event.at for event in self.answers), default=self.ended)

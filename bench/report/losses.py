@@ -1,0 +1,75 @@
+"""Where the speed went that a way of training lacks of its devices' together: shares of the ideal that add up. Pure.
+
+A sample costs its ranks some seconds, and one device some. What it costs more, by category of the breakdown, is what is
+missing; what no category has is the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from bench.results.schema import Metrics
+
+WORDS = {
+    "wait": "waiting for others",
+    "comm": "exchanging",
+    "data": "making batches",
+    "compute": "steps that take longer than on one device",
+    "checkpoint": "writing checkpoints",
+    "other": "bookkeeping between steps",
+}
+"""Categories of the breakdown that training pays for. Evaluation stops the clock."""
+IN_STEPS = "exchanging inside the steps, which take longer than on one device"
+"""As `compute`, where collectives hide in it."""
+REST = "not explained"
+
+
+def costs(runs: Sequence[Metrics]) -> dict[str, float]:
+    """Return the seconds of all ranks that a sample costs, by category, mean over runs; empty: not measured."""
+    known = [cost for m in runs if (cost := _cost(m))]
+    return {name: fmean(cost[name] for cost in known) for name in WORDS} if known else {}
+
+
+def _cost(m: Metrics) -> dict[str, float]:
+    samples = (m.throughput.samples_per_s or 0.0) * m.time_s.train
+    walls = m.time_s.rank_wall
+    if not m.timing or samples <= 0 or not m.breakdown or len(walls) != len(m.breakdown):
+        return {}
+    ranks = list(zip(m.breakdown, walls, strict=True))
+    return {name: sum(getattr(rank, name) * wall for rank, wall in ranks) / samples for name in WORDS}
+
+
+def lost(mine: Mapping[str, float], solo: Mapping[str, float]) -> dict[str, float]:
+    """Return what a sample costs more than on one device, by category, as shares of what it costs."""
+    whole = sum(mine.values())
+    return {name: (mine[name] - solo[name]) / whole for name in mine} if whole > 0 and solo else {}
+
+
+def percents(missing: float, shares: Mapping[str, float]) -> list[tuple[str, int]]:
+    """Return (category or "", whole percents), the largest first, the rest ("") last: they add up to `missing`, rounded.
+
+    Losses below one percent, and what is gained, are in the rest; it may be negative.
+    """
+    whole = round(100 * missing)
+    named = [(name, round(100 * share)) for name, share in sorted(shares.items(), key=lambda item: -item[1])]
+    named = [(name, share) for name, share in named if share >= 1]
+    rest = whole - sum(share for _, share in named)
+    return [*named, ("", rest)] if rest else named
+
+
+def in_words(missing: float, shares: Mapping[str, float], hidden: bool = False) -> str:
+    """Return `of the missing 26 %: 15 waiting for others, 8 exchanging, 3 not explained`; empty where nothing is missing.
+
+    `hidden`: collectives lie inside the steps.
+    """
+    whole = round(100 * missing)
+    if whole <= 0:
+        return ""
+    words = WORDS | ({"compute": IN_STEPS} if hidden else {})
+    texts = [f"{share} {words[name]}" if name else _rest(share) for name, share in percents(missing, shares)]
+    return f"of the missing {whole} %: {', '.join(texts)}"
+
+
+def _rest(share: int) -> str:
+    return f"{share} {REST}" if share > 0 else f"less {-share} that is gained elsewhere"

@@ -1,0 +1,95 @@
+"""The four figures of page one on a workload: each names the way of training that it is of, and none is shown that says
+nothing. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bench.report.answer import Answer, Option
+from bench.report.blocks import Tile, plain
+from bench.report.intervals import Interval
+from bench.report.page import NONE, percent
+from bench.report.page_words import UNMEASURED, between, difference, names, remedy, span
+
+
+def tiles(each: Answer) -> tuple[Tile, ...]:
+    """Return what is as good as one device, then time to the target and speed of the way of training that the answer names,
+    and the lowest quality."""
+    best, worst = each.chosen, lowest(each.options)
+    known = (
+        quality_tile(each.options),
+        None if best is None else _time(best),
+        None if best is None else _speed(best),
+        None if worst is None else _lowest(worst),
+    )
+    return tuple(tile for tile in known if tile is not None)
+
+
+def quality_tile(options: Sequence[Option]) -> Tile:
+    """Return how many ways of training, without one device, are as good as it; and which are not, or not yet."""
+    judged = [option for option in options if option.judged or option.failing is not None]
+    if not judged:
+        return Tile("as good as one device", NONE, "no verdicts: there is no baseline", dim=True)
+    groups: dict[str, list[Option]] = {}
+    for option in options:
+        if option.failing is not None:
+            groups.setdefault(_group(option), []).append(option)
+    notes = [f"{words}: {names(some, options)}" for words, some in groups.items()]
+    passed = sum(option.passed for option in options)
+    value = f"{passed} of {len(options)}" + (" ways" if len(options) > 1 else " way")
+    return Tile("as good as one device", value, "; ".join(notes) or "none is worse than one device")
+
+
+def _group(option: Option) -> str:
+    assert option.failing is not None
+    words = {"INCONCLUSIVE": "not decided", "NO_BASELINE": "no baseline", "REFUSED": "nothing comparable"}
+    return words.get(option.failing.name, "failed" if option.failing.name == "FAIL" else "did not pass")
+
+
+def _time(best: Option) -> Tile:
+    label = "time to target / one device's"
+    if best.time is None:
+        note = f"{plain(best.cell.label)}: reached by {best.reach.reached} of {best.reach.n} seeds"
+        return Tile(label, NONE, note, dim=True)
+    return _measured(label, best, best.time, lambda ratio: f"{ratio.value:.2f} ×", between)
+
+
+def _speed(best: Option) -> Tile | None:
+    efficiency, size = best.efficiency, best.cell.about.world_size
+    if efficiency is None:
+        return None
+    label = "speed / one device's" if size == 1 else f"share of {best.rival.ideal:g} devices' speed"
+    return _measured(label, best, efficiency, lambda ratio: percent(ratio.value), _percents)
+
+
+def _percents(ratio: Interval) -> str:
+    if ratio.low is None or ratio.high is None:
+        return between(ratio)
+    return f"95 %: {percent(ratio.low)} to {percent(ratio.high)}"
+
+
+def _measured(
+    label: str, best: Option, ratio: Interval, show: Callable[[Interval], str], interval: Callable[[Interval], str]
+) -> Tile:
+    """Return a ratio with its interval; where that says nothing, why and what would mend it."""
+    name = plain(best.cell.label)
+    if best.disturbed:
+        return Tile(label, UNMEASURED, f"{name}: other programs used the cores; rerun on idle ones", dim=True)
+    if ratio.wide:
+        note = f"{name}: {between(ratio)}; {remedy(best, ratio, decide=False)}"
+        return Tile(label, UNMEASURED, note, dim=True)
+    return Tile(label, show(ratio), f"{name}; {interval(ratio)}", dim=not ratio.measured)
+
+
+def lowest(options: Sequence[Option]) -> Option | None:
+    """Return the way of training that is furthest below its baseline, in its margins where it has one."""
+    known = [(option.quality, option) for option in options if option.quality is not None]
+    if not known:
+        return None
+    return min(known, key=lambda pair: pair[0].difference.value / (pair[0].margin or 1.0))[1]
+
+
+def _lowest(option: Option) -> Tile:
+    metric = plain(option.cell.about.final.eval_metric)
+    interval = f"95 %: {span(option).removesuffix(' pt')}" if span(option) else "no interval"
+    return Tile(f"lowest {metric}", difference(option), f"{plain(option.cell.label)}; {interval}")

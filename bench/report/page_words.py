@@ -1,0 +1,180 @@
+"""How page one speaks of a way of training: its time, speed and quality in words, and what would make them known. Pure.
+
+Every text about a cell comes from the `Option` that its row and its point in the picture come from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from bench.base.figures import plural
+from bench.report.answer import Option
+from bench.report.blocks import plain
+from bench.report.compare import gap, is_fraction
+from bench.report.intervals import MOST_SEEDS, Interval, seeds_to_decide, seeds_to_measure
+from bench.report.page import NONE, listed, percent
+from bench.results.cells import Workload
+
+FARTHEST = 100.0
+"""An interval's end beyond this ratio, or below its inverse, is told no closer."""
+NAMES = 3
+"""As many ways of training are named in a text, of more their number."""
+WORDS = 14
+"""Of a reason."""
+UNMEASURED = "not measurable yet"
+QUALITY = {
+    "PASS": "quality OK",
+    "FAIL": "failed",
+    "INCONCLUSIVE": "not decided",
+    "SUSPICIOUS": "too good",
+    "XPASS": "unexpectedly OK",
+    "XFAIL": "worse, as expected",
+    "VARIANCE_SHIFT": "scatters more",
+    "REFUSED": "not comparable",
+    "EXPIRED": "baseline expired",
+    "NO_BASELINE": "not judged",
+}
+"""Verdict -> what page one calls it. It is about quality: none says that a way of training is quick."""
+
+
+def names(options: Sequence[Option], among: Sequence[Option], most: int = NAMES) -> str:
+    """Return the first names, and how many there are more; modes alone where that tells one from all `among` it."""
+    modes = Counter(option.cell.about.mode for option in among)
+    short = len(modes) == len(among)
+    shown = [plain(option.cell.about.mode if short else option.cell.label) for option in options[:most]]
+    rest = len(options) - most
+    return listed([*shown, plural(rest, "other")] if rest > 0 else shown)
+
+
+def state(option: Option, judged: bool = True) -> str:
+    """Return what came of the verdicts on it, in two words; `judged`: there are verdicts."""
+    if not judged:
+        return NONE
+    if option.failing is not None:
+        return QUALITY[option.failing.name]
+    return QUALITY["PASS"] if option.judged else QUALITY["NO_BASELINE"]
+
+
+def target(workload: Workload, option: Option) -> str:
+    """Return the target: metric and value."""
+    value = option.cell.about.target.value
+    return plain(workload.metric or "metric") + ("" if value is None else f" {value:g}")
+
+
+def arrival(option: Option) -> str:
+    """Return whether it reaches the target sooner than one device."""
+    if option.time is None:
+        missed = option.reach.reached < option.reach.n
+        return f"by {option.reach.reached} of {option.reach.n}" if missed else NONE
+    if option.sooner or option.later:
+        return "sooner" if option.sooner else "later"
+    return "*disturbed*" if option.disturbed else "*not shown*"
+
+
+def times(option: Option) -> str:
+    """Return its time over one device's for a table: `0.59 ×`."""
+    return _shown(option, option.time, lambda ratio: f"{ratio.value:.2f} ×")
+
+
+def share(option: Option) -> str:
+    """Return its share of the ideal speed for a table: `74 %`."""
+    return _shown(option, option.efficiency, lambda ratio: percent(ratio.value))
+
+
+def _shown(option: Option, ratio: Interval | None, show: Callable[[Interval], str]) -> str:
+    if ratio is None:
+        return NONE
+    if ratio.wide:
+        return "*unclear*"
+    return f"*{show(ratio)}*" if option.disturbed else show(ratio)
+
+
+def ends(low: float, high: float) -> str:
+    """Return `0.45 to 0.53`; ends that nobody could use are cut."""
+    least = f"under {1 / FARTHEST:g}" if low < 1 / FARTHEST else f"{low:.2f}"
+    return f"{least} to {f'over {FARTHEST:g}' if high > FARTHEST else f'{high:.2f}'}"
+
+
+def between(ratio: Interval) -> str:
+    """Return its interval in words."""
+    if ratio.low is None or ratio.high is None:
+        return "one seed shows no spread" if min(ratio.n, ratio.n_base) == 1 else "no spread is known"
+    return f"95 %: {ends(ratio.low, ratio.high)}"
+
+
+def of_one(time: Interval) -> str:
+    """Return `0.59 of one device's time (95 %: 0.58 to 0.61)`."""
+    return f"{time.value:.2f} of one device's time ({between(time)})"
+
+
+def remedy(option: Option, ratio: Interval, decide: bool) -> str:
+    """Return what would make a ratio known, or would `decide` on which side of one device's it lies."""
+    if option.disturbed:
+        return "rerun on idle cores"
+    more = seeds_to_decide(ratio) if decide else seeds_to_measure(ratio)
+    if more is None:
+        return f"more than {MOST_SEEDS} seeds would be needed"
+    if ratio.low is None:
+        return f"{plural(more, 'more seed')} show{'s' * (more == 1)} a spread"
+    return f"about {plural(more, 'more seed')} would {'show it' if decide else 'narrow it'}"
+
+
+def difference(option: Option) -> str:
+    """Return how far its final metric is from one device's."""
+    if option.quality is None:
+        return NONE
+    return gap(-option.quality.difference.value, option.cell.about.final.eval_metric)
+
+
+def allowed(option: Option) -> str:
+    """Return how much worse is still as good: `0.50 pt`; empty without a verdict."""
+    if option.quality is None or option.quality.margin is None:
+        return ""
+    return gap(-option.quality.margin, option.cell.about.final.eval_metric).lstrip("+-")
+
+
+def span(option: Option) -> str:
+    """Return the interval of the difference to one device's metric; empty where it has none."""
+    if option.quality is None or option.quality.difference.low is None or option.quality.difference.high is None:
+        return ""
+    d, metric = option.quality.difference, option.cell.about.final.eval_metric
+    low, high = gap(-(d.low or 0.0), metric), gap(-(d.high or 0.0), metric)
+    return f"{low.removesuffix(' pt') if is_fraction(metric) else low} to {high}"
+
+
+def reason(option: Option) -> str:
+    """Return why it did not pass or is not recommended, in a dozen words. Of quality, from the figures that are shown."""
+    wrong = option.failing
+    if wrong is not None:
+        text = _quality_reason(option) if wrong.check == "quality" else ""
+        text = text or f"{wrong.check}: {wrong.why}"
+    elif option.time is None and option.reach.reached < option.reach.n:
+        text = f"target reached by {option.reach.reached} of {option.reach.n} seeds"
+    elif option.time is None and option.rival.solo is not None:
+        text = (
+            "times were not measured"
+            if option.cell.one_each and not option.cell.timed
+            else "one device missed the target"
+        )
+    else:
+        text = ", ".join(option.limits)
+    words = text.split()
+    return " ".join(words[:WORDS]) + (" …" if len(words) > WORDS else "")
+
+
+def _quality_reason(option: Option) -> str:
+    """Return what the figures of a verdict on quality come to; empty where they do not bear its name."""
+    quality, wrong = option.quality, option.failing
+    if quality is None or quality.margin is None or wrong is None:
+        return ""
+    d, margin = quality.difference, quality.margin
+    if wrong.name == "FAIL":
+        if d.high is not None and d.high < -margin:
+            return f"proved > {allowed(option)} worse"
+        if d.high is not None and d.high < 0:
+            return f"worse, not shown to be by < {allowed(option)}"
+        return ""
+    if wrong.name == "INCONCLUSIVE" and (d.low is None or d.low < -margin):
+        return f"maybe > {allowed(option)} worse"
+    return ""

@@ -1,0 +1,96 @@
+"""Series of cells over the number of devices: strong scaling cuts one global batch over them, weak scaling gives each one.
+
+Knows nothing of tables and figures.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.report.page import Page
+from bench.results.cells import Cell, Workload, solo_of
+
+SIZES = 3
+"""Numbers of devices, one among them, from which on a way of training is a study of scaling."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One task on several numbers of devices."""
+
+    kind: Literal["strong", "weak"]
+    workload: Workload
+    """Its batch is the global one of strong scaling, and a device's of weak scaling."""
+    solo: Cell
+    cells: tuple[Cell, ...]
+    """By mode, then number of devices; without solo."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of devices that any way of training was run on."""
+        return sorted({cell.about.world_size for cell in self.cells})
+
+    @property
+    def modes(self) -> dict[str, list[Cell]]:
+        """Mode -> its cells, by number of devices."""
+        groups: dict[str, list[Cell]] = defaultdict(list)
+        for cell in self.cells:
+            groups[cell.about.mode].append(cell)
+        return dict(groups)
+
+
+def task_of(cell: Cell) -> Workload:
+    """Return what is the same for any number of ranks: the workload, with the batch of all of them for that of one."""
+    return cell.workload._replace(batch_size=cell.workload.batch_size * cell.about.world_size)
+
+
+def tasks(cells: tuple[Cell, ...]) -> dict[Workload, list[Cell]]:
+    """Group cells without emulated devices and scripted faults by task, the reference first: one rank, finished. Tasks
+    without a reference, or with nothing else, are left out."""
+    groups: dict[Workload, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if _plain(cell):
+            groups[task_of(cell)].append(cell)
+    for group in groups.values():
+        group.sort(key=lambda cell: (not cell.is_solo, cell.about.mode, cell.about.world_size))
+    return {t: g for t, g in groups.items() if g[0].is_solo and any(cell.about.world_size > 1 for cell in g)}
+
+
+def scaling(page: Page) -> list[Series]:
+    """Return the series of a tree that studies scaling, strong before weak: tasks whose global batch several numbers of
+    devices share; and workloads where a way of training was run on `SIZES` numbers of devices, or that are trained in such a
+    task as well, with another batch. A tree that compares ways of training has none."""
+    strong = [Series("strong", task, cells[0], _several(cells[1:])) for task, cells in tasks(page.cells).items()]
+    studied = {_family(series.workload) for series in strong}
+    weak = []
+    for workload, cells in page.workloads.items():
+        solo, others = solo_of(cells), _ordered([cell for cell in cells if _plain(cell) and not cell.is_solo])
+        if solo is None or not others:
+            continue
+        series = Series("weak", workload, solo, tuple(others))
+        longest = max(len({1, *(cell.about.world_size for cell in group)}) for group in series.modes.values())
+        if longest >= SIZES or (_family(workload) in studied and series.sizes[-1] > 1):
+            weak.append(series)
+    return strong + weak
+
+
+def _plain(cell: Cell) -> bool:
+    return bool(cell.speed.mean and not cell.about.emulated_speeds and not cell.about.scripted_faults)
+
+
+def _ordered(cells: Sequence[Cell]) -> list[Cell]:
+    return sorted(cells, key=lambda cell: (cell.about.mode, cell.about.world_size))
+
+
+def _several(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Leave out ways of training that only happen to have the same global batch once, where others were meant to."""
+    series = Series("strong", cells[0].workload, cells[0], tuple(cells))
+    kept = [cell for group in series.modes.values() if len(group) > 1 for cell in group]
+    return tuple(kept or cells)
+
+
+def _family(workload: Workload) -> Workload:
+    return workload._replace(batch_size=0, lr=0.0, step="")

@@ -1,0 +1,106 @@
+"""The answer for one workload in a sentence or two: what to take, or why nothing is recommended and what to do first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bench.base.figures import plural
+from bench.report.answer import Answer, Option, Why
+from bench.report.blocks import plain
+from bench.report.page import Page, listed
+from bench.report.page_words import UNMEASURED, allowed, between, difference, names, of_one, reason, remedy, target
+from bench.results.cells import Cell, Workload
+from bench.validate.checks.speed import disturbed
+
+EQUALS = 2
+"""Ways that are named beside the best one."""
+
+
+def sentence(page: Page, workload: Workload, cells: Sequence[Cell], each: Answer) -> str:
+    """Return the answer, with markup."""
+    model, best = name_of(page, workload), each.chosen
+    if each.why == "no solo":
+        return f"**Nothing to compare for {model}**: no run of one device is here (`mode=solo` trains one)."
+    if best is None:
+        return f"**Nothing to compare for {model}**: one device is all that was tried."
+    if each.kind == "use":
+        return _use(model, workload, each, best)
+    if each.kind == "one":
+        assert best.time is not None
+        way = f"{plain(best.cell.label)} takes {of_one(best.time)} to {target(workload, best)}"
+        return (
+            f"**Stay with one device for {model}**: no way of training that is as good is sooner; the quickest, {way}."
+        )
+    return f"**No recommendation yet for {model}**: {_lacks(workload, cells, each, best)}."
+
+
+def name_of(page: Page, workload: Workload) -> str:
+    """Return what a workload is called: its model, if that is enough."""
+    if len([other for other in page.workloads if other.model == workload.model]) > 1:
+        return plain(page.title(workload))
+    return f"`{plain(workload.model)}`"
+
+
+def _use(model: str, workload: Workload, each: Answer, best: Option) -> str:
+    assert best.time is not None
+    solo = best.rival.solo
+    ours, theirs = len(best.cell.one_each), len(solo.one_each) if solo else 0
+    seeds = f"{ours} seeds each" if ours == theirs else f"{ours} seeds, one device {theirs}"
+    metric = plain(best.cell.about.final.eval_metric)
+    text = (
+        f"**Train {model} with {plain(best.cell.label)}**: it reaches {target(workload, best)} in {of_one(best.time)}, "
+    )
+    text += f"as good as one device ({metric} {difference(best)}; {allowed(best)} less is allowed; {seeds})."
+    if each.equals:
+        text += f" Not told apart from it: {names(each.equals, each.options, EQUALS)}."
+    return text
+
+
+def _lacks(workload: Workload, cells: Sequence[Cell], each: Answer, best: Option) -> str:
+    """Return why nothing is recommended, and what to do first."""
+    who, why = plain(best.cell.label), each.why
+    if why in ("spread", "seeds"):
+        assert best.time is not None
+        passed = [option for option in each.options if option.passed]
+        several = f"of {plural(len(passed), 'way')} of training as good as one device none is shown to be sooner"
+        text = several if len(passed) > 1 else f"{who}, which alone is as good as one device, is not shown to be sooner"
+        return f"{text}. {_takes(workload, best)}; {remedy(best, best.time, decide=True)}"
+    if why == "disturbed":
+        runs = [run.metrics for cell in cells for run in cell.runs]
+        busy = sum(map(disturbed, runs))
+        where = f"all {len(runs)} runs" if busy == len(runs) else f"{busy} of {plural(len(runs), 'run')}"
+        return f"other programs used the same cores in {where}, so times say nothing. First rerun on idle cores"
+    return REASONS[why](each, best)
+
+
+def _limited(each: Answer, best: Option) -> str:
+    return f"the times of {plain(best.cell.label)} are of {listed(best.limits)}"
+
+
+def _undecided(each: Answer, best: Option) -> str:
+    open_ = [option for option in each.options if option.failing and option.failing.name == "INCONCLUSIVE"]
+    are = "are" if len(open_) > 1 else "is"
+    return f"whether {names(open_, each.options)} {are} as good as one device is not decided; more seeds can (`bench more`)"
+
+
+def _failed(each: Answer, best: Option) -> str:
+    return f"nothing passed; {plain(best.cell.label)}: {plain(reason(best))}"
+
+
+def _takes(workload: Workload, best: Option) -> str:
+    assert best.time is not None
+    who, goal = plain(best.cell.label), target(workload, best)
+    if best.time.wide:
+        return f"The time of {who} to {goal} is {UNMEASURED} ({between(best.time)} of one device's)"
+    return f"{who} takes {of_one(best.time)} to {goal}"
+
+
+REASONS: dict[Why, Callable[[Answer, Option], str]] = {
+    "baseline": lambda each, best: "no verdict on quality, as there is no baseline; `bench more` proposes one",
+    "limited": _limited,
+    "missed": lambda each, best: (
+        f"nothing that passed has a known time; {plain(best.cell.label)}: {plain(reason(best))}"
+    ),
+    "undecided": _undecided,
+    "failed": _failed,
+}
