@@ -27,7 +27,7 @@ from bench.report.glossary import paragraph
 from bench.report.page import Page, listed, more
 from bench.report.page_tiles import tiles
 from bench.report.page_words import QUALITY, arrival, difference, reason, share, state, times
-from bench.report.scaling_series import Series, scaling
+from bench.report.scaling_series import ScalingSeries, scaling
 from bench.report.sections.scaled import blocks as scaling_blocks
 from bench.report.sentence import sentence
 from bench.results.cells import Cell, Workload
@@ -135,13 +135,14 @@ def _devices(page: Page) -> str:
     return "×2: two devices, each with a process of its own (a *rank*)." if kinds else ""
 
 
-def _legend(page: Page, series: Sequence[Series], answers: Sequence[Answer]) -> str:
+def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answer]) -> str:
     """Explain columns and names, those that are shown."""
     options = [option for each in answers for option in each.options]
     columns: Mapping[str, bool] = {
         "*Quality OK*: no worse than one device by more than is allowed": bool(page.verdicts),
         "*sooner*, *later*: the 95 % interval of the time is below, above one device's": bool(options),
         "*of ideal speed*: samples per second, of so many devices without any loss": bool(options),
+        "*not comparable*: no baseline is of this very task": any(v.name == "REFUSED" for v in page.verdicts),
         "*pt*: percentage points": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
         "*unclear*: the interval's ends differ by a factor of 4 or more": any(
             ratio is not None and ratio.wide for option in options for ratio in (option.time, option.efficiency)
