@@ -11,18 +11,21 @@ runs; it is within the interval if that mean is.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from bench.command.predict_command import calibration_of
-from bench.predict.cells import Prediction, error_on_itself, own_cell, predict
+from bench.command.predict_command import calibrated_run, span
+from bench.predict.cells import Prediction, predict
+from bench.predict.evidence import CalibratedCell, own_cell
 from bench.predict.play import PredictedCell
 from bench.results.runfolder import Run, find_runs
 from ddp.core.links import parse
 from ddp.core.values import replace
+from ddp.process.cores import cores
 
 MEDIAN, WORST, COVERED = 0.05, 0.15, 0.90
 """Most that samples per second may be off, in the median and in the worst cell; least part of cells within intervals."""
@@ -73,7 +76,8 @@ class TruthRow:
     @property
     def covered(self) -> bool:
         """Whether the truth lies within the interval."""
-        return self.prediction.low <= fmean(self.rates) <= self.prediction.high
+        low, high = self.prediction.low, self.prediction.high
+        return low is not None and high is not None and low <= fmean(self.rates) <= high
 
 
 def trained(tree: Path, model: str, mode: str, ranks: int, link: str, seeds: tuple[int, ...]) -> list[Run]:
@@ -98,15 +102,14 @@ def rows(grid: TruthGrid, tree: Path) -> list[TruthRow]:
     found = []
     for model in grid.models:
         for mode in grid.modes:
-            (source,) = trained(tree, model, mode, 2, NONE, SEEDS[:1])
-            calibration, rate = calibration_of(source.path)
-            error = error_on_itself(calibration, rate)
-            own = own_cell(calibration)
+            runs = trained(tree, model, mode, 2, NONE, SEEDS)
+            source = CalibratedCell(tuple(calibrated_run(run.path) for run in runs))
+            own = own_cell(source.calibration)
             for link in grid.links:
                 for ranks in grid.ranks:
                     links = None if link == NONE else parse(link)
-                    cell: PredictedCell = replace(own, ranks=ranks, links=links)
-                    prediction, _ = predict(cell, calibration, "", error)
+                    cell: PredictedCell = replace(own, ranks=ranks, links=links, cores=cores())
+                    prediction, _ = predict(cell, source, "")
                     runs = trained(tree, model, mode, ranks, link, SEEDS)
                     rates = tuple(run.metrics.throughput.samples_per_s or 0.0 for run in runs)
                     disturbed = sum(any("other programs" in note for note in run.metrics.warnings) for run in runs)
@@ -119,9 +122,8 @@ def rows(grid: TruthGrid, tree: Path) -> list[TruthRow]:
 def line(row: TruthRow) -> str:
     """Return a row of the table."""
     each = row.prediction
-    interval = f"{each.low:,.0f} to {each.high:,.0f}"
     truth = f"{fmean(row.rates):,.0f} ({min(row.rates):,.0f} to {max(row.rates):,.0f})"
-    cells = (row.model, f"{each.mode} ×{each.ranks}", row.link, f"{each.samples_per_s:,.0f}", interval, truth)
+    cells = (row.model, f"{each.mode} ×{each.ranks}", row.link, f"{each.samples_per_s:,.0f}", span(each), truth)
     return f"| {' | '.join(cells)} | {100 * row.error:+.1f} % | {'yes' if row.covered else 'no'} |"
 
 
@@ -147,14 +149,17 @@ def main() -> int:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--runs", type=Path, default=Path("runs/prediction"))
-    options = parser.parse_args()
+    options, load = parser.parse_args(), os.getloadavg()[1]
     print(HEAD, "|---" * 8 + "|", sep="\n", flush=True)
     found = rows(FULL if options.full else SMALL, options.runs)
     text, met = summary(found)
     print(f"\n{text}")
     if options.write:
         REPORT.parent.mkdir(parents=True, exist_ok=True)
-        about = f"Calibrated on two ranks without links, {len(SEEDS)} real runs a cell, speeds {SPEEDS} in turn."
+        about = (
+            f"Calibrated on {len(SEEDS)} runs of two ranks without links, {len(SEEDS)} real runs a cell, speeds {SPEEDS} in "
+            f"turn, {cores()} cores for all ranks. Load before it: {load:.1f}."
+        )
         body = ["# Predictions against truth", "", about, "", HEAD, "|---" * 8 + "|", *map(line, found), "", text]
         REPORT.write_text("\n".join(body) + "\n", encoding="utf-8")
     return 0 if met else 1

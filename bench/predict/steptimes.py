@@ -60,9 +60,9 @@ def resampled(series: Floats, length: int, dice: np.random.Generator) -> Floats:
     return np.asarray(series[places], np.float64)
 
 
-def emulated(series: Floats, speed: float) -> Floats:
-    """Return a series as a rank has it whose speed is emulated: each step is followed by a sleep of its typical length."""
-    return series + (1 / speed - 1) * float(np.median(series))
+def asleep(series: Floats, speed: float) -> float:
+    """Return the seconds that a rank of an emulated speed sleeps behind each step: as its typical step is longer."""
+    return (1 / speed - 1) * float(np.median(series))
 
 
 def mean_of(series: Sequence[Floats]) -> float:
