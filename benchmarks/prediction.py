@@ -14,9 +14,12 @@ import argparse
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
+
+import psutil
 
 from bench.command.predict_command import calibrated_run, span
 from bench.predict.cells import Prediction, predict
@@ -33,6 +36,8 @@ SPEEDS = (0.2, 0.1)
 """Of ranks, again from the first: they sleep most of the time, so that two cores suffice."""
 NONE = "none"
 SEEDS = (0, 1, 2)
+IDLE = 0.1
+"""Of the processor: what others may use where a run begins."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +85,40 @@ class TruthRow:
         return low is not None and high is not None and low <= fmean(self.rates) <= high
 
 
-def trained(tree: Path, model: str, mode: str, ranks: int, link: str, seeds: tuple[int, ...]) -> list[Run]:
-    """Return the real runs of a cell, trained where they are not there. Raises CalledProcessError."""
+def trained(
+    tree: Path, model: str, mode: str, ranks: int, link: str, seeds: tuple[int, ...], patience_s: float = 0.0
+) -> list[Run]:
+    """Return the real runs of a cell, trained where they are not there, each once the machine is idle or `patience_s` are
+    over. Raises CalledProcessError."""
     speeds = [SPEEDS[rank % len(SPEEDS)] for rank in range(ranks)]
     place = tree / f"{mode}-{ranks}-{link}"
     words = [f"model={model}", f"mode={mode}", f"world_size={ranks}", f"cluster.speeds={speeds}", f"output={place}"]
     words += ["report=false", "validate=false", "audit=false", f"train.epochs={EPOCHS}", "checkpoint.every=0"]
-    words += [f"seed={','.join(map(str, seeds))}"] + ([] if link == NONE else [f"cluster.links={link}"])
-    if len([run for run in _finished(place, model) if run.metrics.seed in seeds]) < len(seeds):
-        subprocess.run([sys.executable, "-m", "bench", "-m", "--quiet", *words], check=True, stdout=subprocess.DEVNULL)
+    words += [] if link == NONE else [f"cluster.links={link}"]
+    there = {run.metrics.seed for run in _finished(place, model)}
+    for seed in (each for each in seeds if each not in there):
+        wait_idle(patience_s)
+        command = [sys.executable, "-m", "bench", "--quiet", *words, f"seed={seed}"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return [run for run in _finished(place, model) if run.metrics.seed in seeds]
+
+
+def wait_idle(patience_s: float) -> None:
+    """Wait until all programs together use less than `IDLE` of the processor for a second, `patience_s` at most."""
+    until = time.monotonic() + patience_s
+    while time.monotonic() < until and psutil.cpu_percent(1.0) > 100 * IDLE:
+        pass
+
+
+def train(grid: TruthGrid, tree: Path, patience_s: float) -> None:
+    """Train what is not there, seed by seed: what was calibrated on and what is predicted at the same times of the day."""
+    for seed in SEEDS:
+        for model in grid.models:
+            for mode in grid.modes:
+                trained(tree, model, mode, 2, NONE, (seed,), patience_s)
+                for link in grid.links:
+                    for ranks in grid.ranks:
+                        trained(tree, model, mode, ranks, link, (seed,), patience_s)
 
 
 def _finished(place: Path, model: str) -> list[Run]:
@@ -149,9 +178,13 @@ def main() -> int:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--runs", type=Path, default=Path("runs/prediction"))
+    waits = "wait so many seconds before each run for an idle machine (default: 60)"
+    parser.add_argument("--patience", type=float, default=60.0, metavar="S", help=waits)
     options, load = parser.parse_args(), os.getloadavg()[1]
+    grid = FULL if options.full else SMALL
+    train(grid, options.runs, options.patience)
     print(HEAD, "|---" * 8 + "|", sep="\n", flush=True)
-    found = rows(FULL if options.full else SMALL, options.runs)
+    found = rows(grid, options.runs)
     text, met = summary(found)
     print(f"\n{text}")
     if options.write:

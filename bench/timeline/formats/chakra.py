@@ -1,8 +1,9 @@
 """Chakra execution traces of a run, one file for each rank, which ASTRA-sim plays over other networks.
 
 Owns which nodes a rank's slices are, and their encoding: protocol buffers, each message behind its length, by
-`schema/protobuf/et_def.proto` of https://github.com/mlcommons/chakra (version 1.0.0). A collective has its bytes and no
-waiting, which whoever plays the trace finds anew; the rest has its recorded length, gaps between slices too.
+`schema/protobuf/et_def.proto` of https://github.com/mlcommons/chakra (version 1.0.0). A collective has its bytes,
+and its recorded length, with the waiting in it, for those who only replay; the rest has its recorded length, gaps between
+slices too.
 """
 
 from __future__ import annotations
