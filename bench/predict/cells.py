@@ -95,10 +95,10 @@ def distance(cell: PredictedCell, source: CalibratedCell) -> float:
 
 def near(cell: PredictedCell, source: CalibratedCell) -> bool:
     """Return whether a cell is near enough to what was calibrated for its interval to hold: the same policy, links and
-    source of step times, and not far more ranks."""
-    own = source.calibration
+    source of step times, not far more ranks, and no core that more ranks share than before."""
+    own, cores = source.calibration, cell.cores or math.inf
     other = cell.policy != own.spec.policy or other_links(cell, own) or cell.steps is not None
-    return not other and cell.ranks < FAR * own.ranks
+    return not other and cell.ranks < FAR * own.ranks and (cell.ranks <= cores or cell.ranks <= own.ranks)
 
 
 def limit(stream: RunRecords, ranks: int, begin: float, end: float) -> str:

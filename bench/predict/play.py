@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.predict.calibration import Calibration
-from bench.predict.steptimes import LENGTH, WARM, asleep, mean_of, resampled
+from bench.predict.steptimes import LENGTH, WARM, asleep, mean_of, resampled, slow_part
 from bench.predict.traces import TracedSteps
 from ddp.backends import world_of
 from ddp.core.checkpoint_settings import Checkpointing
@@ -63,6 +63,8 @@ class Assumption:
     """The same of a message and its handling."""
     queues: bool = True
     """Ranks that share cores wait for each other's work."""
+    cold: bool = False
+    """Where several share a core, all steps are like the slow ones: others' work has been in its caches."""
 
 
 def flat(ranks: int, calibrated: int) -> float:
@@ -81,7 +83,7 @@ def linear(ranks: int, calibrated: int) -> float:
 
 
 NOMINAL = Assumption(as_tree, flat)
-CORNERS = (Assumption(flat, flat, queues=False), Assumption(linear, linear))
+CORNERS = (Assumption(flat, flat, queues=False), Assumption(linear, linear, cold=True))
 """Best and worst of what may be."""
 
 
@@ -179,12 +181,15 @@ def bytes_of(cell: PredictedCell, calibration: Calibration) -> int:
 def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assumption = NOMINAL) -> Costs:
     """Return what things cost in a cell; `seed`: of what is drawn."""
     dice = np.random.default_rng((seed, cell.ranks))
-    series, sleeps, first = _series(cell, calibration, dice)
+    cold = assumed.cold and cell.cores is not None and cell.ranks > cell.cores
+    series, sleeps, first = _series(cell, calibration, dice, cold)
     grown = assumed.collectives(cell.ranks, calibration.ranks)
     own = calibration.wires if cell.in_step or not calibration.rounds.size else calibration.rounds
     own = own if own.size else np.zeros(1)
     times = calibration.per_step if cell.in_step and not calibration.snapshots else 1.0
-    wires = (dice.choice(own, LENGTH) * grown * times).tolist()
+    places = dice.integers(0, own.size, LENGTH)
+    wires = (own[places] * grown * times).tolist()
+    exits = calibration.exits[places] * grown * times if cell.in_step and calibration.exits.size else None
     links = None if cell.links is None else replace(cell.links, seed=seed)
     size = bytes_of(cell, calibration)
     added = calibration.links is not None and links is not None
@@ -196,6 +201,9 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         model = _collective(links, members, size, number) if added else 0.0
         return float(wires[number % LENGTH] + model)
 
+    def leave_s(rank: int, number: int) -> float:
+        return 0.0 if exits is None else float(exits[number % LENGTH, rank % calibration.ranks])
+
     return Costs(
         step_s,
         lambda rank, done: sleeps[rank],
@@ -204,6 +212,7 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         between_s=min(calibration.gaps_s),
         latency_s=calibration.latency_s * assumed.messages(cell.ranks, calibration.ranks),
         wire=wire,
+        leave_s=leave_s if exits is not None else None,
         links=links,
         bytes=size,
         reduce_s=calibration.reduce_s * cell.ranks / calibration.ranks,
@@ -222,7 +231,7 @@ Series = list[list[float]]
 
 
 def _series(
-    cell: PredictedCell, calibration: Calibration, dice: np.random.Generator
+    cell: PredictedCell, calibration: Calibration, dice: np.random.Generator, cold: bool
 ) -> tuple[Series, list[float], list[float]]:
     """Return by rank the times that steps work, how long it sleeps behind each, and what its first steps take longer."""
     speeds = speeds_of(cell, calibration)
@@ -235,6 +244,7 @@ def _series(
             drawn = resampled(own, LENGTH, dice)
         else:
             drawn = mean_of(calibration.steps) * cell.steps.draw(LENGTH, dice, rank)
+        drawn = drawn * slow_part(own) if cold else drawn
         beside = calibration.gaps_s[source] - min(calibration.gaps_s)
         rows.append((beside + drawn).tolist())
         sleeps.append(asleep(drawn, speeds[rank]) if speeds else 0.0)

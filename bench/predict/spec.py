@@ -72,6 +72,8 @@ def beyond(cell: PredictedCell, calibration: Calibration, shown: bool = False) -
         lines.append(f"{far}more ranks than the {calibration.ranks} calibrated: {how}")
     if cell.cores is None and calibration.device == "cpu" and cell.ranks > calibration.ranks:
         lines.append("each rank has a core of its own (--cores N: all share N)")
+    if cell.cores is not None and cell.ranks > max(cell.cores, calibration.ranks):
+        lines.append(f"{cell.ranks} ranks share {cell.cores} cores: what that costs beside waiting is a guess")
     if other_links(cell, calibration):
         lines.append("other links: by the cost model")
     if cell.policy != spec.policy:

@@ -15,6 +15,8 @@ WARM = 10
 """Steps at the begin that are no sample of the others."""
 LENGTH = 4096
 """Steps of a series; a rank that does more begins again."""
+SLOW = 84
+"""Percentile of slow steps."""
 KNEE = 1 / math.e
 """Steps further apart than this autocorrelation says count as independent."""
 
@@ -63,6 +65,12 @@ def resampled(series: Floats, length: int, dice: np.random.Generator) -> Floats:
 def asleep(series: Floats, speed: float) -> float:
     """Return the seconds that a rank of an emulated speed sleeps behind each step: as its typical step is longer."""
     return (1 / speed - 1) * float(np.median(series))
+
+
+def slow_part(series: Floats) -> float:
+    """Return by what a slow step, one of six, is longer than the median one."""
+    median, slow = np.percentile(series, [50, SLOW])
+    return float(slow / median) if median > 0 else 1.0
 
 
 def mean_of(series: Sequence[Floats]) -> float:

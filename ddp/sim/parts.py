@@ -51,6 +51,9 @@ class Costs:
     """A collective, from the last arrival to its end."""
     wire: Callable[[tuple[int, ...], int], float] | None = None
     """(members, how many their group has had) -> the same, where it is not one number."""
+    leave_s: Callable[[int, int], float] | None = None
+    """(rank, how many its group has had) -> seconds after the end of a collective inside a step in which the rank leaves
+    it; None: at its end."""
     links: Links | None = None
     """Links of the ranks, and to the coordinator beside rank 0: no collective or message is faster than they are."""
     bytes: int = 8

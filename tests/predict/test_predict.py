@@ -24,10 +24,12 @@ from bench.predict.grid import anchored, faster, grid, what_if
 from bench.predict.play import PredictedCell, bytes_of, play, speeds_of
 from bench.predict.spec import beyond, predicted_spec
 from bench.predict.steptimes import WARM, asleep, autocorrelation, resampled, shape
-from bench.results.analysis.stream import sort
+from bench.results.analysis.stream import Slices, sort
+from bench.results.analysis.syncing import exits
 from bench.results.recompute import result
 from bench.results.runfolder import find_runs, read_records
 from bench.validate.consistency import legible
+from ddp.core.events import Slice
 from ddp.core.link_costs import collective_s
 from ddp.core.links import parse
 from ddp.sim.distributions import distribution
@@ -44,7 +46,12 @@ def calibration(step_s: tuple[float, ...] = (0.01, 0.03), mode: str = "nccl_sync
 def constant(own: Calibration, *step_s: float) -> Calibration:
     """The same without any randomness or side cost: what closed forms are of."""
     nothing: dict[str, Any] = {"first_s": (0.0,) * len(step_s), "gaps_s": (0.0,) * len(step_s)}
-    nothing |= {"wires": np.zeros(9), "rounds": np.zeros(0), "steps": tuple(np.full(100, each) for each in step_s)}
+    nothing |= {
+        "wires": np.zeros(9),
+        "exits": np.zeros((9, len(step_s))),
+        "rounds": np.zeros(0),
+        "steps": tuple(np.full(100, each) for each in step_s),
+    }
     names = ("reduce_s", "copy_s", "latency_s", "evaluate_s", "save_s", "start_s")
     return replace(own, **nothing | dict.fromkeys(names, 0.0))
 
@@ -84,6 +91,25 @@ def test_synchronous_training_takes_the_slowest_step_and_the_link(step_s: list[f
     assert metrics.throughput.efficiency is not None
     alone = sum(own.spec.batch_size / each for each in step_s)
     assert metrics.throughput.efficiency == pytest.approx(rate / alone, rel=0.01)
+
+
+def test_a_collective_holds_a_rank_until_it_leaves_and_no_longer() -> None:
+    """By hand: rank 0 leaves 4 ms after rank 1. That counts where both are as fast, and not where rank 1 is waited for."""
+    own = calibration()
+    left = np.zeros((9, 2))
+    left[:, 0] = 0.004
+    for step_s, seconds in (((0.01, 0.01), 0.014), ((0.01, 0.03), 0.03)):
+        cell = replace(constant(own, *step_s), exits=left)
+        rate = rate_of(own_cell(cell), cell, 0)
+        assert rate == pytest.approx(2 * own.spec.batch_size / seconds, rel=0.02)
+
+
+def test_exits_by_hand() -> None:
+    rows = [(0, 1.0, 3.0, 7), (1, 2.0, 2.5, 7), (0, 4.0, 4.5, 8), (1, 4.0, 4.5, 8)]
+    slices = Slices.of([Slice(at, rank, "exchange", stop - at, seq) for rank, at, stop, seq in rows])
+    wires, left = exits(slices, 3)
+    assert wires.tolist() == [0.5, 0.5]
+    assert left.tolist() == [[0.5, 0.0, 0.0], [0.0, 0.0, 0.0]]
 
 
 @given(st.integers(0, 99), st.floats(0.02, 0.4))
@@ -146,7 +172,8 @@ def test_what_lies_outside_is_said() -> None:
     assert beyond(cell, own) == []
     far = beyond(replace(cell, ranks=64, policy="cadence", links=parse("ib")), own)
     assert [line.split()[0] for line in far] == ["far", "each", "other", "policy", "34,134"]
-    assert len(beyond(replace(cell, ranks=3, cores=2), own)) == 1
+    assert [line.split()[0] for line in beyond(replace(cell, ranks=3, cores=2), own)] == ["more", "3"]
+    assert [line.split()[0] for line in beyond(replace(cell, ranks=3, cores=3), own)] == ["more"]
     assert beyond(replace(cell, speeds=(1.0, 0.2)), own) == ["slower ranks than the calibrated 1"]
 
 
