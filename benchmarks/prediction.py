@@ -11,7 +11,6 @@ runs; it is within the interval if that mean is.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import time
@@ -72,6 +71,8 @@ class TruthRow:
     """Samples per second of the real runs."""
     disturbed: int
     """Runs of them during which other programs used the processor."""
+    loads: tuple[float, ...]
+    """Of the machine in the minute before each run."""
 
     @property
     def error(self) -> float:
@@ -142,7 +143,8 @@ def rows(grid: TruthGrid, tree: Path) -> list[TruthRow]:
                     runs = trained(tree, model, mode, ranks, link, SEEDS)
                     rates = tuple(run.metrics.throughput.samples_per_s or 0.0 for run in runs)
                     disturbed = sum(any("other programs" in note for note in run.metrics.warnings) for run in runs)
-                    row = TruthRow(model, prediction, link, rates, disturbed)
+                    loads = tuple(float(run.metrics.env.get("load_1min", 0.0)) for run in runs)
+                    row = TruthRow(model, prediction, link, rates, disturbed, loads)
                     print(line(row), flush=True)
                     found.append(row)
     return found
@@ -164,7 +166,8 @@ def summary(found: list[TruthRow]) -> tuple[str, bool]:
         f"{len(found)} cells: median error {100 * median(errors):.1f} % (at most {100 * MEDIAN:.0f}), worst "
         f"{100 * max(errors):.1f} % (at most {100 * WORST:.0f}), {100 * covered:.0f} % within their interval "
         f"(at least {100 * COVERED:.0f}); other programs used the processor during "
-        f"{sum(row.disturbed for row in found)} of {sum(len(row.rates) for row in found)} runs"
+        f"{sum(row.disturbed for row in found)} of {sum(len(row.rates) for row in found)} runs, which began at a load of "
+        f"{min(min(row.loads) for row in found):.1f} to {max(max(row.loads) for row in found):.1f}"
     )
     return text, median(errors) <= MEDIAN and max(errors) <= WORST and covered >= COVERED
 
@@ -180,7 +183,7 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs/prediction"))
     waits = "wait so many seconds before each run for an idle machine (default: 60)"
     parser.add_argument("--patience", type=float, default=60.0, metavar="S", help=waits)
-    options, load = parser.parse_args(), os.getloadavg()[1]
+    options = parser.parse_args()
     grid = FULL if options.full else SMALL
     train(grid, options.runs, options.patience)
     print(HEAD, "|---" * 8 + "|", sep="\n", flush=True)
@@ -191,7 +194,7 @@ def main() -> int:
         REPORT.parent.mkdir(parents=True, exist_ok=True)
         about = (
             f"Calibrated on {len(SEEDS)} runs of two ranks without links, {len(SEEDS)} real runs a cell, speeds {SPEEDS} in "
-            f"turn, {cores()} cores for all ranks. Load before it: {load:.1f}."
+            f"turn, {cores()} cores for all ranks. (?): too far from what was calibrated to be relied on."
         )
         body = ["# Predictions against truth", "", about, "", HEAD, "|---" * 8 + "|", *map(line, found), "", text]
         REPORT.write_text("\n".join(body) + "\n", encoding="utf-8")
