@@ -143,7 +143,7 @@ def rows(grid: TruthGrid, tree: Path) -> list[TruthRow]:
                     runs = trained(tree, model, mode, ranks, link, SEEDS)
                     rates = tuple(run.metrics.throughput.samples_per_s or 0.0 for run in runs)
                     disturbed = sum(any("other programs" in note for note in run.metrics.warnings) for run in runs)
-                    loads = tuple(float(run.metrics.env.get("load_1min", 0.0)) for run in runs)
+                    loads = tuple(float(str(run.metrics.env.get("load_1min", 0.0))) for run in runs)
                     row = TruthRow(model, prediction, link, rates, disturbed, loads)
                     print(line(row), flush=True)
                     found.append(row)
