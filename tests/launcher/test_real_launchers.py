@@ -20,8 +20,8 @@ QUIET = ("report=false", "validate=false", "audit=false")
 MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2", sys.executable, "-P")
 needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed: openmpi-bin has it")
 TWICE = SCRIPT + (
-    "again = trainer(epochs=1, policy='cadence', output='runs', name='again', audit=False).run().join()\n"
-    "print(len(again.params))\n"
+    "try:\n    trainer(epochs=1, output='runs', name='again', audit=False).run()\n"
+    "except ValueError as error:\n    print(error)\n"
 )
 
 
@@ -75,7 +75,7 @@ def test_a_script_trains_in_two_processes_of_mpirun(tmp_path: Path) -> None:
     assert alone(tmp_path / "alone") in out.splitlines()
 
 
-def test_two_trainers_of_a_script_train_under_two_agents_of_torchrun(tmp_path: Path) -> None:
+def test_a_script_trains_under_two_agents_of_torchrun_and_a_second_trainer_of_it_is_refused(tmp_path: Path) -> None:
     """Each agent has a rank and passes for a host."""
     (tmp_path / "script.py").write_text(TWICE)
     words = (*("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"), f"--master-port={free_port()}")
@@ -84,6 +84,7 @@ def test_two_trainers_of_a_script_train_under_two_agents_of_torchrun(tmp_path: P
         for node in range(2)
     ]
     outs = [ended(agent) for agent in agents]
-    assert alone(tmp_path / "alone") in outs[0].splitlines()
-    for name in ("net", "again"):
-        assert result(tmp_path, name)["status"] == "ok"
+    lines = outs[0].splitlines()
+    assert alone(tmp_path / "alone") in lines
+    assert result(tmp_path, "net")["status"] == "ok"
+    assert any("give it a script of its own" in line for line in lines)
