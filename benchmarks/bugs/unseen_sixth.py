@@ -92,8 +92,8 @@ def epsilon_of_setup(lenet: Module) -> None:
     """Give the set-up's batch norms another epsilon."""
     stage = lenet._stage
 
-    def broken(*about: Any) -> Any:
-        modules = stage(*about)
+    def broken(*about: Any, **named: Any) -> Any:
+        modules = stage(*about, **named)
         modules[1].eps = 1e-2
         return modules
 
