@@ -73,7 +73,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _plan(arguments: list[str]) -> int:
-    from bench.command.planning import show
+    from bench.command.sweep_plan import show
 
     return show(arguments, tuple(VERBS))
 

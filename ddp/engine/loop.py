@@ -18,9 +18,9 @@ from ddp.core.join_events import Joining
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
 from ddp.core.worker import Step
-from ddp.data.order import derive
 from ddp.data.seeded import seed_others
 from ddp.engine.pending import Pending
+from ddp.permutation import derive
 from ddp.process.clock import now
 from ddp.process.meter import Meter, peak_rss_bytes, reset_peak_rss
 from ddp.process.profiling import Profiler

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from bench.config.config_checks import world_size_of
 from ddp.core.averaging import Averaging
 from ddp.core.events import Evaluated, Finished, Progress
 from ddp.core.virtual_time import VirtualTime
@@ -47,7 +48,7 @@ def double(optimizer: str, **settings: Any) -> Task:
     return replace(task, model=lambda: toy.net(norm=False).double(), optimizer=maker)
 
 
-@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("size", [1, 2, 8])
 @pytest.mark.parametrize("backend", ["nccl", "cpu"])
 def test_synchronous_bits_are_those_of_processes(play: Play, backend: str, size: int) -> None:
     real = play("sync", backend, drawing, world_size=size, epochs=1)
@@ -151,3 +152,7 @@ def test_what_cannot_be_done_for_many_at_once_is_said(play: Play, task: Callable
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="virtual"):
         VirtualTime(**settings)
+
+
+def test_one_rank_is_enough() -> None:
+    assert world_size_of(1, "virtual") == 1
