@@ -251,6 +251,7 @@ class TrainingLoop:
         """Write this rank's part of a checkpoint, and the model that `consensus` puts in place if the order says so; all
         ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
         self._settle(f"checkpoint {order.index}")
+        self.pause()
         began, counters = now(), (self._begun, self.total_steps, self.version)
         self.replica.state.gather()
         with consensus or nullcontext():

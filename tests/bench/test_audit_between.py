@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from ddp.checkpoint.parts import RankParts
 from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.events import Finished, Progress, Ready, Saved
 from ddp.engine.loop import TrainingLoop
 from ddp.replica import replica as replicas
 from ddp.replica.replica import Replica
@@ -102,3 +105,21 @@ def test_an_evaluation_that_moves_buffers_of_a_rank_is_named(
         job, records = train_together(tmp_path, "nccl_sync", ADAM)
     found = different(audited(job, records))
     assert any("buffers" in line and "after the evaluation" in line for line in found), found
+
+
+def test_time_of_saving_is_no_time_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one rank, which nobody orders to pause."""
+
+    def slow(save: Any, self: Any, *about: Any) -> Any:
+        time.sleep(0.2)
+        return save(*about)
+
+    with monkeypatch.context() as patch:
+        wrapped(RankParts, "save", slow)(patch)
+        _, records = train_alone(tmp_path, ADAM, **saving(tmp_path))
+    saved = sum(isinstance(record, Saved) for record in records)
+    busy = sum(record.busy_s for record in records if isinstance(record, Progress))
+    began = next(record.at for record in records if isinstance(record, Ready))
+    ended = next(record.at for record in records if isinstance(record, Finished))
+    assert saved >= 2
+    assert busy <= ended - began - 0.2 * saved
