@@ -140,8 +140,8 @@ def biases_left_apart(torch_local_sgd: Module) -> None:
         build()
         averager = self.replica.optimizer.averager
         average = averager.average_parameters
-        averager.average_parameters = lambda groups: average(
-            [{**group, "params": [p for p in group["params"] if p.dim() > 1]} for group in groups]
+        averager.average_parameters = lambda params: average(
+            [{**group, "params": [p for p in group["params"] if p.dim() > 1]} for group in params]
         )
 
     wrap(torch_local_sgd.LocalStep, "build", broken)
