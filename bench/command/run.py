@@ -160,11 +160,16 @@ class Session:
         source = source_of(config.resume, settings) if config.resume is not None else None
         if isinstance(source, Path):
             return self._finished(source)
-        if source is not None:
-            from bench.runner.resume import configured
+        if (path := config.resume) is not None:
+            from bench.runner.resume import begun_anew, configured
 
             with usage():
-                config = self.config = configured(config, settings, source)
+                if source is not None:
+                    config = configured(config, settings, source)
+                else:
+                    config, note = begun_anew(Path(path), config, settings)
+                    self._note([note])
+                self.config = config
         if port is not None and self.launched:
             self._note(
                 [f"dashboard=true means nothing to a launcher's process: python -m bench dashboard {config.output}"]

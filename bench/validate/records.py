@@ -159,12 +159,18 @@ class Records:
         return rounds
 
     def exchanges(self, world_size: int) -> Iterator[tuple[StepSketch, ...]]:
-        """Iterate over the sketched exchanges inside steps that all ranks recorded, each by rank."""
-        by_rank: list[dict[int, StepSketch]] = [{} for _ in range(world_size)]
-        for event in self.progress:
-            by_rank[event.rank] |= {sketch.step: sketch for sketch in event.exchanged if sketch.after}
-        for step in sorted(set.intersection(*map(set, by_rank)) if by_rank else ()):
-            yield tuple(own[step] for own in by_rank)
+        """Iterate over the sketched exchanges inside steps that all ranks recorded, each by rank. `world_size`: their number
+        in the end, which was another before the run went on with it."""
+        changes = [event for event in self.resumed if event.ranks]
+        ends, sizes = [event.at for event in changes], [*(event.ranks for event in changes), world_size]
+        parts = zip([-inf, *ends], [*ends, inf], sizes, strict=True)
+        for begin, end, ranks in parts:
+            by_rank: list[dict[int, StepSketch]] = [{} for _ in range(ranks)]
+            for event in self.progress:
+                if begin <= event.at < end:
+                    by_rank[event.rank] |= {sketch.step: sketch for sketch in event.exchanged if sketch.after}
+            for step in sorted(set.intersection(*map(set, by_rank)) if by_rank else ()):
+                yield tuple(own[step] for own in by_rank)
 
     def evaluated_rounds(self) -> dict[int, int]:
         """Return epoch -> the round whose average its evaluation was ordered on: the last one that was given out."""
