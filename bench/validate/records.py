@@ -1,9 +1,8 @@
 """What checks want of a run's `events.jsonl`, read once, and the result that follows from it. Knows what is recorded; judges
 nothing.
 
-Most checks get `Records` of runs that lost nobody: with a lost rank samples are trained again and rounds are repeated, and
-what holds then of the whole is the business of the ledger. Of a run that was gone on with, the records tell what its
-checkpoint knew of.
+Most checks get those of runs that lost nobody: others train samples again and repeat rounds; what holds then of the whole is
+the business of the ledger. Of a run that was gone on with, the records tell what its checkpoint knew of.
 """
 
 from __future__ import annotations
@@ -220,16 +219,12 @@ class Reading:
 
 def recorded(cell: Cell, lost: bool = False) -> Iterator[tuple[Run, Records]]:
     """Iterate over the runs of a cell that have `records`. `lost`: those that lost ranks, too. Raises what that raises."""
-    for run in cell.runs:
-        if (known := records(run, lost)) is not None:
-            yield run, known
+    yield from ((run, known) for run in cell.runs if (known := records(run, lost)) is not None)
 
 
 def records(run: Run, lost: bool = False) -> Records | None:
-    """Read the records of a finished run that lost nobody, or with `lost` of any; None for another one, or one without
-    events. Raises as `reading`."""
-    m = run.metrics
-    known = reading(run) if m.status == "ok" and (lost or lost_nobody(m)) else None
+    """Read the records of a finished run that lost nobody, or with `lost` of any; else None. Raises as `reading`."""
+    known = reading(run) if run.metrics.status == "ok" and (lost or lost_nobody(run.metrics)) else None
     return None if known is None else known.records
 
 
