@@ -253,7 +253,7 @@ def _close_epochs(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState
 def _ordered(cohort: CoordinatorState, issued: tuple[Output, ...], at: float) -> CoordinatorState:
     """Count silence from the order that is owed an answer, standing still from the last order given."""
     ordered = {order.rank for order in issued if isinstance(order, TO_RANKS)}
-    return replace(cohort.seen(ordered, at), moved=at) if ordered else cohort
+    return cohort.seen(ordered, at, moved=at) if ordered else cohort
 
 
 def _trained_out(cohort: CoordinatorState) -> bool:

@@ -15,7 +15,8 @@ from torch import nn
 
 from bench.config.config_checks import world_size_of
 from ddp.core.averaging import Averaging
-from ddp.core.events import Evaluated, Finished, Progress
+from ddp.core.events import Averaged, Evaluated, Finished, Progress
+from ddp.core.links import parse
 from ddp.core.virtual_time import VirtualTime
 from ddp.data.source import TensorSource
 from ddp.replica.task import Task
@@ -129,6 +130,24 @@ def test_speeds_and_links_are_costs_in_virtual_time(play: Play) -> None:
     plain = seconds()
     assert seconds(speeds=(0.5,) * 4) == pytest.approx(2 * plain, rel=0.05)
     assert seconds(virtual=VirtualTime(step_s=0.1)) == pytest.approx(10 * plain, rel=0.15)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "cpu"])
+def test_links_change_times_and_no_bits(play: Play, backend: str) -> None:
+    """Three ranks, two of them on an island: each step waits for the link, and trains what it would have trained."""
+    links = parse(["wan_1g_30ms/jitter2ms", "0-1:ib"], 3)
+
+    def run(**more: Any) -> tuple[float, Played]:
+        played = play("sync", backend, drawing, world_size=3, epochs=1, engine=engine, **more)
+        return played.times[-1] - played.times[0], played
+
+    (near, plain), (far, over) = run(), run(links=links)
+    assert over.digests == plain.digests
+    assert len(over.digests) == 1
+    assert evaluations(over.records) == evaluations(plain.records)
+    rounds = max(len(plain.of(Progress)), len(plain.of(Averaged))) // 3
+    assert far - near >= rounds * 0.03
+    assert run(links=links)[0] == pytest.approx(far)
 
 
 @pytest.mark.parametrize(
