@@ -92,6 +92,10 @@ class AuditOrder:
     """Whether each rank has the whole model."""
     turns: Mapping[int, Sequence[Turn]] = field(default_factory=dict)
     """What each rank was granted for itself, in turn."""
+    schedule: str = ""
+    """Name of the schedule; empty: of nobody's."""
+    depth: int | None = None
+    """Layers of a model where they were chosen."""
     one_process: bool = False
     """Whether ranks are threads of one process, where each cuts its own part of a step into micro-batches."""
 
@@ -184,5 +188,7 @@ def order_of(
         parameters=ready[0].parameters if ready else None,
         whole=spec.backend in (None, "nccl", "cpu"),
         turns=turns(records),
+        schedule="" if spec.config.get("script") else str(spec.config["training"].get("schedule", "")),
+        depth=spec.config.get("depth"),
         one_process=engine_of(spec.engine).one_process,
     )

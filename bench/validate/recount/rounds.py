@@ -55,6 +55,8 @@ def _round(
     name, ranks = f"round {event.round}", range(len(event.steps))
     yield Figure(f"{name}: steps", event.steps, [parts[rank].steps if rank in parts else 0 for rank in ranks])
     if all(sum(e.steps for e in own) == steps for own, steps in zip(reports, event.steps, strict=True)):
+        brought_in = [parts[rank].samples if rank in parts else 0 for rank in ranks]
+        yield Figure(f"{name}: samples brought in", brought_in, [sum(e.samples for e in own) for own in reports])
         yield Figure(f"{name}: busy seconds", event.busy_s, [fsum(e.busy_s for e in own) for own in reports], SECOND)
         losses = [e.loss_sum for own in reports for e in own]
         samples = sum(e.samples for own in reports for e in own)
