@@ -107,8 +107,8 @@ class Page:
         alike = [w for w in self.workloads if w.title == workload.title]
         if len(alike) == 1:
             return workload.title
-        metric = f", {workload.metric}" if len({w.metric for w in alike}) > 1 else ""
-        return f"{workload.title} ({workload.course}{metric})"
+        words = workload.differing(alike)
+        return f"{workload.title} ({words})" if words else workload.title
 
     def figure(self, figure: Figure, name: str, data: Table, title: str, alt: str) -> Picture:
         """Write the figure under its title, and its data beside it; `alt` says in words what it shows."""

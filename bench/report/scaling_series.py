@@ -14,7 +14,7 @@ from bench.report.page import Page
 from bench.results.cells import Cell, Workload, solo_of
 
 SIZES = 3
-"""Numbers of devices, one among them, from which on a way of training is a study of scaling."""
+"""Numbers of devices, from which on a way of training is a study of scaling: one device is one of them."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def scaling(page: Page) -> list[Series]:
         if solo is None or not others:
             continue
         series = Series("weak", workload, solo, tuple(others))
-        longest = max(len({1, *(cell.about.world_size for cell in group)}) for group in series.modes.values())
+        longest = max(len({cell.about.world_size for cell in group}) for group in series.modes.values())
         if longest >= SIZES or (_family(workload) in studied and series.sizes[-1] > 1):
             weak.append(series)
     return strong + weak

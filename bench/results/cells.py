@@ -65,6 +65,23 @@ class Workload(NamedTuple):
         step = self.step and f", {self.step}"
         return f"{plural(self.epochs, 'epoch')}, batch {self.batch_size}, lr {self.lr:g}{limit}{step}"
 
+    def differing(self, others: Iterable[Workload]) -> str:
+        """Return what tells it from others of its model, in words; empty: nothing that has any."""
+        words = {
+            "depth": f"depth {self.depth}" if self.depth else "",
+            "data": self.data,
+            "recipe": self.recipe,
+            "epochs": plural(self.epochs, "epoch"),
+            "batch_size": f"batch {self.batch_size}",
+            "lr": f"lr {self.lr:g}",
+            "max_grad_norm": "" if self.max_grad_norm is None else f"gradients up to {self.max_grad_norm:g}",
+            "step": self.step,
+            "metric": self.metric,
+        }
+        beside = list(others)
+        apart = [text for name, text in words.items() if any(getattr(w, name) != getattr(self, name) for w in beside)]
+        return ", ".join(filter(None, apart))
+
     @property
     def title(self) -> str:
         """For headings."""
@@ -202,8 +219,9 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
         groups[Workload.of(run), m.mode, m.world_size, m.config_hash].append(run)
     labels = Counter((key[0], _label(group[0].metrics)) for key, group in groups.items())
     transports = Counter((k[0], _label(g[0].metrics), g[0].metrics.transport) for k, g in groups.items())
-    workloads = Counter(workload.model for workload in {key[0] for key in groups})
-    details = Counter((workload.model, workload.detail) for workload in {key[0] for key in groups})
+    alike: dict[str, set[Workload]] = defaultdict(set)
+    for workload, *_ in groups:
+        alike[workload.model].add(workload)
     listed = []
     for key, group in sorted(groups.items(), key=lambda item: _order(item[1][0])):
         label = _label(group[0].metrics)
@@ -212,9 +230,8 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
         if not unique and transports[key[0], label, group[0].metrics.transport] == 1:
             label, unique = f"{label} over {group[0].metrics.transport}", True
         label = label if unique else f"{label} #{key[3][:6]}"
-        model, words = key[0].model, key[0].detail
-        words += f", {key[0].metric}" if details[model, words] > 1 else ""
-        detail = f" ({words})" if workloads[model] > 1 else ""
+        model = key[0].model
+        detail = f" ({words})" if (words := key[0].differing(alike[model])) else ""
         listed.append(Cell(label, key[0], ordered, f"{model} {label}{detail}"))
     return listed
 

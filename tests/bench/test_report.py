@@ -45,7 +45,7 @@ def test_what_went_wrong_comes_first(report: Path) -> None:
     assert "w1-s9-broken" in text[problems:]
     assert "rank 1 failed: boom" in text[problems:]
     assert problems < text.index("## Comparison")
-    assert "7 runs in 5 cells: **6 ok**, **1 failed**. **1 folder could not be read.**" in text
+    assert "7 runs of 4 ways of training and of one device: **6 ok**, **1 failed**. **1 folder could not be read.**" in text
 
 
 def test_solo_is_in_the_ranking_and_every_row_says_n(report: Path) -> None:
@@ -68,7 +68,7 @@ def test_numbers_are_those_of_the_runs(tree: Path, report: Path) -> None:
     assert cadence.speed.mean is not None
     assert solo.speed.mean is not None
     row = next(line for line in text.splitlines() if line.startswith("| nccl_cadence ×2 "))
-    assert f"{cadence.speed.mean / solo.speed.mean:.2f}" in row
+    assert f"{100 * cadence.speed.mean / solo.speed.mean / 2:.0f} %" in row
 
 
 def test_every_figure_exists_with_data_and_alt_text(report: Path) -> None:
@@ -99,7 +99,7 @@ def test_equal_runs_give_equal_bytes(tree: Path, report: Path, tmp_path: Path) -
 def test_one_run_and_no_run_have_a_report(tree: Path, tmp_path: Path) -> None:
     folder = next((tree / "mlp" / "nccl_sync").iterdir())
     text = write_report(folder, tmp_path / "one", baseline=tmp_path / "none.json").read_text()
-    assert "1 run in 1 cell" in text
+    assert "1 run of 1 way of training" in text
     assert "NO_BASELINE" in text
     (tmp_path / "empty").mkdir()
     assert "none readable" in write_report(tmp_path / "empty", tmp_path / "nothing").read_text()

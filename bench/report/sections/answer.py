@@ -142,6 +142,7 @@ def _legend(page: Page, series: Sequence[Series], answers: Sequence[Answer]) -> 
         "*Quality OK*: no worse than one device by more than is allowed": bool(page.verdicts),
         "*sooner*, *later*: the 95 % interval of the time is below, above one device's": bool(options),
         "*of ideal speed*: samples per second, of so many devices without any loss": bool(options),
+        "*not comparable*: no baseline is of this very task": any(v.name == "REFUSED" for v in page.verdicts),
         "*pt*: percentage points": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
         "*unclear*: the interval's ends differ by a factor of 4 or more": any(
             ratio is not None and ratio.wide for option in options for ratio in (option.time, option.efficiency)

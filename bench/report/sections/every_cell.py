@@ -7,6 +7,7 @@ from bench.report.blocks import Block, Facts, Heading, Text, nonempty, plain
 from bench.report.facts import facts
 from bench.report.page import Page, more
 from bench.report.sections.answer import EVERY, ROWS, table
+from bench.report.sentence import sentence
 
 MOST = 100
 """Ways of training that are shown of a workload."""
@@ -22,9 +23,10 @@ def section(page: Page) -> list[Block]:
     parts: list[Block] = []
     for workload, cells in page.workloads.items():
         each = answer(page, cells)
-        if each.options and (several or len(each.options) > ROWS):
+        if each.options and each.why != "no solo" and (several or len(each.options) > ROWS):
             known = facts(page, cells, each) if several else ()
+            lead = Text(sentence(page, workload, cells, each)) if several else None
             rest = more(len(each.options) - MOST, "way")
             rows = table(page, each.options[:MOST])
-            parts += nonempty(Heading(plain(page.title(workload)), 3), Facts(known), rows, rest)
+            parts += nonempty(Heading(plain(page.title(workload)), 3), lead, Facts(known), rows, rest)
     return [Heading(EVERY), Text(INTRO), *parts] if parts else []

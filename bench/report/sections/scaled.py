@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,58 +13,66 @@ from matplotlib.figure import Figure
 from bench.base.figures import plural
 from bench.base.style import brief
 from bench.report.answer import GRAVEST, Option, options_of
-from bench.report.blocks import Block, LeadText, Picture, Verdicts, nonempty, plain
+from bench.report.blocks import Block, LeadText, Picture, SmallText, Verdicts, nonempty, plain
 from bench.report.compare import Rival
 from bench.report.intervals import Interval
 from bench.report.page import NONE, Page, listed, more, percent
-from bench.report.page_words import QUALITY, UNMEASURED, difference, remedy, state
+from bench.report.page_words import UNMEASURED, difference, names, remedy, state
 from bench.report.scaling_series import Series
 
-SERIES = 4
+SERIES = 6
 """As many are shown."""
-BADGES = {text: name for name, text in QUALITY.items()}
-INCHES = (4.6, 2.6)
-"""Of the plot of one series."""
-COLUMNS = 4
-"""Numbers of devices that have a column: with mode, quality, metric and seeds, eight."""
+WIDE, NARROW = (4.4, 2.5), (2.85, 2.0)
+"""Inches of the plot of a series: of one of two, of one of more."""
+COLUMNS = 3
+"""Numbers of devices that have a column, the largest: with the others, eight."""
+Studied = tuple[Series, list[Option]]
 
 
 def blocks(page: Page, series: Sequence[Series]) -> list[Block]:
-    """Return what page one says of scaling."""
+    """Return what page one says of scaling, model by model."""
     if not series:
         return []
-    shown = [(each, options_of(page, [Rival(cell, each.solo) for cell in (each.solo, *each.cells)])) for each in series]
-    shown = [(each, sorted(options, key=_place)) for each, options in shown[:SERIES]]
+    ordered = sorted(series, key=lambda each: each.workload.model)[:SERIES]
+    shown = [(each, sorted(_options(page, each), key=_place)) for each in ordered]
     leads = [LeadText(sentence(page, each, options)) for each, options in shown]
-    tables = [table(page, each, options) for each, options in shown]
-    return nonempty(leads, _picture(page, shown), tables, more(len(series) - SERIES, "series", "not shown"))
+    rest = more(len(series) - SERIES, "series", "not shown")
+    return nonempty(leads, SmallText(_shared(page, series)), _picture(page, shown), table(page, shown), rest)
+
+
+def _options(page: Page, series: Series) -> list[Option]:
+    return options_of(page, [Rival(cell, series.solo) for cell in (series.solo, *series.cells)])
 
 
 def _place(option: Option) -> tuple[str, int]:
     return option.cell.about.mode, option.cell.about.world_size
 
 
-def title(series: Series) -> str:
+def title(series: Series, short: bool = False) -> str:
     """Return what is scaled, and how."""
     w = series.workload
-    how = (
-        f"global batch {w.batch_size}, cut over the devices"
-        if series.kind == "strong"
-        else f"batch {w.batch_size} for each device"
-    )
-    return f"{series.kind.capitalize()} scaling of {w.model} ({how})"
+    if short:
+        return f"{w.model}, {series.kind}, batch {w.batch_size}"
+    if series.kind == "strong":
+        return f"**Strong scaling of `{plain(w.model)}`** (one batch of {w.batch_size} cut over the devices)"
+    return f"**Weak scaling of `{plain(w.model)}`** (a batch of {w.batch_size} for each device)"
 
 
 def sentence(page: Page, series: Series, options: Sequence[Option]) -> str:
-    """Return the best speed on most devices that have a core each, what limits more of them, and the verdict."""
-    texts = [f"**{plain(title(series))}**: {_best(page, options)}."]
-    cores = page.cores(series.solo)
-    if cores is not None and series.sizes[-1] > cores:
-        most = percent(cores / series.sizes[-1])
-        texts.append(
-            f"{series.sizes[-1]} devices share {plural(cores, 'core')}, which allows {most} of the ideal at most."
-        )
-    return " ".join([*texts, _verdict(options)])
+    """Return the best speed on most devices that have a core each, and the verdict."""
+    return f"{title(series)}: {_best(page, options)}. {_verdict(options)}"
+
+
+def _shared(page: Page, series: Sequence[Series]) -> str:
+    """Return what limits more devices than there are cores."""
+    most = max(each.sizes[-1] for each in series)
+    cores = page.cores(series[0].solo)
+    if cores is None or most <= cores:
+        return ""
+    share = percent(cores / most)
+    return (
+        f"{plural(most, 'device')} share {plural(cores, 'core')}: {share} of the ideal is the most that they can reach."
+    )
 
 
 def _best(page: Page, options: Sequence[Option]) -> str:
@@ -82,7 +92,7 @@ def _best(page: Page, options: Sequence[Option]) -> str:
         mend = remedy(best, best.speed, decide=False)
         return f"its speed on {size} devices is {UNMEASURED}: {why}; {mend}"
     ends = _ends(best.speed)
-    way = f"on {size} devices {plain(best.cell.about.mode)} is {best.speed.value:.2f} times as fast as one{ends}"
+    way = f"{plain(best.cell.about.mode)} on {size} devices has {best.speed.value:.2f} × the speed of one{ends}"
     return f"{way}, {percent(best.efficiency.value)} of ideal"
 
 
@@ -110,31 +120,46 @@ def _verdict(options: Sequence[Option]) -> str:
         return "Quality is not judged: no baseline has this batch."
     wrong = [option for option in judged if not option.passed]
     if not wrong:
-        return "All that is judged is as good as one device."
-    return f"Not shown to be as good as one device: {listed(plain(option.cell.label) for option in wrong)}."
+        return "Quality OK." if len(judged) == len(options) else "Quality OK, as far as it is judged."
+    return f"Quality not OK, or not decided: {names(wrong, options)}."
 
 
-def table(page: Page, series: Series, options: Sequence[Option]) -> Verdicts:
-    """Return a row for each way of training: speed over one device's, and its share of the ideal, on each number."""
-    by_mode: dict[str, list[Option]] = {}
-    for option in options:
-        by_mode.setdefault(option.cell.about.mode, []).append(option)
-    sizes, cores = series.sizes[-COLUMNS:], page.cores(series.solo)
+def table(page: Page, shown: Sequence[Studied]) -> Verdicts:
+    """Return a row for each way of training in each series: speed over one device's, and its share of the ideal, on each
+    number of devices."""
+    sizes = sorted({size for series, _ in shown for size in series.sizes})[-COLUMNS:]
+    cores = page.cores(shown[0][0].solo)
     rows = []
-    for mode, group in by_mode.items():
-        sized = {option.cell.about.world_size: option for option in group}
-        worst = min(group, key=_grave)
-        lowest = min(group, key=lambda each: each.quality.difference.value if each.quality else 0.0)
-        rows.append(
-            {
-                f"{series.kind} scaling": plain(mode),
-                "quality": state(worst, bool(page.verdicts)),
-                **{_head(size, cores): _cell(sized.get(size)) for size in sizes},
-                plain(series.solo.about.final.eval_metric): difference(lowest),
-                "seeds": _seeds(group),
-            }
-        )
-    return Verdicts(tuple(rows), left=2, badges=BADGES)
+    badges: dict[str, str] = {}
+    for series, options in shown:
+        for mode, group in groupby(options, key=lambda option: option.cell.about.mode):
+            sized = {option.cell.about.world_size: option for option in group}
+            words, name = _state(list(sized.values()), bool(page.verdicts))
+            badges[words] = name
+            rows.append(
+                {
+                    "scaling": plain(title(series, short=True)),
+                    "way of training": plain(mode),
+                    "quality": words,
+                    **{_head(size, cores): _cell(sized.get(size)) for size in sizes},
+                    "lowest quality": difference(min(sized.values(), key=_behind)),
+                    "seeds": _seeds(list(sized.values())),
+                }
+            )
+    return Verdicts(tuple(rows), left=3, badges=badges)
+
+
+def _state(group: Sequence[Option], judged: bool) -> tuple[str, str]:
+    """Return the gravest of what came of the verdicts, on which numbers of devices, and its verdict's name."""
+    worst = min(group, key=_grave)
+    alike = [option for option in group if state(option, judged) == state(worst, judged)]
+    on = "" if len(alike) == len(group) else f" on {listed(str(option.cell.about.world_size) for option in alike)}"
+    name = worst.failing.name if worst.failing is not None else "PASS" if worst.judged else "NO_BASELINE"
+    return f"{state(worst, judged)}{on}", name
+
+
+def _behind(option: Option) -> float:
+    return option.quality.difference.value if option.quality is not None else math.inf
 
 
 def _grave(option: Option) -> int:
@@ -153,7 +178,8 @@ def _cell(option: Option | None) -> str:
         return "*disturbed*"
     if option.speed.wide:
         return "*unclear*"
-    return f"{option.speed.value:.2f} × ({percent(option.efficiency.value)})"
+    ideal = f" ({percent(option.efficiency.value)})" if option.cell.about.world_size > 1 else ""
+    return f"{option.speed.value:.2f} ×{ideal}"
 
 
 def _seeds(group: Sequence[Option]) -> str:
@@ -161,12 +187,13 @@ def _seeds(group: Sequence[Option]) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
-def _picture(page: Page, shown: Sequence[tuple[Series, list[Option]]]) -> Picture | None:
+def _picture(page: Page, shown: Sequence[Studied]) -> Picture | None:
     """Draw speed over one device's by number of devices, a plot for each series, with the ideal and the cores."""
     drawn = [(each, options) for each, options in shown if any(_known(option) for option in options)]
     if not drawn:
         return None
-    figure = Figure(figsize=(INCHES[0] * len(drawn), INCHES[1]), layout="constrained")
+    wide, high = WIDE if len(drawn) <= len(WIDE) else NARROW
+    figure = Figure(figsize=(wide * len(drawn), high), layout="constrained")
     for axes, (each, options) in zip(figure.subplots(1, len(drawn), squeeze=False).flat, drawn, strict=True):
         _plot(page, axes, each, [option for option in options if _known(option)])
     handles = {
@@ -195,7 +222,7 @@ def _plot(page: Page, axes: Axes, series: Series, options: Sequence[Option]) -> 
     axes.set_ylim(bottom=0)
     axes.set_xlabel("devices")
     axes.set_ylabel("speed / one device's")
-    axes.set_title(brief(f"{series.kind} scaling, {series.workload.model}, batch {series.workload.batch_size}", 48))
+    axes.set_title(brief(title(series, short=True), 34), fontsize=9)
 
 
 def _datum(series: Series, option: Option) -> dict[str, Any]:
