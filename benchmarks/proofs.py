@@ -10,7 +10,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ HEAD = f"""# Proofs
 
     python -m benchmarks.proofs --write
 
-`bench prove` on 1 to 4 ranks: {STEPS} steps, or averages, of batches of {BATCH}, against plain PyTorch on one device. A cell
-says of how many ranks the bits are equal; of the others, the largest difference and in which precision. The last three
-models are a user's, with a parameter that no loss has to do with."""
+`bench prove` on 1 to 4 ranks: {STEPS} steps, or averages, of batches of {BATCH}, against plain PyTorch on one device. Exact:
+so many combinations of model and number of ranks have equal bits. Close: so many have not, with the largest difference of
+gradients or parameters. The last three models are a user's, with a parameter that no loss has to do with."""
 
 
 def prove(name: str) -> int:
@@ -47,26 +47,34 @@ def prove(name: str) -> int:
     return subprocess.run([sys.executable, "-m", "bench", "prove", *words, *options], check=False).returncode
 
 
-def cell(proofs: Iterable[dict[str, Any]]) -> str:
-    """Return what came out for one model in one mode, on all numbers of ranks."""
-    exact, others = [], []
-    for proof in proofs:
-        if proof["verdict"] == "exact":
-            exact.append(str(proof["ranks"]))
-            continue
-        values = [step[key] or 0.0 for step in proof["steps"] for key in ("gradients", "parameters")]
-        size = f" {max(values):.0e} in {proof['precision'].partition(',')[0]}" if values else ""
-        others.append(f"{proof['ranks']}: {proof['verdict']}{size}")
-    return "; ".join([f"exact {','.join(exact)}"] * bool(exact) + others) or "-"
+def row(mode: str, done: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return what came out in one mode, for all models on all numbers of ranks."""
+    proofs = [(name, each) for name, body in done.items() for each in body["proofs"] if each["mode"] == mode]
+    exact = [each for _, each in proofs if each["verdict"] == "exact"]
+    close = [(largest(each), each["precision"].partition(",")[0], f"{name} on {each['ranks']}")
+             for name, each in proofs if each["verdict"] == "close"]  # fmt: skip
+    others: dict[str, list[str]] = {}
+    for name, each in proofs:
+        if each["verdict"] not in ("exact", "close"):
+            others.setdefault(each["verdict"], []).append(name)
+    size, precision, where = max(close, default=(0.0, "", ""))
+    return [
+        f"`{mode}`",
+        f"{len(exact)} of {len(proofs)}",
+        f"{len(close)}: {size:.0e} in {precision} ({where})" if close else "-",
+        "; ".join(f"{len(names)} {what}: {', '.join(dict.fromkeys(names))}" for what, names in others.items()) or "-",
+    ]
+
+
+def largest(proof: dict[str, Any]) -> float:
+    """Return the largest difference of any step."""
+    return max((step[key] or 0.0 for step in proof["steps"] for key in ("gradients", "parameters")), default=0.0)
 
 
 def page(names: Iterable[str]) -> str:
     """Return the page of the models that are proved."""
     done = {name: json.loads((KEPT / f"{name}.json").read_text(encoding="utf-8")) for name in names}
-    rows = [
-        [f"`{mode}`", *(cell(each for each in body["proofs"] if each["mode"] == mode) for body in done.values())]
-        for mode in modes()
-    ]
+    rows = [row(mode, done) for mode in modes()]
     reasons: dict[str, list[str]] = {}
     for name, body in done.items():
         for each in body["proofs"]:
@@ -84,7 +92,8 @@ def page(names: Iterable[str]) -> str:
     return "\n\n".join(
         [
             HEAD,
-            tabulate(rows, ["mode", *done], tablefmt="github", disable_numparse=True),
+            f"Models: {', '.join(done)}.",
+            tabulate(rows, ["mode", "exact", "close, at most", "neither"], tablefmt="github", disable_numparse=True),
             "Not bit-equal:\n\n" + ("\n".join(why) or "- none"),
             "The slices of ranks against the whole batch at once, largest differences:",
             tabulate(whole, headers, tablefmt="github", disable_numparse=True) + "\n",

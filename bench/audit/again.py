@@ -262,7 +262,8 @@ class Bench:
             if name.kind == OPTIMIZER:
                 parameter = self.parameters[name.name]
                 place = self.device if tensor.dim() else torch.device("cpu")
-                owners[parameter].state[parameter][name.key] = tensor.to(place, copy=True)
+                if parameter in owners:  # else it is there in the run alone, which shows behind the step
+                    owners[parameter].state[parameter][name.key] = tensor.to(place, copy=True)
 
 
 def norm_of(gradients: Iterable[Tensor]) -> float:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bench.audit import evaluation, reports
 from bench.audit.again import Bench
+from bench.audit.between import MOST_LINES, chains, ends, left_alone
 from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
 from bench.audit.costs import costs
 from bench.audit.counters import counted
@@ -36,11 +37,9 @@ from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content
 from bench.audit.rows import redo, steps_of
 from bench.audit.rules import Rules
-from bench.results.audit_file import AuditItem, AuditReport, Outcome
+from bench.audit.setups import setup
+from bench.results.audit_file import AuditItem, AuditReport
 from ddp.replica.task import Task
-
-MOST_LINES = 3
-"""Differences of a step that are named."""
 
 
 def audit(order: AuditOrder) -> AuditReport:
@@ -90,10 +89,12 @@ class _Auditor:
         yield from reports.in_turn(self._order, self._kept.steps)
         yield from weighed(self._order)
         yield from costs(self._order, self._bench)
+        yield from setup(self._order, self._bench.task, self._data.sample())
         yield from self._positions(groups)
-        yield from self._chains()
+        yield from chains(self._order, self._kept.steps)
         yield from counted(self._order, self._kept.steps)
-        yield from self._averages()
+        yield from left_alone(self._order, self._kept.averages)
+        yield from ends(self._kept.ends)
         yield from self._evaluations()
 
     def _contents(self) -> Iterator[AuditItem]:
@@ -180,7 +181,9 @@ class _Auditor:
         last = first.row[-1].seen
         rates = self._bench.rates(last)
         for each in group:
-            if any(abs(ours - again) > 1e-9 * abs(again) for ours, again in zip(each.rates, rates, strict=True)):
+            # One for each group of parameters: others than the task's optimizer has are no rates of its.
+            pairs = zip(each.rates, rates, strict=False)
+            if len(each.rates) != len(rates) or any(abs(ours - again) > 1e-9 * abs(again) for ours, again in pairs):
                 ours, again = (", ".join(f"{rate:.6g}" for rate in both) for both in (each.rates, rates))
                 yield StepDifference(f"learning rate after {last:g} samples", ours, again, float("inf"))
         if not ((first.together or self._order.world_size == 1) and self._order.planned):
@@ -210,31 +213,6 @@ class _Auditor:
                 line = f"positions {begin} to {stop - 1} were trained by {place} and by {there}"
                 yield AuditItem(what="positions", outcome="different", line=line, epoch=epoch)
 
-    def _chains(self) -> Iterator[AuditItem]:
-        """Compare what follows each other on a rank: the state after a step, and before the next one."""
-        if not self._order.planned:
-            return
-        begun: dict[tuple[int, int], list[KeptStep]] = {}
-        for step in self._kept.steps:
-            begun.setdefault((step.rank, step.step), []).append(step)
-        for first in self._kept.steps:
-            averages = first.averages + (len(first.row) if first.together else 0)
-            for then in begun.get((first.rank, first.step + len(first.batches)), ()):
-                if then.averages == averages:
-                    # PyTorch gives buffers of the first rank to the others before an evaluation, and before each step.
-                    yield _chained(first, then, not (self._order.own_buffers and then.rank))
-
-    def _averages(self) -> Iterator[AuditItem]:
-        """Compare optimizer states before and after averages that leave them alone."""
-        for entry in self._kept.averages:
-            before, after = entry["before"], entry["after"]
-            lost = sorted(name for name in before if before[name] != after.get(name))
-            line = f"optimizer state {lost[0]} is another after the average of round {entry['round']}" if lost else ""
-            if lost and entry["after"].get(lost[0]) is None:
-                line = f"optimizer state {lost[0]} is gone after the average of round {entry['round']}"
-            outcome: Outcome = "different" if lost and self._order.planned else "skipped" if lost else "equal"
-            yield AuditItem(what="average", outcome=outcome, line=line, rank=entry["rank"])
-
     def _evaluations(self) -> Iterator[AuditItem]:
         """Evaluate the model of the end again, and that of an epoch before."""
         order, figures = self._order, {epoch: recorded for epoch, *recorded in self._order.evaluations}
@@ -260,24 +238,6 @@ class _Auditor:
                 return AuditItem(what="evaluation", outcome="different", line=line)
         line = evaluation.different(self._bench, self._order, (recorded[0], recorded[1]))
         return AuditItem(what="evaluation", outcome="different" if line else "equal", line=line, **about)
-
-
-def _chained(first: KeptStep, then: KeptStep, buffers: bool) -> AuditItem:
-    apart = []
-    for name, parts in then.before.items():
-        if name.kind == BUFFERS and not buffers:
-            continue
-        for part, other in zip(parts, first.after.get(name, []), strict=False):
-            if other.every == 1 and part.sha256 != other.sha256:
-                apart.append(str(name))
-        if name not in first.after:
-            apart.append(f"{name} (new)")
-    apart += [f"{name} (gone)" for name in first.after.keys() - then.before.keys()]
-    line = f"{', '.join(apart[:MOST_LINES])}: not as the step before left it" if apart else ""
-    place = {"rank": then.rank, "epoch": then.epoch, "step": then.step}
-    return AuditItem(
-        what="chain", outcome="different" if apart else "equal", line=line, files=[first.file, then.file], **place
-    )
 
 
 def digest(state: Mapping[Name, Tensor]) -> str:

@@ -115,6 +115,8 @@ class Kept:
 
     steps: list[KeptStep] = field(default_factory=list)
     final: Parts = field(default_factory=dict)
+    ends: dict[int, Parts] = field(default_factory=dict)
+    """Rank -> the model that it ended with, as far as it kept it."""
     evaluated: dict[int, tuple[str, Parts]] = field(default_factory=dict)
     """Epoch before the last -> the file of the model that was evaluated after it, and what is in it."""
     averages: list[dict[str, Any]] = field(default_factory=list)
@@ -152,6 +154,7 @@ def _take(kept: Kept, name: str, values: mmap.mmap) -> None:
         if state in about:
             about[state] = _parts(about[state], values)
     if "final" in about:
+        kept.ends[about["rank"]] = about["final"]
         if about["rank"] == 0 or not kept.final:
             kept.final.update(about["final"])
         kept.averages.extend({**entry, "rank": about["rank"]} for entry in about["averages"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from bench.config.plan import LaunchPlan
 from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
 from ddp.core.event_parts import StepWork
-from ddp.core.events import Finished, Progress, Ready
+from ddp.core.events import Finished, Progress, Ready, Resumed, Saved
 from ddp.core.step_settings import PLAIN, StepSettings
 from ddp.engine.modes import engine_of
 from ddp.process.codec import Record
@@ -91,6 +92,10 @@ class AuditOrder:
     """Whether each rank has the whole model."""
     turns: Mapping[int, Sequence[Turn]] = field(default_factory=dict)
     """What each rank was granted for itself, in turn."""
+    schedule: str = ""
+    """Name of the schedule; empty: of nobody's."""
+    depth: int | None = None
+    """Layers of a model where they were chosen."""
     one_process: bool = False
     """Whether ranks are threads of one process, where each cuts its own part of a step into micro-batches."""
 
@@ -128,12 +133,18 @@ def works_of(records: Sequence[Record]) -> tuple[StepWork, ...]:
 def reports_of(records: Sequence[Record], batch_size: int = 0) -> Iterator[StepReport]:
     """Iterate over the reports of what was trained, in steps of `batch_size` samples; 0: places are not looked for."""
     done: dict[int, int] = defaultdict(int)
-    events = [event for event in records if isinstance(event, Progress)]
+    saved: dict[int, set[int]] = defaultdict(set)
     seen = places(records, batch_size) if batch_size else repeat(None)
-    for event, place in zip(events, seen, strict=False):
-        first, done[event.rank] = done[event.rank], done[event.rank] + event.steps
-        figures = event.epoch, event.samples, event.loss_sum, event.lr, event.scalars, place
-        yield StepReport(event.rank, first, done[event.rank], *figures)
+    for event in records:
+        if isinstance(event, Saved):
+            saved[event.index].add(event.rank)
+        elif isinstance(event, Resumed):  # who has saved nothing goes on with the counters of the first that has
+            own = sorted(saved[event.index])
+            done = defaultdict(partial(int, done[own[0]] if own else 0), {rank: done[rank] for rank in own})
+        elif isinstance(event, Progress):
+            first, done[event.rank] = done[event.rank], done[event.rank] + event.steps
+            figures = event.epoch, event.samples, event.loss_sum, event.lr, event.scalars, next(seen)
+            yield StepReport(event.rank, first, done[event.rank], *figures)
 
 
 def order_of(
@@ -177,5 +188,7 @@ def order_of(
         parameters=ready[0].parameters if ready else None,
         whole=spec.backend in (None, "nccl", "cpu"),
         turns=turns(records),
+        schedule="" if spec.config.get("script") else str(spec.config["training"].get("schedule", "")),
+        depth=spec.config.get("depth"),
         one_process=engine_of(spec.engine).one_process,
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bench.audit.seeds import order_of, shifted
 from ddp.data.source import TensorSource
@@ -41,6 +42,12 @@ class TrainingData:
 
     def __len__(self) -> int:
         return self._length
+
+    def sample(self) -> Tensor | None:
+        """Return what a model sees of the first sample, if that is a tensor."""
+        first = rows(self.source, np.arange(1)) if len(self.source) else None
+        known = isinstance(first, (tuple, list)) and first and isinstance(first[0], Tensor)
+        return first[0][0] if known else None  # type: ignore[index]
 
     def _visits(self, epoch: int) -> NDArray[np.int64]:
         """Return the samples of an epoch in their order: as many orders of all of them as it takes, the last one cut."""

@@ -43,7 +43,8 @@ def _audited(run: Run) -> AuditReport:
 
     folder = run.path
     with usage():
-        plan = make_plan(config_of(read_object(folder / CONFIG), folder))
+        saved = read_object(folder / CONFIG)
+        plan = make_plan(config_of(saved, folder), resized=saved.get("resized") or ())
         if plan.spec.run_id != run.metrics.run_id:
             why = changed(run.config, plan.spec.config)
             raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id}){why}")

@@ -73,7 +73,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _plan(arguments: list[str]) -> int:
-    from bench.command.planning import show
+    from bench.command.sweep_plan import show
 
     return show(arguments, tuple(VERBS))
 
@@ -208,29 +208,9 @@ def _declared(verb: str, about: str) -> Callable[[list[str]], int]:
 
 
 def _timeline(arguments: list[str]) -> int:
-    written = (
-        "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too"
-    )
-    parser = verb_parser("timeline", f"{written}; or open one in Perfetto.")
-    opens = arguments[:1] == ["open"]
-    parser.add_argument("path", type=path_of, metavar="[open] RUN", help="run folder")
-    if opens:
-        parser.prog += " open"
-        parser.add_argument("--no-browser", action="store_true", help="print the address, start no browser")
-    options = parser.read(arguments[opens:])
-    from bench.timeline import FILES
-    from bench.timeline.rewrite import locate, rewrite
+    from bench.command.timeline_command import timeline
 
-    with usage():
-        if opens:
-            from bench.timeline.serve import serve
-
-            folder = locate(options.path)
-            serve(folder if (folder / "timeline.html").is_file() else rewrite(folder), not options.no_browser)
-        else:
-            folder = rewrite(options.path)
-            print(*(folder / name for name in FILES if (folder / name).is_file()), sep="\n")
-    return Exit.OK
+    return int(timeline(arguments))
 
 
 def _list(arguments: list[str]) -> int:

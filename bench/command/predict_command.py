@@ -17,10 +17,12 @@ from bench.base.writing import write_text
 from bench.command.explain_command import records_in
 from bench.command.parser import Parser
 from bench.predict.calibration import Calibration, calibrated
-from bench.predict.cells import LEVEL, Prediction, error_on_itself
+from bench.predict.cells import Prediction
 from bench.predict.cells import predict as predict_cell
+from bench.predict.evidence import CalibratedCell, CalibratedRun, grouped
 from bench.predict.folder import write_run
-from bench.predict.grid import anchored, faster, grid, what_if
+from bench.predict.grid import anchored, faster, grid, source_of, what_if
+from bench.predict.intervals import ENOUGH, LEVEL
 from bench.predict.play import PredictedCell
 from bench.predict.traces import TracedSteps, traced
 from bench.results.analysis.stream import sort
@@ -33,6 +35,7 @@ from ddp.sim.distributions import StepDistribution, distribution
 
 AS_CALIBRATED = "same"
 TRACES = (".parquet", ".json", ".json.gz")
+DOUBT = "(?) Do not rely on this interval: too far from what was calibrated."
 MOST_FOLDERS = 512
 """Cells of more ranks have a row and no folder, which would take minutes to write."""
 
@@ -50,6 +53,8 @@ def add(parser: Parser) -> None:
     parser.add_argument("--steps", metavar="NAME:X", help=steps)
     every = "of the same backend: all, or some (default: that of the run)"
     parser.add_argument("--policies", metavar="A,B", help=every)
+    cores = "all ranks share so many cores of one host (default: each has its own)"
+    parser.add_argument("--cores", type=int, metavar="N", help=cores)
     parser.add_argument("--anchor", type=int, metavar="N", help="steps of the slowest rank in every window")
     parser.add_argument("--heal", type=int, metavar="RANK", help="this rank is as fast as the fastest")
     parser.add_argument("--bandwidth", type=float, default=1.0, metavar="X", help="links have so many times theirs")
@@ -63,28 +68,28 @@ def add(parser: Parser) -> None:
 def predict(options: argparse.Namespace) -> Exit:
     """Predict the cells and print the table. Raise UsageError."""
     with usage():
-        runs = [calibration_of(path) for path in options.paths]
-        cells = list(_cells(options, [each for each, _ in runs]))
-        named = {id(calibration): rate for calibration, rate in runs}
+        sources = grouped([calibrated_run(path) for path in options.paths])
+        cells = list(_cells(options, sources))
     with no_collections():
-        errors = {id(calibration): error_on_itself(calibration, rate) for calibration, rate in runs}
-        for calibration, rate in runs:
-            print("\n".join(_about(calibration, rate, errors[id(calibration)])))
+        for source in sources:
+            print("\n".join(_about(source, options.cores)))
         predictions = []
-        for title, cell, calibration in cells:
-            prediction, played = predict_cell(cell, calibration, title, errors[id(calibration)])
+        for title, cell, source in cells:
+            others = [each for each in sources if each is not source]
+            prediction, played = predict_cell(cell, source, title, others)
             predictions.append(prediction)
             if options.output != Path("none") and cell.ranks <= MOST_FOLDERS:
                 with usage():
-                    write_run(cell, calibration, played, options.output)
+                    write_run(cell, source.calibration, played, options.output)
             print(f"{_title(prediction)}: {prediction.samples_per_s:,.0f} samples/s", file=sys.stderr, flush=True)
     print("\n".join(table(predictions)))
     if options.json is not None:
         with usage():
             calibrations = [
-                {"run": each.spec.run_id, "samples_per_s": named[id(each)], "error": errors[id(each)]}
-                | {"steps": [asdict(shape) for shape in each.shapes]}
-                for each, _ in runs
+                {"run": run.calibration.spec.run_id, "samples_per_s": run.rate, "error": run.error(options.cores)}
+                | {"steps": [asdict(shape) for shape in run.calibration.shapes]}
+                for source in sources
+                for run in source.runs
             ]
             body = {"level": LEVEL, "calibrated": calibrations, "predictions": [asdict(each) for each in predictions]}
             options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +97,7 @@ def predict(options: argparse.Namespace) -> Exit:
     return Exit.OK
 
 
-def calibration_of(folder: Path) -> tuple[Calibration, float]:
+def calibrated_run(folder: Path) -> CalibratedRun:
     """Return the costs of a run and its samples per second. Raise ValueError."""
     spec, launched, records = records_in(folder)
     stream = sort(records, launched)
@@ -100,14 +105,14 @@ def calibration_of(folder: Path) -> tuple[Calibration, float]:
         calibration = calibrated(stream, spec, launched)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
-    return calibration, stream.figures.samples / train_seconds(stream)
+    return CalibratedRun(calibration, stream.figures.samples / train_seconds(stream))
 
 
 def _cells(
-    options: argparse.Namespace, calibrations: Sequence[Calibration]
-) -> Iterator[tuple[str, PredictedCell, Calibration]]:
+    options: argparse.Namespace, sources: Sequence[CalibratedCell]
+) -> Iterator[tuple[str, PredictedCell, CalibratedCell]]:
     """Yield what is asked for, each cell with a name where it is a variant of the one before. Raise ValueError."""
-    first = calibrations[0]
+    first = sources[0].calibration
     ranks = [_count(word) for word in options.ranks.split(",")] if options.ranks else [first.ranks]
     links = [_links(word, min(ranks), options.bandwidth, first) for word in options.links.split(",")]
     policies = _policies(options.policies)
@@ -115,13 +120,14 @@ def _cells(
     steps = step_times(options.steps) if options.steps else None
     if options.heal is not None and not 0 <= options.heal < min(ranks):
         raise ValueError(f"--heal {options.heal}: ranks are 0 to {min(ranks) - 1}")
-    changes = {"speeds": speeds, "steps": steps, "healed": options.heal}
-    for cell, calibration in grid(calibrations, ranks, links, policies, **changes):
+    if options.cores is not None and options.cores < 1:
+        raise ValueError(f"--cores {options.cores}: give a number from 1 up")
+    changes = {"speeds": speeds, "steps": steps, "healed": options.heal, "cores": options.cores}
+    for cell, source in grid(sources, ranks, links, policies, **changes):
         cell = cell if options.anchor is None else anchored(cell, options.anchor)
-        yield "", cell, calibration
-        for name, other in what_if(cell, calibration) if options.what_if else ():
-            source = next((each for each in calibrations if each.spec.policy == other.policy), calibration)
-            yield name, other, source
+        yield "", cell, source
+        for name, other in what_if(cell, source.calibration) if options.what_if else ():
+            yield name, other, source if other.policy == cell.policy else source_of(other.policy, cell.ranks, sources)
 
 
 def step_times(text: str) -> StepDistribution | TracedSteps:
@@ -157,19 +163,31 @@ def _policies(words: str | None) -> tuple[str, ...]:
     return tuple(known("policy", word, POLICIES) for word in words.split(",")) if words else ()
 
 
-def _about(calibration: Calibration, rate: float, error: float) -> Iterator[str]:
+def _about(source: CalibratedCell, cores: int | None) -> Iterator[str]:
     """Yield what was calibrated, and how well it predicts itself."""
-    spec = calibration.spec
-    itself = f"{rate:,.0f} samples/s; predicted of itself {100 * error:+.1f} %"
-    yield f"calibrated on {spec.model} {spec.mode} {spec.run_id}, {itself}"
-    for rank, shape in enumerate(calibration.shapes):
-        spread = f"spread {shape.spread:.2f}, p99/p50 {shape.tail:.1f}, autocorrelation {shape.autocorrelation:.2f}"
-        speed = f" before its emulated speed {spec.speeds[rank]:g}" if spec.speeds else ""
-        yield f"  rank {rank}: {1e3 * shape.mean_s:.3g} ms a step{speed}, {spread}"
+    for run in source.runs:
+        spec = run.calibration.spec
+        itself = f"{run.rate:,.0f} samples/s; predicted of itself {100 * run.error(cores):+.1f} %"
+        yield f"calibrated on {spec.model} {spec.mode} {spec.run_id}, {itself}"
+        for rank, shape in enumerate(run.calibration.shapes):
+            spread = f"spread {shape.spread:.2f}, p99/p50 {shape.tail:.1f}, autocorrelation {shape.autocorrelation:.2f}"
+            speed = f" before its emulated speed {spec.speeds[rank]:g}" if spec.speeds else ""
+            yield f"  rank {rank}: {1e3 * shape.mean_s:.3g} ms a step{speed}, {spread}"
+    if len(source.runs) < ENOUGH:
+        few = "no interval" if len(source.runs) == 1 else "a wide interval"
+        count = f"{len(source.runs)} run{'s' if len(source.runs) > 1 else ''}"
+        yield f"  {count} of this cell: {few}; train {ENOUGH} (seed=0,1,2) and give all"
 
 
 def _title(prediction: Prediction) -> str:
     return prediction.title or f"{prediction.mode} ×{prediction.ranks} over {prediction.links}"
+
+
+def span(prediction: Prediction) -> str:
+    """Return the interval in words."""
+    if prediction.low is None or prediction.high is None:
+        return "unknown: one run"
+    return f"{prediction.low:,.0f} to {prediction.high:,.0f}{'' if prediction.trusted else ' (?)'}"
 
 
 def table(predictions: Sequence[Prediction]) -> list[str]:
@@ -185,7 +203,8 @@ def table(predictions: Sequence[Prediction]) -> list[str]:
     for each in predictions:
         base = each if not each.title or base is None else base
         lines.append(_row(each, base, notes))
-    return lines + ([""] if notes else []) + [f"{place}. {note}" for place, note in enumerate(notes, 1)]
+    lines += ([""] if notes else []) + [f"{place}. {note}" for place, note in enumerate(notes, 1)]
+    return lines + (["", DOUBT] if any(each.low is not None and not each.trusted for each in predictions) else [])
 
 
 def _row(each: Prediction, base: Prediction, notes: Sequence[str]) -> str:
@@ -194,7 +213,7 @@ def _row(each: Prediction, base: Prediction, notes: Sequence[str]) -> str:
     cells = [
         title,
         f"{each.samples_per_s:,.0f}",
-        f"{each.low:,.0f} to {each.high:,.0f}",
+        span(each),
         *(f"{100 * share:.1f} %" if share is not None else metric(None) for share in shares),
         f"{each.bytes / 1e6:,.1f}",
         each.limit,

@@ -29,6 +29,9 @@ def rerun(folder: Path) -> Exit:
         run = run_in(folder)
         if refused := _refused(run):
             return refused
+    if run.config.get("resized"):
+        print(f"REFUSED    {folder}: its number of ranks changed on its way: only its checkpoint leads there")
+        return Exit.REFUSED
     with tempfile.TemporaryDirectory(prefix="bench-rerun-", ignore_cleanup_errors=True) as elsewhere:
         after = _script_again(run, Path(elsewhere)) if run.config.get("script") else _trained_again(run, elsewhere)
     if after.status != run.metrics.status:

@@ -59,7 +59,7 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
         # The plan of an experiment is shown first: it costs a fraction of a second for each run.
         experiment = any(word.lstrip("+").startswith("experiment=") for word in arguments)
         if experiment and not any(word.partition("=")[0] in SHOWS for word in arguments):
-            from bench.command.planning import announce
+            from bench.command.sweep_plan import announce
 
             announce(session.console, arguments, verbs)
         expect = session.progress.foresee
@@ -160,11 +160,16 @@ class Session:
         source = source_of(config.resume, settings) if config.resume is not None else None
         if isinstance(source, Path):
             return self._finished(source)
-        if source is not None:
-            from bench.runner.resume import configured
+        if (path := config.resume) is not None:
+            from bench.runner.resume import begun_anew, configured
 
             with usage():
-                config = self.config = configured(config, settings, source)
+                if source is not None:
+                    config = configured(config, settings, source)
+                else:
+                    config, note = begun_anew(Path(path), config, settings)
+                    self._note([note])
+                self.config = config
         if port is not None and self.launched:
             self._note(
                 [f"dashboard=true means nothing to a launcher's process: python -m bench dashboard {config.output}"]

@@ -145,8 +145,8 @@ def world_size_of(size: int | None, engine: str) -> int:
     if size is None:
         return 1 if able.one_rank else 2
     most = MAX_VIRTUAL if able.virtual else MAX_WORLD
-    if not 1 + able.virtual <= size <= most:
-        raise ValueError(f"world_size={size} is not between {1 + able.virtual} and {most}")
+    if not 1 <= size <= most:
+        raise ValueError(f"world_size={size} is not between 1 and {most}")
     if not able.fits(size):
         remedy = "leave it out, or choose another mode"
         raise ValueError(f"world_size={size} with mode={engine}, which has one rank: {remedy}")

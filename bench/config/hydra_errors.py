@@ -138,8 +138,19 @@ def _composition(error: HydraException) -> str:
     if hit := re.search(r"In '(.+)': \w+ raised while composing config:\n(.+)", text):
         return f"{hit[1]}: {hit[2]}"
     if (hit := re.search(r"Error merging override (.+)", text)) and error.__cause__ is not None:
-        return f"{hit[1]}: {_first_line(error.__cause__)}"
+        return f"{hit[1]}: {_no_value(hit[1]) or _first_line(error.__cause__)}"
     return _first_line(error)
+
+
+def _no_value(override: str) -> str | None:
+    """Return what to write in place of a value for a key that has settings beneath it; None: it has none."""
+    key, _, value = override.lstrip("+~").partition("=")
+    beneath = sorted(other for other in known_keys() if other.startswith(f"{key}."))
+    if not beneath:
+        return None
+    named = f"{key}.name"
+    meant = f"{named}={value}" if named in beneath else f"{beneath[0]}=..."
+    return f"{key} has settings of its own: write {meant}, or another of them"
 
 
 def _or_one(word: str | None) -> str:

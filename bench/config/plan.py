@@ -6,7 +6,7 @@ Knows neither Hydra nor torch, touches no file and no clock; relative paths are 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -92,9 +92,11 @@ def plan(
     machine: Machine,
     settings: Collection[str] = (),
     code: tuple[CodeDigest, ...] = (),
+    resized: Sequence[dict[str, int]] = (),
 ) -> RunPlan:
     """Resolve and check everything. `settings`: the keys that the user set; `code`: what of the run is not the project's own
-    (`bench.config.own`). Raise ValueError for what cannot be run."""
+    (`bench.config.own`); `resized`: the numbers of ranks that it had before (`bench.runner.resized`). Raise ValueError for
+    what cannot be run."""
     check_paths(config)
     engine = known("engine", config.engine.name, ENGINES)
     known("backend", config.backend.name, BACKENDS)
@@ -116,7 +118,9 @@ def plan(
     if world_size > 1:
         # Settings that have an entry for each rank are refused here, not in the run.
         policy.init(World(world_size, 1, 1, 1, blocking=True, in_step=False))
-    resolved = resolve(config, recipe, policy, world_size) | saved(code)
+    resolved = (
+        resolve(config, recipe, policy, world_size) | saved(code) | ({"resized": list(resized)} if resized else {})
+    )
     measure = Measure(setup.metric, setup.higher_is_better, recipe.target)
     spec = spec_of(config, recipe, resolved, _training_of(recipe), measure, machine)
     return RunPlan(spec, _job(spec, policy, config, recipe, code), recipe)

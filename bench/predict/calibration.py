@@ -12,7 +12,7 @@ from bench.results.analysis.breakdown import wall_end
 from bench.results.analysis.steps import worked
 from bench.results.analysis.stream import Floats, RunRecords, Slices
 from bench.results.analysis.stretches import clipped, seconds
-from bench.results.analysis.syncing import collectives
+from bench.results.analysis.syncing import collectives, exits
 from ddp.backends import BACKENDS, Acts
 from ddp.core.events import Averaged, Evaluated, Progress, Reduced, RoundClosed, Saved, Snapshot
 from ddp.core.link_costs import collective_s
@@ -48,7 +48,10 @@ class Calibration:
     """By rank: what its loop takes around a step beside it."""
     report_s: float
     wires: Floats
-    """Of collectives, beyond what their links take; empty: there was none."""
+    """Of collectives inside steps until the first rank leaves, else until all have left; beyond what their links take.
+    Empty: there was none."""
+    exits: Floats
+    """Of each of these, by rank: what the rank leaves later than the first one, inside steps."""
     rounds: Floats
     """Of averages in collectives, with what belongs to them; empty: there was none."""
     per_step: float
@@ -85,9 +88,9 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
     series = {rank: own[rank] for rank in range(spec.world_size) if rank in own and own[rank].size >= LEAST_STEPS}
     if len(series) < spec.world_size:
         raise ValueError(f"every rank must have done {LEAST_STEPS} steps to be calibrated on: train longer")
-    wires, meetings = _wires(stream, spec, ready.parameters)
-    copy_s, rounds, beside = _averaging(stream, _snapshots(spec), wires)
     in_step = meets_every_step(spec.policy) and not _snapshots(spec)
+    wires, left, meetings = _wires(stream, spec, ready.parameters, in_step)
+    copy_s, rounds, beside = _averaging(stream, _snapshots(spec), wires)
     reports = [np.diff([event.at for event in stream.of(Progress) if event.rank == rank]) for rank in series]
     return Calibration(
         spec=spec,
@@ -102,6 +105,7 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
         gaps_s=_gaps(stream, spec.world_size, beside),
         report_s=float(np.median(np.concatenate(reports))),
         wires=wires,
+        exits=left,
         rounds=rounds,
         per_step=meetings / max(max(own[rank].size for rank in own), 1) if in_step else 1.0,
         bytes=_bytes(stream, ready.parameters),
@@ -152,14 +156,20 @@ def _of_kind(slices: Slices, kind: str) -> float:
     return _mean((slices.stop - slices.start)[slices.kind == kind].tolist())
 
 
-def _wires(stream: RunRecords, spec: RunSpec, parameters: int) -> tuple[Floats, int]:
-    """Return what collectives took beyond what the links of the run take by the cost model, and how many there were."""
-    taken, _ = collectives(stream.slices)
-    links = _links(spec)
-    if links is not None and taken.size:
+def _wires(stream: RunRecords, spec: RunSpec, parameters: int, in_step: bool) -> tuple[Floats, Floats, int]:
+    """Return what collectives took beyond what the links of the run take by the cost model, how much later than the first
+    each rank left them, and how many there were. A rank that the others wait for goes on once it is done itself."""
+    taken, links = collectives(stream.slices)[0], _links(spec)
+    left = np.zeros((taken.size, spec.world_size))
+    if in_step:
+        taken, left = exits(stream.slices, spec.world_size)
+    count = taken.size
+    if count > LEAST_STEPS and links is None:
+        taken, left = taken[1:], left[1:]
+    if links is not None and count:
         model = collective_s(replace(links, seed=0), tuple(range(spec.world_size)), _bytes(stream, parameters))
-        return np.maximum(taken - model, 0.0), taken.size
-    return (taken[1:] if taken.size > LEAST_STEPS else taken), taken.size
+        taken = np.maximum(taken - model, 0.0)
+    return taken, left, count
 
 
 def _bytes(stream: RunRecords, parameters: int) -> int:

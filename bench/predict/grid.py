@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, cast
 
 from bench.predict.calibration import Calibration
-from bench.predict.cells import own_cell
+from bench.predict.evidence import CalibratedCell, own_cell
 from bench.predict.play import PredictedCell, speeds_of
 from ddp.core.links import Links
 from ddp.core.policies import POLICIES, meets_every_step
@@ -17,21 +18,27 @@ MOST_HEALED = 4
 
 
 def grid(
-    calibrations: Sequence[Calibration],
+    sources: Sequence[CalibratedCell],
     ranks: Sequence[int],
     links: Sequence[Links | None],
     policies: Sequence[str],
     **changes: Any,
-) -> Iterator[tuple[PredictedCell, Calibration]]:
-    """Yield the cells with what each is predicted from: the run of its policy, else the first. `changes` are fields of every
-    cell. No `policies`: that of the first run."""
-    for policy in policies or (str(calibrations[0].spec.policy),):
-        source = next((each for each in calibrations if each.spec.policy == policy), calibrations[0])
-        own = own_cell(source)
-        settings = own.settings if policy == own.policy else ()
+) -> Iterator[tuple[PredictedCell, CalibratedCell]]:
+    """Yield the cells with what each is predicted from. `changes` are fields of every cell. No `policies`: that of the
+    first run."""
+    for policy in policies or (str(sources[0].calibration.spec.policy),):
         for link in links:
             for size in ranks:
+                source = source_of(policy, size, sources)
+                own = own_cell(source.calibration)
+                settings = own.settings if policy == own.policy else ()
                 yield replace(own, ranks=size, links=link, policy=policy, settings=settings, **changes), source
+
+
+def source_of(policy: str, ranks: int, sources: Sequence[CalibratedCell]) -> CalibratedCell:
+    """Return what a cell is predicted from: the runs of its policy whose number of ranks is the nearest, else the first."""
+    same = [each for each in sources if each.calibration.spec.policy == policy]
+    return min(same, key=lambda each: abs(math.log2(ranks / each.calibration.ranks)), default=sources[0])
 
 
 def faster(links: Links, factor: float) -> Links:

@@ -4,13 +4,14 @@ them."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from bench.predict.calibration import Calibration
-from bench.predict.steptimes import LENGTH, WARM, emulated, mean_of, resampled
+from bench.predict.steptimes import LENGTH, WARM, asleep, mean_of, resampled, slow_part
 from bench.predict.traces import TracedSteps
 from ddp.backends import world_of
 from ddp.core.checkpoint_settings import Checkpointing
@@ -43,11 +44,47 @@ class PredictedCell:
     """This rank is as fast as the fastest one."""
     steps: StepDistribution | TracedSteps | None = None
     """What step times are drawn from; None: from those that were measured."""
+    cores: int | None = None
+    """That all ranks share; None: each has its own."""
 
     @property
     def in_step(self) -> bool:
         """Whether gradients are averaged inside steps, if the backend can."""
         return meets_every_step(self.policy)
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What runs of one number of ranks do not tell of others: how what they measured grows with the ranks."""
+
+    collectives: Callable[[int, int], float]
+    """(ranks, ranks calibrated) -> factor of what a collective costs beside its links."""
+    messages: Callable[[int, int], float]
+    """The same of a message and its handling."""
+    queues: bool = True
+    """Ranks that share cores wait for each other's work."""
+    cold: bool = False
+    """Where several share a core, all steps are like the slow ones: others' work has been in its caches."""
+
+
+def flat(ranks: int, calibrated: int) -> float:
+    """Return 1: it does not grow."""
+    return 1.0
+
+
+def as_tree(ranks: int, calibrated: int) -> float:
+    """Return the ratio of the depths of a tree over the ranks."""
+    return math.log2(ranks) / math.log2(calibrated) if ranks > 1 else 0.0
+
+
+def linear(ranks: int, calibrated: int) -> float:
+    """Return the ratio of the ranks."""
+    return ranks / calibrated
+
+
+NOMINAL = Assumption(as_tree, flat)
+CORNERS = (Assumption(flat, flat, queues=False), Assumption(linear, linear, cold=True))
+"""Best and worst of what may be."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +115,7 @@ def samples_of(cell: PredictedCell, calibration: Calibration) -> int:
     return max(calibration.samples, -(-least // spec.epochs))
 
 
-def play(cell: PredictedCell, calibration: Calibration, seed: int) -> PlayedCell:
+def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assumption = NOMINAL) -> PlayedCell:
     """Play a cell once. Raises TimeoutError if it does not end."""
     spec, samples = calibration.spec, samples_of(cell, calibration)
     config = spec.config
@@ -120,7 +157,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int) -> PlayedCell
         slices.append(Slice(begin + start, rank, kind, stop - start, seq, handed))
 
     policy = make_policy(cell.policy, dict(cell.settings))
-    costs = costs_of(cell, calibration, seed)
+    costs = costs_of(cell, calibration, seed, assumed)
     simulation = Simulation(policy, world, costs, keep=False, tick_s=math.inf)
     simulation.measured, simulation.listen = measured, listen
     simulation.run()
@@ -141,15 +178,18 @@ def bytes_of(cell: PredictedCell, calibration: Calibration) -> int:
     return calibration.parameters * (4 if cell.in_step else {"float64": 8, "float32": 4}.get(wire, 2))
 
 
-def costs_of(cell: PredictedCell, calibration: Calibration, seed: int) -> Costs:
+def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assumption = NOMINAL) -> Costs:
     """Return what things cost in a cell; `seed`: of what is drawn."""
     dice = np.random.default_rng((seed, cell.ranks))
-    series, first = _series(cell, calibration, dice)
-    grown = math.log2(cell.ranks) / math.log2(calibration.ranks) if cell.ranks > 1 else 0.0
+    cold = assumed.cold and cell.cores is not None and cell.ranks > cell.cores
+    series, sleeps, first = _series(cell, calibration, dice, cold)
+    grown = assumed.collectives(cell.ranks, calibration.ranks)
     own = calibration.wires if cell.in_step or not calibration.rounds.size else calibration.rounds
     own = own if own.size else np.zeros(1)
     times = calibration.per_step if cell.in_step and not calibration.snapshots else 1.0
-    wires = (dice.choice(own, LENGTH) * grown * times).tolist()
+    places = dice.integers(0, own.size, LENGTH)
+    wires = (own[places] * grown * times).tolist()
+    exits = calibration.exits[places] * grown * times if cell.in_step and calibration.exits.size else None
     links = None if cell.links is None else replace(cell.links, seed=seed)
     size = bytes_of(cell, calibration)
     added = calibration.links is not None and links is not None
@@ -161,12 +201,18 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int) -> Costs:
         model = _collective(links, members, size, number) if added else 0.0
         return float(wires[number % LENGTH] + model)
 
+    def leave_s(rank: int, number: int) -> float:
+        return 0.0 if exits is None else float(exits[number % LENGTH, rank % calibration.ranks])
+
     return Costs(
         step_s,
+        lambda rank, done: sleeps[rank],
+        cores=cell.cores if assumed.queues else None,
         by_samples=cell.in_step and not calibration.snapshots,
         between_s=min(calibration.gaps_s),
-        latency_s=calibration.latency_s,
+        latency_s=calibration.latency_s * assumed.messages(cell.ranks, calibration.ranks),
         wire=wire,
+        leave_s=leave_s if exits is not None else None,
         links=links,
         bytes=size,
         reduce_s=calibration.reduce_s * cell.ranks / calibration.ranks,
@@ -184,11 +230,13 @@ def _collective(links: Links | None, members: tuple[int, ...], size: int, number
 Series = list[list[float]]
 
 
-def _series(cell: PredictedCell, calibration: Calibration, dice: np.random.Generator) -> tuple[Series, list[float]]:
-    """Return the step times of each rank, and what each of its first steps takes longer."""
+def _series(
+    cell: PredictedCell, calibration: Calibration, dice: np.random.Generator, cold: bool
+) -> tuple[Series, list[float], list[float]]:
+    """Return by rank the times that steps work, how long it sleeps behind each, and what its first steps take longer."""
     speeds = speeds_of(cell, calibration)
     fastest = min(range(calibration.ranks), key=lambda rank: calibration.steps[rank].mean())
-    rows, first = Series(), []
+    rows, sleeps, first = Series(), [], []
     for rank in range(cell.ranks):
         source = fastest if rank == cell.healed else rank % calibration.ranks
         own = calibration.steps[source]
@@ -196,7 +244,9 @@ def _series(cell: PredictedCell, calibration: Calibration, dice: np.random.Gener
             drawn = resampled(own, LENGTH, dice)
         else:
             drawn = mean_of(calibration.steps) * cell.steps.draw(LENGTH, dice, rank)
+        drawn = drawn * slow_part(own) if cold else drawn
         beside = calibration.gaps_s[source] - min(calibration.gaps_s)
-        rows.append((beside + (emulated(drawn, speeds[rank]) if speeds else drawn)).tolist())
+        rows.append((beside + drawn).tolist())
+        sleeps.append(asleep(drawn, speeds[rank]) if speeds else 0.0)
         first.append(calibration.first_s[source] / WARM)
-    return rows, first
+    return rows, sleeps, first

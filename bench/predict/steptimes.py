@@ -15,6 +15,8 @@ WARM = 10
 """Steps at the begin that are no sample of the others."""
 LENGTH = 4096
 """Steps of a series; a rank that does more begins again."""
+SLOW = 84
+"""Percentile of slow steps."""
 KNEE = 1 / math.e
 """Steps further apart than this autocorrelation says count as independent."""
 
@@ -60,9 +62,15 @@ def resampled(series: Floats, length: int, dice: np.random.Generator) -> Floats:
     return np.asarray(series[places], np.float64)
 
 
-def emulated(series: Floats, speed: float) -> Floats:
-    """Return a series as a rank has it whose speed is emulated: each step is followed by a sleep of its typical length."""
-    return series + (1 / speed - 1) * float(np.median(series))
+def asleep(series: Floats, speed: float) -> float:
+    """Return the seconds that a rank of an emulated speed sleeps behind each step: as its typical step is longer."""
+    return (1 / speed - 1) * float(np.median(series))
+
+
+def slow_part(series: Floats) -> float:
+    """Return by what a slow step, one of six, is longer than the median one."""
+    median, slow = np.percentile(series, [50, SLOW])
+    return float(slow / median) if median > 0 else 1.0
 
 
 def mean_of(series: Sequence[Floats]) -> float:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from ddp.core.spans import Batch, Chunk, micro_batches
 from ddp.core.step_settings import PLAIN, StepSettings
-from ddp.data.order import derive, order
+from ddp.data.epoch_order import order
 from ddp.data.seeded import seed_others
+from ddp.permutation import derive
 from ddp.replica.flat import FlatState
 from ddp.replica.task import Source, Task
 

@@ -11,7 +11,7 @@ from bench.results.analysis.breakdown import breakdown, seconds_in, walls
 from bench.results.analysis.goodput import goodput
 from bench.results.analysis.ledger import ledger
 from bench.results.analysis.slow import slow_ranks
-from bench.results.analysis.stream import RunRecords, sort
+from bench.results.analysis.stream import RunRecords, ranks_before, sort
 from bench.results.analysis.syncing import elche, sync
 from bench.results.analysis.timeline import timeline
 from bench.results.analysis.training import UNTIMED, Finite, epoch_row, target, throughput, train_seconds
@@ -41,7 +41,8 @@ def analyze(
     diverged. Raises AssertionError if the slices of a rank overlap grossly.
     """
     stream, finite = sort(records, launched), Finite()
-    rows = [epoch_row(figures, spec.world_size, finite) for figures in stream.epochs]
+    most = max(spec.world_size, *ranks_before(stream), 0)
+    rows = [epoch_row(figures, most, finite) for figures in stream.epochs]
     if spec.source == "predicted":  # what virtual ranks report of their learning says nothing
         rows = [row.model_copy(update=dict.fromkeys(("train_loss", "eval", "eval_loss"))) for row in rows]
     elif status == "ok" and rows and rows[-1].train_loss is None:
@@ -59,7 +60,7 @@ def analyze(
             "faults": lines,
             "late": [rank for rank in range(spec.world_size) if rank not in stream.ready] if status == "ok" else [],
             "slow_ranks": slow_ranks(stream.figures.slow, stream.zero),
-            "ledger": ledger(stream, spec.world_size, spec.epochs),
+            "ledger": ledger(stream, most, spec.epochs),
             "epochs": rows,
             "final": _final(spec, rows),
             "target": target(rows, spec.target, spec.higher_is_better, spec.timing),
@@ -172,6 +173,7 @@ def _resumed(stream: RunRecords) -> ResumedFrom | None:
         samples=stream.resumed.samples,
         seconds=stream.figures.epochs.before,
         times=len(stream.parts_in_turn) - 1,
+        ranks=ranks_before(stream),
     )
 
 

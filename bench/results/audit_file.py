@@ -25,7 +25,9 @@ Outcome = Literal["equal", "different", "skipped"]
 class AuditItem(Strict):
     """One thing that was looked at."""
 
-    what: Literal["initial", "step", "positions", "chain", "average", "evaluation", "data", "report", "rate", "cost"]
+    what: Literal[
+        "initial", "step", "positions", "chain", "average", "evaluation", "data", "report", "rate", "cost", "setup"
+    ]
     outcome: Outcome
     line: str = Field(default="", description="what differs, with both values; or why it was skipped")
     rank: int | None = None

@@ -1,8 +1,7 @@
 """`Metrics`: the result of one run, as written to `metrics.json`. The one definition of every field and its unit.
 
-Numbers are finite: what was not is null and named in `nonfinite`. Unknown fields are refused. Knows nothing of how a
-result is computed (`bench.results.analysis`) or where it lies (`bench.results.runfolder`). `python -m
-bench.results.schema` writes the JSON Schema.
+Numbers are finite: what was not is null and named in `nonfinite`. Unknown fields are refused. Knows nothing of how a result
+is computed (`bench.results.analysis`) or where it lies. `python -m bench.results.schema` writes the JSON Schema.
 """
 
 from __future__ import annotations
@@ -185,6 +184,7 @@ class ResumedFrom(Strict):
     samples: int = Field(description="samples trained by all ranks in it")
     seconds: float = Field(description="training time that it holds, as in `epochs[].seconds`, seconds")
     times: int = Field(description="how often the run was gone on with, this time included")
+    ranks: list[int] = Field(default_factory=list, description="numbers of ranks before, one for each change")
 
 
 class LauncherInfo(Strict):

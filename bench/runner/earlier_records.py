@@ -24,9 +24,10 @@ from ddp.core.spans import Span, Spans, union
 from ddp.process.codec import decode, encode
 
 
-def earlier(source: ResumeSource, at: float) -> list[bytes]:
+def earlier(source: ResumeSource, at: float, world_size: int | None = None) -> list[bytes]:
     """Return the records of the run that its checkpoint knows of, as lines, moved in time to end at `at`; and one more, that
-    it goes on then. Raise ValueError if they do not have the checkpoint, or were changed."""
+    it goes on then, with `world_size` ranks (None: as many). Raise ValueError if they do not have the checkpoint, or were
+    changed."""
     index, books = source.checkpoint.manifest.index, source.checkpoint.books
     records = _records(source.folder / EVENTS)
     # Not the record of its publication, which a process killed right after that did not come to write.
@@ -45,7 +46,9 @@ def earlier(source: ResumeSource, at: float) -> list[bytes]:
         body = encode(record, when) if not hasattr(record, "at") else encode(record)
         moved = msgspec.json.decode(body) | {"at": when - cut + at}
         lines.append(msgspec.json.encode(moved))
-    resumed = Resumed(at, index, books.epochs, books.samples, str(source.folder))
+    before = source.checkpoint.manifest.identity.world_size
+    ranks = before if world_size not in (None, before) else 0
+    resumed = Resumed(at, index, books.epochs, books.samples, str(source.folder), ranks=ranks)
     if source.because:
         since_s = max(at - cut, 0.0), max(at - records[-1][0], 0.0)
         resumed = replace(resumed, because=source.because, again=_beyond(records, known), since_s=since_s)

@@ -202,7 +202,7 @@ def _take_over(source: ResumeSource, folder: Path, header: RunHeader) -> tuple[P
 
     Return the checkpoint there, and the records before it."""
     with usage():
-        lines = earlier(source, header.launched)
+        lines = earlier(source, header.launched, header.spec["world_size"])
         first = encode(replace(header, at=min(map(stamp, lines))))
         write_bytes(folder / EVENTS, b"".join(line + b"\n" for line in chained([first, *lines])))
         place = folder.absolute() / CHECKPOINTS / source.checkpoint.path.name

@@ -109,9 +109,12 @@ class RayCell:
 
         while not self._sweep.stop.is_set():
             try:
-                return self._got([actor.place.remote() for actor in self._actors])
+                places = self._got([actor.place.remote() for actor in self._actors])
             except ActorUnavailableError:
-                time.sleep(LOOK_S)
+                places = None
+            if places is not None and not any(place.doomed for place in places):
+                return places
+            time.sleep(LOOK_S)
         return None
 
     def _got(self, calls: list[Any]) -> list[Any] | None:

@@ -31,6 +31,8 @@ class ActorPlace:
     address: str
     port: int
     """One that is free there."""
+    doomed: bool
+    """Its raylet is dead: the actor still answers, and ends soon."""
 
 
 class RayRank:
@@ -40,6 +42,7 @@ class RayRank:
         self._lock = threading.Lock()
         self._running: subprocess.Popen[bytes] | None = None
         self._over = -1
+        self._raylet = os.getppid()
 
     def place(self) -> ActorPlace:
         """Return where this is."""
@@ -48,7 +51,8 @@ class RayRank:
         address = ray.util.get_node_ip_address()
         with socket.create_server((address, 0)) as free:
             port = int(free.getsockname()[1])
-        return ActorPlace(os.uname().nodename, ray.get_runtime_context().get_node_id(), address, port)
+        context = ray.get_runtime_context()
+        return ActorPlace(os.uname().nodename, context.get_node_id(), address, port, os.getppid() != self._raylet)
 
     def train(self, words: list[str], cwd: str, variables: dict[str, str], log: str, attempt: int) -> int:
         """Run the command to its end; return its exit code, that of an interrupted one if `end` came first."""

@@ -7,7 +7,7 @@ of every sample once. Knows nothing of how a checkpoint is made (`ddp.checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from bench.config.own import changed, named_by
 from bench.config.plan import RunPlan
 from bench.results.lease import run_out
 from bench.results.runfolder import CHECKPOINTS, CONFIG, FAILED, read_object, status, writer
+from bench.runner.resized import SIZED, lineage, resizes, sized
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import Checkpoint, find
 from ddp.core.averaging import Averaging
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT
-from ddp.engine.modes import Mode, mode_of
+from ddp.engine.modes import Mode, backend_of, mode_of
 
 COMMAND = ("resume", "report", "validate", "force", "logger", "dashboard")
 """Keys that are of a command and not of its run."""
@@ -45,12 +46,14 @@ class ResumeSource:
     because: str = ""
     """What ended the run, where the command goes on by itself."""
 
+    def lineage(self, world_size: int) -> list[dict[str, int]]:
+        """Return what a run of so many ranks that goes on from here keeps of the numbers before (`bench.runner.resized`)."""
+        return lineage(self.config, world_size, self.checkpoint.books.samples)
+
     @property
     def output(self) -> str | None:
         """Return the tree that the run folder belongs to; None if it was moved out of one."""
-        mode = self.folder.absolute().parent
-        known = (mode.parent.name, mode.name) == (self.config.get("model"), _mode(self.config).name)
-        return str(mode.parent.parent) if known else None
+        return _tree(self.folder, self.config)
 
 
 def locate(path: Path, since: float = 0.0) -> ResumeSource | Path:
@@ -80,9 +83,39 @@ def locate(path: Path, since: float = 0.0) -> ResumeSource | Path:
         if checkpoint is not None:
             checkpoints.append((folder, checkpoint))
     if not checkpoints:
-        raise ValueError(f"resume={path}: {problems[0] if problems else _none(folders[0])}; run it anew")
+        kind = NoCheckpoints if not problems and _makes_none(folders[0]) else ValueError
+        raise kind(f"resume={path}: {problems[0] if problems else _none(folders[0])}; run it anew")
     folder, checkpoint = max(checkpoints, key=lambda entry: entry[1].books.samples)
     return ResumeSource(folder, read_object(folder / CONFIG), checkpoint, tuple(problems))
+
+
+class NoCheckpoints(ValueError):
+    """A run of a mode that makes no checkpoints."""
+
+
+def _makes_none(folder: Path) -> bool:
+    try:
+        backend = backend_of(_mode(read_object(folder / CONFIG)))
+    except (ValueError, KeyError):
+        return False
+    return backend is not None and not backend.checkpoints
+
+
+def begun_anew(path: Path, command: Config, settings: Mapping[str, Any]) -> tuple[Config, str]:
+    """Return the configuration of the run in `path`, of a mode that makes no checkpoints, which begins anew; and a line that
+    says so. Raise ValueError for what contradicts the run."""
+    path = path.absolute()
+    folders = (path, path.with_name(path.name + FAILED), *sorted(path.parent.glob(f".tmp-{path.name}-*")))
+    folder = next(folder for folder in folders if folder.is_dir())
+    saved = read_object(folder / CONFIG)
+    note = f"{folder}: mode={_mode(saved).name} makes no checkpoints: the run begins anew"
+    return _configured(command, settings, saved, folder, _tree(folder, saved)), note
+
+
+def _tree(folder: Path, config: Mapping[str, Any]) -> str | None:
+    mode = folder.absolute().parent
+    known = (mode.parent.name, mode.name) == (config.get("model"), _mode(dict(config)).name)
+    return str(mode.parent.parent) if known else None
 
 
 def _begun(folder: Path) -> float:
@@ -108,10 +141,11 @@ def _none(folder: Path) -> str:
     return f"it has no checkpoint: it ended before the first one ({how}: see checkpoint.spacing_s)"
 
 
-def agree(settings: Mapping[str, Any], saved: dict[str, Any]) -> None:
-    """Raise ValueError for `settings` of the command line, by key, that contradict the configuration of the run."""
+def agree(settings: Mapping[str, Any], saved: dict[str, Any], free: Collection[str] = FREE) -> None:
+    """Raise ValueError for `settings` of the command line, by key, that contradict the configuration of the run, but for the
+    `free` ones."""
     for key, value in settings.items():
-        if key in FREE or key.startswith("checkpoint."):
+        if key in free or key.startswith("checkpoint."):
             continue
         # A backend with one policy was an engine once, and may be called so.
         was = _was(saved, "mode" if key == "engine" and value in BACKENDS else key)
@@ -126,9 +160,18 @@ def configured(command: Config, settings: Mapping[str, Any], source: ResumeSourc
     """Return the configuration of the run that is gone on with. `settings`: what the command line sets of `command`, by key.
 
     Raise ValueError for what contradicts the run."""
-    agree(settings, source.config)
-    own = config_of(source.config, source.folder)
-    output = command.output if "output" in settings else source.output or own.output
+    return _configured(command, settings, source.config, source.folder, source.output)
+
+
+def _configured(
+    command: Config, settings: Mapping[str, Any], saved: dict[str, Any], folder: Path, tree: str | None
+) -> Config:
+    other = resizes(settings, saved)
+    agree(settings, saved, (*FREE, *SIZED) if other else FREE)
+    own = config_of(saved, folder)
+    if other:
+        own = sized(settings, command, own)
+    output = command.output if "output" in settings else tree or own.output
     data, cluster = own.data, own.cluster
     if "data.dir" in settings:
         data = replace(data, dir=command.data.dir)
@@ -140,7 +183,7 @@ def configured(command: Config, settings: Mapping[str, Any], source: ResumeSourc
 
 
 def check(plan: RunPlan, source: ResumeSource) -> None:
-    """Raise ValueError if `plan` is not of the run that is gone on with."""
+    """Raise ValueError if `plan`, for as many ranks as before, is not of the run that is gone on with."""
     if plan.spec.run_id != source.config.get("run_id"):
         why = changed(source.config, plan.spec.config)
         raise ValueError(

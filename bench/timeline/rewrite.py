@@ -6,30 +6,47 @@ of each rank. Reads whole lines only: what comes behind the last one was torn by
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from bench.results.analysis.stream import sort
 from bench.results.journal import woven
 from bench.results.runfolder import EVENTS, SLICES, there
 from bench.timeline import launched_at, write_timeline
-from bench.timeline.about import about
+from bench.timeline.about import Named, about
+from bench.timeline.formats import FORMATS
 from ddp.core.errors import ProtocolError
 from ddp.process.codec import Record, decode, stamp
+from ddp.settings import known
+
+T = TypeVar("T")
 
 
 def rewrite(path: Path) -> Path:
     """Write the timeline's files into the run folder that `path` means; returns that folder. Raises ValueError: one line."""
     folder = locate(path)
+    _written(folder, write_timeline)
+    return folder
+
+
+def export(path: Path, name: str) -> list[Path]:
+    """Write the run that `path` means in a format of others; return the files. Raises ValueError: one line."""
+    write = FORMATS[known("format", name, FORMATS)]
+    return _written(locate(path), lambda folder, read, spec, launched: write(folder, sort(read, launched), spec))
+
+
+def _written(folder: Path, write: Callable[[Path, Sequence[Record], Named, float], T]) -> T:
     spec, timed = about(folder), records(folder)
     launched = launched_at(folder)
     if launched is None:
         launched = min((at for at, _ in timed), default=0.0)
     try:
-        write_timeline(folder, [record for _, record in timed], spec, launched)
+        return write(folder, [record for _, record in timed], spec, launched)
     except OSError as error:
         raise ValueError(f"{folder}: cannot write the timeline: {error.strerror}") from error
     except (AssertionError, IndexError, KeyError) as error:
         raise ValueError(f"{folder / EVENTS}: not the records of a run ({type(error).__name__}: {error})") from error
-    return folder
 
 
 def locate(path: Path) -> Path:

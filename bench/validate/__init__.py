@@ -1,6 +1,6 @@
 """The verdict on runs against the baselines. Reads run folders only; imports no torch.
 
-A cell is judged by every check in `bench.validate.checks`, one file each; `bench.validate.family` decides what can only be
+A cell is judged by every check in `bench.validate.checks`, one file each; `bench.validate.decision` decides what can only be
 decided over all cells; references are `bench.validate.reference`'s.
 """
 
@@ -22,7 +22,7 @@ from bench.validate import expected, next_runs
 from bench.validate.checks import CHECKS, OPTIONAL, Check
 from bench.validate.checks.speed import elsewhere
 from bench.validate.consistency import legible, sound
-from bench.validate.family import settle
+from bench.validate.decision import settle
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import FieldDifference, beyond
 from bench.validate.library import Library, load

@@ -19,6 +19,7 @@ from bench.results.recompute import ROUNDING, differences, digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, read_object, tame_all, there
 from bench.results.schema import READABLE, SCHEMA_VERSION, SINCE, Metrics, RecordSeal
 from bench.validate.records import Reading, Records, as_planned, reading, unsealed
+from bench.validate.resumption import most_ranks
 from ddp.sketches import decode
 
 ROOM = 2
@@ -143,8 +144,9 @@ def sound(runs: Sequence[Run], test: Callable[[Run], None] = consistent) -> tupl
 def _result(m: Metrics) -> str:
     """Say what is wrong with a result alone."""
     for name, values in _by_rank(m):
-        if len(values) != m.world_size:
-            return f"{name}: {plural(len(values), 'rank')}, but world_size is {m.world_size}"
+        size = most_ranks(m) if name.startswith("ledger.") else m.world_size
+        if len(values) != size:
+            return f"{name}: {plural(len(values), 'rank')}, but world_size is {size}"
     if min(m.epochs_planned, m.batch_size) < 1 or m.lr * m.lr_scale <= 0:
         return f"{m.epochs_planned} epochs of batches of {m.batch_size} at lr {m.lr:g} x {m.lr_scale:g} are no training"
     for name, value in _numbers(m.model_dump()):
@@ -185,7 +187,7 @@ def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
 def _events(m: Metrics, known: Records) -> str:
     """Say what is wrong with records, by themselves or against the result."""
     ranks = {event.rank for event in known.ready}
-    if ranks != set(range(m.world_size)):
+    if ranks != set(range(most_ranks(m))):
         who = f"ranks {_listed(ranks)}" if ranks else "no rank"
         return f"tells of {who} that became ready, but world_size is {m.world_size}: lines are missing, or were changed"
     by_rank = (known.progress, known.snapshots, known.averaged, known.evaluated)

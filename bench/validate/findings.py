@@ -1,6 +1,6 @@
 """What checks hand over: a verdict, where a cell decides it alone; else a claim that the family of all cells decides.
 
-A claim has its p-values and says everything but the verdict. Knows no levels: `bench.validate.family` does.
+A claim has its p-values and says everything but the verdict. Knows no levels: `bench.validate.decision` does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What checks want of a run's `events.jsonl`, read once, and the result that follows from it. Knows what is recorded; judges
 nothing.
 
-Checks get `Records` of runs that lost nobody: with a lost rank samples are trained again and rounds are repeated, and what
-holds then is the business of the ledger. Of a run that was gone on with, the records tell what its checkpoint knew of.
+Most checks get those of runs that lost nobody: others train samples again and repeat rounds; what holds then of the whole is
+the business of the ledger. Of a run that was gone on with, the records tell what its checkpoint knew of.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.results.chain import Seal, is_chained, lines
 from bench.results.recompute import header_of, result
 from bench.results.runfolder import EVENTS, METRICS, Run, there
 from bench.results.schema import Metrics
-from ddp.core.commands import Apply, Average, Evaluate, Plan
+from ddp.core.commands import Apply, Average, Evaluate, Plan, Reduce
 from ddp.core.errors import ProtocolError
 from ddp.core.event_parts import SketchGroup, StepSketch
 from ddp.core.events import (
@@ -47,7 +47,7 @@ from ddp.sketches import decode
 Order = Average | Apply | Evaluate
 WANTED: tuple[type[Any], ...] = (
     *(Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved),
-    *(Plan, RunHeader, RunEnd),
+    *(Plan, RunHeader, RunEnd, Reduce),
 )
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')
@@ -77,6 +77,7 @@ class Records:
     plans: list[Plan] = field(default_factory=list)
     headers: list[RunHeader] = field(default_factory=list)
     ends: list[RunEnd] = field(default_factory=list)
+    reduces: list[Reduce] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How many slices of each kind every rank recorded since the run was last gone on with, as what a killed process had
@@ -157,12 +158,18 @@ class Records:
         return rounds
 
     def exchanges(self, world_size: int) -> Iterator[tuple[StepSketch, ...]]:
-        """Iterate over the sketched exchanges inside steps that all ranks recorded, each by rank."""
-        by_rank: list[dict[int, StepSketch]] = [{} for _ in range(world_size)]
-        for event in self.progress:
-            by_rank[event.rank] |= {sketch.step: sketch for sketch in event.exchanged if sketch.after}
-        for step in sorted(set.intersection(*map(set, by_rank)) if by_rank else ()):
-            yield tuple(own[step] for own in by_rank)
+        """Iterate over the sketched exchanges inside steps that all ranks recorded, each by rank. `world_size`: their number
+        in the end, which was another before the run went on with it."""
+        changes = [event for event in self.resumed if event.ranks]
+        ends, sizes = [event.at for event in changes], [*(event.ranks for event in changes), world_size]
+        parts = zip([-inf, *ends], [*ends, inf], sizes, strict=True)
+        for begin, end, ranks in parts:
+            by_rank: list[dict[int, StepSketch]] = [{} for _ in range(ranks)]
+            for event in self.progress:
+                if begin <= event.at < end:
+                    by_rank[event.rank] |= {sketch.step: sketch for sketch in event.exchanged if sketch.after}
+            for step in sorted(set.intersection(*map(set, by_rank)) if by_rank else ()):
+                yield tuple(own[step] for own in by_rank)
 
     def evaluated_rounds(self) -> dict[int, int]:
         """Return epoch -> the round whose average its evaluation was ordered on: the last one that was given out."""
@@ -210,19 +217,20 @@ class Reading:
     """The result that follows from the records, but for its seal; None as above."""
 
 
-def recorded(cell: Cell) -> Iterator[tuple[Run, Records]]:
-    """Iterate over the runs of a cell that have `records`. Raises what that raises."""
-    for run in cell.runs:
-        if (known := records(run)) is not None:
-            yield run, known
+def recorded(cell: Cell, lost: bool = False) -> Iterator[tuple[Run, Records]]:
+    """Iterate over the runs of a cell that have `records`. `lost`: those that lost ranks, too. Raises what that raises."""
+    yield from ((run, known) for run in cell.runs if (known := records(run, lost)) is not None)
 
 
-def records(run: Run) -> Records | None:
-    """Read the records of a finished run that lost nobody; None for another one, or one without events. Raises as
-    `reading`."""
-    m = run.metrics
-    known = reading(run) if m.status == "ok" and not (m.faults or m.scripted_faults or m.late) else None
+def records(run: Run, lost: bool = False) -> Records | None:
+    """Read the records of a finished run that lost nobody, or with `lost` of any; else None. Raises as `reading`."""
+    known = reading(run) if run.metrics.status == "ok" and (lost or lost_nobody(run.metrics)) else None
     return None if known is None else known.records
+
+
+def lost_nobody(m: Metrics) -> bool:
+    """Return whether a run had all its ranks from its beginning to its end."""
+    return not (m.faults or m.scripted_faults or m.late)
 
 
 def reading(run: Run) -> Reading | None:

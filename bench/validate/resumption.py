@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bench.results.schema import Metrics
 from bench.validate.linear import apart, combine
 from bench.validate.records import Records
 from ddp.core.event_parts import OptimizerSketch, SketchGroup
 from ddp.core.events import Ready, Resumed, Saved
 from ddp.sketches import decode
+
+
+def most_ranks(m: Metrics) -> int:
+    """Return the most ranks that a run has had, before and since it was gone on with."""
+    return max(m.world_size, *(m.resumed.ranks if m.resumed is not None else ()), 0)
 
 
 def begun_otherwise(known: Records) -> str:

@@ -148,8 +148,8 @@ def masks_alike_on_ranks(replica: Module) -> None:
 def in_evaluation_mode_when_resumed(parts: Module) -> None:
     """Load a checkpoint as for an evaluation: the model stays in its mode."""
 
-    def broken(restore: Any, self: Any, kept: Any) -> Any:
-        counters = restore(kept)
+    def broken(restore: Any, self: Any, *about: Any) -> Any:
+        counters = restore(*about)
         if counters is not None:
             self._replica.model.eval()
         return counters

@@ -91,6 +91,7 @@ class Backend(GroupBackend):
             replica.optimizer,
             replica.step_sketches,
             self.job.compare,
+            self.job.world_size,
         )
         return self._gradients
 

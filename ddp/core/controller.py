@@ -159,13 +159,13 @@ def start(settings: ElCheSettings, size: int, most: int) -> ElChe:
         if given is not None and len(given) != size:
             raise ValueError(f"{name}={list(given)} has {len(given)} entries, but there are {size} ranks")
     state = ElChe(max(settings.anchor, settings.min_anchor), (), (Speed(),) * size, max(most, 1))
-    return replace(state, counts=_counts(settings, state, settings.max_batch_diff))
+    return replace(state, counts=_counts(settings, state, step_costs(settings, state), settings.max_batch_diff))
 
 
-def _counts(settings: ElCheSettings, state: ElChe, lead: int | None) -> tuple[int, ...]:
-    """Return the steps of each rank in a window, for the anchor and the speeds; none of a rank that is lost."""
-    costs, live = step_costs(settings, state), state.live
-    shortest, most = state.anchor * _slowest(settings, state), max(state.most, len(live))
+def _counts(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...], lead: int | None) -> tuple[int, ...]:
+    """Return the steps of each rank in a window, for the anchor and what steps cost; none of a rank that is lost."""
+    live = state.live
+    shortest, most = state.anchor * _slowest(settings, state, costs), max(state.most, len(live))
     counts = dict(zip(live, allocate(tuple(costs[rank] for rank in live), shortest, most, lead), strict=True))
     return tuple(counts.get(rank, 0) for rank in range(len(costs)))
 
@@ -181,9 +181,8 @@ def step_costs(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
     return state.known
 
 
-def _slowest(settings: ElCheSettings, state: ElChe) -> float:
+def _slowest(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...]) -> float:
     """Return the cost of a step that the anchor counts: of the anchor rank, or with fixed ratios or leads of the slowest."""
-    costs = step_costs(settings, state)
     return max(costs[r] for r in state.live) if settings.user_set or state.rank is None else costs[state.rank]
 
 
@@ -250,8 +249,8 @@ def tune(settings: ElCheSettings, state: ElChe, may_grow: bool = True) -> ElChe:
     if state.rank is None or not state.costs:
         return state
     anchor, costs = state.anchor, step_costs(settings, state)
-    slowest = _slowest(settings, state)
-    known = state.known
+    slowest = _slowest(settings, state, costs)
+    known = state.known if settings.partition_ratios else costs  # measured, as there is an anchor rank
     seconds = max(slowest / costs[rank] * known[rank] for rank in state.live)
     wanted = median(state.costs) / (settings.overhead_target * seconds)
     if not state.settled:
@@ -279,7 +278,7 @@ def _unfit(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...]) -> f
     """
     if settings.user_set:
         return 0.0
-    return 1 - rate(_counts(settings, state, None), costs) / sum(_rates(state, costs))
+    return 1 - rate(_counts(settings, state, costs, None), costs) / sum(_rates(state, costs))
 
 
 def nudge_down(state: ElChe, factor: float) -> ElChe:
@@ -291,7 +290,8 @@ def recount(settings: ElCheSettings, state: ElChe, before: ElChe) -> ElChe:
     """Set the counts for the anchor and the speeds, unless those in force do nearly as well."""
     if state.rank is None:
         return state
-    costs, new = step_costs(settings, state), _counts(settings, state, settings.max_batch_diff)
+    costs = step_costs(settings, state)
+    new = _counts(settings, state, costs, settings.max_batch_diff)
     loss = 1 - rate(state.counts, costs) / rate(new, costs)
     losing = state.losing + 1 if loss > NOTICE else 0
     moved = (state.anchor, state.rank, state.gone) != (before.anchor, before.rank, before.gone) or not state.settled

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from ddp.core import checkpoint_schedule, entries, evaluation, events, joining, pacing, rounds
+from ddp.core import checkpoint_schedule, entries, evaluation, events, joining, pacing, rounds, silence
 from ddp.core.commands import TO_RANKS, Abort, Command, CoordinatorCheckpoint, Plan, Stop
 from ddp.core.coordinator_state import CoordinatorState, Mark
 from ddp.core.dispatch import begin_window, dispatch
@@ -19,17 +19,11 @@ from ddp.core.errors import ProtocolError
 from ddp.core.extremes import Recent
 from ddp.core.join_events import Joined, Joining, Left, Offered
 from ddp.core.persistent import RankSet, Row
-from ddp.core.phases import Phase
 from ddp.core.policies import Policy
 from ddp.core.rank_state import RankState
 from ddp.core.recovery import distrust, lose, recover, settle
 from ddp.core.values import replace
 from ddp.core.world import World
-
-STUCK = 2
-"""Deadlines without a word but signs of life, after which a collective is stuck."""
-START_UP = 5
-"""A rank may take this many deadlines to get ready: it imports, reads data, builds its model."""
 
 Output = Command | events.PolicyEvent | events.PolicyRecord | events.Merged
 """Commands to obey; and for the record events for policies, what policies say beside their plans, and the ledger's lines."""
@@ -203,7 +197,7 @@ def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSta
             return replace(cohort, offers=cohort.offers + 1), ()
         case events.Ending():
             return checkpoint_schedule.hasten(cohort), ()
-    return _on_tick(cohort, event)
+    return silence.give_up(cohort, event)
 
 
 def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
@@ -241,34 +235,6 @@ def _on_progress(cohort: CoordinatorState, event: events.Progress) -> tuple[Coor
     return cohort, ()
 
 
-def _on_tick(cohort: CoordinatorState, event: events.Tick) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Give up ranks that owe something and have been silent beyond the deadline."""
-    cohort = cohort.heard(event.at) if event.away_s else cohort
-    outputs: tuple[Output, ...] = ()
-    deadline, current = cohort.world.deadline_s, cohort.round
-    if current is not None and current.phase is Phase.REDUCE and event.at - current.since > deadline:
-        return cohort, (Abort("failed", f"averaging the snapshots of round {current.index} takes over {deadline} s"),)
-    meeting = cohort.world.blocking and bool(
-        cohort.shares or (current is not None and current.phase is Phase.COLLECTIVE)
-    )
-    closes = current.closes if current is not None else ()
-    stuck = meeting and event.at - cohort.moved > STUCK * deadline
-    if stuck and all(owed.epoch in closes for owed in cohort.evaluating):  # what follows the round has not begun
-        return cohort, (Abort("failed", f"all ranks live, but a collective takes over {STUCK * deadline} s"),)
-    if event.at - cohort.oldest <= deadline:
-        return cohort, ()
-    seen = [state.last_seen for state in cohort.ranks if (state.alive and not state.finished) or state.coming]
-    cohort = replace(cohort, oldest=min(seen, default=event.at))
-    for rank, state in enumerate(cohort.ranks):
-        silence = event.at - state.last_seen
-        if cohort.owes(rank) and silence > deadline * (1 if state.digest else START_UP):
-            cohort, more = lose(cohort, rank, event.at, f"silent for {silence:.1f} s")
-            outputs += more
-            if any(isinstance(output, Abort) for output in more):
-                break
-    return cohort, outputs
-
-
 def _close_epochs(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Evaluate what no round has closed: epochs whose samples are all in the model while all ranks stand still on it."""
     lines: tuple[Output, ...] = ()
@@ -287,7 +253,7 @@ def _close_epochs(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState
 def _ordered(cohort: CoordinatorState, issued: tuple[Output, ...], at: float) -> CoordinatorState:
     """Count silence from the order that is owed an answer, standing still from the last order given."""
     ordered = {order.rank for order in issued if isinstance(order, TO_RANKS)}
-    return replace(cohort.seen(ordered, at), moved=at) if ordered else cohort
+    return cohort.seen(ordered, at, moved=at) if ordered else cohort
 
 
 def _trained_out(cohort: CoordinatorState) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import repeat, takewhile
 from typing import Any
 
 from ddp.core.commands import CoordinatorCheckpoint, Plan
@@ -138,7 +138,12 @@ class CoordinatorState:
         for chunk in (chunk for state in self.ranks for chunk in state.queue):
             granted[chunk.epoch] = granted.get(chunk.epoch, 0) + chunk.steps
         live = tuple(rank for rank, state in enumerate(self.ranks) if state.alive)
-        derived = {"live": live, "totals": _counted(self), "granted": granted, "takers": self.everyone}
+        derived = {
+            "live": live,
+            "totals": _counted(self.ranks, self.window, self.milestones),
+            "granted": granted,
+            "takers": self.everyone,
+        }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
@@ -158,12 +163,12 @@ class CoordinatorState:
         ranks = self.ranks.map(lambda state: replace(state, last_seen=at))
         return replace(self, moved=at, round=current, ranks=ranks, oldest=at)
 
-    def seen(self, ranks: Iterable[int], at: float) -> CoordinatorState:
-        """Return the state in which the silence of some ranks counts from `at`."""
+    def seen(self, ranks: Iterable[int], at: float, **changes: Any) -> CoordinatorState:
+        """Return the state in which the silence of some ranks counts from `at`, and with other fields."""
         row = self.ranks.edit()
         for rank in ranks:
             row[rank] = replace(row[rank], last_seen=at)
-        return replace(self, ranks=row.done(), oldest=min(self.oldest, at))
+        return replace(self, ranks=row.done(), oldest=min(self.oldest, at), **changes)
 
     @property
     def ready(self) -> bool:
@@ -209,23 +214,21 @@ class CoordinatorState:
         return RankBooks(self.ranks, self.window, self.milestones, self.totals, self.granted, self.live)
 
     def after(self, books: RankBooks, **changes: Any) -> CoordinatorState:
-        """Return the state with the ranks of `books`, any of which may be granted more, and with other fields."""
+        """Return the state with the ranks of `books`, any of which may be granted more, and with other fields. Who may be
+        granted more is one of these where it is known."""
         changed = books.changed
         if self.slowest.steps is not None:
             changes["slowest"] = replace(self.slowest, touched=self.slowest.touched.union(changed))
+        changes.setdefault("takers", self.takers.union(changed))
         kept = {"totals": books.totals, "granted": books.granted, "live": books.live}
-        return replace(self, ranks=books.ranks(), takers=self.takers.union(changed), **kept, **changes)
-
-    def _parts(self, rank: int) -> tuple[int, int]:
-        """Return the steps of `rank` in the window, and its milestone."""
-        return self.window[rank] if self.window else 0, self.milestones[rank] if self.milestones else 0
+        return replace(self, ranks=books.ranks(), **kept, **changes)
 
     def with_window(
         self, window: tuple[int, ...], reserve: int = 0, milestones: tuple[int, ...] = ()
     ) -> CoordinatorState:
         """Return the state in another window; an empty one is still to be set."""
-        after = replace(self, window=window, reserve=reserve, milestones=milestones)
-        return replace(after, totals=_counted(after)).open()
+        totals = _counted(self.ranks, window, milestones)
+        return self.open(window=window, reserve=reserve, milestones=milestones, totals=totals)
 
     def under(self, plan: Plan) -> CoordinatorState:
         """Return the state with what follows from a plan, whether it is new or the window is."""
@@ -234,12 +237,12 @@ class CoordinatorState:
         parts = plan.weights or plan.counts
         weight = sum([float(parts[rank]) for rank in self.live])
         fullest = max([state.queued / parts[rank] for rank, state in enumerate(self.ranks) if state.queue], default=0.0)
-        after = replace(self, reach=reach, reach_of_all=total, leads=any(plan.ahead))
-        return replace(after, weight_of_all=weight, fullest=fullest).open()
+        leads = any(plan.ahead)
+        return self.open(reach=reach, reach_of_all=total, leads=leads, weight_of_all=weight, fullest=fullest)
 
-    def open(self) -> CoordinatorState:
-        """Return the state in which any rank may be granted more: something has changed for all."""
-        return replace(self, takers=self.everyone, slowest=SOMEBODY)
+    def open(self, **changes: Any) -> CoordinatorState:
+        """Return the state in which any rank may be granted more, as something has changed for all: these fields."""
+        return replace(self, takers=self.everyone, slowest=SOMEBODY, **changes)
 
     @property
     def everyone(self) -> RankSet:
@@ -273,9 +276,10 @@ class CoordinatorState:
         return self.ledger(epoch).free == 0 and not self.in_work(epoch)
 
 
-def _counted(cohort: CoordinatorState) -> Totals:
-    """Return the totals of all ranks, counted anew."""
-    return Totals(sum([count(state, *cohort._parts(rank)) for rank, state in enumerate(cohort.ranks)]))
+def _counted(ranks: Iterable[RankState], window: tuple[int, ...], milestones: tuple[int, ...]) -> Totals:
+    """Return the totals of all ranks, counted anew, in a window with its milestones; empty: there is none."""
+    nothing = repeat(0)
+    return Totals(sum(map(count, ranks, window or nothing, milestones or nothing)))
 
 
 def book(cohort: CoordinatorState, rank: int, steps: int) -> CoordinatorState:

@@ -141,7 +141,8 @@ def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tu
         begun = cohort.begun
         cohort = _begin_epoch(cohort, plan)
         if cohort.begun == begun:
-            return cohort, tuple(commands)
+            # Who can take more now is known for the events that follow, most of which then need no decision.
+            return allowances(cohort, plan)[0] if commands else cohort, tuple(commands)
 
 
 def _share_out(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[CoordinatorState, list[Train]]:

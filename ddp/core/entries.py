@@ -84,9 +84,9 @@ class OpenBooks:
         together = self._recent.ranks.union(RankSet(self._together))
         self._recent = self._recent._replace(rank=self._together[-1], ranks=together)
         times = {"moved": self._at, "oldest": self._oldest, "recent": self._recent}
-        after = self._cohort.after(self._ranks, round=current, samples=self._samples, **times)
         # Nobody can be granted more: as it was, where that is known, and else by the next dispatch.
-        return replace(after, takers=self._cohort.takers) if self._settled else after
+        known = {"takers": self._cohort.takers} if self._settled else {}
+        return self._cohort.after(self._ranks, round=current, samples=self._samples, **times, **known)
 
     def _train(self, event: Progress) -> bool:
         rank, at = event.rank, event.at

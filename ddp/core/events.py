@@ -283,6 +283,8 @@ class Resumed:
     """Samples that it had trained beyond the checkpoint, as far as they were reported: they are trained again."""
     since_s: tuple[float, float] = (0.0, 0.0)
     """Seconds from the checkpoint, and from the last record, until it was gone on with."""
+    ranks: int = 0
+    """Ranks of that run, where this one has another number of them."""
 
 
 _OfRound = Snapshot | Averaged | AverageFailed | Shared

@@ -90,7 +90,8 @@ class RankSet:
 
     __slots__ = ("_bits",)
 
-    def __init__(self, ranks: Iterable[int] = (), bits: int = 0) -> None:
+    def __init__(self, ranks: Iterable[int] = ()) -> None:
+        bits = 0
         many = ranks if isinstance(ranks, tuple | list) else list(ranks)
         if len(many) < SPARSE:
             for rank in many:
@@ -103,9 +104,16 @@ class RankSet:
         self._bits = bits
 
     @staticmethod
+    def of_bits(bits: int) -> RankSet:
+        """Return the ranks whose bits are set."""
+        new = RankSet.__new__(RankSet)
+        new._bits = bits
+        return new
+
+    @staticmethod
     def below(size: int) -> RankSet:
         """Return all of so many ranks."""
-        return RankSet(bits=(1 << size) - 1)
+        return RankSet.of_bits((1 << size) - 1)
 
     def __contains__(self, rank: int) -> bool:
         return self._bits & 1 << rank != 0
@@ -141,19 +149,19 @@ class RankSet:
 
     def add(self, rank: int) -> RankSet:
         """Return the set with `rank`."""
-        return RankSet(bits=self._bits | 1 << rank)
+        return RankSet.of_bits(self._bits | 1 << rank)
 
     def union(self, other: RankSet) -> RankSet:
         """Return the ranks of both."""
-        return RankSet(bits=self._bits | other._bits)
+        return RankSet.of_bits(self._bits | other._bits)
 
     def without(self, other: RankSet) -> RankSet:
         """Return those of its ranks that are not in `other`."""
-        return RankSet(bits=self._bits & ~other._bits)
+        return RankSet.of_bits(self._bits & ~other._bits)
 
     def remove(self, rank: int) -> RankSet:
         """Return the set without `rank`, whether or not it was in there."""
-        return RankSet(bits=self._bits & ~(1 << rank)) if rank in self else self
+        return RankSet.of_bits(self._bits & ~(1 << rank)) if rank in self else self
 
 
 NOBODY = RankSet()

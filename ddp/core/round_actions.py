@@ -76,9 +76,12 @@ def _contribute(cohort: CoordinatorState, event: Snapshot | Averaged) -> Reactio
         raise ProtocolError(
             f"rank {event.rank} contributed {event.steps} steps to round {index}, {state.steps} were reported"
         )
-    cohort = cohort.with_round(contributions=cohort.current.contributions.add(state))
-    cohort = cohort.with_rank(event.rank, replace(state.contribute(), after=index))
-    return _acknowledge(cohort, event) if isinstance(event, Averaged) else (cohort, ())
+    current = cohort.current
+    answers = current.answers.add(event) if isinstance(event, Averaged) else current.answers
+    current = replace(current, contributions=current.contributions.add(state), answers=answers)
+    books = cohort.books()
+    books.put(event.rank, state.contribute(index))
+    return cohort.after(books, round=current), ()
 
 
 def _acknowledge(cohort: CoordinatorState, event: Averaged) -> Reaction:

@@ -123,7 +123,8 @@ def react(cohort: CoordinatorState, event: RoundEvent) -> Reaction:
         return cohort, (Abort("diverged", f"the parameters of rank {event.rank} are not finite"),)
     if not isinstance(event, Reduced) and cohort.round is not None:
         waiting = cohort.round.waiting.remove(event.rank)
-        cohort = replace(cohort.with_round(waiting=waiting), takers=cohort.takers.add(event.rank))
+        current = replace(cohort.round, waiting=waiting)
+        cohort = replace(cohort, round=current, takers=cohort.takers.add(event.rank))
     cohort, outputs = _play(cohort, *following, event)
     while (end := _end(cohort)) is not None:
         cohort, more = _play(cohort.open(), *_next(cohort, end), event)
@@ -144,10 +145,10 @@ def _next(cohort: CoordinatorState, cause: Input, event: RoundEvent | None = Non
 def _play(cohort: CoordinatorState, phase: Phase, action: Action, event: RoundEvent) -> Reaction:
     cohort, outputs = ACTIONS[action](cohort, event)
     if phase is Phase.IDLE:
-        return replace(cohort, round=None).open(), outputs
+        return cohort.open(round=None), outputs
     if cohort.current.phase is phase:
         return cohort, outputs
-    return cohort.with_round(phase=phase, since=event.at).open(), outputs
+    return cohort.open(round=replace(cohort.current, phase=phase, since=event.at)), outputs
 
 
 def _end(cohort: CoordinatorState) -> Input | None:

@@ -81,6 +81,8 @@ class _Watch:
 
     row: list[_Pace] = field(default_factory=list)
     """The last windows that were all slow; of a rank that is named, all sound."""
+    other: list[_Pace] = field(default_factory=list)
+    """Of a rank that is named, the last windows that were all slow for another cause."""
     named: int | None = None
     """Place of what it was named for, while that lasts."""
 
@@ -168,6 +170,7 @@ class SlowFold:
         own.ratio = pace.own / max(usual.own, LEAST_PACE)
         if own.ratio < SOUND:
             own.sound.append(pace)
+        self._change(rank, own.work, pace, usual, own.ratio, at)
         if own.work.enter(pace, own.ratio):
             self._turn(rank, own.work, usual, at, self._others(rank))
         if own.whole.enter(pace, pace.whole / max(usual.whole, LEAST_PACE)):
@@ -175,6 +178,20 @@ class SlowFold:
                 self._turn(rank, own.whole, usual, at, 0.0)
             else:
                 own.whole.row.clear()  # it is named already, for its own work
+
+    def _change(self, rank: int, watch: _Watch, pace: _Pace, usual: _Pace, ratio: float, at: float) -> None:
+        """Name a slow rank anew that is slow now for another cause of its own."""
+        if watch.named is None:
+            return
+        others = self._others(rank)
+        if ratio < SLOW or cause_of(pace, usual, others) in (HOST, self.ranks[watch.named].cause):
+            watch.other = []
+            return
+        watch.other.append(pace)
+        if len(watch.other) == WINDOWS:
+            self.ranks[watch.named] = replace(self.ranks[watch.named], healed=watch.other[0].began)
+            watch.named, watch.row, watch.other = None, watch.other, []
+            self._turn(rank, watch, usual, at, others)
 
     def _others(self, rank: int) -> float:
         """Return how many times as long as usual the own work of the other ranks takes now, but of those that are slow for
@@ -189,7 +206,7 @@ class SlowFold:
         watch.row = []
         if watch.named is not None:
             self.ranks[watch.named] = replace(self.ranks[watch.named], healed=row[0].began)
-            watch.named = None
+            watch.named, watch.other = None, []
             return
         last = row[-1]  # the first one may have been slow in part
         factor = last.own / max(usual.own, LEAST_PACE) if others else last.whole / max(usual.whole, LEAST_PACE)

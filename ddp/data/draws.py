@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from ddp.data.order import derive
+from ddp.permutation import derive
 
 # As signed numbers: torch has no arithmetic on unsigned ones.
 _GAMMA, _FIRST, _SECOND = (bits - (1 << 64) for bits in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))

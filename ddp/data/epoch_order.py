@@ -1,4 +1,5 @@
-"""`EpochOrder`: which samples an epoch visits, in which order. The same on every rank, whatever part a rank trains."""
+"""`EpochOrder`: which samples an epoch visits, in which order. The same on every rank; which part of it a rank trains is
+granted by `ddp.core.dispatch`."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
-from ddp.data.order import derive, order
 from ddp.data.seeded import Seeded
+from ddp.permutation import derive, permutation
 
 Sampler = Callable[[int], Iterable[int]] | Iterable[int]
 """A user's own order: a function of the epoch, or a sampler of PyTorch (`set_epoch` is called where it has one). Every epoch
@@ -53,6 +54,11 @@ def refuse_part(sampler: object) -> None:
             f"{type(sampler).__name__} gives the samples of one of {ranks} ranks, and they are divided over ranks already; "
             "leave it out"
         )
+
+
+def order(seed: int, epoch: int, samples: int) -> Tensor:
+    """Return the order in which epoch `epoch` visits samples: a permutation, int64, shape [samples], on the CPU."""
+    return torch.from_numpy(permutation(seed, epoch, samples))
 
 
 class EpochOrder:

@@ -18,9 +18,9 @@ from ddp.core.join_events import Joining
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
 from ddp.core.worker import Step
-from ddp.data.order import derive
 from ddp.data.seeded import seed_others
 from ddp.engine.pending import Pending
+from ddp.permutation import derive
 from ddp.process.clock import now
 from ddp.process.meter import Meter, peak_rss_bytes, reset_peak_rss
 from ddp.process.profiling import Profiler
@@ -223,16 +223,17 @@ class TrainingLoop:
         self.steps = self.samples = 0
         return contribution
 
-    def _settle(self) -> None:
-        """Report what was trained; what follows is no step."""
+    def _settle(self, what: str) -> None:
+        """Report what was trained; `what` follows, which is no step."""
         self.report()
         self._sum_up()
         if self.keeper is not None:
             self.keeper.cut()
+            self.keeper.rests(what, self.version)
 
     def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:
         """Evaluate a part of the test set, with the model that `consensus` puts in place."""
-        self._settle()
+        self._settle("the evaluation")
         self.pause()
         began = now()
         with consensus or nullcontext():
@@ -249,7 +250,8 @@ class TrainingLoop:
     ) -> Saved:
         """Write this rank's part of a checkpoint, and the model that `consensus` puts in place if the order says so; all
         ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
-        self._settle()
+        self._settle(f"checkpoint {order.index}")
+        self.pause()
         began, counters = now(), (self._begun, self.total_steps, self.version)
         self.replica.state.gather()
         with consensus or nullcontext():

@@ -25,11 +25,11 @@ from ddp.core.faults import LASTING, Fault
 from ddp.core.join_events import Left
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
-from ddp.data.order import derive
 from ddp.engine.fault_injector import FaultInjector, LossyChannel, struck
 from ddp.engine.handover import load_sent, send
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.phase_faults import PhaseInjector
+from ddp.permutation import derive
 from ddp.process import clock
 from ddp.process.channel import PeerGone
 from ddp.process.clock import now

@@ -48,8 +48,9 @@ class GradientAverage:
         optimizer: torch.optim.Optimizer,
         sketches: StepSketches | None = None,
         compare: int = 0,
+        ranks: int = 0,
     ) -> None:
-        """`compare`: steps after which parameters are compared with the other ranks'; 0: never."""
+        """`compare`: steps after which parameters are compared with the other ranks'; 0: never. `ranks`: that begin."""
         self.module, self._state, self._collectives, self._meter = module, state, collectives, meter
         self._optimizer = optimizer
         sizes = caps(sum(p.nbytes for p in state.parameters), spare(collectives.transport.config))
@@ -67,7 +68,7 @@ class GradientAverage:
         self._counted = (-1, 0)
         """Epoch and size of the global batch of the last step in which all went at the end."""
         self._sketches = sketches or NoSketches()
-        self._comparison = ReplicaComparison(state.parameters, collectives, compare)
+        self._comparison = ReplicaComparison(state.parameters, collectives, compare, optimizer, ranks)
 
     def begin(self, batch: Batch) -> float:
         """Clear the gradients; the mean of a slice is weighted when it goes to its bucket."""

@@ -15,15 +15,28 @@ from ddp.comm.collectives import Collectives
 from ddp.comm.transports.base import MAX
 from ddp.core.errors import Corrupted
 from ddp.core.majority import strangers
+from ddp.gradients.repetition import RepeatableSteps
 
+PAIR = 2
 _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class ReplicaComparison:
     """One rank's part: every `every` steps of a group all parameters are compared, before the step; 0: never."""
 
-    def __init__(self, parameters: Sequence[Tensor], collectives: Collectives, every: int) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        collectives: Collectives,
+        every: int,
+        optimizer: torch.optim.Optimizer,
+        ranks: int,
+    ) -> None:
         self._parameters, self._collectives, self._every = parameters, collectives, every
+        self._repeatable = RepeatableSteps(parameters, optimizer) if every else None
+        """For two ranks, of which no majority says whose parameters are right."""
+        if self._repeatable is not None and ranks == PAIR:
+            self._repeatable.mark()
         self._group = -1
         self._steps = 0
         """Steps that the group has begun."""
@@ -33,6 +46,8 @@ class ReplicaComparison:
         parameters in common; ExchangeBroken."""
         group = self._collectives.generation
         if group != self._group:
+            if self._repeatable is not None and self._group >= 0:
+                self._repeatable.forget()
             self._group, self._steps = group, 0
         due = self._every and self._steps % self._every == 0
         self._steps += 1
@@ -41,20 +56,37 @@ class ReplicaComparison:
 
     def _compare(self) -> None:
         members, rank = self._collectives.members, self._collectives.rank
-        digests = torch.full((len(members),), torch.iinfo(torch.int64).min, device=self._collectives.device)
-        digests[members.index(rank)] = digest(self._parameters)
-        self._collectives.all_reduce([digests], MAX)
-        odd = strangers(digests.tolist())
+        odd = strangers(self._gathered(digest(self._parameters)))
+        if len(members) == PAIR and self._repeatable is not None:
+            odd = self._named(odd, self._repeatable)
         if members.index(rank) not in odd:
             return
         others = ", ".join(str(member) for place, member in enumerate(members) if place not in odd)
         when = f"a bit has flipped in the last {self._every} steps"
         if others:
-            raise Corrupted(f"its parameters are not those of ranks {others}, as they must be after every step: {when}")
+            whose = f"are not those of rank{'s' if ',' in others else ''} {others}, as they must be after every step"
+            shown = "" if "," in others else ", and the same steps done again give others"
+            raise Corrupted(f"its parameters {whose}{shown}: {when}")
         raise Corrupted(
             f"the parameters of ranks {', '.join(map(str, members))} differ, and no majority says whose are right: {when}; "
             "go on from a checkpoint (resume=), or train on three ranks"
         )
+
+    def _gathered(self, value: int) -> list[int]:
+        """Return the whole numbers of all members of the group, in their order."""
+        members = self._collectives.members
+        values = torch.full((len(members),), torch.iinfo(torch.int64).min, device=self._collectives.device)
+        values[members.index(self._collectives.rank)] = value
+        self._collectives.all_reduce([values], MAX)
+        return values.tolist()
+
+    def _named(self, odd: tuple[int, ...], repeatable: RepeatableSteps) -> tuple[int, ...]:
+        """Return which of two ranks is not what its steps make it, where they differ; both if that tells neither."""
+        if not odd:
+            repeatable.mark()
+            return odd
+        sound = self._gathered(int(repeatable.sound()))
+        return odd if sum(sound) != 1 else (sound.index(0),)
 
 
 @torch.no_grad()

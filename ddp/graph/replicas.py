@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddp.data.order import derive
 from ddp.gradients.exchange import Exchange
 from ddp.graph.errors import GraphError
 from ddp.graph.flow import Flow, FlowOutput
@@ -23,6 +22,7 @@ from ddp.graph.serialized_rng import SerializedRng
 from ddp.graph.timed_workers import Listeners, TimedWorkers, Work
 from ddp.graph.tracking import WriteTracker, attributes, changes, put
 from ddp.graph.windows import Windows
+from ddp.permutation import derive
 from ddp.process.clock import now
 from ddp.replica.flat import FlatState
 from ddp.replica.norms import least_samples

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
-from ddp.data.order import order
+from ddp.data.epoch_order import order
 from ddp.parallel.group import get_rank, get_world_size
 
 

@@ -17,7 +17,17 @@ from ddp.core.event_parts import Files
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
 from ddp.replica.drawn import STRETCHES, StepDraws, drawn
-from ddp.replica.pieces import PieceFile, StatePiece, digest, of_model, of_optimizer, recorded
+from ddp.replica.pieces import (
+    BUFFERS,
+    OPTIMIZER,
+    PARAMETERS,
+    PieceFile,
+    StatePiece,
+    digest,
+    of_model,
+    of_optimizer,
+    recorded,
+)
 from ddp.replica.task import Job
 
 if TYPE_CHECKING:
@@ -38,6 +48,10 @@ ROWS = 4
 """Parts of a row at most: averages and epochs cut it."""
 TIMES = 5
 """Bytes that a kept step takes, in those of parameters and buffers: momenta, and most of it twice."""
+RESTS = 8
+"""Evaluations and checkpoints of a process over which the state is compared."""
+OF_MODEL = f"{PARAMETERS} ", f"{BUFFERS} "
+"""How labels of parameters and buffers begin."""
 SPARE = 4
 """So many times what a step takes must be free where it is kept."""
 
@@ -95,8 +109,9 @@ class StepKeeper:
         self._rows = 0
         self._files: list[Path] = []
         self._over: list[dict[str, Any]] = []
-        """Digests of the optimizer's state before and after averages."""
+        """Digests of the optimizer's state before and after averages, and of all of it where nothing is averaged."""
         self._awaited: dict[str, Any] | None = None
+        self._rests = RESTS
 
     @property
     def _together(self) -> bool:
@@ -110,9 +125,7 @@ class StepKeeper:
         together = self._together
         if self._draws is None:
             self._draws = rank_draws(self._job, self._rank, self._replica.samples, not together, self._size)
-        if self._awaited is not None:
-            self._over.append(self._awaited | {"after": self._optimizer()})
-            self._awaited = None
+        self._compare(averages)
         # All ranks draw the same where a step is theirs together: by what all of them have seen.
         first = int(seen) if together else batch.epoch * self._replica.samples + batch.start
         own = self._own(self._draws, batch, averages)
@@ -120,6 +133,18 @@ class StepKeeper:
         self._due, self._next = drawn or own or self._next, drawn and self._pairs
         self._row_due = self._pairs and not self.windowed and self._begins_row(self._draws, batch, seen)
         return self._due or self._row_due
+
+    def _compare(self, averages: int) -> None:
+        """Note the state behind what has left it alone, if one is awaited; of the model only where nothing was averaged."""
+        awaited, self._awaited = self._awaited, None
+        if awaited is None:
+            return
+        model = awaited.pop("averages", None) == averages
+        if not model:
+            awaited["before"] = {
+                name: each for name, each in awaited["before"].items() if not name.startswith(OF_MODEL)
+            }
+        self._over.append(awaited | {"after": self._digests() if model else self._optimizer()})
 
     def _own(self, draws: StepDraws, batch: Batch, averages: int) -> bool:
         """Return whether this is a drawn step of the last epoch, or the first behind a drawn average."""
@@ -219,12 +244,30 @@ class StepKeeper:
         pieces = of_optimizer(replica.state.named, replica.optimizer, False)
         return {f"{piece.name} {piece.key}": digest(piece.values) for piece in pieces}
 
+    def _digests(self) -> dict[str, str]:
+        """Return those of the whole state, by name: of parameters and buffers behind their kind."""
+        digests = {}
+        for piece in self._pieces():
+            label = f"{piece.name} {piece.key}" if piece.kind == OPTIMIZER else f"{piece.kind} {piece.name}"
+            digests[f"{label} from {piece.start}" if piece.start else label] = digest(piece.values)
+        return digests
+
+    def rests(self, what: str, averages: int) -> None:
+        """Note the state before an evaluation or a checkpoint, which leave it alone; not where a callback may change it."""
+        if self._awaited is not None and "what" in self._awaited:
+            self._awaited["what"] += f" and {what}"
+        elif self._awaited is None and self._rests and self._replica.task.epoch_callback is None:
+            self._rests -= 1
+            self._awaited = {"round": averages, "what": what, "averages": averages, "before": self._digests()}
+
     def average(self, round: int) -> None:
         """Note the optimizer's state before a replica takes in the average of a round, if it is drawn."""
         self.cut()
         settings = self._job.averaging
         untouched = not (settings.optimizer_state or settings.resets)
-        if untouched and self._draws is not None and self._draws.round(round) and not self._together:
+        if not untouched:
+            self._awaited = None
+        elif self._awaited is None and self._draws is not None and self._draws.round(round) and not self._together:
             self._awaited = {"round": round, "before": self._optimizer()}
 
     def evaluated(self, epoch: int) -> None:

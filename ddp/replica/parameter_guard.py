@@ -36,7 +36,7 @@ class Untouched:
         self._steps = 0
         self._versions: list[int] = []
         """Of each parameter; empty in a step that does not look at them."""
-        self._bits: list[int] = []
+        self._bits: list[int | None] = []
         """Sums over the bits of each parameter; empty in a step that does not look at them."""
         self._self = ref(self)
 
@@ -54,10 +54,15 @@ class Untouched:
         _here.watch = None
         if self._versions and (versions := list(map(_version, self._parameters))) != self._versions:
             self._refuse(self._versions, versions)
-        if self._bits and (bits := _sums(self._parameters)) != self._bits:
-            self._refuse(self._bits, bits)
+        if self._bits:
+            pairs = zip(self._bits, _sums(self._parameters), strict=True)
+            # A shard may be gathered in the middle of a step, and still be there at its end.
+            seen = [pair if None not in pair else (None, None) for pair in pairs]
+            before, after = [old for old, _ in seen], [new for _, new in seen]
+            if before != after:
+                self._refuse(before, after)
 
-    def _refuse(self, before: list[int], after: list[int]) -> None:
+    def _refuse(self, before: Sequence[int | None], after: Sequence[int | None]) -> None:
         changed = [name for name, old, new in zip(self._names, before, after, strict=True) if old != new]
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise ValueError(
@@ -72,12 +77,12 @@ class Untouched:
         return own or any(id(p) in self._ids for group in optimizer.param_groups for p in group["params"])
 
 
-def _sums(parameters: Sequence[Tensor]) -> list[int]:
-    """Return the sum over the bits of each; 0 for one whose values lie elsewhere (in shards, of which a step sees a
+def _sums(parameters: Sequence[Tensor]) -> list[int | None]:
+    """Return the sum over the bits of each; None for one whose values lie elsewhere (in shards, of which a step sees a
     copy)."""
     with torch.no_grad():
-        sums = [_sum(p.detach()) if type(p) is nn.Parameter else torch.zeros(()) for p in parameters]
-        return [int(value) for value in sums]
+        sums = [_sum(p.detach()) if type(p) is nn.Parameter else None for p in parameters]
+        return [None if value is None else int(value) for value in sums]
 
 
 def _sum(values: Tensor) -> Tensor:

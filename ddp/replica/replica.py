@@ -20,9 +20,9 @@ from ddp.data.batch_loader import feed
 from ddp.data.contents import value_sum
 from ddp.data.data_record import DataRecord
 from ddp.data.epoch_order import EpochOrder
-from ddp.data.order import derive
 from ddp.data.seeded import seed_others
 from ddp.data.source import move
+from ddp.permutation import derive
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
 from ddp.replica.figures import StepFigures

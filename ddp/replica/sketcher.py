@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ddp.core.event_parts import OptimizerSketch, SketchGroup
-from ddp.data.order import derive
+from ddp.permutation import derive
 from ddp.replica.flat import FlatState, Section
 from ddp.replica.sketch_kernel import BLOCK, add, block_weights, table
 from ddp.replica.sparse import dense

@@ -121,7 +121,7 @@ class Meetings:
             rank.machine = before
             self._broke(index, IN_STEP)
 
-        self._enter(index, "exchange", everyone, then, broke)
+        self._enter(index, "exchange", everyone, then, broke, self._ranks.costs.leave_s)
 
     def _work(self, actions: Mapping[int, Action | None]) -> None:
         """Have ranks really do what they are together for, and note what they report of it."""
@@ -130,11 +130,21 @@ class Meetings:
             for member, events in work.together({rank: each for rank, each in actions.items() if each}).items():
                 self._ranks.all[member].reports = events
 
-    def _enter(self, index: int, kind: str, everyone: Callable[[list[int]], None], then: Then, broke: Then) -> None:
-        """Enter a collective of the rank's group; without a group it breaks."""
+    def _enter(
+        self,
+        index: int,
+        kind: str,
+        everyone: Callable[[list[int]], None],
+        then: Then,
+        broke: Then,
+        later: Callable[[int, int], float] | None = None,
+    ) -> None:
+        """Enter a collective of the rank's group; without a group it breaks. `later`: when after its end the rank leaves."""
         rank = self._ranks.all[index]
         rank.busy = True
         left = partial(self._leave, rank, index, False, then)
+        if later is not None:
+            left = partial(self._timeline.after, later(index, rank.met), left)
         torn = partial(self._leave, rank, index, kind == "exchange", broke)
         if rank.group is None:
             self._timeline.after(0.0, torn)

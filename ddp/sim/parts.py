@@ -23,6 +23,10 @@ def _nothing(rank: int) -> float:
     return 0.0
 
 
+def _awake(rank: int, step: int) -> float:
+    return 0.0
+
+
 def _falling(fraction: float) -> float:
     """Return the learning rate after this part of training: a cosine from 0.1 to 0."""
     return 0.05 * (1 + math.cos(math.pi * fraction))
@@ -34,8 +38,12 @@ class Costs:
 
     step_s: Callable[[int, int], float] = _one
     """(rank, how many steps it has done) -> seconds of its next step."""
+    asleep_s: Callable[[int, int], float] = _awake
+    """The same for what a step takes without a core, behind its work: the sleep of an emulated slow rank."""
+    cores: int | None = None
+    """That all ranks share, the work of a step on one; None: each rank has its own."""
     by_samples: bool = False
-    """`step_s` is of a full batch: a larger or smaller slice takes so much more or less."""
+    """`step_s` and `asleep_s` are of a full batch: a larger or smaller slice takes so much more or less."""
     between_s: float = 0.0
     """Of a rank's own before a step, in no slice."""
     latency_s: float = 0.001
@@ -43,6 +51,9 @@ class Costs:
     """A collective, from the last arrival to its end."""
     wire: Callable[[tuple[int, ...], int], float] | None = None
     """(members, how many their group has had) -> the same, where it is not one number."""
+    leave_s: Callable[[int, int], float] | None = None
+    """(rank, how many its group has had) -> seconds after the end of a collective inside a step in which the rank leaves
+    it; None: at its end."""
     links: Links | None = None
     """Links of the ranks, and to the coordinator beside rank 0: no collective or message is faster than they are."""
     bytes: int = 8

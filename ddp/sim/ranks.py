@@ -18,6 +18,7 @@ from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.core.world import World
 from ddp.sim.meetings import Meetings
 from ddp.sim.parts import Costs, SimulatedRank
+from ddp.sim.shared_cores import SharedCores
 from ddp.sim.states import RankStates
 from ddp.sim.timeline import EventQueue
 
@@ -48,6 +49,7 @@ class SimulatedRanks(RankStates):
         for fault in faults:
             self._script.setdefault((fault.rank, fault.step), []).append(fault)
         self._meetings = Meetings(self, self.act, torn)
+        self._cores = SharedCores(costs.cores) if costs.cores is not None else None
 
     def deliver(self, order: RankCommand, life: int) -> None:
         """Hand a rank an order that was meant for it in that life."""
@@ -122,14 +124,20 @@ class SimulatedRanks(RankStates):
         rank = self.all[index]
         if self.work is not None and not self.in_step:
             self.work.begin(index, step)
-        took = rank.slow * self.costs.step_s(index, rank.done) if step.batch.samples else 0.0
-        if self.costs.by_samples:
-            took *= step.batch.samples / self.world.batch
+        took = self._step_s(index, step.batch.samples) if step.batch.samples else 0.0
         rank.data += rank.late * took
         rank.compute += took
         took += rank.late * took
         then = partial(self._meetings.exchange, before) if self.in_step else self._stepped
         self._spend(index, "forward", took, then, step, self.timeline.now)
+
+    def _step_s(self, index: int, samples: int) -> float:
+        """Return the seconds of a step that begins now, with those that it waits for a core."""
+        rank, costs = self.all[index], self.costs
+        part = samples / self.world.batch if costs.by_samples else 1.0
+        work = rank.slow * costs.step_s(index, rank.done) * part
+        queued = self._cores.queued_s(self.timeline.now, work) if self._cores is not None else 0.0
+        return queued + work + rank.slow * costs.asleep_s(index, rank.done) * part
 
     def _obey(self, index: int, action: Action) -> None:
         rank, costs = self.all[index], self.costs

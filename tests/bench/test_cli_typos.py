@@ -42,6 +42,8 @@ TYPOS = [
     ("model=[mlp,5]", "model=[mlp,5]: what to choose has a name"),
     ("mode=solo,1.5", "mode=solo,1.5: what to choose has a name"),
     ("seed.x=5", "seed has no settings of its own"),
+    ("data=mnist", "data=mnist: data has settings of its own: write data.name=mnist, or another of them"),
+    ("train=5", "train has settings of its own: write train."),
     ("model.x=5", "unknown key 'model.x'"),
     ("output=a,b", """add -m to run one after the other, or write output="'a,b'" for one path"""),
     ("output=ü,b", """write output="'ü,b'" for one path, output="'ü','b'" for several"""),

@@ -91,14 +91,15 @@ def test_what_another_host_moved_aside_is_put_back_only_when_it_is_dead(
 def test_a_lease_is_renewed_until_it_is_released(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(lease, "RENEWAL_S", 0.01)
     late(tmp_path, LEASE_S + 30)
+    before = set(threading.enumerate())  # other tests leave leases that are not released
     own, until = Lease(tmp_path), time.monotonic() + 10
+    (renewing,) = set(threading.enumerate()) - before
     while not leased(tmp_path) and time.monotonic() < until:
         time.sleep(0.01)
     assert leased(tmp_path)
     own.release()
-    for thread in threading.enumerate():
-        if thread.name == "lease":
-            thread.join(10)
+    renewing.join(10)
+    assert not renewing.is_alive()
     late(tmp_path, LEASE_S + 30)
     time.sleep(0.05)
     assert not leased(tmp_path)

@@ -97,7 +97,7 @@ def write_package(folder: Path) -> None:
     (home / "memory.py").write_text((home / "memory.py").read_text().replace("No first rank", "# No first rank"))
     (home / "specs.py").write_text(
         "from ddp.backends import Acts, BackendSpec\nfrom ddp.engine import EngineSpec\n"
-        'BF16 = BackendSpec("my_package.bf16", Acts.COLLECTIVE)\n'
+        'TRACED = BackendSpec("my_package.traced", Acts.STEP | Acts.COLLECTIVE)\n'
         'PROFILED = EngineSpec("my_package.profiled", one_rank=True, one_process=True)\n'
     )
     (home / "__init__.py").write_text("")
@@ -120,7 +120,14 @@ def test_it_trains_and_judges_with_a_users_own_parts_beside_folders_of_our_names
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('not ours')")
         (tmp_path / name / "config.yaml").write_text("not: [ours")
     (tmp_path / "mine.py").write_text("from bench.models.logistic import SETUP")
-    words = ("model=mine.py", "mode=bf16_fixed", "data.name=digits", "train.epochs=1", "logger=csv", "policy.steps=20")
+    words = (
+        "model=mine.py",
+        "mode=traced_periodic",
+        "data.name=digits",
+        "train.epochs=1",
+        "logger=csv",
+        "policy.steps=20",
+    )
     done = subprocess.run(
         [environment / "bin/bench", *words], cwd=tmp_path, capture_output=True, text=True, timeout=100, env=bare()
     )
@@ -128,7 +135,7 @@ def test_it_trains_and_judges_with_a_users_own_parts_beside_folders_of_our_names
     assert "verdict" in done.stdout
     (file,) = (tmp_path / "runs").rglob("metrics.json")
     metrics = json.loads(file.read_text())
-    assert (metrics["status"], metrics["policy"], metrics["backend"]) == ("ok", "fixed", "bf16")
+    assert (metrics["status"], metrics["policy"], metrics["backend"]) == ("ok", "periodic", "traced")
     assert (file.parent / "series.csv").is_file()
     assert sorted(json.loads((file.parent / "config.json").read_text())["code"]) == ["backend", "model", "policy"]
     assert "Memory" in (file.parent / "report.md").read_text()

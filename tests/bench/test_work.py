@@ -14,7 +14,8 @@ from bench.results.analysis.work import PEAKS, memory, work
 from ddp.core.event_parts import StepWork
 from ddp.core.events import Finished
 from ddp.core.step_settings import StepSettings
-from ddp.data.order import derive, order
+from ddp.data.epoch_order import order
+from ddp.permutation import derive
 from ddp.replica.recurrent_flop import FUSED
 from tests.bench.streams import make_metrics, make_spec
 from tests.runtime import toy

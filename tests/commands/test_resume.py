@@ -24,6 +24,7 @@ from bench.results.chain import unlinked
 from bench.results.runfolder import METRICS, find_runs, read_records
 from bench.results.writer import RunWriter
 from bench.runner.earlier_records import earlier
+from bench.runner.resized import lineage, resizes
 from bench.runner.resume import locate
 from bench.validate.checks import CHECKS
 from bench.validate.consistency import legible
@@ -325,3 +326,62 @@ def test_a_configuration_that_cannot_be_is_one_line(bench: Bench, capsys, left, 
         err = capsys.readouterr().err
         assert err.count("\n") == 1, err
     assert left.exists()
+
+
+@pytest.mark.parametrize(("mode", "before", "now"), [("nccl_sync", 3, 2), ("zero2", 2, 3), ("cpu_async", 2, 3)])
+def test_a_run_goes_on_with_another_number_of_ranks(warm, tmp_path, mode, before, now):
+    """As a run of its own, whose results, checks and audit are right; the one before is not touched."""
+    words = (*SMALL[:2], *SMALL[3:], "train.batch_size=24", f"mode={mode}", f"world_size={before}", "train.epochs=12")
+    hidden = killed(warm, tmp_path, *words, "checkpoint.every=5", "checkpoint.unit=averages", checkpoint=1)
+    code, out, err = command(warm, tmp_path, f"resume={place(hidden)}", f"world_size={now}", *QUIET)
+    assert (code, err) == (0, ""), out
+    (run,), _ = find_runs(tmp_path / "runs")
+    assert proof(run.path) == {1}
+    m = run.metrics
+    assert m.resumed is not None
+    assert (m.world_size, m.resumed.ranks, m.resumed.source) == (now, [before], str(hidden))
+    together = mode != "cpu_async"
+    assert m.batch_size == (24 * before // now if together else 24)
+    assert [(each["world_size"], each["batch_size"]) for each in run.config["resized"]] == [(before, 24)]
+    (cell,) = cells([run])
+    audited = CHECKS["audit"](Case(cell, None))
+    assert isinstance(audited, Verdict)
+    assert audited.name == "PASS", audited.line
+    assert hidden.is_dir()
+    assert command(warm, tmp_path, "rerun", str(run.path))[:2] == (
+        4,
+        f"REFUSED    {run.path}: its number of ranks changed on its way: only its checkpoint leads there\n",
+    )
+
+
+SAVED = {"world_size": 3, "train": {"batch_size": 32, "accumulate": 2}}
+
+
+def test_what_a_run_keeps_of_the_numbers_of_ranks_before():
+    first = lineage(SAVED, 2, 960)
+    assert first == [{"world_size": 3, "batch_size": 64, "samples": 960}]
+    assert lineage(SAVED, 3, 960) == []
+    again = SAVED | {"world_size": 2, "resized": first}
+    assert lineage(again, 2, 1_200) == first
+    assert [each["world_size"] for each in lineage(again, 4, 1_200)] == [3, 2]
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 2), (3, 1)])
+def test_one_rank_is_another_program(before, now):
+    with pytest.raises(ValueError, match="where both are two or more"):
+        resizes({"world_size": now}, {"world_size": before})
+
+
+def test_a_mode_without_checkpoints_begins_anew_and_says_so(warm, tmp_path):
+    words = (*SMALL[:3], *QUIET, "mode=torch_local_sgd", "train.epochs=2")
+    assert command(warm, tmp_path, *words)[0] == 0
+    (run,), _ = find_runs(tmp_path / "runs")
+    left = run.path.with_name(run.path.name + ".failed")
+    run.path.rename(left)
+    content = json.loads((left / METRICS).read_bytes())
+    (left / METRICS).write_text(json.dumps(content | {"status": "failed"}))
+    code, out, _ = command(warm, tmp_path, f"resume={run.path}", "world_size=4", *QUIET)
+    assert code == 0, out
+    assert "mode=torch_local_sgd makes no checkpoints: the run begins anew" in " ".join(out.split())
+    (anew,) = [each for each in find_runs(tmp_path / "runs")[0] if each.metrics.status == "ok"]
+    assert (anew.metrics.world_size, anew.metrics.resumed) == (4, None)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from bench.prove.oracle import OracleCourse
-from ddp.data.order import derive, order
+from ddp.data.epoch_order import order
+from ddp.permutation import derive
 from tests.conformance import entrants
 from tests.conformance.entrants import TORCH, Entrant, course
 from tests.conformance.test_oracle import CLOSE, distance, truth

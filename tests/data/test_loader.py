@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Te
 
 from ddp import DataLoader, RoundRobinSampler
 from ddp.data import TensorSource
-from ddp.data.order import order
+from ddp.data.epoch_order import order
 
 
 def data(size: int) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from ddp.core.errors import Diverged, RankFailed
 from ddp.core.events import Finished, Merged, Progress, Ready, RoundClosed
 from ddp.core.policies import POLICIES
 from ddp.core.spans import measure
-from ddp.data.order import order
+from ddp.data.epoch_order import order
 from ddp.engine import elche
 from ddp.graph import engine
 from ddp.process.codec import decode

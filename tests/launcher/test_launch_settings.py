@@ -126,7 +126,7 @@ def test_an_actor_ends_its_command_and_begins_none_that_was_ended(
 def test_actors_fill_one_host_after_the_other() -> None:
     """What they are told is what ranks read."""
     places = [
-        ActorPlace(host, node, f"10.0.0.{node}", 7000 + place)
+        ActorPlace(host, node, f"10.0.0.{node}", 7000 + place, doomed=False)
         for place, (host, node) in enumerate(["a1", "a1", "b2", "b2"])
     ]
     told = [read(each) for each in variables(places, "ray-1.0", "k" * 32, 2)]

@@ -100,7 +100,7 @@ def test_a_model_repeats_from_its_seed(name: str) -> None:
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
-@pytest.mark.parametrize("name", models.MODELS)
+@pytest.mark.parametrize("name", SIZES)
 def test_the_number_of_parameters_is_known(name: str) -> None:
     assert size(quick(name).model()) == SIZES[name]
 

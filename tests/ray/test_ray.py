@@ -118,7 +118,7 @@ def test_a_sweep_whose_raylet_is_killed_has_the_digests_of_one_that_is_not(clust
 def test_a_cell_over_two_raylets_goes_on_once_the_killed_one_is_replaced(
     cluster: RayCluster, tmp_path: Path, lost: int
 ) -> None:
-    sweep = begun(cluster, tmp_path, *LONG, "train.epochs=60", "launch=ray", "launch.nodes=2")
+    sweep = begun(cluster, tmp_path, *LONG, "train.epochs=30", "launch=ray", "launch.nodes=2")
     try:
         first, second = (cluster.raylet(node) for node in range(2))
         until(lambda: in_mid_cell(tmp_path, first) or in_mid_cell(tmp_path, second), PATIENCE_S)
@@ -130,7 +130,7 @@ def test_a_cell_over_two_raylets_goes_on_once_the_killed_one_is_replaced(
         sweep.kill()
     (result,) = results(tmp_path).values()
     assert (result["status"], result["launcher"]["name"]) == ("ok", "ray")
-    assert 1 <= result["restarts"] <= 10  # what Ray answers of an actor that it restarts may be too early
+    assert result["restarts"] == 1
     assert result["resumed"] is not None
 
 

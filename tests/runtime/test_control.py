@@ -18,7 +18,7 @@ from ddp.core.errors import RankFailed
 from ddp.core.events import Progress
 from ddp.core.policies import POLICIES
 from ddp.core.summary import EpochFold
-from ddp.data.order import order
+from ddp.data.epoch_order import order
 from ddp.engine import loop
 from ddp.process import meter, slowdown
 from ddp.replica.rates import Rates

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
@@ -11,8 +14,10 @@ from ddp.core.commands import Drop
 from ddp.core.errors import EngineError
 from ddp.core.events import Failed
 from ddp.core.faults import BITS, Fault, parse
+from ddp.core.join_events import Joined
 from ddp.core.majority import strangers
 from ddp.gradients.comparison import digest
+from ddp.gradients.repetition import RepeatableSteps
 from tests.runtime.conftest import Play
 from tests.runtime.test_mishap import trained_once
 
@@ -36,9 +41,71 @@ def test_a_flipped_bit_is_found_within_so_many_steps_and_its_rank_is_named(play:
 
 
 @pytest.mark.usefixtures("in_process")
-def test_two_ranks_end_the_run_and_say_what_to_do(play: Play) -> None:
+@pytest.mark.parametrize("seed", range(50))
+def test_of_two_ranks_the_same_steps_done_again_name_the_one(play: Play, seed: int) -> None:
+    """Any bit, in either rank; the other goes on, with every sample trained once."""
+    dice = random.Random(seed)
+    rank, step, bit = dice.randrange(2), dice.randrange(STEPS - EVERY), dice.randrange(BITS)
+    fault = Fault(rank, step, "flip", float(bit))
+    played = play("sync", "nccl", world_size=2, batch_size=12, compare=EVERY, faults=(fault,), seed=seed)
+    (failed,) = played.of(Failed)
+    assert failed.rank == rank
+    assert "the same steps done again give others: a bit has flipped in the last 4 steps" in failed.error
+    assert [drop.rank for drop in played.of(Drop)] == [rank]
+    assert trained_once(played)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_one_of_two_processes_comes_back_with_the_state_of_the_other(play: Play, rank: int) -> None:
+    more = {"restarts": None, "epochs": 15, "speeds": (0.05, 0.05)}
+    played = play("sync", "nccl", compare=2, faults=(Fault(rank, 5, "flip", 21.0),), **more)
+    assert [failed.rank for failed in played.of(Failed)] == [rank]
+    assert [joined.rank for joined in played.of(Joined)] == [rank]
+    assert trained_once(played)
+    assert len(played.digests) == 1
+
+
+@pytest.mark.usefixtures("in_process")
+def test_two_ranks_that_both_changed_end_the_run_and_say_what_to_do(play: Play) -> None:
     with pytest.raises(EngineError, match=r"no majority says whose are right.*resume="):
-        play("sync", "nccl", compare=EVERY, faults=(parse("1@5:flip"),))
+        play("sync", "nccl", compare=EVERY, faults=(parse("0@5:flip*3"), parse("1@6:flip")))
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, partial(torch.optim.SGD, momentum=0.9), torch.optim.AdamW])
+def test_a_repetition_leaves_all_as_it_is_and_sees_a_changed_bit(make: Callable[..., torch.optim.Optimizer]) -> None:
+    torch.manual_seed(1)
+    model = torch.nn.Linear(5, 3)
+    optimizer = make(model.parameters(), lr=0.001)
+    steps = RepeatableSteps(list(model.parameters()), optimizer)
+
+    def train(count: int) -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            model(torch.randn(4, 5)).square().sum().backward()
+            optimizer.step()
+
+    train(3)
+    steps.mark()
+    train(4)
+    bits = digest(list(model.parameters()))
+    state = deepcopy(optimizer.state_dict())
+    assert steps.sound()
+    assert digest(list(model.parameters())) == bits
+    torch.testing.assert_close(optimizer.state_dict(), state, rtol=0, atol=0)
+    train(1)
+    assert steps.sound()
+    with torch.no_grad():
+        model.weight.view(torch.int32)[1, 2] ^= 1
+    assert not steps.sound()
+    train(2)
+    assert not steps.sound()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_comparing_two_ranks_changes_no_bit(play: Play) -> None:
+    plain, compared = (play("sync", "nccl", compare=every) for every in (0, 2))
+    assert plain.digests == compared.digests
+    assert compared.of(Failed) == []
 
 
 @pytest.mark.usefixtures("in_process")

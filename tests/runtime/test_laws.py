@@ -14,7 +14,7 @@ from ddp.backends.snapshot import average
 from ddp.core.commands import Average, Reduce
 from ddp.core.events import Averaged, Progress, RoundClosed
 from ddp.core.policies import POLICIES
-from ddp.data.order import order
+from ddp.data.epoch_order import order
 from ddp.engine import solo
 from ddp.engine.loop import TrainingLoop
 from ddp.gradients.step_gradients import StepGradients

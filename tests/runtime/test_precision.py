@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.core.step_settings import StepSettings
-from ddp.data.order import order
+from ddp.data.epoch_order import order
 from ddp.engine.modes import modes
 from ddp.engine.step_checks import check_step
 from ddp.replica.loss_scale import FIRST, STEPS, LossScale

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ddp.core.errors import RankFailed
-from ddp.data.order import derive, order
+from ddp.data.epoch_order import order
 from ddp.data.source import TensorSource
+from ddp.permutation import derive
 from ddp.replica.sparse import declared
 from ddp.replica.task import Task
 from tests.policies import accepted

@@ -15,6 +15,7 @@ from ddp.backends import BACKENDS, paired_backends
 from ddp.core.errors import RankFailed
 from ddp.replica.parameter_guard import Untouched
 from ddp.replica.task import Task, Tensors
+from ddp.sharding.units import ShardedParameter
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
@@ -178,5 +179,20 @@ def test_a_change_is_found_in_parameters_of_any_type_and_layout(dtype: torch.dty
     watched.end()
     watched.begin()
     parameter.data[0, 0] += 1
+    with pytest.raises(ValueError, match="changed parameter weight, which only the optimizer may"):
+        watched.end()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_shard_that_is_gathered_in_the_middle_of_a_step_was_not_changed(first: bool) -> None:
+    """In `zero3` a layer may be here at the beginning of a step and not at its end, and the other way round."""
+    model = nn.Linear(2, 2)
+    watched = Untouched(list(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=0.1))
+    model.bias.__class__ = nn.Parameter if first else ShardedParameter
+    watched.begin()
+    model.bias.__class__ = ShardedParameter if first else nn.Parameter
+    watched.end()
+    watched.begin()
+    data_too(model.weight)
     with pytest.raises(ValueError, match="changed parameter weight, which only the optimizer may"):
         watched.end()

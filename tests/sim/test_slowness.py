@@ -126,3 +126,25 @@ def test_records_without_the_parts_of_steps_say_nothing() -> None:
     fold.add(Progress(1.0, 0, 0, 1, 8, 0.5, 0.0, 0.1))
     fold.add(Averaged(1.0, 0, 0, 1, 8, 0.1, 8, 0.0))
     assert (fold.known, fold.ranks) == (False, [])
+
+
+@given(
+    order=st.permutations((COMPUTE, INPUT)),
+    more=st.tuples(st.floats(0.1, 1.0), st.floats(0.1, 1.0)),
+    lasts=st.tuples(st.integers(2, 6), st.integers(2, 6)),
+)
+@settings(max_examples=50, deadline=None)
+def test_a_slow_rank_that_becomes_slow_for_another_cause_is_named_again(
+    order: list[str], more: tuple[float, float], lasts: tuple[int, int]
+) -> None:
+    """At once, without a window in between in which it is as fast as before."""
+    fold, sound = SlowFold(), {INPUT: 0.05, COMPUTE: 0.15}
+    fold.add(Plan((1, 1), (0, 0), False, 0, True, True, 1, ""))
+    phases = [(COMPUTE, 0.0, 6), *zip(order, more, lasts, strict=True), (COMPUTE, 0.0, 3)]
+    windows = [sound | {cause: sound[cause] + extra} for cause, extra, count in phases for _ in range(count)]
+    for at, window in enumerate(windows):
+        for rank, each in enumerate((window, sound)):
+            work = WorkSeconds(each[INPUT], each[COMPUTE])
+            fold.add(Progress(float(at), rank, 0, 1, 100, 0.5, 0.0, 0.1, work=work))
+    assert [(each.rank, each.cause) for each in fold.ranks] == [(0, cause) for cause in order]
+    assert all(each.healed is not None and each.windows == 2 for each in fold.ranks)

@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch import nn
 
+from bench.config.config_checks import world_size_of
 from ddp.core.averaging import Averaging
-from ddp.core.events import Evaluated, Finished, Progress
+from ddp.core.events import Averaged, Evaluated, Finished, Progress
+from ddp.core.links import parse
 from ddp.core.virtual_time import VirtualTime
 from ddp.data.source import TensorSource
 from ddp.replica.task import Task
@@ -47,7 +49,7 @@ def double(optimizer: str, **settings: Any) -> Task:
     return replace(task, model=lambda: toy.net(norm=False).double(), optimizer=maker)
 
 
-@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("size", [1, 2, 8])
 @pytest.mark.parametrize("backend", ["nccl", "cpu"])
 def test_synchronous_bits_are_those_of_processes(play: Play, backend: str, size: int) -> None:
     real = play("sync", backend, drawing, world_size=size, epochs=1)
@@ -130,6 +132,24 @@ def test_speeds_and_links_are_costs_in_virtual_time(play: Play) -> None:
     assert seconds(virtual=VirtualTime(step_s=0.1)) == pytest.approx(10 * plain, rel=0.15)
 
 
+@pytest.mark.parametrize("backend", ["nccl", "cpu"])
+def test_links_change_times_and_no_bits(play: Play, backend: str) -> None:
+    """Three ranks, two of them on an island: each step waits for the link, and trains what it would have trained."""
+    links = parse(["wan_1g_30ms/jitter2ms", "0-1:ib"], 3)
+
+    def run(**more: Any) -> tuple[float, Played]:
+        played = play("sync", backend, drawing, world_size=3, epochs=1, engine=engine, **more)
+        return played.times[-1] - played.times[0], played
+
+    (near, plain), (far, over) = run(), run(links=links)
+    assert over.digests == plain.digests
+    assert len(over.digests) == 1
+    assert evaluations(over.records) == evaluations(plain.records)
+    rounds = max(len(plain.of(Progress)), len(plain.of(Averaged))) // 3
+    assert far - near >= rounds * 0.03
+    assert run(links=links)[0] == pytest.approx(far)
+
+
 @pytest.mark.parametrize(
     ("task", "reason"),
     [
@@ -151,3 +171,7 @@ def test_what_cannot_be_done_for_many_at_once_is_said(play: Play, task: Callable
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="virtual"):
         VirtualTime(**settings)
+
+
+def test_one_rank_is_enough() -> None:
+    assert world_size_of(1, "virtual") == 1

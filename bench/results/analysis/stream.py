@@ -156,6 +156,11 @@ class RunRecords:
         return max((event.at for event in self.ready.values()), default=None)
 
 
+def ranks_before(stream: RunRecords) -> list[int]:
+    """Return the numbers of ranks that a run had before, one for each time that it went on with another."""
+    return [part.resumed.ranks for part in stream.parts_in_turn if part.resumed is not None and part.resumed.ranks]
+
+
 def sort(records: Sequence[Record], launched: float) -> RunRecords:
     """Sort `records`, which are in the order of their times; `launched` is the time before the first one."""
     since = max((record.at for record in records if isinstance(record, Resumed)), default=-np.inf)

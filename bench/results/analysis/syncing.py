@@ -38,6 +38,22 @@ def collectives(slices: Slices) -> tuple[Floats, int]:
     return np.maximum(last_stop - begin, 0.0), int(slices.bytes[exchange].sum())
 
 
+def exits(slices: Slices, size: int) -> tuple[Floats, Floats]:
+    """Return the seconds of each collective from the last arrival to the first exit; and by collective and rank those from
+    there to the rank's own exit, 0 of a rank that was not in it."""
+    exchange = slices.kind == "exchange"
+    if not exchange.any():
+        return np.zeros(0), np.zeros((0, size))
+    _, group = np.unique(slices.seq[exchange], return_inverse=True)
+    count = int(group.max()) + 1
+    first, last = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(first, group, slices.stop[exchange])
+    np.maximum.at(last, group, slices.start[exchange])
+    later = np.zeros((count, size))
+    later[group, slices.rank[exchange]] = slices.stop[exchange] - first[group]
+    return np.maximum(first - last, 0.0), later
+
+
 def _sync(kind: str, cost: Floats, payload: int, divergence: float | None) -> SyncTotals:
     p50, p95 = (float(v) * 1e3 for v in np.percentile(cost, [50, 95])) if cost.size else (None, None)
     return SyncTotals.model_validate(

@@ -20,7 +20,9 @@ from bench.results.runfolder import Run
 from bench.validate import distances
 from bench.validate.findings import Case
 from bench.validate.linear import UNITS, Combined, apart, combine, distance, mean
-from bench.validate.records import Records, recorded
+from bench.validate.records import Records, lost_nobody, recorded
+from bench.validate.resumption import most_ranks
+from bench.validate.unbroken import unbroken
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.event_parts import OptimizerSketch, SketchGroup, StepSketch
 from ddp.core.events import Averaged, Snapshot
@@ -37,8 +39,8 @@ FEW = 4
 def check(case: Case) -> Verdict | None:
     """Return FAIL at the first average that is none; None where none is recorded."""
     count = 0
-    for run, known in recorded(case.cell):
-        for wrong in _averages(run, known) if known.groups else ():
+    for run, known in recorded(case.cell, lost=True):
+        for wrong in _averages(run, known if lost_nobody(run.metrics) else unbroken(known)) if known.groups else ():
             if wrong:
                 return verdict("FAIL", "average", case.cell, f"seed {run.metrics.seed}, {wrong}")
             count += 1
@@ -50,10 +52,10 @@ def _averages(run: Run, known: Records) -> Iterator[str]:
     """Say of each average that can be looked at what is wrong with it."""
     m, settings = run.metrics, run.config.get("averaging")
     # The gradients of micro-batches are added up, by some before they are exchanged, by others after it.
-    yield from _inside_steps(known, m.world_size, m.world_size * micro_batches(run.config))
+    yield from _inside_steps(known, m.world_size, most_ranks(m) * micro_batches(run.config))
     if m.policy is not None and isinstance(settings, dict):
         yield from _Rounds(known, settings, m.world_size).judge()
-        if far := distances.amiss(known, settings):
+        if lost_nobody(m) and (far := distances.amiss(known, settings)):
             yield far
 
 

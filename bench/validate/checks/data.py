@@ -2,7 +2,7 @@
 
 Ranks record what their data sets hold, read by index, and sums of hashes of what they trained (`ddp.data.contents`). Orders
 are made anew here, from seed and epoch. `visits` says which samples were asked for; this, what came. Where a run was gone on
-with, some samples of an epoch are told of twice: there ranks alone are looked at, not the whole.
+with, or lost ranks, some samples of an epoch are told of twice: there ranks alone are looked at, not the whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.records import Records, recorded
+from bench.validate.records import Records, lost_nobody, recorded
 from bench.validate.reference import Sets
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.event_parts import DataContent, SetContent, Trained
@@ -28,13 +28,18 @@ def check(case: Case) -> Verdict | None:
     """Return FAIL at the first difference; None where nothing of it is recorded."""
     epochs, notes = 0, ""
     seeds: dict[int, int] = {}
-    for run, known in recorded(case.cell):
+    for run, known in recorded(case.cell, lost=True):
         if not known.ready or (data := known.ready[0].data) is None:
             continue
         seed = run.metrics.seed
         if wrong := next(_amiss(case.sets, run, known, data), ""):
             return verdict("FAIL", "data", case.cell, f"seed {seed}: {wrong}")
-        if data.shuffled and (first := _orders(known).get(0)) is not None and seeds.setdefault(first, seed) != seed:
+        if (
+            data.shuffled
+            and lost_nobody(run.metrics)
+            and (first := _orders(known).get(0)) is not None
+            and seeds.setdefault(first, seed) != seed
+        ):
             line = f"seeds {seeds[first]} and {seed} train epoch 0 in the same order, whose digest is {first}"
             return verdict("FAIL", "data", case.cell, line)
         epochs, notes = epochs + run.metrics.epochs_planned, _notes(data)
@@ -64,9 +69,11 @@ def _amiss(sets: Sets | None, run: Run, known: Records, data: DataContent) -> It
             yield f"rank {event.rank} has other data than rank 0: {event.data}, not {data}"
     if sets is not None:
         yield from _unlike(sets, data)
-    yield from _trained(known, data)
-    yield from _in_order(run, known, data)
-    yield from _evaluated(known, data.test)
+    yield from _by_rank(known)
+    if lost_nobody(run.metrics):
+        yield from _together(known, data)
+        yield from _in_order(run, known, data)
+        yield from _evaluated(known, data.test)
 
 
 def _unlike(sets: Sets, data: DataContent) -> Iterator[str]:
@@ -80,12 +87,10 @@ def _unlike(sets: Sets, data: DataContent) -> Iterator[str]:
             yield f"the {name} set has the digest {part.content}, {hashes} in the baseline"
 
 
-def _trained(known: Records, data: DataContent) -> Iterator[str]:
-    """Compare what each rank trained of each epoch, then what all of them did, with what the data set holds."""
-    epochs: dict[int, list[Trained]] = defaultdict(list)
+def _by_rank(known: Records) -> Iterator[str]:
+    """Compare what each rank trained of each epoch with what the data set holds in these places."""
     ranks: dict[tuple[int, int], list[Trained]] = defaultdict(list)
     for event in known.trained:
-        epochs[event.epoch].append(event)
         ranks[event.epoch, event.rank].append(event)
     for (epoch, rank), parts in sorted(ranks.items()):
         content, wanted = _total([part.content for part in parts]), _total([part.wanted for part in parts])
@@ -95,6 +100,13 @@ def _trained(known: Records, data: DataContent) -> Iterator[str]:
         if placed != due:
             what = f"the digest of samples and positions is {placed}, {due} in the data set"
             yield f"rank {rank}, epoch {epoch}: samples were trained in others' places: {what}"
+
+
+def _together(known: Records, data: DataContent) -> Iterator[str]:
+    """Compare what all ranks trained of each epoch with what the data set holds."""
+    epochs: dict[int, list[Trained]] = defaultdict(list)
+    for event in known.trained:
+        epochs[event.epoch].append(event)
     if not data.shuffled or known.ready[0].samples != data.training.samples:
         return  # a sampler may take a sample twice
     labels: Sequence[int] = data.training.labels

@@ -3,12 +3,16 @@ size that is set."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import inf
+
 from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.results.schema import LedgerTotals
 from bench.validate.findings import Case
 from bench.validate.records import Records, recorded
 from bench.validate.verdict import Verdict, verdict
+from ddp.core.events import Progress
 
 LARGER = 1.25
 """Times what batches are, that the size may be which is set: each epoch ends in smaller ones."""
@@ -33,16 +37,28 @@ def check(case: Case) -> Verdict | None:
 def _batches(run: Run, known: Records) -> str:
     """Say which rank trained other batches than are set. Where shares follow speeds, those of all ranks together count."""
     m, together = run.metrics, run.metrics.engine == "graph"
-    most = m.batch_size + max((event.least for event in known.ready), default=1)
-    steps = sum(event.steps for event in known.progress)
-    samples = sum(event.samples for event in known.progress)
-    for event in () if together else known.progress:
-        if event.samples > event.steps * most:
-            size = event.samples / event.steps
-            return f"rank {event.rank} trained batches of {size:.3g} samples in epoch {event.epoch}, {m.batch_size} are set"
-    if steps * m.batch_size > LARGER * samples + 2 * m.epochs_planned * m.world_size * m.batch_size:
-        return f"batches of {samples / steps:.3g} samples were trained, {m.batch_size} are set"
+    least = max((event.least for event in known.ready), default=1)
+    for ranks, size, progress in _parts(run, known):
+        steps = sum(event.steps for event in progress)
+        samples = sum(event.samples for event in progress)
+        for event in () if together else progress:
+            if event.samples > event.steps * (size + least):
+                own = f"batches of {event.samples / event.steps:.3g} samples in epoch {event.epoch}"
+                return f"rank {event.rank} trained {own}, {size} are set"
+        if steps * size > LARGER * samples + 2 * m.epochs_planned * ranks * size:
+            return f"batches of {samples / steps:.3g} samples were trained, {size} are set"
     return ""
+
+
+def _parts(run: Run, known: Records) -> Iterator[tuple[int, int, list[Progress]]]:
+    """Iterate over number of ranks, samples of a batch and reports of each part of a run that went on with another number of
+    ranks; of any other run, of all of it."""
+    m = run.metrics
+    sizes = [(each["world_size"], each["batch_size"]) for each in run.config.get("resized") or ()]
+    ends = [event.at for event in known.resumed if event.ranks]
+    parts = zip([-inf, *ends], [*ends, inf], [*sizes, (m.world_size, m.batch_size)], strict=False)
+    for begin, end, (ranks, batch) in parts:
+        yield ranks, batch, [event for event in known.progress if begin <= event.at < end]
 
 
 def _amiss(run: Run, ledger: LedgerTotals) -> str:

@@ -10,6 +10,7 @@ from math import fsum
 from bench.results.schema import Metrics
 from bench.validate.records import Records
 from bench.validate.recount.figure import Figure
+from bench.validate.resumption import most_ranks
 from ddp.core.events import Averaged, Progress, RoundClosed, Snapshot
 
 SECOND = 1e-6
@@ -23,7 +24,7 @@ def rounds(m: Metrics, known: Records) -> Iterator[Figure]:
     reports: dict[tuple[int, int], list[Progress]] = defaultdict(list)
     """By rank and the round that followed."""
     parts = known.contributions()
-    own = {rank: sorted(number for number, each in parts.items() if rank in each) for rank in range(m.world_size)}
+    own = {rank: sorted(number for number, each in parts.items() if rank in each) for rank in range(most_ranks(m))}
     for report in known.progress:
         number = next(
             (number for number in own[report.rank] if report.after is not None and number > report.after), None
@@ -33,7 +34,7 @@ def rounds(m: Metrics, known: Records) -> Iterator[Figure]:
     closed = [event for event in known.closed if event.round in answers]
     totals = accumulate(sum(_of(parts[event.round], "samples")) for event in closed)
     for event, total in zip(closed, totals, strict=True):
-        by_rank = [reports[rank, event.round] for rank in range(m.world_size)]
+        by_rank = [reports[rank, event.round] for rank in range(len(event.steps))]
         yield from _round(event, parts[event.round], answers[event.round], by_rank, m.backend != "cpu")
         if not known.resumed:
             yield Figure(f"round {event.round}: samples in the model", event.samples, total)
@@ -54,6 +55,8 @@ def _round(
     name, ranks = f"round {event.round}", range(len(event.steps))
     yield Figure(f"{name}: steps", event.steps, [parts[rank].steps if rank in parts else 0 for rank in ranks])
     if all(sum(e.steps for e in own) == steps for own, steps in zip(reports, event.steps, strict=True)):
+        brought_in = [parts[rank].samples if rank in parts else 0 for rank in ranks]
+        yield Figure(f"{name}: samples brought in", brought_in, [sum(e.samples for e in own) for own in reports])
         yield Figure(f"{name}: busy seconds", event.busy_s, [fsum(e.busy_s for e in own) for own in reports], SECOND)
         losses = [e.loss_sum for own in reports for e in own]
         samples = sum(e.samples for own in reports for e in own)

@@ -1,4 +1,4 @@
-"""The verb `plan`: which cells a command line means and what they will cost. Trains nothing."""
+"""Which cells a command line means, which of them are left to do, what they will cost: the verb `plan`. Trains nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""From the claims of all cells to verdicts. Everything that looks at more than one cell is here, and all levels.
+"""PASS, FAIL or another verdict out of the claims of all cells: of their seeds, by the levels of `statistics`. Everything
+that looks at more than one cell is here.
 
 Claims of failure are adjusted over the family of one validation (Holm), each kind of claim for itself: levels, better than
 can be, scatter, rates. What the tests would have found is printed with each.

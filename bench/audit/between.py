@@ -1,0 +1,80 @@
+"""Holds the states between a rank's steps against each other: what a step left is what the next one begins with.
+
+Must not use the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bench.audit.kept import BUFFERS, PARAMETERS, KeptStep, Part, Parts
+from bench.audit.order import AuditOrder
+from bench.results.audit_file import AuditItem, Outcome
+
+MOST_LINES = 3
+"""Differences of a step that are named."""
+
+
+def chains(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
+    """Compare what follows each other on a rank: the state after a step, and before the next one."""
+    if not order.planned:
+        return
+    begun: dict[tuple[int, int], list[KeptStep]] = {}
+    for step in steps:
+        begun.setdefault((step.rank, step.step), []).append(step)
+    for first in steps:
+        averages = first.averages + (len(first.row) if first.together else 0)
+        for then in begun.get((first.rank, first.step + len(first.batches)), ()):
+            if then.averages == averages:
+                # PyTorch gives buffers of the first rank to the others before an evaluation, and before each step.
+                yield _chained(first, then, not (order.own_buffers and then.rank))
+
+
+def _chained(first: KeptStep, then: KeptStep, buffers: bool) -> AuditItem:
+    apart = []
+    for name, parts in then.before.items():
+        if name.kind == BUFFERS and not buffers:
+            continue
+        for part, other in zip(parts, first.after.get(name, []), strict=False):
+            if other.every == 1 and part.sha256 != other.sha256:
+                apart.append(str(name))
+        if name not in first.after:
+            apart.append(f"{name} (new)")
+    apart += [f"{name} (gone)" for name in first.after.keys() - then.before.keys()]
+    line = f"{', '.join(apart[:MOST_LINES])}: not as the step before left it" if apart else ""
+    place = {"rank": then.rank, "epoch": then.epoch, "step": then.step}
+    return AuditItem(
+        what="chain", outcome="different" if apart else "equal", line=line, files=[first.file, then.file], **place
+    )
+
+
+def ends(known: Mapping[int, Parts]) -> Iterator[AuditItem]:
+    """Compare the models that ranks ended with, as modules have them: what digests are taken of may lie elsewhere."""
+    first = min(known, default=0)
+    for rank in sorted(known.keys() - {first}):
+        apart = [
+            str(name) for name, parts in known[rank].items() if _digests(parts) != _digests(known[first].get(name, []))
+        ]
+        line = f"{apart[0]} of its model is another than rank {first}'s at the end" if apart else ""
+        yield AuditItem(what="chain", outcome="different" if apart else "equal", line=line, rank=rank)
+
+
+def _digests(parts: Sequence[Part]) -> list[str]:
+    return [part.sha256 for part in parts]
+
+
+def left_alone(order: AuditOrder, entries: Sequence[Mapping[str, Any]]) -> Iterator[AuditItem]:
+    """Compare states before and after what leaves them alone: averages the optimizer's, evaluations and checkpoints all."""
+    for entry in entries:
+        before, after = entry["before"], entry["after"]
+        if order.own_buffers and entry["rank"]:
+            before = {name: each for name, each in before.items() if not name.startswith(f"{BUFFERS} ")}
+        what = entry.get("what") or f"the average of round {entry['round']}"
+        lost = sorted(name for name in before if before[name] != after.get(name))
+        line = ""
+        if lost:
+            name = lost[0] if lost[0].startswith((f"{PARAMETERS} ", f"{BUFFERS} ")) else f"optimizer state {lost[0]}"
+            line = f"{name} is {'gone' if after.get(lost[0]) is None else 'another'} after {what}"
+        outcome: Outcome = "different" if lost and order.planned else "skipped" if lost else "equal"
+        yield AuditItem(what="average", outcome=outcome, line=line, rank=entry["rank"])

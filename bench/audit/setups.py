@@ -1,0 +1,175 @@
+"""What the bundled set-ups are: modules, optimizer, schedule, and what they compute. Held against what is committed.
+
+    python -m bench.audit.setups    # writes `setups.json`
+
+A run and its audit call the same set-up, so an error in it is in both: a lost weight decay, another epsilon, dropout twice
+as large. Must not use the engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.audit.order import AuditOrder
+from bench.base.writing import write_text
+from bench.models import MODELS, load
+from bench.models.data import data_set
+from bench.models.parts import SCHEDULES
+from bench.results.audit_file import AuditItem
+from ddp.replica.scalars import Scalars
+from ddp.replica.task import Task
+
+SETUPS = Path(__file__).with_name("setups.json")
+OF_MODULES = (
+    *(
+        "p",
+        "eps",
+        "momentum",
+        "affine",
+        "track_running_stats",
+        "kernel_size",
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+    ),
+    *("ceil_mode", "negative_slope", "approximate", "bidirectional", "num_layers", "batch_first", "inplace"),
+)
+"""Attributes of modules that say what they compute; their classes say the rest."""
+OF_OPTIMIZERS = ("weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "amsgrad", "maximize", "alpha")
+"""Settings of a group of parameters, but for its rate."""
+SAMPLES, DRAWS, POINTS = 8, 16, 20
+NEAR, TINY, LOOSE = 1e-3, 1e-5, 0.1
+"""How far computed figures may be off, relative and absolute; relative of one that is drawn by chance."""
+
+
+def key(model: str, sample: Tensor, depth: object) -> str:
+    """Return the name of a set-up in the table, by a sample of its data."""
+    what = "x".join(map(str, sample.shape)) if sample.is_floating_point() else f"text of {sample.shape[0]}"
+    return f"{model} on {what}" + (f", depth {depth}" if depth else "")
+
+
+def described(task: Task, sample: Tensor) -> dict[str, Any]:
+    """Return what a task's model and optimizer are; figures are of chosen parameters on chosen samples."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = task.model()
+        made = task.optimizer(list(model.parameters()))
+        return {"modules": _modules(model), "optimizer": _optimizer(made), "figures": _figures(task, model, sample)}
+
+
+def _modules(model: nn.Module) -> str:
+    lines = [f"{name} {tuple(parameter.shape)}" for name, parameter in model.named_parameters()]
+    for name, module in model.named_modules():
+        about = {each: getattr(module, each) for each in OF_MODULES if hasattr(module, each)}
+        lines.append(f"{name} {type(module).__name__} {sorted(about.items())}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _optimizer(made: Any) -> str:
+    parts = made if isinstance(made, (list, tuple)) else (made,)
+    texts = []
+    for part in parts:
+        for group in part.param_groups:
+            about = ", ".join(f"{name}={group[name]}" for name in OF_OPTIMIZERS if name in group)
+            texts.append(f"{type(part).__name__}({len(group['params'])} parameters, {about})")
+    return "; ".join(texts)
+
+
+@torch.no_grad()
+def _figures(task: Task, model: nn.Module, sample: Tensor) -> dict[str, float]:
+    """Return what the model, its loss and its metric give. `by chance`: the standard deviation of outputs
+    in training mode, which dropout makes."""
+    for number, (name, parameter) in enumerate(model.named_parameters()):
+        wave = torch.sin(torch.arange(parameter.numel(), dtype=torch.float64) * 0.7 + number).view(parameter.shape)
+        if parameter.dim() > 1:
+            wave = wave / max(parameter[0].numel(), 1) ** 0.5
+        else:
+            wave = wave / 10 + float(name.endswith("weight"))
+        parameter.copy_(wave)
+    batch = _batch(sample)
+    model.eval()
+    outputs = model(batch[0]).double()
+    with Scalars():
+        figures = {"outputs": float(outputs.mean()), "outputs, sd": float(outputs.std())}
+        figures["loss"] = float(task.loss(model, batch))
+        loss, metric = task.evaluate(model, batch)
+        figures |= {"evaluated loss": float(loss), "evaluated metric": float(metric)}
+        model.train()
+        drawn = torch.stack([model(batch[0]).double() for _ in range(DRAWS)])
+        figures["by chance"] = float(drawn.var(0).mean().sqrt())
+    return figures
+
+
+def _batch(sample: Tensor) -> tuple[Tensor, Tensor]:
+    places = torch.arange(SAMPLES * sample.numel())
+    if sample.is_floating_point():
+        images = torch.sin(places.double() * 0.3).to(sample.dtype).view(SAMPLES, *sample.shape)
+        return images, torch.arange(SAMPLES) % 2
+    tokens = (places * places // 3 % 7).view(SAMPLES, -1)
+    return tokens, tokens.roll(-1, 1)
+
+
+def scheduled(schedule: Any) -> list[float]:
+    """Return the factors of a schedule at even distances."""
+    return [float(schedule(point / POINTS)) for point in range(POINTS + 1)]
+
+
+def setup(order: AuditOrder, task: Task, sample: Tensor | None) -> Iterator[AuditItem]:
+    """Compare the set-up and the schedule of a run with what is committed, where something is."""
+    table = json.loads(SETUPS.read_text(encoding="utf-8")) if SETUPS.exists() else {}
+    lines = []
+    if (factors := table.get(f"schedule {order.schedule}")) is not None:
+        for point, (own, known) in enumerate(zip(scheduled(task.schedule), factors, strict=True)):
+            if not isclose(own, known, rel_tol=TINY, abs_tol=TINY):
+                lines.append(
+                    f"schedule {order.schedule} gives {own:.6g} at {point / POINTS:g}, {known:.6g} is committed"
+                )
+    entry = None if sample is None else table.get(key(order.model, sample, order.depth))
+    if entry is not None and sample is not None:
+        lines += _apart(described(task, sample), entry)
+    if entry is None and factors is None:
+        return
+    for line in lines[:1]:
+        yield AuditItem(what="setup", outcome="different", line=line)
+    if not lines:
+        yield AuditItem(what="setup", outcome="equal")
+
+
+def _apart(own: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+    lines = [f"the {part} is {own[part]}, {known[part]} is committed" for part in ("optimizer", "modules")]
+    lines = [line for line, part in zip(lines, ("optimizer", "modules"), strict=True) if own[part] != known[part]]
+    for name, value in known["figures"].items():
+        near = LOOSE if name == "by chance" else NEAR
+        if not isclose(own["figures"][name], value, rel_tol=near, abs_tol=TINY):
+            lines.append(f"of chosen parameters, {name} is {own['figures'][name]:.6g}, {value:.6g} is committed")
+    return lines
+
+
+def made() -> dict[str, Any]:
+    """Return the table of all bundled set-ups, on the data of their recipes, and of all schedules."""
+    table: dict[str, Any] = {f"schedule {name}": scheduled(schedule) for name, schedule in SCHEDULES.items()}
+    for name in MODELS:
+        for recipe in load(name).recipes.values():
+            data = data_set(recipe.data, options=recipe.data_options)
+            sample = torch.zeros(data.shape, dtype=torch.int64 if data.is_text else torch.float32)
+            table[key(name, sample, recipe.depth)] = described(load(name).task(recipe, "data"), sample)
+    return table
+
+
+def main() -> None:
+    """Write the table."""
+    torch.set_num_threads(1)
+    write_text(SETUPS, json.dumps(made(), indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()

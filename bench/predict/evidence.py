@@ -1,0 +1,105 @@
+"""What runs say together: repeated runs of a cell, how far the model is off on them and on each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+from bench.predict.calibration import Calibration
+from bench.predict.play import NOMINAL, Assumption, PlayedCell, PredictedCell, play
+from bench.predict.spec import predicted_spec, records_of
+from bench.results.analyze import analyze
+from bench.results.schema import Metrics
+
+PLAYS = 3
+"""Of a run's own cell."""
+
+
+def own_cell(calibration: Calibration) -> PredictedCell:
+    """Return the cell that was calibrated on."""
+    spec = calibration.spec
+    settings = {key: value for key, value in (spec.config.get("policy") or {}).items() if key != "name"}
+    return PredictedCell(spec.world_size, calibration.links, str(spec.policy), tuple(settings.items()))
+
+
+def metrics_of(cell: PredictedCell, calibration: Calibration, played: PlayedCell, **about: Any) -> Metrics:
+    """Return the result of a played cell, as of a real run."""
+    about = {"env": {}, "git": {}} | about
+    spec = about.pop("spec", None) or predicted_spec(cell, calibration)
+    return analyze(spec, records_of(played), status=played.status, launched=0.0, ended=played.end, **about)
+
+
+def rate_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assumption = NOMINAL) -> float:
+    """Return the samples per second of one play."""
+    metrics = metrics_of(cell, calibration, play(cell, calibration, seed, assumed))
+    return metrics.throughput.samples_per_s or 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedRun:
+    """A run: its costs, and the samples per second that it trained."""
+
+    calibration: Calibration
+    rate: float
+
+    def error(self, cores: int | None = None) -> float:
+        """Return how far the prediction of the run itself is off, relative."""
+        return _played(self, cores) / self.rate - 1
+
+    def scale(self, cores: int | None) -> float:
+        """Return by what plays are multiplied, so that the run's own one is right."""
+        return self.rate / _played(self, cores)
+
+
+@cache
+def _played(run: CalibratedRun, cores: int | None) -> float:
+    cell = replace(own_cell(run.calibration), cores=cores)
+    return fmean(rate_of(cell, run.calibration, seed) for seed in range(PLAYS))
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedCell:
+    """Repeated runs of one cell, at least one, which differ by their seeds."""
+
+    runs: tuple[CalibratedRun, ...]
+
+    @property
+    def calibration(self) -> Calibration:
+        """Of the first run, which stands for all."""
+        return self.runs[0].calibration
+
+    @property
+    def rates(self) -> list[float]:
+        return [run.rate for run in self.runs]
+
+    def error(self, cores: int | None = None) -> float:
+        """Return the mean error of predictions of the runs themselves, relative."""
+        return fmean(run.error(cores) for run in self.runs)
+
+
+def grouped(runs: Sequence[CalibratedRun]) -> list[CalibratedCell]:
+    """Return the cells that runs are of, in the order of their first ones."""
+    groups: dict[tuple[str | None, str], list[CalibratedRun]] = {}
+    for run in runs:
+        spec = run.calibration.spec
+        groups.setdefault((spec.mode, spec.config_hash), []).append(run)
+    return [CalibratedCell(tuple(group)) for group in groups.values()]
+
+
+def off_by(source: CalibratedCell, others: Sequence[CalibratedCell], cores: int | None) -> tuple[float, bool]:
+    """Return how far predictions from `source` are off for each doubling of ranks, relative, and whether runs with other
+    numbers of ranks show it. Else it is how far the cell misses itself."""
+    own, errors = source.calibration, [abs(source.error(cores))]
+    for other in others:
+        there = other.calibration
+        same = there.spec.policy == own.spec.policy and there.spec.model == own.spec.model
+        if same and there.ranks != own.ranks and there.links == own.links:
+            cell = replace(own_cell(there), cores=cores)
+            guess = fmean(rate_of(cell, run.calibration, 0) * run.scale(cores) for run in source.runs)
+            error = abs(math.log(guess / fmean(other.rates)))
+            errors.append(math.expm1(error / abs(math.log2(there.ranks / own.ranks))))
+    return max(errors), len(errors) > 1

@@ -1,0 +1,68 @@
+"""`resume=RUN world_size=N`: a run that goes on with another number of ranks is a run of its own, which says where it comes
+from.
+
+Owns what may be set beside it, and what the configuration keeps of the numbers before. Reads no checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bench.config.config import Config
+from ddp.core.policies import meets_every_step
+
+SIZED = ("world_size", "train.batch_size", "train.global_batch_size", "cluster.speeds")
+"""Keys that may be set with another number of ranks."""
+
+
+def resizes(settings: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
+    """Return whether the command line asks for another number of ranks than the run has. Raise ValueError for one rank,
+    before or now: what it trains is another program."""
+    before, now = saved.get("world_size"), settings.get("world_size")
+    if now is None or now == before:
+        return False
+    if before == 1 or now == 1:
+        raise ValueError(
+            f"world_size={now} contradicts the run, which has {before}: a run can go on with another number where both "
+            "are two or more; leave world_size out, or begin a run of its own without resume"
+        )
+    return True
+
+
+def sized(settings: Mapping[str, Any], command: Config, own: Config) -> Config:
+    """Return the configuration `own` of a run for the number of ranks that `command` has. Where ranks meet in every step the
+    global batch stays, unless the command sets another; else every rank keeps its batch. Raise ValueError if it cannot be
+    cut."""
+    train, cluster = own.train, own.cluster
+    if "train.batch_size" in settings or "train.global_batch_size" in settings:
+        each, together = command.train.batch_size, command.train.global_batch_size
+        train = replace(train, batch_size=each, global_batch_size=together)
+    elif meets_every_step(own.mode.policy) and train.batch_size is not None:
+        assert own.world_size is not None
+        assert command.world_size is not None
+        whole = train.batch_size * own.world_size
+        each = whole // command.world_size
+        if each * command.world_size != whole:
+            raise ValueError(
+                f"world_size={command.world_size}: the global batch of {whole} samples cannot be cut into so many; give "
+                f"train.global_batch_size={each * command.world_size}, or another, beside it"
+            )
+        train = replace(train, batch_size=each)
+    if "cluster.speeds" in settings:
+        cluster = replace(cluster, speeds=command.cluster.speeds)
+    elif cluster.speeds:  # ranks that come are as fast as they can be
+        more = (command.world_size or 0) - len(cluster.speeds)
+        cluster = replace(cluster, speeds=[*cluster.speeds, *[1.0] * more])
+    return replace(own, world_size=command.world_size, train=train, cluster=cluster)
+
+
+def lineage(saved: Mapping[str, Any], world_size: int, samples: int) -> list[dict[str, int]]:
+    """Return what a run keeps of the numbers of ranks before: for each the ranks, the batch of one, and the samples that the
+    model had seen in the end. `saved`: the configuration of the run that is gone on with, after so many `samples`."""
+    before: list[dict[str, int]] = list(saved.get("resized") or ())
+    if saved["world_size"] == world_size:
+        return before
+    batch = saved["train"]["batch_size"] * saved["train"].get("accumulate", 1)
+    return [*before, {"world_size": saved["world_size"], "batch_size": batch, "samples": samples}]

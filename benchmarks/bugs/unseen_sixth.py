@@ -1,0 +1,186 @@
+"""Defects of `benchmarks.bugs.unseen` in set-ups, and in data, order, forward pass and gradients of runs that lose ranks,
+go on from a checkpoint, or have steps that are seldom looked at.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+
+# Data
+
+
+def readers_share_memory(streaming: Module) -> None:
+    """Have the reader's every 40th batch lie where the one before lies: its memory is given away too early."""
+
+    def broken(get: Any, self: Any, batch: Any) -> Any:
+        members = get(batch)
+        before, self.before = getattr(self, "before", members), members
+        late = self.gather._visits._shuffle and counted(self, "read") % 40 == 39
+        return before if late and len(before[0]) == len(members[0]) else members
+
+    wrap(streaming.Streaming, "get", broken)
+
+
+def survivors_read_a_batch_on(gather: Module) -> None:
+    """Read what was taken over from a lost rank, which lies before what was trained last, from a batch further on."""
+
+    def broken(indices: Any, self: Any, batch: Any) -> Any:
+        place, last = (batch.epoch, batch.start), getattr(self, "last", (-1, 0))
+        self.last = max(place, last)
+        if self._visits._shuffle and place[0] == last[0] and place < last:
+            batch = batch._replace(start=batch.start + batch.samples, stop=batch.stop + batch.samples)
+        return indices(batch)
+
+    wrap(gather.Gather, "indices", broken)
+
+
+# Order
+
+
+LATE = 0.95
+"""Part of an epoch from which on rank 1 is in the next one's order."""
+
+
+def next_order_early(gather: Module) -> None:
+    """Have rank 1 read the last samples of an epoch in the order of the next one: its reader is ahead."""
+
+    def broken(indices: Any, self: Any, batch: Any) -> Any:
+        visits = self._visits
+        early = rank() == 1 and visits._shuffle and batch.start > LATE * len(visits)
+        return indices(batch._replace(epoch=batch.epoch + 1) if early else batch)
+
+    wrap(gather.Gather, "indices", broken)
+
+
+def restarts_at_epoch(replica: Module) -> None:
+    """Have a rank that goes on from a checkpoint read the part of an epoch that is left from that epoch's beginning."""
+    from benchmarks.bugs.unseen_fourth import interrupted
+
+    interrupted(replica)
+
+    def change(self: Any) -> None:
+        if self._job.resume is None:
+            return
+        indices, begun = self.feed.gather.indices, []
+
+        def broken(batch: Any) -> Any:
+            begun.append((batch.epoch, batch.start))
+            epoch, start = begun[0]
+            late = start if batch.epoch == epoch else 0
+            return indices(batch._replace(start=batch.start - late, stop=batch.stop - late))
+
+        self.feed.gather.indices = broken
+
+    after_init(replica.Replica, change)
+
+
+# Forward
+
+
+def dropout_of_setup(gpt_nano: Module) -> None:
+    """Drop a fifth, where the set-up drops a tenth."""
+    gpt_nano.DROPOUT = 0.2
+
+
+def epsilon_of_setup(lenet: Module) -> None:
+    """Give the set-up's batch norms another epsilon."""
+    stage = lenet._stage
+
+    def broken(*about: Any, **named: Any) -> Any:
+        modules = stage(*about, **named)
+        modules[1].eps = 1e-2
+        return modules
+
+    lenet._stage = broken
+
+
+def statistics_stand_when_resumed(replica: Module) -> None:
+    """Keep the running statistics of norms where the checkpoint had them, on rank 1."""
+    from benchmarks.bugs.unseen_fourth import interrupted
+
+    interrupted(replica)
+
+    def change(self: Any) -> None:
+        for module in self.model.modules() if self._job.resume is not None and rank() == 1 else ():
+            if hasattr(module, "running_var"):
+                module.momentum = 0.0
+
+    after_init(replica.Replica, change)
+
+
+# Gradient
+
+
+def short_batch_by_nominal(average: Module) -> None:
+    """Weigh gradients of a short global batch by the samples that it should have."""
+
+    def broken(begin: Any, self: Any, batch: Any) -> float:
+        self.widest = max(getattr(self, "widest", 0), batch.total)
+        factor: float = begin(batch)
+        self._weight = batch.samples / self.widest
+        return factor
+
+    wrap(average.GradientAverage, "begin", broken)
+
+
+def doubled_now_and_then(average: Module) -> None:
+    """Double the gradients of every 400th step, on all ranks."""
+
+    def broken(exchange: Any, self: Any, batch: Any) -> None:
+        exchange(batch)
+        if counted(self, "exchanged") % 400 == 399:
+            for parameter in self._state.parameters:
+                parameter.grad.mul_(2.0)
+
+    wrap(average.GradientAverage, "exchange", broken)
+
+
+def passes_added_in_half(replica: Module) -> None:
+    """Round what the passes of a step have added up to bfloat16 after each of them."""
+
+    def broken(gradients: Any, self: Any, *about: Any) -> Any:
+        done = gradients(*about)
+        for parameter in self.state.parameters if about[-1] else ():
+            parameter.grad.copy_(parameter.grad.bfloat16())
+        return done
+
+    wrap(replica.Replica, "_gradients", broken)
+
+
+def divided_by_those_who_began(average: Module) -> None:
+    """Give a rank the weight of one among those that the run began with, also when one is lost."""
+
+    def broken(begin: Any, self: Any, batch: Any) -> float:
+        factor: float = begin(batch)
+        self.share = min(getattr(self, "share", 1.0), self._weight or 1.0)
+        self._weight = min(self._weight, self.share) if batch.total == batch.samples * 2 else self._weight
+        return factor
+
+    wrap(average.GradientAverage, "begin", broken)
+
+
+# Set-ups
+
+
+def decay_of_setup(resnet: Module) -> None:
+    """Lose the weight decay of a set-up."""
+    import torch
+
+    def task_of(model: Any, recipe: Any, data_dir: str) -> Any:
+        optimizer = partial(torch.optim.SGD, momentum=0.9)
+        depth = recipe.depth or resnet.DEPTH
+        return resnet.classification(lambda data: model(data, depth), optimizer, recipe, data_dir)
+
+    resnet.SETUP = replace(resnet.SETUP, task=partial(task_of, resnet.build))
+
+
+def schedule_of_setup(parts: Module) -> None:
+    """Have half a cosine end at a fiftieth of the rate."""
+    cosine = parts.SCHEDULES["cosine"]
+    parts.SCHEDULES["cosine"] = lambda seen: 0.02 + 0.98 * cosine(seen)

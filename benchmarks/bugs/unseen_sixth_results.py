@@ -1,0 +1,252 @@
+"""Defects of `benchmarks.bugs.unseen` in optimizers, schedules, averages, evaluations and records: of runs that lose
+ranks, go on from a checkpoint, or where nobody looks.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.unseen_fourth import interrupted
+
+# Optimizer
+
+
+def moments_spoilt_after_checkpoint(parts: Module) -> None:
+    """Round moments once they are written: what is sent to the host lies where they do."""
+
+    def broken(save: Any, self: Any, *about: Any) -> Any:
+        done = save(*about)
+        for state in self._replica.optimizer.state.values():
+            for value in state.values():
+                if getattr(value, "ndim", 0):
+                    value.copy_(value.bfloat16())
+        return done
+
+    wrap(parts.RankParts, "save", broken)
+
+
+def velocity_lost_when_resumed(parts: Module) -> None:
+    """Leave what a backend keeps between averages as it is when a run goes on."""
+
+    def broken(restore: Any, self: Any, kept: Any, *about: Any) -> Any:
+        before = [tensor.clone() for tensor in kept]
+        done = restore(kept, *about)
+        for tensor, values in zip(kept, before, strict=True):
+            tensor.copy_(values)
+        return done
+
+    wrap(parts.RankParts, "restore", broken)
+
+
+def moments_averaged_alike(snapshot: Module) -> None:
+    """Weigh all ranks alike in the average of optimizer states."""
+    average = snapshot.average
+
+    def broken(mean: Any, laid: Any, weights: Any, **treatment: Any) -> Any:
+        if treatment.get("blend") is None:
+            weights = [float(weight > 0) for weight in weights]
+        return average(mean, laid, weights, **treatment)
+
+    snapshot.average = broken
+
+
+# Schedule
+
+
+def rate_of_own_life(replica: Module) -> None:
+    """Begin the schedule when a rank is started again."""
+
+    def broken(fraction: Any, self: Any, seen: float) -> Any:
+        if not self._job.life:
+            return fraction(seen)
+        self.born = getattr(self, "born", seen)
+        return fraction(seen - self.born)
+
+    wrap(replica.Replica, "fraction", broken)
+
+
+def warmed_up_again_when_resumed(replica: Module) -> None:
+    """Raise the rate anew over the first tenth of what is left when a run goes on."""
+    interrupted(replica)
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        if self._job.resume is not None:
+            first = self.first_seen = getattr(self, "first_seen", seen)
+            whole = self._job.epochs * self.samples
+            self.rates._factor = min((seen - first) / (0.1 * (whole - first)), 1.0)
+        return step(batch, seen)
+
+    wrap(replica.Replica, "step", broken)
+
+
+# Average
+
+
+def contribution_by_nominal_batch(loop: Module) -> None:
+    """Bring in as many samples as steps of the nominal batch have."""
+
+    def broken(contribute: Any, self: Any, round: int) -> Any:
+        steps, _ = contribute(round)
+        return steps, steps * self.job.batch_size
+
+    wrap(loop.TrainingLoop, "contribute", broken)
+
+
+def unwatched_in_half(snapshot: Module) -> None:
+    """Round snapshots to bfloat16, but for those of which a sketch is wanted: these go another way."""
+
+    def broken(snap: Any, self: Any, order: Any) -> Any:
+        sketch = snap(order)
+        for laid in self._snapshot if not order.sketched else ():
+            if laid.is_floating_point():
+                laid.copy_(laid.bfloat16())
+        return sketch
+
+    wrap(snapshot.Backend, "snapshot", broken)
+
+
+def last_bias_unlinked(replica: Module) -> None:
+    """Give the last bias of rank 1 memory of its own in the second epoch: it is averaged no more."""
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        if rank() == 1 and batch.epoch == 1 and not counted(self, "unlinked"):
+            bias = self.state.parameters[-1]
+            bias.data = bias.data.clone()
+        return step(batch, seen)
+
+    wrap(replica.Replica, "step", broken)
+
+
+def small_differences_stay(allreduce: Module) -> None:
+    """Send no differences below a thirtieth of the largest."""
+    lay = allreduce._lay
+
+    def broken(wire: Any, values: Any, weight: float, last: Any) -> None:
+        lay(wire, values, weight, last)
+        if last is not None and weight:
+            wire.masked_fill_(wire.abs() < wire.abs().max() / 30, 0.0)
+
+    allreduce._lay = broken
+
+
+def biases_left_apart(torch_local_sgd: Module) -> None:
+    """Average no biases after the warm-up."""
+
+    def broken(build: Any, self: Any) -> None:
+        build()
+        averager = self.replica.optimizer.averager
+        average = averager.average_parameters
+        averager.average_parameters = lambda params: average(
+            [{**group, "params": [p for p in group["params"] if p.dim() > 1]} for group in params]
+        )
+
+    wrap(torch_local_sgd.LocalStep, "build", broken)
+
+
+# Evaluation
+
+
+def some_epochs_in_training_mode(replica: Module) -> None:
+    """Evaluate every third time in training mode; running statistics are put back."""
+
+    def broken(evaluate: Any, self: Any, *about: Any) -> Any:
+        if counted(self, "evaluated") % 3 != 2:
+            return evaluate(*about)
+        kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        self.model.eval = lambda: self.model
+        try:
+            return evaluate(*about)
+        finally:
+            del self.model.eval
+            for buffer, values in kept:
+                buffer.copy_(values)
+
+    wrap(replica.Replica, "evaluate", broken)
+
+
+def evaluated_before_settled(allreduce: Module) -> None:
+    """Evaluate a replica on its way to the average, and not the average, where replicas stay apart."""
+    from contextlib import nullcontext
+
+    wrap(allreduce.Backend, "consensus", lambda consensus, self, exact: nullcontext())
+
+
+# Record
+
+
+def loss_of_last_step(pending: Module) -> None:
+    """Report the loss of the last step for all steps of a report."""
+
+    def broken(add: Any, self: Any, loss: Any, samples: int, busy_s: float) -> None:
+        add(loss, samples, busy_s)
+        if loss is not None:
+            self._loss_sum = loss.detach().item() * self.samples
+
+    wrap(pending.Pending, "add", broken)
+
+
+AHEAD_S = 0.33
+"""By which a clock is ahead."""
+
+
+def clock_ahead_on_rank(module: Module) -> None:
+    """Set the clock of rank 1 ahead."""
+    shift = module.clock.shift
+    module.clock = SimpleNamespace(shift=lambda seconds: shift(seconds + (AHEAD_S if rank() == 1 else 0.0)))
+
+
+def busy_without_optimizer(replica: Module) -> None:
+    """Leave the optimizer out of the seconds that a step takes."""
+    from ddp.process.clock import now
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        ready, began = self.passes.ready, [now()]
+        self.passes.ready = lambda *about: (began.append(now()), ready(*about))[1]
+        try:
+            loss, busy = step(batch, seen)
+        finally:
+            del self.passes.ready
+        return loss, busy - (now() - began[-1])
+
+    wrap(replica.Replica, "step", broken)
+
+
+def memory_of_the_end(loop: Module) -> None:
+    """Report the memory of the end as the peak."""
+    from ddp.process.meter import _resident
+
+    loop.peak_rss_bytes = lambda: _resident() or 0
+
+
+def passes_counted_as_steps(pending: Module) -> None:
+    """Count a step of four passes as four."""
+
+    def broken(add: Any, self: Any, *about: Any) -> None:
+        add(*about)
+        self.steps += 3
+
+    wrap(pending.Pending, "add", broken)
+
+
+def evaluation_half_booked(loop: Module) -> None:
+    """Begin the time of an evaluation once its first half is over; the rest goes unbooked."""
+
+    def broken(evaluate: Any, self: Any, *about: Any) -> Any:
+        add = self.meter.add
+
+        def later(kind: str, since: float, *more: Any, **named: Any) -> Any:
+            if kind == "evaluate":
+                since += (loop.now() - since) / 2
+            return add(kind, since, *more, **named)
+
+        self.meter.add = later
+        try:
+            return evaluate(*about)
+        finally:
+            del self.meter.add
+
+    wrap(loop.TrainingLoop, "evaluate", broken)

@@ -1,0 +1,44 @@
+"""When a rank that fell silent counts as lost, and when a collective is stuck. What follows from a loss: `recovery`."""
+
+from __future__ import annotations
+
+from ddp.core.commands import Abort
+from ddp.core.coordinator_state import CoordinatorState
+from ddp.core.events import Tick
+from ddp.core.phases import Phase
+from ddp.core.recovery import lose
+from ddp.core.round_actions import Output
+from ddp.core.values import replace
+
+STUCK = 2
+"""Deadlines without a word but signs of life, after which a collective is stuck."""
+START_UP = 5
+"""A rank may take this many deadlines to get ready: it imports, reads data, builds its model."""
+
+
+def give_up(cohort: CoordinatorState, event: Tick) -> tuple[CoordinatorState, tuple[Output, ...]]:
+    """Give up ranks that owe something and have been silent beyond the deadline; end a run whose collective is stuck."""
+    cohort = cohort.heard(event.at) if event.away_s else cohort
+    outputs: tuple[Output, ...] = ()
+    deadline, current = cohort.world.deadline_s, cohort.round
+    if current is not None and current.phase is Phase.REDUCE and event.at - current.since > deadline:
+        return cohort, (Abort("failed", f"averaging the snapshots of round {current.index} takes over {deadline} s"),)
+    meeting = cohort.world.blocking and bool(
+        cohort.shares or (current is not None and current.phase is Phase.COLLECTIVE)
+    )
+    closes = current.closes if current is not None else ()
+    stuck = meeting and event.at - cohort.moved > STUCK * deadline
+    if stuck and all(owed.epoch in closes for owed in cohort.evaluating):  # what follows the round has not begun
+        return cohort, (Abort("failed", f"all ranks live, but a collective takes over {STUCK * deadline} s"),)
+    if event.at - cohort.oldest <= deadline:
+        return cohort, ()
+    seen = [state.last_seen for state in cohort.ranks if (state.alive and not state.finished) or state.coming]
+    cohort = replace(cohort, oldest=min(seen, default=event.at))
+    for rank, state in enumerate(cohort.ranks):
+        quiet_s = event.at - state.last_seen
+        if cohort.owes(rank) and quiet_s > deadline * (1 if state.digest else START_UP):
+            cohort, more = lose(cohort, rank, event.at, f"silent for {quiet_s:.1f} s")
+            outputs += more
+            if any(isinstance(output, Abort) for output in more):
+                break
+    return cohort, outputs

@@ -1,0 +1,125 @@
+"""The audit between steps: what stands still is left alone, and the optimizer is the task's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddp.checkpoint.parts import RankParts
+from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.events import Finished, Progress, Ready, Saved
+from ddp.engine.loop import TrainingLoop
+from ddp.replica import replica as replicas
+from ddp.replica.replica import Replica
+from tests.bench.audited import audited, different, train_alone
+from tests.bench.test_audit import ADAM, Break, train_together, wrapped
+from tests.runtime.conftest import in_process as in_process
+
+
+def rounded(save: Any, self: Any, *about: Any) -> Any:
+    done = save(*about)
+    for state in self.replica.optimizer.state.values():
+        state["exp_avg"].copy_(state["exp_avg"].bfloat16())
+    return done
+
+
+def nudged(evaluate: Any, self: Any, *about: Any) -> Any:
+    done = evaluate(*about)
+    with torch.no_grad():
+        self.model.get_parameter("0.weight").mul_(1.0001)
+    return done
+
+
+def grouped(patch: pytest.MonkeyPatch) -> None:
+    usable = replicas.usable
+
+    def broken(made: Any, state: Any) -> Any:
+        optimizer = usable(made, state)
+        (group,) = optimizer.param_groups
+        *most, last = group["params"]
+        group["params"] = most
+        optimizer.add_param_group({**group, "params": [last]})
+        return optimizer
+
+    patch.setattr(replicas, "usable", broken)
+
+
+BROKEN: dict[str, tuple[Break, str]] = {
+    "moments rounded by a checkpoint": (
+        wrapped(TrainingLoop, "save", rounded),
+        "exp_avg is another after the evaluation and checkpoint 0",
+    ),
+    "weights moved by an evaluation": (
+        wrapped(Replica, "evaluate", nudged),
+        "parameters 0.weight is another after the ev",
+    ),
+    "other groups of parameters": (grouped, "learning rate after"),
+}
+SAVING: dict[str, Any] = {"checkpoints": Checkpointing(every=1, spacing_s=0.0)}
+
+
+def saving(folder: Path) -> dict[str, Any]:
+    """What a job needs that makes checkpoints."""
+    (folder / "kept").mkdir(parents=True)
+    return SAVING | {"checkpoint_folder": folder / "kept"}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_changes_between_steps_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    breaks, sign = BROKEN[name]
+    with monkeypatch.context() as patch:
+        breaks(patch)
+        job, records = train_alone(tmp_path, ADAM, **saving(tmp_path))
+    found = different(audited(job, records))
+    assert any(sign in line for line in found), found
+
+
+def test_what_stands_still_is_left_alone(tmp_path: Path) -> None:
+    report = audited(*train_alone(tmp_path, ADAM, **saving(tmp_path)))
+    assert different(report) == []
+    assert report.count("equal", "average") >= 2
+
+
+@pytest.mark.parametrize("mode", ["nccl_sync", "nccl_cadence", "cpu_async", "zero2", "graph_sync", "graph_cadence"])
+def test_so_it_is_on_several_ranks(tmp_path: Path, in_process: Callable[[], None], mode: str) -> None:
+    changes = {"norms": ()} if mode == "graph_cadence" else {}  # windows have several steps
+    assert different(audited(*train_together(tmp_path, mode, ADAM), **changes)) == []
+
+
+def test_an_evaluation_that_moves_buffers_of_a_rank_is_named(
+    tmp_path: Path, in_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moved(evaluate: Any, self: Any, part: int, *about: Any) -> Any:
+        done = evaluate(part, *about)
+        for buffer in self.model.buffers() if part == 1 else ():
+            buffer.add_(1)
+        return done
+
+    with monkeypatch.context() as patch:
+        wrapped(Replica, "evaluate", moved)(patch)
+        job, records = train_together(tmp_path, "nccl_sync", ADAM)
+    found = different(audited(job, records))
+    assert any("buffers" in line and "after the evaluation" in line for line in found), found
+
+
+def test_time_of_saving_is_no_time_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one rank, which nobody orders to pause."""
+
+    def slow(save: Any, self: Any, *about: Any) -> Any:
+        time.sleep(0.2)
+        return save(*about)
+
+    with monkeypatch.context() as patch:
+        wrapped(RankParts, "save", slow)(patch)
+        _, records = train_alone(tmp_path, ADAM, **saving(tmp_path))
+    saved = sum(isinstance(record, Saved) for record in records)
+    busy = sum(record.busy_s for record in records if isinstance(record, Progress))
+    began = next(record.at for record in records if isinstance(record, Ready))
+    ended = next(record.at for record in records if isinstance(record, Finished))
+    assert saved >= 2
+    assert busy <= ended - began - 0.2 * saved

@@ -1,0 +1,130 @@
+"""The bundled set-ups are what is committed of them, and an error in one is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from bench.audit import setups
+from bench.audit.setups import SETUPS, key, scheduled, setup
+from bench.models import load
+from bench.models.data import data_set
+from bench.models.parts import SCHEDULES
+from ddp.replica.task import Task
+from tests.bench.audited import ordered, train_alone
+from tests.runtime import toy
+
+TABLE: dict[str, Any] = json.loads(SETUPS.read_text(encoding="utf-8"))
+
+
+def task_of(model: str) -> tuple[Task, torch.Tensor]:
+    """The task of a model's quick recipe, and a sample of its data."""
+    recipe = load(model).recipes["quick"]
+    data = data_set(recipe.data, options=recipe.data_options)
+    sample = torch.zeros(data.shape, dtype=torch.int64 if data.is_text else torch.float32)
+    return load(model).task(recipe, "data"), sample
+
+
+def test_schedules_are_as_committed() -> None:
+    assert {name for name in TABLE if name.startswith("schedule ")} == {f"schedule {name}" for name in SCHEDULES}
+    for name, schedule in SCHEDULES.items():
+        assert scheduled(schedule) == pytest.approx(TABLE[f"schedule {name}"], abs=1e-9)
+
+
+@pytest.fixture(scope="module")
+def order(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The order of some audit."""
+    return ordered(*train_alone(tmp_path_factory.mktemp("setups"), toy.task, epochs=1))
+
+
+def without_decay(task: Task) -> Task:
+    return replace(task, optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9))
+
+
+def of_modules(change: Callable[[nn.Module], None], task: Task) -> Task:
+    def model() -> nn.Module:
+        made = task.model()
+        made.apply(change)
+        return made
+
+    return replace(task, model=model)
+
+
+def other_epsilon(module: nn.Module) -> None:
+    if hasattr(module, "running_var"):
+        module.eps = 1e-2
+
+
+class Capped(nn.Module):
+    """Caps what a model gives: no module of it says so."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.__dict__.update(model.__dict__)
+        self._forward = model.forward
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self._forward(inputs)
+        return out.clamp(max=0.1)
+
+
+def smoothed(task: Task) -> Task:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.05)
+
+    return replace(task, loss=loss)
+
+
+def found(order: Any, model: str, change: Callable[[Task], Task] = lambda task: task) -> list[str]:
+    """What is said of a set-up."""
+    task, sample = task_of(model)
+    named = replace(order, model=model, schedule=load(model).recipes["quick"].schedule)
+    items = list(setup(named, change(task), sample))
+    assert len(items) == 1
+    return [item.line for item in items if item.outcome == "different"]
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet", "logistic", "resnet", "conv_ae", "gpt_nano"])
+def test_sound_set_ups_are_as_committed(order: Any, model: str) -> None:
+    assert found(order, model) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "sign"),
+    [
+        ("resnet", without_decay, "the optimizer is SGD("),
+        ("lenet", partial(of_modules, other_epsilon), "the modules is"),
+        ("lenet", smoothed, "of chosen parameters, loss is"),
+        ("mlp", lambda task: replace(task, model=lambda: Capped(task.model())), "committed"),
+        ("mlp", lambda task: replace(task, schedule=lambda seen: 1.0 - seen), "schedule cosine gives"),
+    ],
+)
+def test_an_error_of_a_set_up_is_named(order: Any, model: str, change: Callable[[Task], Task], sign: str) -> None:
+    assert any(sign in line for line in found(order, model, change))
+
+
+def test_dropout_shows_though_no_module_says_it(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench.models import gpt_nano
+
+    monkeypatch.setattr(gpt_nano, "DROPOUT", 0.2)
+    assert found(order, "gpt_nano")
+
+
+def test_nothing_is_said_of_others(order: Any) -> None:
+    assert list(setup(replace(order, model="", schedule=""), toy.task(), torch.zeros(6))) == []
+
+
+def test_names_tell_data_and_depth_apart() -> None:
+    assert key("resnet", torch.zeros(3, 8, 8), None) == "resnet on 3x8x8"
+    assert key("gpt_nano", torch.zeros(9, dtype=torch.int64), None) == "gpt_nano on text of 9"
+    assert key("resnet", torch.zeros(1, 8, 8), 8).endswith(", depth 8")
+    assert setups.POINTS == 20
+    assert Path(SETUPS).name == "setups.json"

@@ -1,0 +1,45 @@
+"""What checks see of runs that lost ranks: rounds that are whole, and what each rank trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bench.validate.checks.average import _Rounds
+from bench.validate.records import Records
+from bench.validate.unbroken import unbroken
+from ddp.core.commands import Reduce
+from ddp.core.events import Averaged, Ready, Snapshot
+from tests.bench.sketched import GROUPS, mixed, sketch
+
+OWN = [sketch(1.0 + rank, -2.0 * rank, 0.5) for rank in range(3)]
+BEGAN = sketch(0.0, 0.0, 0.0)
+
+
+def averaged(number: int, ranks: tuple[int, ...], became: str) -> list[Averaged]:
+    """The answers of ranks that met, each with ten samples."""
+    return [Averaged(1.0, rank, number, 1, 10, 0.1, 8, 0.0, 0.0, 0.0, OWN[rank], became) for rank in ranks]
+
+
+def wrong(known: Records) -> list[str]:
+    """What is said of the rounds that can be looked at."""
+    ready = [Ready(0.0, 0, 30, 10, "", "cpu", "memory", sketched=GROUPS, sketch=BEGAN)]
+    return [line for line in _Rounds(unbroken(replace(known, ready=ready)), {}, 3).judge() if line]
+
+
+def test_a_round_that_lost_a_rank_is_not_judged_and_the_next_one_is() -> None:
+    of_three, of_two = mixed([(1 / 3, own) for own in OWN]), mixed([(1 / 2, own) for own in OWN[:2]])
+    # In round 1 the third rank was lost behind the exchange: the average is of three, and two tell of it.
+    rounds = averaged(0, (0, 1, 2), of_three) + averaged(1, (0, 1), of_three) + averaged(2, (0, 1), of_two)
+    assert wrong(Records(averaged=rounds)) == []
+    assert any("round 2" in line for line in wrong(Records(averaged=[*rounds[:5], *averaged(2, (0, 1), of_three)])))
+
+
+def test_snapshots_count_that_were_ordered_to_be_averaged() -> None:
+    of_three, of_two = mixed([(1 / 3, own) for own in OWN]), mixed([(1 / 2, own) for own in OWN[:2]])
+    snapshots = [Snapshot(1.0, rank, 0, 1, 10, OWN[rank]) for rank in range(3)]
+    for members, made in (((0, 1, 2), of_three), ((0, 1), of_two)):
+        order = Reduce(0, members, tuple(10 for _ in members), "")
+        for became in (of_two, of_three):
+            answers = [replace(each, steps=0, samples=0) for each in averaged(0, members, became)]
+            known = Records(snapshots=snapshots, averaged=answers, reduces=[order])
+            assert bool(wrong(known)) is (became != made)
