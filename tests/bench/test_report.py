@@ -45,7 +45,10 @@ def test_what_went_wrong_comes_first(report: Path) -> None:
     assert "w1-s9-broken" in text[problems:]
     assert "rank 1 failed: boom" in text[problems:]
     assert problems < text.index("## Comparison")
-    assert "7 runs of 4 ways of training and of one device: **6 ok**, **1 failed**. **1 folder could not be read.**" in text
+    assert (
+        "7 runs of 4 ways of training and of one device: **6 ok**, **1 failed**. **1 folder could not be read.**"
+        in text
+    )
 
 
 def test_solo_is_in_the_ranking_and_every_row_says_n(report: Path) -> None:
