@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class TrainedState:
         return {**self.params, **self.buffers, **self.extra}
 
 
-def tied_names(params: dict[str, Tensor]) -> frozenset[str]:
+def tied_names(params: Mapping[str, Tensor]) -> frozenset[str]:
     """Return the names of tensors that are, in shape and memory, one with an earlier name."""
     seen: dict[tuple[int, torch.Size], str] = {}
     first = {name: seen.setdefault((value.data_ptr(), value.shape), name) for name, value in params.items()}
