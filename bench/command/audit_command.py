@@ -24,7 +24,8 @@ def audit(folder: Path) -> Exit:
             raise UsageError(f"{folder}: it ended {run.metrics.status}, and only finished runs are audited")
         kept = [file for record in read_records(folder) if isinstance(record, Finished) for file in record.kept]
     if not kept:
-        print(f"REFUSED    {folder}: its ranks kept nothing (audit=off, or an earlier version)")
+        why = next((line for line in run.metrics.warnings if line.startswith("the run is not audited: ")), None)
+        print(f"REFUSED    {folder}: {why or 'its ranks kept nothing (audit=off, or an earlier version)'}")
         return Exit.REFUSED
     report = _beside(_script_audited(run) if run.config.get("script") else _audited(run), folder)
     try:

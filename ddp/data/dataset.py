@@ -69,7 +69,7 @@ class MapSource:
         with self._turn.taken():
             samples = self._read(wanted, draws)
         with _blamed(f"samples {some(wanted)} make no batch"):
-            return move(self._collate(samples), self._device)
+            return move(_put_together(self._collate, samples), self._device)
 
     def _read(self, wanted: list[int], draws: Draws | None) -> list[Any]:
         several = self._several()
@@ -141,11 +141,18 @@ class Rows:
         members = self._source.batch(indices)
         samples = list(zip(*members, strict=True)) if len(members) > 1 else list(members[0])
         with _blamed(f"samples {some(indices.tolist())} make no batch"):
-            return self._collate(samples)
+            return _put_together(self._collate, samples)
 
     def to(self, device: torch.device) -> Rows:
         """Return the same data on `device`."""
         return Rows(self._source.to(device), self._collate)
+
+
+def _put_together(collate: Collate, samples: list[Any]) -> Any:
+    """Return the batch of `samples`. Raise ValueError where `collate` gives nothing."""
+    if (batch := collate(samples)) is None:
+        raise ValueError("collate_fn returned nothing; it must return the batch")
+    return batch
 
 
 def collated(source: Any, collate: Collate | None) -> Any:

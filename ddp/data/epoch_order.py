@@ -143,8 +143,12 @@ class EpochOrder:
         except (TypeError, ValueError) as error:  # texts, batches of unequal lengths
             raise ValueError(f"{refused} ({error})") from error
         wrong = chosen.is_floating_point() or chosen.is_complex() or chosen.dtype == torch.bool
-        if not len(chosen) or wrong or not 0 <= int(chosen.min()) <= int(chosen.max()) < self._size:
-            raise ValueError(refused)
+        if not len(chosen):
+            raise ValueError(f"{refused} (it gives none)")
+        outside = () if wrong else chosen[(chosen < 0) | (chosen >= self._size)].tolist()
+        if wrong or outside:
+            what = f"{outside[0]} is outside 0 to {self._size - 1}" if outside else "they are no whole numbers"
+            raise ValueError(f"{refused} ({what})")
         if epoch and len(chosen) != self._given:
             raise ValueError(
                 f"the sampler gave {self._given} indices for epoch 0 and {len(chosen)} for epoch {epoch}; all epochs must "

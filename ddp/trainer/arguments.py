@@ -144,8 +144,12 @@ def check_loading(loading: Loading) -> Loading:
 
 def folder_of(name: str, value: str | Path | None) -> Path | None:
     """Return the folder that the argument `name` gives, absolute; None: none was given."""
-    # Path("") would be the present folder.
-    return None if value is None else Path(checks.path(name, value)).absolute()
+    if value is None:
+        return None
+    folder = Path(checks.path(name, value)).absolute()  # Path("") would be the present folder
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{name}={folder} is a file; give a folder")
+    return folder
 
 
 def latest_checkpoint(folder: Path) -> Path:

@@ -47,6 +47,9 @@ CALLS: dict[str, tuple[str, ...]] = {
     "collate_fn": ("samples",),
 }
 """How the functions of a user are called."""
+_OF_ONE = "Expected more than 1 value per channel when training"
+LAST = "a batch of one sample, as the last of an epoch may be, cannot be normalised; drop_last=True leaves it out"
+"""What to do where PyTorch refuses a batch in which there is nothing to normalise over."""
 WRAPPED = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 
@@ -124,7 +127,12 @@ class CheckedStep:
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the loss, shape (). Raise ValueError for what is none, or not one of this model."""
-        loss = self._step(model, batch)
+        try:
+            loss = self._step(model, batch)
+        except ValueError as error:
+            if _OF_ONE in str(error):
+                raise ValueError(f"{error}: {LAST}") from error
+            raise
         scalar = isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad and not loss.is_complex()
         if not scalar:
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class TrainedState:
     """What modules save besides (`get_extra_state`)."""
     run: RunSummary | None = field(default=None, compare=False)
     """The run that it is from."""
+    tied: frozenset[str] = field(default=frozenset(), compare=False)
+    """Names of parameters that the model has under an earlier name already."""
 
     def __repr__(self) -> str:
         """Return its size, in one line."""
@@ -51,12 +53,19 @@ class TrainedState:
 
     @property
     def _size(self) -> str:
-        numbers = sum(tensor.numel() for tensor in self.params.values())
-        return f"{numbers:,} parameters in {len(self.params)} tensors, {len(self.buffers)} buffers"
+        own = [tensor.numel() for name, tensor in self.params.items() if name not in self.tied]
+        return f"{sum(own):,} parameters in {len(own)} tensors, {len(self.buffers)} buffers"
 
     def state_dict(self) -> dict[str, Any]:
         """Return all of it, as `load_state_dict` takes it."""
         return {**self.params, **self.buffers, **self.extra}
+
+
+def tied_names(params: Mapping[str, Tensor]) -> frozenset[str]:
+    """Return the names of tensors that are, in shape and memory, one with an earlier name."""
+    seen: dict[tuple[int, torch.Size], str] = {}
+    first = {name: seen.setdefault((value.data_ptr(), value.shape), name) for name, value in params.items()}
+    return frozenset(name for name, value in params.items() if value.numel() and first[name] != name)
 
 
 def read_state(folder: Path, finished: Iterable[int]) -> TrainedState:
@@ -72,5 +81,6 @@ def read_state(folder: Path, finished: Iterable[int]) -> TrainedState:
             {name: value.detach().clone() for name, value in params.items()},
             {name: value.clone() for name, value in buffers.items()},
             {name: value for name, value in others.items() if name not in buffers},
+            tied=tied_names(params),
         )
     raise EngineError("no rank has left its state")

@@ -110,3 +110,10 @@ def test_what_gives_batches_already_takes_none(make: Make) -> None:
 def test_samples_that_make_no_batch_are_named(make: Make) -> None:
     with pytest.raises(ddp.RankFailed, match=r"samples .* make no batch: RuntimeError: stack expects each tensor"):
         make(dataset=Ragged(), world_size=1, collate_fn=lambda rows: torch.stack([row for row, _ in rows])).run().join()
+
+
+def test_a_function_that_gives_nothing_is_told_of_before_a_step_sees_it() -> None:
+    for dataset in (Ragged(), TensorDataset(INPUTS, LABELS)):
+        source = collated(as_source(dataset), lambda samples: None)
+        with pytest.raises(Exception, match=r"make no batch: ValueError: collate_fn returned nothing; it must return"):
+            source.batch(torch.tensor([0, 1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR, LinearLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from ddp import RankFailed, Trainer
+from ddp.trainer.mistakes import CheckedStep
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS
 from tests.runtime import toy
@@ -215,3 +217,17 @@ def test_what_a_step_may_do_is_left_alone(make: Make) -> None:
 
     trainer: Trainer = make(train_step=step, epochs=1)
     trainer.run().join()
+
+
+def test_a_last_batch_of_one_that_cannot_be_normalised_is_told_with_what_to_do() -> None:
+    step = CheckedStep(lambda model, batch: model(batch).mean())
+    model = nn.BatchNorm1d(3)
+    assert step(model, torch.randn(2, 3)).shape == ()
+    with pytest.raises(ValueError, match=r"got input size torch.Size.*drop_last=True leaves it out"):
+        step(model, torch.randn(1, 3))
+
+
+def test_a_file_for_a_folder_of_checkpoints_is_refused_before_the_run(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"checkpoint_folder=.*file is a file; give a folder"):
+        make(world_size=1, checkpoint_folder=tmp_path / "file")

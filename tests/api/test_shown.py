@@ -6,6 +6,7 @@ import math
 from html.parser import HTMLParser
 
 import pytest
+from torch import Tensor, nn
 
 from ddp import TrainedState
 from ddp.trainer.epochs import EpochMetrics
@@ -93,3 +94,19 @@ def test_long_runs_show_their_end_and_what_is_not_known_is_left_out() -> None:
 def test_a_state_alone_says_its_size() -> None:
     state = TrainedState({"w": toy.data()[0]}, {})
     assert str(state) == f"{toy.SAMPLES * 6:,} parameters in 1 tensors, 0 buffers"
+
+
+def test_a_parameter_with_two_names_counts_once(make: Make) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+            self.second.weight = self.first.weight
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            output: Tensor = self.second(self.first(inputs))
+            return output
+
+    state = make(model_factory=Tied, world_size=1, epochs=1).run().join()
+    assert str(state).startswith("48 parameters in 3 tensors, 0 buffers")
+    assert state.params["first.weight"].equal(state.params["second.weight"])

@@ -100,6 +100,10 @@ def test_orders_of_ones_own() -> None:
     for bad in ([], [9], [-1], [0.5], [True], [1j], ["a"], [[0, 1], [2]], 5, lambda epoch: None):
         with pytest.raises(ValueError, match="the sampler must give indices of 9 samples"):
             chosen(bad)
+    whys = {"it gives none": [], "9 is outside 0 to 8": [3, 9], "-1 is outside": [0, -1], "no whole numbers": [0.5]}
+    for why, wrong in whys.items():
+        with pytest.raises(ValueError, match=why):
+            chosen(wrong)
 
 
 def test_samplers_on_which_ranks_would_not_agree_are_refused() -> None:
