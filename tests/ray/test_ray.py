@@ -128,12 +128,12 @@ def undisturbed(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -
     return digests(folder)
 
 
-@pytest.mark.parametrize(("lost", "words"), [(0, STRICT), (1, (*LONG, "train.epochs=30"))])
+@pytest.mark.parametrize("lost", [0, 1])
 def test_a_cell_over_two_raylets_goes_on_once_the_killed_one_is_replaced(
-    cluster: RayCluster, tmp_path: Path, undisturbed: dict[str, str], lost: int, words: tuple[str, ...]
+    cluster: RayCluster, tmp_path: Path, undisturbed: dict[str, str], lost: int
 ) -> None:
-    """Where the head's is lost, with the bits of a run that nothing befell; else it trains on alone."""
-    sweep = begun(cluster, tmp_path, *words, "launch=ray", "launch.nodes=2")
+    """With the bits of a run that nothing befell: no step is made without the lost rank."""
+    sweep = begun(cluster, tmp_path, *STRICT, "launch=ray", "launch.nodes=2")
     try:
         first, second = (cluster.raylet(node) for node in range(2))
         until(lambda: in_mid_cell(tmp_path, first) or in_mid_cell(tmp_path, second), PATIENCE_S)
@@ -148,7 +148,7 @@ def test_a_cell_over_two_raylets_goes_on_once_the_killed_one_is_replaced(
     assert (result["status"], result["launcher"]["name"]) == ("ok", "ray")
     assert result["restarts"] == 1
     assert result["resumed"] is not None
-    assert lost or digests(tmp_path) == undisturbed
+    assert digests(tmp_path) == undisturbed
     until(lambda: not commands(), 60.0)
     assert not memory_of(owners)
 
