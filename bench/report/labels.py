@@ -74,7 +74,7 @@ def spots(
             cost = _cost(box, taken, marks, lines, plane)
             cost += CROSSED * (any(map(box.holds, leaders)) + sum(any(map(b.holds, leader)) for b in taken))
             cost += MARKED * sum(_close(step, mark) for step in leader[2:] for mark in marks)
-            cost += AWAY * math.hypot(dx, dy) + 0.001 * place
+            cost += AWAY * math.hypot(dx, dy) * (place >= len(NEAR)) + 0.001 * place
             if best is None or cost < best[0]:
                 best = cost, Spot(dx, dy, side, place >= len(NEAR)), box, leader
         assert best is not None

@@ -1,4 +1,4 @@
-"""Series of cells over the number of devices: strong scaling cuts one global batch over them, weak scaling gives each one.
+"""ScalingSeries of cells over the number of devices: strong scaling cuts one global batch over them, weak scaling gives each one.
 
 Knows nothing of tables and figures.
 """
@@ -18,7 +18,7 @@ SIZES = 3
 
 
 @dataclass(frozen=True)
-class Series:
+class ScalingSeries:
     """One task on several numbers of devices."""
 
     kind: Literal["strong", "weak"]
@@ -59,18 +59,18 @@ def tasks(cells: tuple[Cell, ...]) -> dict[Workload, list[Cell]]:
     return {t: g for t, g in groups.items() if g[0].is_solo and any(cell.about.world_size > 1 for cell in g)}
 
 
-def scaling(page: Page) -> list[Series]:
+def scaling(page: Page) -> list[ScalingSeries]:
     """Return the series of a tree that studies scaling, strong before weak: tasks whose global batch several numbers of
     devices share; and workloads where a way of training was run on `SIZES` numbers of devices, or that are trained in such a
     task as well, with another batch. A tree that compares ways of training has none."""
-    strong = [Series("strong", task, cells[0], _several(cells[1:])) for task, cells in tasks(page.cells).items()]
+    strong = [ScalingSeries("strong", task, cells[0], _several(cells[1:])) for task, cells in tasks(page.cells).items()]
     studied = {_family(series.workload) for series in strong}
     weak = []
     for workload, cells in page.workloads.items():
         solo, others = solo_of(cells), _ordered([cell for cell in cells if _plain(cell) and not cell.is_solo])
         if solo is None or not others:
             continue
-        series = Series("weak", workload, solo, tuple(others))
+        series = ScalingSeries("weak", workload, solo, tuple(others))
         longest = max(len({cell.about.world_size for cell in group}) for group in series.modes.values())
         if longest >= SIZES or (_family(workload) in studied and series.sizes[-1] > 1):
             weak.append(series)
@@ -87,7 +87,7 @@ def _ordered(cells: Sequence[Cell]) -> list[Cell]:
 
 def _several(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """Leave out ways of training that only happen to have the same global batch once, where others were meant to."""
-    series = Series("strong", cells[0].workload, cells[0], tuple(cells))
+    series = ScalingSeries("strong", cells[0].workload, cells[0], tuple(cells))
     kept = [cell for group in series.modes.values() if len(group) > 1 for cell in group]
     return tuple(kept or cells)
 

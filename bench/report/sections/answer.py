@@ -27,7 +27,7 @@ from bench.report.glossary import paragraph
 from bench.report.page import Page, listed, more
 from bench.report.page_tiles import tiles
 from bench.report.page_words import QUALITY, arrival, difference, reason, share, state, times
-from bench.report.scaling_series import Series, scaling
+from bench.report.scaling_series import ScalingSeries, scaling
 from bench.report.sections.scaled import blocks as scaling_blocks
 from bench.report.sentence import sentence
 from bench.results.cells import Cell, Workload
@@ -135,7 +135,7 @@ def _devices(page: Page) -> str:
     return "×2: two devices, each with a process of its own (a *rank*)." if kinds else ""
 
 
-def _legend(page: Page, series: Sequence[Series], answers: Sequence[Answer]) -> str:
+def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answer]) -> str:
     """Explain columns and names, those that are shown."""
     options = [option for each in answers for option in each.options]
     columns: Mapping[str, bool] = {

@@ -18,7 +18,7 @@ from bench.report.compare import Rival
 from bench.report.intervals import Interval
 from bench.report.page import NONE, Page, listed, more, percent
 from bench.report.page_words import UNMEASURED, difference, names, remedy, state
-from bench.report.scaling_series import Series
+from bench.report.scaling_series import ScalingSeries
 
 SERIES = 6
 """As many are shown."""
@@ -26,10 +26,10 @@ WIDE, NARROW = (4.4, 2.5), (2.85, 2.0)
 """Inches of the plot of a series: of one of two, of one of more."""
 COLUMNS = 3
 """Numbers of devices that have a column, the largest: with the others, eight."""
-Studied = tuple[Series, list[Option]]
+Studied = tuple[ScalingSeries, list[Option]]
 
 
-def blocks(page: Page, series: Sequence[Series]) -> list[Block]:
+def blocks(page: Page, series: Sequence[ScalingSeries]) -> list[Block]:
     """Return what page one says of scaling, model by model."""
     if not series:
         return []
@@ -40,7 +40,7 @@ def blocks(page: Page, series: Sequence[Series]) -> list[Block]:
     return nonempty(leads, SmallText(_shared(page, series)), _picture(page, shown), table(page, shown), rest)
 
 
-def _options(page: Page, series: Series) -> list[Option]:
+def _options(page: Page, series: ScalingSeries) -> list[Option]:
     return options_of(page, [Rival(cell, series.solo) for cell in (series.solo, *series.cells)])
 
 
@@ -48,7 +48,7 @@ def _place(option: Option) -> tuple[str, int]:
     return option.cell.about.mode, option.cell.about.world_size
 
 
-def title(series: Series, short: bool = False) -> str:
+def title(series: ScalingSeries, short: bool = False) -> str:
     """Return what is scaled, and how."""
     w = series.workload
     if short:
@@ -58,12 +58,12 @@ def title(series: Series, short: bool = False) -> str:
     return f"**Weak scaling of `{plain(w.model)}`** (a batch of {w.batch_size} for each device)"
 
 
-def sentence(page: Page, series: Series, options: Sequence[Option]) -> str:
+def sentence(page: Page, series: ScalingSeries, options: Sequence[Option]) -> str:
     """Return the best speed on most devices that have a core each, and the verdict."""
     return f"{title(series)}: {_best(page, options)}. {_verdict(options)}"
 
 
-def _shared(page: Page, series: Sequence[Series]) -> str:
+def _shared(page: Page, series: Sequence[ScalingSeries]) -> str:
     """Return what limits more devices than there are cores."""
     most = max(each.sizes[-1] for each in series)
     cores = page.cores(series[0].solo)
@@ -205,7 +205,7 @@ def _picture(page: Page, shown: Sequence[Studied]) -> Picture | None:
     return page.figure(figure, "answer-scaling", data, "", alt)
 
 
-def _plot(page: Page, axes: Axes, series: Series, options: Sequence[Option]) -> None:
+def _plot(page: Page, axes: Axes, series: ScalingSeries, options: Sequence[Option]) -> None:
     sizes, cores = sorted({1, *series.sizes}), page.cores(series.solo)
     axes.plot([1, sizes[-1]], [1, sizes[-1]], color="#333333", lw=1.2, ls=(0, (4, 2)), label="ideal")
     for mode in dict.fromkeys(option.cell.about.mode for option in options):
@@ -225,7 +225,7 @@ def _plot(page: Page, axes: Axes, series: Series, options: Sequence[Option]) -> 
     axes.set_title(brief(title(series, short=True), 34), fontsize=9)
 
 
-def _datum(series: Series, option: Option) -> dict[str, Any]:
+def _datum(series: ScalingSeries, option: Option) -> dict[str, Any]:
     speed = option.speed
     return {
         "scaling": series.kind,
