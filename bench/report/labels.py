@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 Side = Literal["left", "right"]
 Place = tuple[float, float]
-LETTER, LINE = 4.9, 9.0
+LETTER, LINE = 4.8, 9.0
 """Width of a letter and height of a line, at a size of 8 points."""
 NEAR: tuple[tuple[float, float, Side], ...] = (
     (6, -10, "left"),

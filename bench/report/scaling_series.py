@@ -1,4 +1,4 @@
-"""ScalingSeries of cells over the number of devices: strong scaling cuts one global batch over them, weak scaling gives each one.
+"""Series of cells over the number of devices: strong scaling cuts one global batch over them, weak scaling gives each one.
 
 Knows nothing of tables and figures.
 """
