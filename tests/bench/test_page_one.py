@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.base.environment import BUSY
@@ -231,6 +231,7 @@ def test_arrows_are_drawn_where_an_end_is_unknown_alone() -> None:
     assert Extent(1.0, 0.5, 900.0).unbounded(0.01, 100) == (False, True)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(40, 280), st.floats(30, 130)), min_size=1, max_size=9))
 def test_labels_never_hide_each_other(places: list[tuple[float, float]]) -> None:
     labels = [(f"nccl_cadence ×{k}", place) for k, place in enumerate(places)]

@@ -23,6 +23,7 @@ pytestmark = [
 ]
 PATIENCE_S = 600.0
 LONG = ("model=mlp", "mode=nccl_sync", "checkpoint.spacing_s=0.1")
+STRICT = (*LONG, "train.epochs=15", "world_size=2", "cluster.tolerate_loss=false")
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,11 @@ def digests(folder: Path) -> dict[str, str]:
     return {place: each["params_sha256"] for place, each in results(folder).items()}
 
 
+def memory_of(owners: set[int]) -> list[Path]:
+    """Folders of shared memory that processes have left."""
+    return [folder for pid in owners for folder in Path("/dev/shm").glob(f"ddp-run-{pid}-*")]
+
+
 def test_two_raylets_train_the_bits_of_one_process(cluster: RayCluster, tmp_path: Path) -> None:
     done(cluster, tmp_path, *CELL, "launch=ray", "launch.nodes=2")
     done(cluster, tmp_path / "alone", *CELL)
@@ -93,8 +99,8 @@ def test_two_raylets_train_the_bits_of_one_process(cluster: RayCluster, tmp_path
 
 def test_a_sweep_whose_raylet_is_killed_has_the_digests_of_one_that_is_not(cluster: RayCluster, tmp_path: Path) -> None:
     """Twelve cells; Ray restarts the actors of the killed one on the other."""
-    words = ("-m", "model=mlp", "mode=solo", f"seed={','.join(map(str, range(12)))}", "train.epochs=12")
-    words = (*words, "checkpoint.spacing_s=0.1")
+    words: tuple[str, ...] = ("-m", "model=mlp", "mode=solo", f"seed={','.join(map(str, range(12)))}")
+    words = (*words, "train.epochs=12", "checkpoint.spacing_s=0.1")
     sweep = begun(cluster, tmp_path, *words, "launch=ray")
     try:
         raylet = cluster.raylet(1)
@@ -114,15 +120,25 @@ def test_a_sweep_whose_raylet_is_killed_has_the_digests_of_one_that_is_not(clust
     assert "12 cells, 0 left to do" in done(cluster, tmp_path, *words, "launch=ray")
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.fixture(scope="module")
+def undisturbed(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The digests of `STRICT` without Ray."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done(cluster, folder, *STRICT)
+    return digests(folder)
+
+
+@pytest.mark.parametrize(("lost", "words"), [(0, STRICT), (1, (*LONG, "train.epochs=30"))])
 def test_a_cell_over_two_raylets_goes_on_once_the_killed_one_is_replaced(
-    cluster: RayCluster, tmp_path: Path, lost: int
+    cluster: RayCluster, tmp_path: Path, undisturbed: dict[str, str], lost: int, words: tuple[str, ...]
 ) -> None:
-    sweep = begun(cluster, tmp_path, *LONG, "train.epochs=30", "launch=ray", "launch.nodes=2")
+    """Where the head's is lost, with the bits of a run that nothing befell; else it trains on alone."""
+    sweep = begun(cluster, tmp_path, *words, "launch=ray", "launch.nodes=2")
     try:
         first, second = (cluster.raylet(node) for node in range(2))
         until(lambda: in_mid_cell(tmp_path, first) or in_mid_cell(tmp_path, second), PATIENCE_S)
         head = 0 if in_mid_cell(tmp_path, first) else 1
+        owners = {process.pid for process in commands()}
         cluster.kill(head ^ lost)
         cluster.replace(head ^ lost)
         assert "1 of 1 cells done, 0 of them failed" in ended(sweep)
@@ -132,13 +148,16 @@ def test_a_cell_over_two_raylets_goes_on_once_the_killed_one_is_replaced(
     assert (result["status"], result["launcher"]["name"]) == ("ok", "ray")
     assert result["restarts"] == 1
     assert result["resumed"] is not None
+    assert lost or digests(tmp_path) == undisturbed
+    until(lambda: not commands(), 60.0)
+    assert not memory_of(owners)
 
 
 def test_a_cancelled_sweep_leaves_nothing(cluster: RayCluster, tmp_path: Path) -> None:
     sweep = begun(cluster, tmp_path, "-m", *LONG, "seed=0,1", "train.epochs=400", "launch=ray", "launch.cpus=2")
     try:
         until(lambda: len(list(tmp_path.glob("runs/mlp/*/.tmp-*/checkpoints/0*"))) >= 2, PATIENCE_S)
-        owners = [process.pid for process in commands()]
+        owners = {process.pid for process in commands()}
         assert "under way" in ended(begun(cluster, tmp_path, "status"))
         assert "0 of 2 cells done" in ended(begun(cluster, tmp_path, "cancel"))
         ended(sweep, 130)
@@ -146,4 +165,4 @@ def test_a_cancelled_sweep_leaves_nothing(cluster: RayCluster, tmp_path: Path) -
         sweep.kill()
     until(lambda: not commands(), 60.0)
     assert not list(tmp_path.glob("runs/mlp/*/.tmp-*"))
-    assert not [folder for pid in owners for folder in Path("/dev/shm").glob(f"ddp-run-{pid}-*")]
+    assert not memory_of(owners)
