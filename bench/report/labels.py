@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 Side = Literal["left", "right"]
 Place = tuple[float, float]
-LETTER, LINE = 4.9, 9.0
+LETTER, LINE = 4.8, 9.0
 """Width of a letter and height of a line, at a size of 8 points."""
 NEAR: tuple[tuple[float, float, Side], ...] = (
     (6, -10, "left"),
@@ -74,7 +74,7 @@ def spots(
             cost = _cost(box, taken, marks, lines, plane)
             cost += CROSSED * (any(map(box.holds, leaders)) + sum(any(map(b.holds, leader)) for b in taken))
             cost += MARKED * sum(_close(step, mark) for step in leader[2:] for mark in marks)
-            cost += AWAY * math.hypot(dx, dy) + 0.001 * place
+            cost += AWAY * math.hypot(dx, dy) * (place >= len(NEAR)) + 0.001 * place
             if best is None or cost < best[0]:
                 best = cost, Spot(dx, dy, side, place >= len(NEAR)), box, leader
         assert best is not None
