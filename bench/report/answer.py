@@ -2,8 +2,9 @@
 
 A recommendation wants four things of a cell: every verdict passes, all its seeds reach the target, its devices are real ones
 of their own, and the 95 % interval of its time to the target, over solo's, lies below 1. Times are those of the runs that no
-other program disturbed; where there are not two of them, they are not to be relied on. Whatever is not told apart from the
-best one is named beside it. Nothing is judged here: verdicts are those of `bench validate`.
+other program disturbed; where there are not two of them, they are not to be relied on. Of those whose times are not told
+apart from the quickest's, the one of the best quality is recommended, and the others are named beside it. Nothing is judged
+here: verdicts are those of `bench validate`.
 """
 
 from __future__ import annotations
@@ -130,9 +131,10 @@ class Answer:
     options: tuple[Option, ...]
     """Every cell but solo: what did not pass first, then by time to the target."""
     chosen: Option | None = None
-    """What is recommended, or is spoken of instead: the first that passed, in the order of the options."""
+    """What is recommended: of the quickest and those not told apart from it, the one of the best quality. Or what is spoken
+    of instead: the first that passed, in the order of the options."""
     equals: tuple[Option, ...] = ()
-    """Whatever the evidence does not tell apart from it."""
+    """What is as quick, as far as the evidence tells."""
     why: Why = ""
     """Why nothing is recommended."""
 
@@ -147,8 +149,10 @@ def answer(page: Page, cells: list[Cell]) -> Answer:
         return Answer("nothing", options, why="alone")
     sound = [option for option in options if option.sound]
     if sooner := [option for option in sound if option.sooner]:
-        best, *others = sooner
-        return Answer("use", options, best, tuple(each for each in others if not _apart(best, each)))
+        quickest, *others = sooner
+        alike = [quickest, *(each for each in others if not _apart(quickest, each))]
+        best = max(alike, key=_gain)
+        return Answer("use", options, best, tuple(each for each in alike if each is not best))
     if sound and all(option.later for option in sound):
         return Answer("one", options, sound[0])
     return Answer("open", options, *_lacking(options, sound))
@@ -218,6 +222,11 @@ def gravest(verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
     for verdict in sorted((each for each in verdicts if each.name in GRAVEST), key=lambda v: GRAVEST.index(v.name)):
         worst.setdefault(verdict.cell, verdict)
     return worst
+
+
+def _gain(option: Option) -> float:
+    """Return how much better its final metric is than one device's."""
+    return -math.inf if option.quality is None else option.quality.difference.value
 
 
 def _apart(best: Option, other: Option) -> bool:

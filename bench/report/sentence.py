@@ -8,11 +8,22 @@ from bench.base.figures import plural
 from bench.report.answer import Answer, Option, Why
 from bench.report.blocks import plain
 from bench.report.page import Page, listed
-from bench.report.page_words import UNMEASURED, allowed, between, difference, names, of_one, reason, remedy, target
+from bench.report.page_words import (
+    UNMEASURED,
+    allowed,
+    between,
+    difference,
+    names,
+    of_one,
+    reason,
+    remedy,
+    span,
+    target,
+)
 from bench.results.cells import Cell, Workload
 from bench.validate.checks.speed import disturbed
 
-EQUALS = 2
+EQUALS = 3
 """Ways that are named beside the best one."""
 
 
@@ -47,12 +58,13 @@ def _use(model: str, workload: Workload, each: Answer, best: Option) -> str:
     ours, theirs = len(best.cell.one_each), len(solo.one_each) if solo else 0
     seeds = f"{ours} seeds each" if ours == theirs else f"{ours} seeds, one device {theirs}"
     metric = plain(best.cell.about.final.eval_metric)
+    ends = f", 95 %: {span(best)}" if span(best) else ""
     text = (
         f"**Train {model} with {plain(best.cell.label)}**: it reaches {target(workload, best)} in {of_one(best.time)}, "
     )
-    text += f"as good as one device ({metric} {difference(best)}; {allowed(best)} less is allowed; {seeds})."
+    text += f"as good as one device ({metric} {difference(best)}{ends}; {allowed(best)} less is allowed; {seeds})."
     if each.equals:
-        text += f" Not told apart from it: {names(each.equals, each.options, EQUALS)}."
+        text += f" As quick, as far as can be told: {names(each.equals, each.options, EQUALS)}."
     return text
 
 

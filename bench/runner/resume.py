@@ -206,8 +206,9 @@ def _was(saved: dict[str, Any], key: str) -> Any:
 
 
 def _mode(saved: dict[str, Any]) -> Mode:
-    policy = saved.get("policy") or {}
-    return mode_of(str(saved.get("engine")), policy.get("name"), saved.get("backend"))
+    policy = saved.get("policy")
+    name = policy.get("name") if isinstance(policy, dict) else None
+    return mode_of(str(saved.get("engine")), name, saved.get("backend"))
 
 
 def config_of(saved: dict[str, Any], folder: Path) -> Config:

@@ -1,4 +1,4 @@
-"""`cpu`: averages snapshots in the coordinator's process, and no rank waits. They lie in shared memory; ranks add the
+"""`cpu`: ranks send their weights to the coordinator, which averages them. They lie in shared memory; ranks add the
 difference.
 
 The reducer leaves in place of each snapshot its excess over the average, so that a rank has one subtraction to do. It

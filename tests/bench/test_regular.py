@@ -22,6 +22,8 @@ OWN = {
     ("dashboard/page.py", "read_text"): "assets of the package",
     ("audit/contents.py", "read_text"): "a table of the package",
     ("audit/reading.py", "read_text"): "a table of the package",
+    ("audit/setups.py", "read_text"): "a table of the package",
+    ("report/glossary.py", "read_bytes"): "the source of a module of ours or the user's",
     ("base/environment.py", "read_text"): "of /proc",
     ("results/journal.py", "open"): "its own file, to append to",
     ("command/compare_command.py", "open"): "GitHub's step summary, to append to",

@@ -131,7 +131,7 @@ def _devices(page: Page) -> str:
     kinds = {device.partition(":")[0] for m in page.runs for device in m.devices}
     cores = {cores for cell in page.cells if (cores := page.cores(cell)) is not None}
     if kinds == {"cpu"} and len(cores) == 1:
-        return f"×2: two devices, a process (*rank*) each on {plural(cores.pop(), 'processor core')}."
+        return f"×2: two devices, a process (*rank*) each; {plural(cores.pop(), 'processor core')} in all."
     return "×2: two devices, each with a process of its own (a *rank*)." if kinds else ""
 
 

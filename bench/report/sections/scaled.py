@@ -83,7 +83,8 @@ def _best(page: Page, options: Sequence[Option]) -> str:
         return "no speed was measured on several devices"
     size = max(option.cell.about.world_size for option in roomy)
     best = max(
-        (each for each in roomy if each.cell.about.world_size == size), key=lambda each: (_known(each), _speed(each))
+        (each for each in roomy if each.cell.about.world_size == size),
+        key=lambda each: (_known(each), each.passed, _speed(each)),
     )
     assert best.speed is not None
     assert best.efficiency is not None
@@ -217,7 +218,7 @@ def _plot(page: Page, axes: Axes, series: ScalingSeries, options: Sequence[Optio
             if option.speed is not None and option.speed.low is not None and option.speed.high is not None:
                 axes.plot([size, size], [option.speed.low, option.speed.high], "_-", color=colour, lw=1.0, ms=5)
     if cores is not None and cores < sizes[-1]:
-        axes.axvspan(cores, sizes[-1], color="#999999", alpha=0.15, lw=0)
+        axes.axvspan(cores + 0.1, sizes[-1], color="#999999", alpha=0.15, lw=0)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("devices")

@@ -1,4 +1,4 @@
-"""`async`: each rank trains at least the steps that its speed allows, and goes on while the others catch up."""
+"""`async`: each rank trains as many steps as its speed allows, and more while the others catch up."""
 
 from __future__ import annotations
 
