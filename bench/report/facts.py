@@ -122,4 +122,5 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
     if grave:
         checks = list(dict.fromkeys(option.failing.check for option in grave if option.failing is not None))
         texts.append(f"Look into {names(grave, options)}, which did not pass ({listed(checks)}).")
-    return " ".join(texts) or "Nothing: more seeds would only narrow the intervals."
+    alike = "Nothing is open; more seeds would tell apart what is as quick."
+    return " ".join(texts) or (alike if each.equals else "Nothing: more seeds would only narrow the intervals.")

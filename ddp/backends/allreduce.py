@@ -1,4 +1,4 @@
-"""`nccl`: ranks average their weights with one another in an all-reduce. In place, on the transport that applies
+"""`nccl`: ranks average with one another, in an all-reduce. In place, on the transport that applies
 (`ddp.comm.transports`).
 
 By default averages are taken in double precision over the wire: weight times value is exact there or off by far less
