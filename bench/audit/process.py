@@ -16,7 +16,7 @@ from typing import Any
 from bench.audit.order import AuditOrder, order_of
 from bench.base import interrupts
 from bench.config.plan import LaunchPlan
-from bench.results.audit_file import FOLDER, AuditReport
+from bench.results.audit_file import FOLDER, UNAUDITED, AuditReport
 from bench.results.schema import Metrics
 from ddp.process import forkserver
 from ddp.process.codec import Record
@@ -118,7 +118,7 @@ class RunAudit:
         try:
             report = self.process.report(interrupts.interrupted)
         except RuntimeError as error:
-            return None, (f"the run is not audited: {str(error).splitlines()[0]}",)
+            return None, (f"{UNAUDITED}{str(error).splitlines()[0]}",)
         leave(report, self.kept, folder)
         return report, ()
 

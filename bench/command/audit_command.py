@@ -9,7 +9,7 @@ from bench.base.exitcodes import Exit
 from bench.base.figures import plural
 from bench.base.usage import UsageError, reason, usage
 from bench.config.own import changed
-from bench.results.audit_file import FOLDER, AuditReport, read, write_report
+from bench.results.audit_file import FOLDER, UNAUDITED, AuditReport, read, write_report
 from bench.results.runfolder import CONFIG, Run, read_object, read_records
 from ddp.core.events import Finished
 
@@ -24,7 +24,7 @@ def audit(folder: Path) -> Exit:
             raise UsageError(f"{folder}: it ended {run.metrics.status}, and only finished runs are audited")
         kept = [file for record in read_records(folder) if isinstance(record, Finished) for file in record.kept]
     if not kept:
-        why = next((line for line in run.metrics.warnings if line.startswith("the run is not audited: ")), None)
+        why = next((line for line in run.metrics.warnings if line.startswith(UNAUDITED)), None)
         print(f"REFUSED    {folder}: {why or 'its ranks kept nothing (audit=off, or an earlier version)'}")
         return Exit.REFUSED
     report = _beside(_script_audited(run) if run.config.get("script") else _audited(run), folder)

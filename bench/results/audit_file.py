@@ -18,6 +18,8 @@ from bench.results.schema import Metrics, Strict
 
 AUDIT, FOLDER = "audit.json", "audit"
 """The file, and the folder of what is left of the states that ranks kept."""
+UNAUDITED = "the run is not audited: "
+"""How the warning begins that says why a run has none."""
 VERSION = 1
 Outcome = Literal["equal", "different", "skipped"]
 

@@ -64,10 +64,7 @@ def locate(path: Path, since: float = 0.0) -> ResumeSource | Path:
     path = Path(path).absolute()
     if status(path) == "ok" and _begun(path) >= since:
         return path
-    folders = [path]
-    if not path.name.startswith("."):
-        folders += [path.with_name(path.name + FAILED), *sorted(path.parent.glob(f".tmp-{path.name}-*"))]
-    folders = [folder for folder in folders if folder.is_dir() and _begun(folder) >= since]
+    folders = [folder for folder in _beside(path) if _begun(folder) >= since]
     if not folders:
         raise ValueError(f"resume={path}: no such run folder; give one, such as runs/<model>/<mode>/<run_id>")
     for folder in folders:
@@ -89,6 +86,14 @@ def locate(path: Path, since: float = 0.0) -> ResumeSource | Path:
     return ResumeSource(folder, read_object(folder / CONFIG), checkpoint, tuple(problems))
 
 
+def _beside(path: Path) -> list[Path]:
+    """Return the folders of a run in or beside `path` that are there."""
+    folders = [path]
+    if not path.name.startswith("."):
+        folders += [path.with_name(path.name + FAILED), *sorted(path.parent.glob(f".tmp-{path.name}-*"))]
+    return [folder for folder in folders if folder.is_dir()]
+
+
 class NoCheckpoints(ValueError):
     """A run of a mode that makes no checkpoints."""
 
@@ -105,8 +110,7 @@ def begun_anew(path: Path, command: Config, settings: Mapping[str, Any]) -> tupl
     """Return the configuration of the run in `path`, of a mode that makes no checkpoints, which begins anew; and a line that
     says so. Raise ValueError for what contradicts the run."""
     path = path.absolute()
-    folders = (path, path.with_name(path.name + FAILED), *sorted(path.parent.glob(f".tmp-{path.name}-*")))
-    folder = next(folder for folder in folders if folder.is_dir())
+    folder = _beside(path)[0]
     saved = read_object(folder / CONFIG)
     note = f"{folder}: mode={_mode(saved).name} makes no checkpoints: the run begins anew"
     return _configured(command, settings, saved, folder, _tree(folder, saved)), note

@@ -23,6 +23,7 @@ from bench.config.plan import ScriptPlan
 from bench.config.script_plan import Script, ScriptTask, script_spec
 from bench.config.spec import Measure
 from bench.report import write_report
+from bench.results.audit_file import UNAUDITED
 from bench.runner.digests import TaskDigest, data_digest
 from bench.runner.launch import launch
 from bench.runner.script_again import again_order, audit_here
@@ -79,7 +80,7 @@ def script_plan(order: RecordOrder, output: str) -> ScriptPlan:
     machine = Machine(cores(), torch.cuda.device_count())
     spec = script_spec(script(), task, job, order.mode, output, machine)
     if why and recording.audit:
-        spec = replace(spec, warnings=(*spec.warnings, f"the run is not audited: {why}"))
+        spec = replace(spec, warnings=(*spec.warnings, f"{UNAUDITED}{why}"))
     if task.audited:
         job = replace(job, audit=spec.run_id, preload=(*job.preload, AUDITOR))
     return ScriptPlan(spec, job, graph, parcel if task.audited else None)

@@ -55,15 +55,14 @@ class Untouched:
         if self._versions and (versions := list(map(_version, self._parameters))) != self._versions:
             self._refuse(self._versions, versions)
         if self._bits:
-            pairs = zip(self._bits, _sums(self._parameters), strict=True)
-            # A shard may be gathered in the middle of a step, and still be there at its end.
-            seen = [pair if None not in pair else (None, None) for pair in pairs]
-            before, after = [old for old, _ in seen], [new for _, new in seen]
-            if before != after:
-                self._refuse(before, after)
+            self._refuse(self._bits, _sums(self._parameters))
 
     def _refuse(self, before: Sequence[int | None], after: Sequence[int | None]) -> None:
-        changed = [name for name, old, new in zip(self._names, before, after, strict=True) if old != new]
+        """Raise for what differs; of a shard that was gathered or let go of in between nothing is known."""
+        sums = zip(self._names, before, after, strict=True)
+        changed = [name for name, old, new in sums if None not in (old, new) and old != new]
+        if not changed:
+            return
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise ValueError(
             f"the training step changed parameter {changed[0]}{more}, which only the optimizer may, as other ranks do not "
