@@ -48,14 +48,19 @@ def drawn(number: int) -> tuple[list[str], bool]:
     words = [f"model={model}", f"mode={mode}", f"world_size={ranks}", f"seed={number}", f"train.epochs={epochs}"]
     words.append(f"data.samples={draw.choice((600, 1000, 1500) if model in LONG else (1501, 3000, 6000))}")
     for chance, choices in (
-        (0.3, [f"train.batch_size={size}" for size in (7, 16, 50, 128)]),
-        (0.2, ["train.global_batch_size=48", "train.global_batch_size=96"]),
+        (
+            0.4,
+            [
+                *(f"train.batch_size={size}" for size in (7, 16, 50, 128)),
+                *(f"train.global_batch_size={ranks * n}" for n in (8, 24)),
+            ],
+        ),
         (0.2, ["train.accumulate=2", "train.accumulate=3"]),
         (0.2, ["train.precision=bf16"]),
         (0.2, ["train.max_grad_norm=1.0", "train.max_grad_norm=0.1"]),
         (0.2, ["loader.kind=streaming", "loader.kind=resident"]),
         (0.2, ["train.lr_scale_ratio=0.5"]),
-        (0.3, ["checkpoint.every=1", "checkpoint.every=0"]),
+        (0.3, ["checkpoint.every=1", "checkpoint.every=0"] if mode in (*WINDOWED, *INSIDE, "solo") else [words[0]]),
     ):
         if draw.random() < chance:
             words.append(draw.choice(choices))
@@ -69,7 +74,7 @@ def _of_several(draw: random.Random, mode: str, ranks: int) -> Iterator[str]:
     if draw.random() < 0.4:
         yield f"cluster.speeds=[{','.join(str(draw.choice((1.0, 0.7, 0.5, 0.3))) for _ in range(ranks))}]"
     if draw.random() < 0.15:
-        yield draw.choice(("cluster.links=ethernet_10g", "cluster.links=5ms/1gbit/jitter1ms"))
+        yield draw.choice(("cluster.links=5ms/1gbit/jitter1ms", "cluster.links=wan_1g_30ms"))
     if mode in WINDOWED and draw.random() < 0.5:
         yield draw.choice(
             (
