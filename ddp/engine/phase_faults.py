@@ -51,18 +51,18 @@ class PhaseInjector:
         mine = job.phase_faults if not job.life else ()
         self._faults = [fault for fault in mine if fault.rank == rank]
         self._notes, self._slow, self._lose = job.scratch / f"phase-{rank}", slow, lose
-        self._snapshots = Acts.SNAPSHOT in BACKENDS[job.backend].acts
+        self._snapshots = job.backend in BACKENDS and Acts.SNAPSHOT in BACKENDS[job.backend].acts
         self._room: tuple[int, int] | None = None
 
-    def enter(self, action: Action, loop: TrainingLoop) -> None:
-        """Do what is to happen in the phase that `action` begins."""
+    def enter(self, action: Action, loop: TrainingLoop, alone: bool = False) -> None:
+        """Do what is to happen in the phase that `action` begins. `alone`: no average is waited for."""
         if self._room is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, self._room)
             self._room = None
         if not self._faults:
             return
         in_step, steps = loop.replica.in_step is not None, loop.total_steps
-        for phase in phases_of(action, steps, loop.after >= 0, in_step, self._snapshots):
+        for phase in phases_of(action, steps, alone or loop.after >= 0, in_step, self._snapshots):
             self.meet(phase, steps, loop.replica.model if in_step else None)
 
     def meet(self, phase: str, steps: int = 0, model: nn.Module | None = None) -> None:
@@ -76,14 +76,14 @@ class PhaseInjector:
                 self._happen(fault)
 
     def _happen(self, fault: PhaseFault) -> None:
-        self._notes.write_text(f"{now()!r} {os.getpid()}")
+        if fault.kind == "pause":
+            self._pause(fault.value)
+            return
+        self._note()
         match fault.kind:
             case "crash":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stall":
-                os.kill(os.getpid(), signal.SIGSTOP)
-            case "pause":
-                subprocess.Popen(["/bin/sh", "-c", f"sleep {fault.value}; kill -CONT {os.getpid()}"])
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "raise":
                 raise RuntimeError(f"the matrix of faults says so, in phase {fault.phase}")
@@ -96,6 +96,22 @@ class PhaseInjector:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, self._room[1]))
             case "coordinator":
                 os.kill(int(fault.value), signal.SIGKILL)
+
+    def _note(self) -> None:
+        self._notes.write_text(f"{now()!r} {os.getpid()}")
+
+    def _pause(self, seconds: float) -> None:
+        """Stand still for `seconds`; note when that began and, behind it, when it was over.
+
+        Who wakes the process counts from when it is seen to stand still: on a loaded machine that may be much later."""
+        pid = os.getpid()
+        stands = f'state=$(ps -o stat= -p {pid}) || exit; case "$state" in *T*) break;; esac; sleep 0.01'
+        helper = subprocess.Popen(["/bin/sh", "-c", f"while :; do {stands}; done; sleep {seconds}; kill -CONT {pid}"])
+        began = now()
+        self._note()
+        os.kill(pid, signal.SIGSTOP)
+        helper.wait()  # this thread may run on for a moment
+        self._notes.write_text(f"{began!r} {pid} {now()!r}")
 
 
 class _Once:
