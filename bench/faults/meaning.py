@@ -84,7 +84,10 @@ def meaningless(cell: FaultCell, world: str) -> str:
     """Return why the cell has no meaning in that world; empty: it has one."""
     mode = MODES[cell.mode]
     checks: tuple[tuple[bool, str], ...] = (
-        (cell.phase == "collective" and (mode.snapshots or mode.one_process), "ranks of this mode meet in no collective"),
+        (
+            cell.phase == "collective" and (mode.snapshots or mode.one_process),
+            "ranks of this mode meet in no collective",
+        ),
         (cell.phase == "snapshot" and not mode.snapshots, "ranks of this mode lay down no snapshots"),
         (cell.phase == "checkpoint" and not mode.checkpoints, "this mode makes no checkpoints"),
         (cell.kind == "slow" and cell.phase == "end", "no step follows"),

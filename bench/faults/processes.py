@@ -171,7 +171,9 @@ def _killed(cell: FaultCell, size: int, folder: Path) -> FaultResult:
     note = note_of(job.scratch, 0)
     if words != KILLED or note is None:
         return FaultResult(cell, PROCESSES, size, "", None, error=words or "it was not killed")
-    left = f"the process of all ranks {KILLED}" if mode.one_process else f"the coordinator {KILLED}; {_outlived(note.pid)}"
+    left = (
+        f"the process of all ranks {KILLED}" if mode.one_process else f"the coordinator {KILLED}; {_outlived(note.pid)}"
+    )
     return _resumed(cell, size, folder, job, left)
 
 
