@@ -64,7 +64,7 @@ def launch_on(
         try:
             return launch(plan, console, source, restarts, again=attempts.once_more, notes=notes)
         except CutShort as broken:
-            left = tuple(fault for fault in plan.job.faults if fault not in broken.struck or fault.kind == "slow")
+            left = tuple(fault for fault in plan.job.faults if fault not in broken.struck or fault.kind in LASTING)
             plan = replace(plan, job=replace(plan.job, faults=left))
             latest = source_of(broken)
             if latest is not None:
