@@ -3,7 +3,8 @@
     python -m benchmarks.slowness [--phases 200] [--clean 100] [--write]    # half an hour on two cores; can be interrupted
 
 `--write` puts the table into docs/explanation/recovery.md. A run has three slow phases, drawn from its seed: rank, cause and
-factor. Modes whose ranks meet in collectives do so over emulated links, which become slow, too. A phase that `ddp.core.slowness` names for its cause, or for its host, is right; one for its host is counted apart.
+factor. Modes whose ranks meet in collectives do so over emulated links, which become slow, too. A phase that
+`ddp.core.slowness` names for its cause, or for its host, is right; one for its host is counted apart.
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ def trained(tree: Path, seed: int, clean: bool) -> Path:
     ]
     words += [
         f"cluster.faults=[{script}]",
+        f"cluster.links=[{links}]",
         "report=false",
         "validate=false",
         "audit=false",

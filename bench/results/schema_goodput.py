@@ -60,7 +60,7 @@ class SlowRankRow(Strict):
 
     rank: int = Field(description="number of the rank")
     cause: Literal["compute", "input", "host", "link"] = Field(
-        description="its own work on a batch; batches that came late; the machine, which other programs or ranks used; its link"
+        description="its own work on a batch; late batches; the machine, which other programs or ranks used; its link"
     )
     factor: float = Field(description="so many times as long as before")
     seconds: float = Field(description="since launch, when its first slow window began, seconds")

@@ -57,9 +57,7 @@ def _check_links(job: Job) -> None:
     """Raise ValueError for a link that is to become slow where no transfer of a rank goes over one."""
     spec, slow = BACKENDS[job.backend], next((fault for fault in job.faults if fault.kind == "link"), None)
     if slow is not None and (job.links is None or spec.torch_native or Acts.SNAPSHOT in spec.acts):
-        raise ValueError(
-            f"fault {slow}: no collective of a rank goes over links here; set cluster.links with nccl_* or zero*"
-        )
+        raise ValueError(f"fault {slow}: no collective goes over links here; set cluster.links with nccl_* or zero*")
 
 
 def start(job: Job) -> Coordinator:
