@@ -32,6 +32,7 @@ from ddp.registry import imported
 from ddp.replica.task import Job
 
 BATCH, EPOCHS, DEADLINE_S = 8, 16, 4.0
+LIMIT_S = 300
 LATER = 60
 """Steps of a rank after which there are checkpoints to go on from."""
 INJECTED = {
@@ -118,7 +119,10 @@ def aside(job: Job, engine: str, folder: Path) -> tuple[Ended | None, str]:
     (folder / "job").write_bytes(pickle.dumps((job, engine)))
     code = "import sys; from bench.faults.processes import run_stored; run_stored(sys.argv[1])"
     command = [sys.executable, "-c", code, str(folder)]
-    child = subprocess.run(command, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+    try:
+        child = subprocess.run(command, timeout=LIMIT_S, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+    except subprocess.TimeoutExpired:
+        return None, f"it was not over after {LIMIT_S} s"
     if child.returncode == 0:
         return pickle.loads(regular_files.content(folder / "ended")), ""
     words = child.stderr.decode(errors="replace").strip()[-200:]

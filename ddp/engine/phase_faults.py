@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
 from ddp.backends import BACKENDS, Acts
 from ddp.core.commands import Average, Evaluate, Save, Stop
@@ -69,9 +69,8 @@ class PhaseInjector:
         """Do what is to happen in `phase`, once. In a collective inside a step: in the backward pass of `model`."""
         for fault in [fault for fault in self._faults if fault.phase == phase and steps >= fault.after]:
             self._faults.remove(fault)
-            parameter = next((p for p in model.parameters() if p.requires_grad), None) if model is not None else None
-            if phase == "collective" and parameter is not None:
-                parameter.register_hook(_Once(partial(self._happen, fault)))  # type: ignore[no-untyped-call]
+            if phase == "collective" and model is not None:
+                _in_backward(model, partial(self._happen, fault))
             else:
                 self._happen(fault)
 
@@ -114,13 +113,13 @@ class PhaseInjector:
         self._notes.write_text(f"{began!r} {pid} {now()!r}")
 
 
-class _Once:
-    """A hook on a gradient that acts in the first backward pass alone."""
+def _in_backward(model: nn.Module, act: Callable[[], None]) -> None:
+    """Act in the next backward pass of `model`, before its first layer: other ranks wait for the gradients of that. Where
+    parameters are sharded, no hook of theirs is called."""
+    first = next(module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
 
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._act: Callable[[], None] | None = act
+    def forward(module: nn.Module, inputs: object, output: Tensor) -> None:
+        handle.remove()
+        output.register_hook(lambda gradient: act())
 
-    def __call__(self, gradient: object) -> None:
-        act, self._act = self._act, None
-        if act is not None:
-            act()
+    handle = first.register_forward_hook(forward)

@@ -55,8 +55,8 @@ class Costs:
     """(rank, how many its group has had) -> seconds after the end of a collective inside a step in which the rank leaves
     it; None: at its end."""
     transfer: Callable[[int, float], float] | None = None
-    """(rank, how many times as long as it needs a transfer of it takes) -> what it measures of that; None: nothing, unless its
-    link is slow."""
+    """(rank, how many times as long as it needs a transfer of it takes) -> what it measures of that; None: nothing, but of a
+    slow link."""
     links: Links | None = None
     """Links of the ranks, and to the coordinator beside rank 0: no collective or message is faster than they are."""
     bytes: int = 8

@@ -29,8 +29,8 @@ Noise = Callable[[float], float]
 
 
 def noise(dice: random.Random, seed: int) -> Noise:
-    """Return noise of one transfer: in stretches of time all take several times as long, and one in a hundred has a tail of its
-    own without a mean."""
+    """Return noise of one transfer: in stretches of time all take several times as long, and one in a hundred has a tail
+    of its own without a mean."""
 
     def measured(at: float) -> float:
         burst = random.Random(seed * 1009 + int(at / BURST_S))
