@@ -64,7 +64,7 @@ def watch(policy: Policy, size: int, seed: int, *faults: Fault) -> tuple[list[Sl
     step=st.integers(20, 110),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_rank_whose_link_becomes_slow_is_named_for_it(
     policy: Policy, size: int, factor: float, step: int, seed: int
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_rank_whose_link_becomes_slow_is_named_for_it(
 
 
 @given(policy=st.sampled_from(POLICIES), size=st.integers(1, 5), seed=st.integers(0, 2**16))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_noise_names_nobody(policy: Policy, size: int, seed: int) -> None:
     assert [each for each in watch(policy, size, seed)[0] if each.cause == LINK] == []
 
@@ -85,6 +85,7 @@ def test_noise_names_nobody(policy: Policy, size: int, seed: int) -> None:
 def test_one_quick_transfer_shows_that_a_link_is_sound_again() -> None:
     named, played = watch(SHORT, 3, 1, Fault(1, 60, "link", 3.0), Fault(1, 150, "heal"))
     (slow,) = named
+    assert len(played.struck) == 2
     assert slow.healed is not None
     assert slow.healed >= played.struck[1][0] - 1.0
 
@@ -95,7 +96,7 @@ def test_one_quick_transfer_shows_that_a_link_is_sound_again() -> None:
         ((2.0, 2.0, 2.0), (1.0, 1.0, 1.0), True),
         ((2.0, 1.0, 2.0), (1.0, 1.0, 1.0), False),
         ((2.0, 2.0, 2.0), (2.0, 2.0, 2.0), False),
-        ((2.0, 2.0, 2.0), (9.0, 1.0, 9.0), True),
+        ((2.0, 2.0, 2.0), (1.0, 9.0, 1.0), True),
     ],
 )
 def test_the_quickest_of_three_windows_is_held_against_the_others(
@@ -105,7 +106,6 @@ def test_the_quickest_of_three_windows_is_held_against_the_others(
     for ratio in others:
         other.take(ratio)
         other.close(0.0, ())
-    other.named = None
     ends = []
     for ratio in mine:
         own.take(3 * ratio)
