@@ -64,8 +64,12 @@ class FaultMode:
         return kind(**{field.name: WINDOW for field in fields(cast(Any, kind)) if field.name in LENGTHS})
 
 
+UNUSED = next(iter(BACKENDS))
+"""The backend that a job names whose engine has none."""
+
+
 def _mode(name: str, mode: Mode) -> FaultMode:
-    return FaultMode(name, mode.engine, mode.policy or EVERY_STEP, mode.backend or "")
+    return FaultMode(name, mode.engine, mode.policy or EVERY_STEP, mode.backend or UNUSED)
 
 
 _WAYS = {name: _mode(name, mode) for name, mode in modes().items() if not ENGINES[mode.engine].virtual}

@@ -13,8 +13,8 @@ from math import inf
 from statistics import median, median_high
 
 SLOW, SOUND = 1.3, 1.15
-"""A link is slow whose quickest transfer takes so many times as long as those of the others; and sound when one took less than
-so many times what it needs."""
+"""A link is slow whose quickest transfer takes so many times as long as those of the others; and sound when one took less
+than so many times what it needs."""
 WINDOWS = 3
 """In so many windows in a row: more than of a rank's own work, as a window may hold a single transfer."""
 

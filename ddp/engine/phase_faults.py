@@ -51,7 +51,7 @@ class PhaseInjector:
         mine = job.phase_faults if not job.life else ()
         self._faults = [fault for fault in mine if fault.rank == rank]
         self._notes, self._slow, self._lose = job.scratch / f"phase-{rank}", slow, lose
-        self._snapshots = job.backend in BACKENDS and Acts.SNAPSHOT in BACKENDS[job.backend].acts
+        self._snapshots = Acts.SNAPSHOT in BACKENDS[job.backend].acts
         self._room: tuple[int, int] | None = None
 
     def enter(self, action: Action, loop: TrainingLoop, alone: bool = False) -> None:
@@ -119,7 +119,8 @@ def _in_backward(model: nn.Module, act: Callable[[], None]) -> None:
     first = next(module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
 
     def forward(module: nn.Module, inputs: object, output: Tensor) -> None:
-        handle.remove()
-        output.register_hook(lambda gradient: act())
+        if output.requires_grad:
+            handle.remove()
+            output.register_hook(lambda gradient: act())
 
     handle = first.register_forward_hook(forward)
