@@ -121,6 +121,6 @@ def _in_backward(model: nn.Module, act: Callable[[], None]) -> None:
     def forward(module: nn.Module, inputs: object, output: Tensor) -> None:
         if output.requires_grad:
             handle.remove()
-            output.register_hook(lambda gradient: act())
+            output.register_hook(lambda gradient: act())  # type: ignore[no-untyped-call]
 
     handle = first.register_forward_hook(forward)

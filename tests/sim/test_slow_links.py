@@ -106,6 +106,7 @@ def test_the_quickest_of_three_windows_is_held_against_the_others(
     for ratio in others:
         other.take(ratio)
         other.close(0.0, ())
+    other.factor = 1.0  # nobody named it
     ends = []
     for ratio in mine:
         own.take(3 * ratio)
