@@ -61,9 +61,10 @@ class PhaseInjector:
             self._room = None
         if not self._faults:
             return
-        in_step, steps = loop.replica.in_step is not None, loop.total_steps
-        for phase in phases_of(action, steps, alone or loop.after >= 0, in_step, self._snapshots):
-            self.meet(phase, steps, loop.replica.model if in_step else None)
+        together, steps = loop.replica.in_step, loop.total_steps
+        model = getattr(together, "module", loop.replica.model) if together is not None else None  # FSDP trains a twin
+        for phase in phases_of(action, steps, alone or loop.after >= 0, model is not None, self._snapshots):
+            self.meet(phase, steps, model)
 
     def meet(self, phase: str, steps: int = 0, model: nn.Module | None = None) -> None:
         """Do what is to happen in `phase`, once. In a collective inside a step: in the backward pass of `model`."""
