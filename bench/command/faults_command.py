@@ -96,8 +96,8 @@ def _play(wanted: Sequence[FaultCell], sizes: Sequence[int], world: str, store: 
     for done, result in enumerate(_results(_player(world), todo, jobs), 1):
         store.add(result)
         if not result.good or done % 100 == 0:
-            said = f"{result.cell}, {result.size} ranks: {result.verdict}"
-            print(f"{done:,} of {len(todo):,}: {said}", file=sys.stderr, flush=True)
+            line = f"{result.cell}, {result.size} ranks: {result.verdict}"
+            print(f"{done:,} of {len(todo):,}: {line}", file=sys.stderr, flush=True)
 
 
 def _drawn(place: tuple[FaultCell, int]) -> bytes:

@@ -74,10 +74,11 @@ def job_of(cell: FaultCell, size: int, folder: Path) -> Job:
     """Return the run of a cell; its scratch folder is made."""
     mode, (kind, value) = MODES[cell.mode], INJECTED[cell.kind]
     phase, after = cell.phase, 0
+    later = LATER * (size if mode.one_rank else 1)  # in as many epochs
     if _kills_all(cell):
-        after = 0 if phase in ("start", "first window", "end") else LATER
+        after = 0 if phase in ("start", "first window", "end") else later
     if cell.kind == "corrupt checkpoint":
-        phase, after = "step", LATER
+        phase, after = "step", later
     (folder / "scratch").mkdir()
     return Job(
         exercise.task,
