@@ -124,9 +124,10 @@ def _of(of: Sequence[FaultCell]) -> str:
     return "; ".join(_names(list(dict.fromkeys(names)), every) for names, every in zip(columns, _EVERY, strict=True))
 
 
-_EVERY = (("modes", MODES), ("kinds", KINDS), ("phases", PHASES), ("ranks", RANKS))
+_Named = tuple[str, Collection[str]]
+_EVERY: tuple[_Named, ...] = (("modes", MODES), ("kinds", KINDS), ("phases", PHASES), ("ranks", RANKS))
 
 
-def _names(names: Sequence[str], every: tuple[str, Collection[str]]) -> str:
+def _names(names: Sequence[str], every: _Named) -> str:
     what, known = every
     return f"all {what}" if len(names) == len(known) else ", ".join(names)

@@ -150,6 +150,8 @@ def _played(cell: FaultCell, size: int, folder: Path) -> FaultResult:
     notes = [note for rank in hit if (note := note_of(job.scratch, rank)) is not None]
     since = min((note.at for note in notes), default=0.0)
     ended, absent = what is FaultOutcome.ENDED, missing(records, exercise.SAMPLES, EPOCHS)
+    if mode.one_rank:  # it has no ledger: what it trained is what it reported
+        absent = exercise.SAMPLES * EPOCHS - _reported(records)
     return FaultResult(
         cell,
         PROCESSES,
@@ -224,6 +226,7 @@ def _resumed(cell: FaultCell, size: int, folder: Path, job: Job, happened: str) 
     if status != "ok":
         return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.ENDED, error=error)
     merged = sum(measure(record.spans) for _, record in records if isinstance(record, Merged))
-    absent = exercise.SAMPLES * EPOCHS - source.books.samples - merged
+    trained = _reported(records) if MODES[cell.mode].one_rank else merged
+    absent = exercise.SAMPLES * EPOCHS - source.books.samples - trained
     full = full_strength(records, range(job.world_size), began)
     return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.RESUMED, on_s=full, full_s=full, missing=absent)
