@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, cast
 
 from ddp.core import checkpoint_schedule, entries, evaluation, events, joining, pacing, rounds, silence
-from ddp.core.commands import ORDERS, Abort, Command, CoordinatorCheckpoint, Plan, Stop
+from ddp.core.commands import ORDERS, Abort, Command, CoordinatorCheckpoint, Plan, RankCommand, Stop
 from ddp.core.coordinator_state import CoordinatorState, Mark
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
@@ -259,7 +259,7 @@ def _close_epochs(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState
 
 def _ordered(cohort: CoordinatorState, issued: tuple[Output, ...], at: float) -> CoordinatorState:
     """Count silence from the order that is owed an answer, standing still from the last order given."""
-    ordered = {order.rank for order in issued if type(order) in ORDERS}
+    ordered = {cast(RankCommand, order).rank for order in issued if type(order) in ORDERS}
     return cohort.seen(ordered, at, moved=at) if ordered else cohort
 
 

@@ -136,7 +136,7 @@ def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tu
     cohort = _rebalance(cohort, plan) if cohort.window else begin_window(cohort, plan)
     rooms: dict[int, int] | None = None
     """Of the state as it is; None: something was granted since."""
-    if any([ledger.free for ledger in cohort.ledgers]):
+    if any(ledger.free for ledger in cohort.ledgers):
         cohort, rooms = allowances(cohort, plan)
         if not rooms:
             return cohort, ()

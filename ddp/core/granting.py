@@ -13,7 +13,6 @@ from ddp.core.rank_state import RankState
 from ddp.core.spans import Chunk
 from ddp.core.values import replace
 
-
 CHUNK = Chunk(0, 0, 0, 1)
 GRANT = Train(0, CHUNK, 0, 1.0, "")
 """What grants are made from, at a third of the cost."""

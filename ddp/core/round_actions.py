@@ -144,7 +144,9 @@ def _close(cohort: CoordinatorState, event: Event) -> Reaction:
     trained = [(state.rank, state.trained) for state in current.contributions]
     if cohort.world.blocking:
         # The collective came to its end, so it held the replicas of members that died right after it, too.
-        lost = [] if len(cohort.live) == cohort.world.size else [r for r in current.members if not cohort.ranks[r].alive]
+        lost = (
+            [] if len(cohort.live) == cohort.world.size else [r for r in current.members if not cohort.ranks[r].alive]
+        )
         for rank in lost:
             trained.append((rank, cohort.ranks[rank].trained))
             cohort = cohort.with_rank(rank, cohort.ranks[rank].contribute())
