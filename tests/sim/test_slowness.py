@@ -148,3 +148,15 @@ def test_a_slow_rank_that_becomes_slow_for_another_cause_is_named_again(
             fold.add(Progress(float(at), rank, 0, 1, 100, 0.5, 0.0, 0.1, work=work))
     assert [(each.rank, each.cause) for each in fold.ranks] == [(0, cause) for cause in order]
     assert all(each.healed is not None and each.windows == 2 for each in fold.ranks)
+
+
+def test_one_that_waits_for_its_input_still_tells_what_the_machine_does() -> None:
+    """Found on a loaded machine: with two ranks nobody was left to be held against, and the other one was named."""
+    fold = SlowFold()
+    fold.add(Plan((1, 1), (0, 0), False, 0, True, True, 1, ""))
+    sound, late, loaded = WorkSeconds(0.05, 0.15), WorkSeconds(0.5, 0.15), WorkSeconds(0.5, 0.3)
+    windows = [(sound, sound)] * 6 + [(late, sound)] * 3 + [(loaded, WorkSeconds(0.05, 0.3))] * 3
+    for at, works in enumerate(windows):
+        for rank, work in enumerate(works):
+            fold.add(Progress(float(at), rank, 0, 1, 100, 0.5, 0.0, 0.1, work=work))
+    assert [(each.rank, each.cause) for each in fold.ranks] == [(0, INPUT), (1, HOST)]
