@@ -9,7 +9,7 @@ from bench.report.answer import Answer, Option
 from bench.report.blocks import Tile, plain
 from bench.report.intervals import Interval
 from bench.report.page import NONE, percent
-from bench.report.page_words import UNMEASURED, between, difference, names, remedy, span
+from bench.report.page_words import UNMEASURED, between, difference, names, remedy, span, state
 
 
 def tiles(each: Answer) -> tuple[Tile, ...]:
@@ -42,8 +42,8 @@ def quality_tile(options: Sequence[Option]) -> Tile:
 
 def _group(option: Option) -> str:
     assert option.failing is not None
-    words = {"INCONCLUSIVE": "not decided", "NO_BASELINE": "no baseline", "REFUSED": "nothing comparable"}
-    return words.get(option.failing.name, "failed" if option.failing.name == "FAIL" else "did not pass")
+    words = {"NO_BASELINE": "no baseline", "REFUSED": "nothing comparable"}
+    return words.get(option.failing.name, state(option))
 
 
 def _time(best: Option) -> Tile:
@@ -58,7 +58,7 @@ def _speed(best: Option) -> Tile | None:
     efficiency, size = best.efficiency, best.cell.about.world_size
     if efficiency is None:
         return None
-    label = "speed / one device's" if size == 1 else f"share of {best.rival.ideal:g} devices' speed"
+    label = "speed / one device's" if size == 1 else f"efficiency: share of {best.rival.ideal:g} devices' speed"
     return _measured(label, best, efficiency, lambda ratio: percent(ratio.value), _percents)
 
 

@@ -62,9 +62,11 @@ def _use(model: str, workload: Workload, each: Answer, best: Option) -> str:
     text = (
         f"**Train {model} with {plain(best.cell.label)}**: it reaches {target(workload, best)} in {of_one(best.time)}, "
     )
-    text += f"as good as one device ({metric} {difference(best)}{ends}; {allowed(best)} less is allowed; {seeds})."
+    text += f"as good as one device ({metric} {difference(best)}{ends}; the margin is {allowed(best)} less; {seeds})."
     if each.equals:
-        text += f" As quick, as far as can be told: {names(each.equals, each.options, EQUALS)}."
+        text += (
+            f" As quick, as far as can be told, with no better {metric}: {names(each.equals, each.options, EQUALS)}."
+        )
     return text
 
 
