@@ -14,7 +14,7 @@ from bench.report.blocks import plain
 from bench.report.glossary import meaning
 from bench.report.losses import costs, in_words, lost
 from bench.report.page import Page, levels, listed, number, percent
-from bench.report.page_words import UNMEASURED, allowed, between, difference, names, remedy, span
+from bench.report.page_words import UNMEASURED, allowed, between, difference, names, percents, remedy, span
 from bench.results.cells import Cell, measured
 from bench.validate.checks.speed import disturbed
 
@@ -34,7 +34,7 @@ def facts(page: Page, cells: Sequence[Cell], each: Answer, brief: bool = False) 
         return ()
     lines = (
         (f"What is {plain(best.cell.about.mode)}?", "" if brief else plain(meaning(best.cell.about.mode))),
-        ("As good as one device?", "" if brief and each.kind == "use" else as_good(best)),
+        ("As good as one device?", f"{as_good(best)} {_others(each) if brief else ''}".strip()),
         (SURE, f"{SHOWN[each.kind]} {_seeds(best)} {disturbances(cells, best)}".strip()),
         (LIMITS, limit(page, best)),
         (LEFT, left(cells, each)),
@@ -52,8 +52,8 @@ def setup(page: Page, cells: Sequence[Cell], each: Answer) -> str:
     if seconds := measured(Timing.of(solo).seconds):
         text += f", {about.target.value or 0.0:g} after {number(median(seconds))} s"
     sizes = sorted({option.cell.about.world_size for option in each.options} - {1})
-    whole = f" ({', '.join(str(w.batch_size * size) for size in sizes)} over {listed(map(str, sizes))})"
-    text += f". Batch {w.batch_size} a device{whole if sizes else ''}, {plural(w.epochs, 'epoch')}"
+    whole = ", ".join(f"{w.batch_size * size} over {size}" for size in sizes)
+    text += f". Batch {w.batch_size} a device{f' ({whole})' if whole else ''}, {plural(w.epochs, 'epoch')}"
     counts = sorted({len(cell.one_each) for cell in cells})
     return f"{text}, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds of each."
 
@@ -67,6 +67,12 @@ def as_good(best: Option) -> str:
     words = {"PASS": "Yes", "FAIL": "No", "INCONCLUSIVE": "Not shown yet"}
     verdict = words.get(best.quality.verdict or "", "Not decided")
     return f"{verdict}: {metric} {difference(best)}{interval}; the margin is {allowed(best)} less."
+
+
+def _others(each: Answer) -> str:
+    """Return how many ways of training are as good as one device."""
+    passed = sum(option.passed for option in each.options)
+    return f"So are {passed} of {plural(len(each.options), 'way')} in all." if passed > 1 else ""
 
 
 def _seeds(best: Option) -> str:
@@ -104,7 +110,7 @@ def limit(page: Page, best: Option) -> str:
         texts.append(f"Its efficiency is {UNMEASURED} ({between(efficiency)}).")
     elif efficiency is not None and ranks > 1:
         shares = missing_share(best)
-        words = f"Efficiency {percent(efficiency.value)}"
+        words = f"Efficiency {percent(efficiency.value)} ({percents(efficiency)})"
         texts.append(f"{words}; {shares}." if shares else f"{words}.")
     cores = page.cores(best.cell)
     texts += [f"{plural(ranks, 'rank')} ran on {plural(cores, 'core')}."] if cores is not None else []

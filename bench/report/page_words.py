@@ -120,6 +120,13 @@ def between(ratio: Interval) -> str:
     return f"95 %: {ends(ratio.low, ratio.high)}"
 
 
+def percents(ratio: Interval) -> str:
+    """Return the interval of a share in words."""
+    if ratio.low is None or ratio.high is None:
+        return between(ratio)
+    return f"95 %: {percent(ratio.low)} to {percent(ratio.high)}"
+
+
 def of_one(time: Interval) -> str:
     """Return `0.59 of one device's time (95 %: 0.58 to 0.61)`."""
     return f"{time.value:.2f} of one device's time ({between(time)})"

@@ -18,7 +18,7 @@ from bench.report.page_words import UNMEASURED, between, of_one, remedy, standin
 from bench.report.scaling_series import ScalingSeries
 from bench.results.cells import Cell
 
-CAUSES = 3
+CAUSES = 2
 """Series whose losses are told; the others have them further below."""
 
 
@@ -67,8 +67,8 @@ def best_of(page: Page, options: Sequence[Option]) -> Option | None:
 def sentence(page: Page, studied: Studied) -> str:
     """Return what to take for a series, with markup: by speed, the time to the target, and quality."""
     w, best = studied.series.workload, best_of(page, studied.options)
-    cut = f"one batch of {w.batch_size} cut over the devices"
-    how = cut if studied.series.kind == "strong" else f"a batch of {w.batch_size} for each device"
+    cut = f"batch {w.batch_size}, cut over the devices"
+    how = cut if studied.series.kind == "strong" else f"batch {w.batch_size} on each"
     return f"**{studied.series.kind.capitalize()} scaling of `{plain(w.model)}`** ({how}): {_advice(best)}."
 
 
@@ -89,7 +89,7 @@ def _advice(best: Option | None) -> str:
         return f"**no recommendation yet**: {who} has {figures}, but {_lacks(best)}"
     if best.later:
         return f"**stay with one device**: {who} has {figures}, but it is later at the target{_arrival(best)}"
-    sooner = "the target sooner" if best.sooner else "the target no sooner, as far as is shown"
+    sooner = "at the target sooner" if best.sooner else "not shown to be sooner at the target"
     return f"**take {who}**: {figures}; {sooner}{_arrival(best)}; as good as one device"
 
 
@@ -119,15 +119,17 @@ def quality(options: Sequence[Option]) -> str:
     for option in options:
         groups[state(option)].append(option)
     passed = sum(option.passed for option in options)
-    others = [f"{len(some)} {words}" for words, some in groups.items() if not some[0].passed]
-    return f"{passed} of {plural(len(options), 'way')} in the table: yes{''.join(f'; {text}' for text in others)}."
+    others = [f"{words}: {len(some)}" for words, some in groups.items() if not some[0].passed]
+    return f"{passed} of {plural(len(options), 'way')} in the table are{''.join(f'; {text}' for text in others)}."
 
 
 def seeds(options: Sequence[Option]) -> str:
     """Return how many seeds the figures are of."""
     counts = sorted({len(option.cell.one_each) for option in options})
     text = f"{plural(counts[0], 'seed')} of each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
-    return f"{text}; intervals are of 95 %." if counts[-1] > 1 else f"{text}: it shows no spread."
+    if counts[-1] < 2:
+        return f"{text}: it shows no spread."
+    return f"{text}. What is recommended is quicker in all of its 95 % interval."
 
 
 def shared(page: Page, series: Sequence[ScalingSeries]) -> str:
@@ -140,12 +142,12 @@ def shared(page: Page, series: Sequence[ScalingSeries]) -> str:
 
 def losses(page: Page, shown: Sequence[Studied]) -> str:
     """Return where the speed went of what the series are judged by, the least efficient first."""
-    told = []
+    causes = []
     for each in shown:
         best = best_of(page, each.options)
         if best is not None and best.efficiency is not None and known(best) and (where := missing_share(best)):
-            told.append((best.efficiency.value, f"{plain(title(each.series))}: {where}"))
-    return " ".join(f"{text}." for _, text in sorted(told)[:CAUSES])
+            causes.append((best.efficiency.value, f"{plain(title(each.series))}: {where}"))
+    return " ".join(f"{text}." for _, text in sorted(causes)[:CAUSES])
 
 
 def left(page: Page, shown: Sequence[Studied]) -> str:

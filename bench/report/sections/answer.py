@@ -70,26 +70,27 @@ def section(page: Page) -> list[Block]:
 
 def _block(page: Page, number: int, several: bool, workload: Workload, cells: list[Cell], each: Answer) -> list[Block]:
     """Return what is said of one workload, in fewer words of one of several."""
-    lead = [LeadText(sentence(page, workload, cells, each)), SmallText(setup(page, cells, each))]
+    lead: list[Block] = [LeadText(sentence(page, workload, cells, each, several)), SmallText(setup(page, cells, each))]
     if not each.options:
         return nonempty(lead)
     name = "answer" if number == 0 else f"answer-{number + 1}"
     drawn = picture(page, workload, each, name, AMONG if several else INCHES)
-    rows = table(page, each.options[:ROWS])
+    rows = table(page, each.options[:ROWS], seeds=len({len(cell.one_each) for cell in cells}) > 1)
     rest = more(len(each.options) - ROWS, "way", f"*{EVERY}* has them all")
     known = () if each.why == "no solo" else facts(page, cells, each, brief=several)
     beside = rows if drawn is None else Beside(drawn, rows)
-    return nonempty(lead, Tiles(tiles(each)), beside, rest, Facts(known, lines=several))
+    return nonempty(lead, Tiles(() if several else tiles(each)), beside, rest, Facts(known, lines=several))
 
 
-def table(page: Page, options: Sequence[Option], named: bool = False) -> Verdicts:
-    """Return a row for each way of training, `named` with its model; columns that say nothing are left out."""
+def table(page: Page, options: Sequence[Option], named: bool = False, seeds: bool = True) -> Verdicts:
+    """Return a row for each way of training, `named` with its model, and with its `seeds`; columns that say nothing are left
+    out."""
     sizes = {option.cell.about.world_size for option in options}
     modes = {option.cell.about.mode for option in options}
     size = sizes.pop() if len(sizes) == 1 and len(modes) == len(options) and not named else None
     rows = [row(page, option, named, size) for option in options]
-    if not any(each["why"] for each in rows):
-        rows = [{name: cell for name, cell in each.items() if name != "why"} for each in rows]
+    out = {"why": not any(each["why"] for each in rows), "seeds": not seeds}
+    rows = [{name: cell for name, cell in each.items() if not out.get(name)} for each in rows]
     left = list(rows[0]).index(SOONER) + 1
     return Verdicts(tuple(rows), left=left, badges=badges(options))
 
@@ -147,6 +148,9 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
         "*sooner*: yes, no: the 95 % interval of the time is below, above one device's": bool(options),
         "*efficiency*: samples per second, over those of as many single devices": bool(options or series),
         "*not comparable*: no baseline is of this very task": any(v.name == "REFUSED" for v in page.verdicts),
+        "*… failed*: the check of that name; *Verdicts* says why": any(
+            v.name == "FAIL" and v.check != "quality" for v in page.verdicts
+        ),
         "*pt*: percentage points": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
         "*unclear*: the interval's ends differ by a factor of 4 or more": any(
             ratio is not None and ratio.wide for option in options for ratio in (option.time, option.efficiency)

@@ -22,7 +22,7 @@ from bench.report.scaling_words import Studied, facts, known, sentence, speed, t
 
 SERIES = 6
 """As many are shown."""
-WIDE, NARROW = (4.4, 2.5), (2.85, 1.75)
+WIDE, NARROW = (4.4, 2.5), (2.85, 1.65)
 """Inches of the plot of a series: of one of two, of one of more."""
 LOWEST = "lowest quality"
 """Heading of the column of the number of devices with the worst result."""
