@@ -198,6 +198,7 @@ def test_what_a_callback_raises_ends_the_run_and_the_records_say_so(tmp_path: Pa
         ({"name": "a/b"}, "name='a/b' must be a word"),
         ({"output": None}, "name='touch' without output"),
         ({"output": ""}, "output='' is no path"),
+        ({"output": 3}, "output=3 must be a path, such as output='runs'"),
         ({"target": "high"}, "target='high' must be a finite number"),
     ],
 )
