@@ -110,7 +110,8 @@ def _replace(source: Path, destination: Path, spared: Callable[[Path], bool] | N
         with suppress(FileNotFoundError):
             os.rename(destination, aside)
             if spared is not None and spared(aside):
-                os.rename(aside, destination)
+                with suppress(OSError):  # a third host's run is there already: `_clean` knows which is to stay
+                    os.rename(aside, destination)
                 return False
         try:
             os.rename(source, destination)
@@ -134,7 +135,17 @@ def _clean(parent: Path, run_id: str, everything: bool = False) -> None:
         if own is None or own.name.removesuffix(FAILED) != run_id or occupied(folder):
             continue
         whole = own.kind == "tmp" and (folder / METRICS).is_file()
-        if own.kind == "old" and not (parent / own.name).exists():
-            os.rename(folder, parent / own.name)
+        if own.kind == "old":
+            _put_back(folder, parent / own.name)
         elif everything or not (whole or resumable(folder)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put_back(aside: Path, destination: Path) -> None:
+    """Put back a folder that a dead process moved aside, unless what is there now is as good; then remove it."""
+    if not destination.exists():
+        with suppress(OSError):  # somebody else's is there
+            os.rename(aside, destination)
+    elif may_be_ok(aside) and not may_be_ok(destination):
+        _replace(aside, destination, may_be_ok)
+    shutil.rmtree(aside, ignore_errors=True)
