@@ -99,8 +99,8 @@ class RunWriter:
 
 
 def _replace(source: Path, destination: Path, spared: Callable[[Path], bool] | None = None) -> bool:
-    """Rename a folder over another one, which is moved aside first: `_clean` puts it back if we die in between. Return False,
-    with all as it was, if what was there is `spared`.
+    """Rename a folder over another one, which is moved aside first: `_clean` puts it back if we die in between. Return
+    False, with all as it was, if what was there is `spared`.
 
     What a shared file system shows may be a minute old, so nobody asks it what is there: that is seen by what it does."""
     aside = moved(destination)
@@ -116,7 +116,10 @@ def _replace(source: Path, destination: Path, spared: Callable[[Path], bool] | N
         try:
             os.rename(source, destination)
         except OSError as error:
-            others = error.errno in (EEXIST, ENOTEMPTY)  # another host's run came in between, or it put back what was aside
+            others = error.errno in (
+                EEXIST,
+                ENOTEMPTY,
+            )  # another host's run came in between, or it put back what was aside
             if not (others and left):
                 with suppress(OSError):
                     os.rename(aside, destination)

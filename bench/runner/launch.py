@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from errno import EMFILE, ENFILE
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -111,7 +109,7 @@ def launch(
     NotInPlace if the folder is whole and stays where it was written."""
     spec, launched = plan.spec, now()
     machine = environment.describe() | environment.launched_by(os.environ)
-    header = RunHeader(launched, launched, plain(spec), machine, _source())
+    header = RunHeader(launched, launched, plain(spec), machine, environment.source())
     load_before = environment.usage()
     with usage():
         writer = RunWriter(*spec.key)
@@ -152,12 +150,6 @@ def launch(
                 last = RunEnd(ended, end.status, end.error, notes, restarts)
                 outcome = _complete(writer, journal, records, last, plan, private)
                 return replace(outcome, cause=end.cause)
-
-
-@cache
-def _source() -> dict[str, Any]:
-    """Return the state of the source, as it was when this process came to its first run: it trains with that in all."""
-    return environment.source()
 
 
 def _circumstances(job: Job, spec: RunSpec, before: environment.Usage) -> Iterator[str]:

@@ -38,15 +38,14 @@ MEAN, STD = (0.3025,), (0.3515,)
 def copies(part: Labelled, count: int, side: int) -> Labelled:
     """Return `count` copies of each digit: the first of every digit, then the second of every digit, and so on."""
     images = torch.from_numpy(part.images.astype(np.int64)).repeat(count, 1, 1)
-    places = torch.arange(len(images))
-    noisy = [_copied(*both, side) for both in zip(images.split(AT_ONCE), places.split(AT_ONCE), strict=True)]
+    noisy = [_copied(images[first : first + AT_ONCE], first, side) for first in range(0, len(images), AT_ONCE)]
     return Labelled(np.concatenate(noisy), np.tile(part.labels, count))
 
 
-def _copied(images: Tensor, places: Tensor, side: int) -> NDArray[np.uint8]:
-    """Return images, which have these places in their part, moved and with noise."""
+def _copied(images: Tensor, first: int, side: int) -> NDArray[np.uint8]:
+    """Return images, which have the places from `first` on in their part, moved and with noise."""
     height, width = images.shape[1:]
-    draws = Draws(SEED, side, places)
+    draws = Draws(SEED, side, torch.arange(first, first + len(images)))
     down, right = draws.integers(0, 2 * MOVE + 1, 2).unbind(1)
     windows = functional.pad(images, (MOVE,) * 4).unfold(1, height, 1).unfold(2, width, 1)
     moved = windows[torch.arange(len(images)), down, right]

@@ -1,7 +1,8 @@
 """A file system that several hosts share and that shows them what it likes of the last minute, in virtual time.
 
-What a host does happens at once, and it sees that itself; what others did it sees as late as `LATE_S`, and not in its order. A
-folder is never renamed over another one. Hosts take turns at every call: who is next, how old a view is, who dies, is drawn.
+What a host does happens at once, and it sees that itself; what others did it sees as late as `LATE_S`, and not in its order.
+A folder is never renamed over another one. Hosts take turns at every call: who is next, how old a view is, who dies: all
+that is drawn.
 """
 
 from __future__ import annotations

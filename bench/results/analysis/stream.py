@@ -173,7 +173,7 @@ def sort(records: Sequence[Record] | RunRecords, launched: float) -> RunRecords:
     for record in records:  # slices are by far the most
         (measured if type(record) is Slice else events).append(record)  # type: ignore[arg-type]
     since = max((record.at for record in events if isinstance(record, Resumed)), default=-np.inf)
-    slices, hidden = [], list[Slice]()
+    slices, hidden = list[Slice](), list[Slice]()
     for each in measured:
         if each.at >= since:
             (hidden if each.kind == HIDDEN else slices).append(each)
