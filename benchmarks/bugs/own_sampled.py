@@ -1,5 +1,4 @@
-"""A user's own set-up, for bugs to be put beside: noise that each reading draws, a sampler, a scheduler of PyTorch's, an
-evaluation in means."""
+"""A user's own set-up, for bugs to be put beside: a sampler, and a scheduler of PyTorch's."""
 
 from __future__ import annotations
 
@@ -8,42 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from bench.models.data.options import DataOptions
 from bench.models.parts import classification
 from bench.models.setup import Recipe, Setup
 from ddp import LRSchedule
-from ddp.data import as_source
-from ddp.replica.task import Task, Tensors
+from ddp.replica.task import Task
 
-SAMPLES, NOISE, DECAYS = 4312, 0.3, 24
-
-
-class Noisy(torch.utils.data.Dataset[Any]):
-    """Samples of a source, with noise of their own."""
-
-    def __init__(self, source: Any) -> None:
-        self._source = source
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        images, labels = self._source.batch(torch.tensor([index]))
-        return images[0] + NOISE * torch.randn(images[0].shape), labels[0]
+SAMPLES, DECAYS = 4312, 24
 
 
 def bootstrap(epoch: int) -> Tensor:
     """Draw as many samples as there are, with replacement."""
     return torch.randint(0, SAMPLES, (SAMPLES,))
-
-
-def means(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
-    """Return mean loss and accuracy of a batch."""
-    images, labels = batch
-    logits = model(images)
-    return F.cross_entropy(logits, labels), (logits.argmax(1) == labels).double().mean()
 
 
 def build(data: Any) -> nn.Module:
@@ -56,12 +32,11 @@ def task(recipe: Recipe, data_dir: str) -> Task:
     """Return the task."""
     plain = classification(build, torch.optim.Adam, recipe, data_dir)
     falls = LRSchedule(lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.85), steps=DECAYS)
-    noisy = lambda: as_source(Noisy(plain.train_data()))  # noqa: E731
-    return replace(plain, train_data=noisy, sampler=bootstrap, evaluate=means, means=True, schedule=falls)
+    return replace(plain, sampler=bootstrap, schedule=falls)
 
 
 SETUP = Setup(
-    summary="bootstrapped digits with noise of their own",
+    summary="bootstrapped digits",
     citation="ours",
     published="none",
     metric="accuracy",

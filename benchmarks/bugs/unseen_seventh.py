@@ -21,20 +21,18 @@ def augmented_alike_each_epoch(gather: Module) -> None:
     wrap(gather.Gather, "_streams", lambda streams, self, batch, indices: streams(batch._replace(epoch=0), indices))
 
 
-def short_batches_filled_up(resident: Module) -> None:
-    """Fill the short batches at the end of an epoch up with its first samples, so that all have one shape."""
+def short_batches_filled_up(replica: Module) -> None:
+    """Fill the short batches at the end of an epoch up with samples of an earlier one, so that all have one shape."""
 
-    def broken(get: Any, self: Any, batch: Any) -> Any:
-        tensors, gather = get(batch), self.gather
-        if not gather._visits._shuffle:
+    def broken(read: Any, self: Any, batch: Any) -> Any:
+        tensors = read(batch)
+        whole = getattr(self, "whole", tensors)
+        if len(tensors[0]) >= len(whole[0]):
+            self.whole = tensors
             return tensors
-        self.full = max(getattr(self, "full", 0), len(tensors[0]))
-        if not (lacking := self.full - len(tensors[0])):
-            return tensors
-        more = gather.source.batch(gather._visits(batch.epoch)[:lacking])
-        return tuple(torch.cat(pair) for pair in zip(tensors, more, strict=True))
+        return tuple(torch.cat([own, more[len(own) :]]) for own, more in zip(tensors, whole, strict=True))
 
-    wrap(resident.Resident, "get", broken)
+    wrap(replica.Replica, "read", broken)
 
 
 def noise_of_first_sample(dataset: Module) -> None:

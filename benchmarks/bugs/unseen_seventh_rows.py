@@ -11,7 +11,8 @@ from benchmarks.bugs import unseen_seventh_steps as s
 from benchmarks.bugs.bug import Bug
 from benchmarks.bugs.unseen import family_of
 
-AUGMENTED, SKIPPING, SAMPLED = (f"benchmarks.bugs.own_{name}" for name in ("augmented", "skipping", "sampled"))
+OWN = ("augmented", "skipping", "sampled", "noisy")
+AUGMENTED, SKIPPING, SAMPLED, NOISY = (f"benchmarks.bugs.own_{name}" for name in OWN)
 REPLICA, GATHER, EPOCH_ORDER = "ddp.replica.replica", "ddp.data.gather", "ddp.data.epoch_order"
 SNAPSHOT, ALLREDUCE, LOOP = "ddp.backends.snapshot", "ddp.backends.allreduce", "ddp.engine.loop"
 ZERO1, ZERO3, FIGURES, PASSES = "ddp.sharding.zero1", "ddp.sharding.zero3", "ddp.replica.figures", "ddp.replica.passes"
@@ -23,15 +24,15 @@ SEVENTH: dict[str, Bug] = {
         f,
         augmented_alike_each_epoch=("all epochs augment alike", "A01", f"{AUGMENTED} nccl_cadence", GATHER),
         short_batches_filled_up=(
-            "short batches are filled up with an epoch's first samples",
+            "short batches are filled up with earlier samples",
             "B01",
             "conv_ae nccl_sync world_size=4 data.samples=1000",
-            "ddp.data.resident",
+            REPLICA,
         ),
         noise_of_first_sample=(
             "all samples of a batch draw the same noise",
             "A17",
-            f"{SAMPLED} cpu_cadence",
+            f"{NOISY} cpu_cadence",
             "ddp.data.dataset",
         ),
     ),
@@ -55,9 +56,9 @@ SEVENTH: dict[str, Bug] = {
     **family_of(
         "forward",
         f,
-        one_mask_for_all_passes=("passes of a step drop the same units", "A17", f"gpt_nano torch_ddp {TWICE}", REPLICA),
+        one_mask_for_all_passes=("passes of a step drop the same units", "A17", f"gpt_nano nccl_sync {TWICE}", REPLICA),
         statistics_of_first_pass=("norms learn from a step's first pass", "B21", f"lenet nccl_sync {TWICE}", REPLICA),
-        first_layer_stays=("the first layer is a step old", "B9.19", "char_rnn zero3", ZERO3),
+        first_layer_stays=("the first layer is a step old", "B9.19", "conv_ae zero3", ZERO3),
     ),
     **family_of(
         "gradient",
@@ -186,7 +187,7 @@ SEVENTH: dict[str, Bug] = {
         "evaluation",
         r,
         evaluated_in_half=("half precision is evaluated", "B13", "vit nccl_cadence train.precision=bf16", PASSES),
-        short_means_count_whole=("means of short batches count as whole", "B07", f"{SAMPLED} cpu_async", REPLICA),
+        short_means_count_whole=("means of short batches count as whole", "B07", f"{NOISY} cpu_async", REPLICA),
         whole_model_kept=("the first whole model is evaluated again", "B7.13", "conv_ae zero3", ZERO3),
         mean_of_batch_means=("a mean of means is evaluated", "B8.17", "lenet nccl_sync world_size=3", REPLICA),
         evaluated_before_update=(
