@@ -85,7 +85,7 @@ def rate_of_a_grant(worker: Module) -> None:
 
 def behind_when_resumed(replica: Module) -> None:
     """Have a run that goes on follow the schedule from the beginning of the epoch."""
-    ended(replica)
+    stopped(replica, at=ON_THE_WAY // 2)
 
     def broken(fraction: Any, self: Any, seen: float) -> float:
         if self._job.resume is not None:
