@@ -16,11 +16,6 @@ from benchmarks.bugs.bug import Module, after_init, wrap
 # Evaluation
 
 
-def evaluated_in_half(passes: Module) -> None:
-    """Evaluate in the half precision of training."""
-    wrap(passes.StepPasses, "eager", lambda eager, self: self.autocast())
-
-
 def short_means_count_whole(replica: Module) -> None:
     """Count the means of a short batch for as many samples as a batch has."""
 
@@ -80,22 +75,6 @@ def evaluated_before_update(engine: Module) -> None:
 # Record
 
 
-def norm_after_clipping(replica: Module) -> None:
-    """Note the norms of gradients once they are clipped."""
-
-    def change(self: Any) -> None:
-        clip, note = self._clip, self.figures.step
-        self.figures.step = lambda optimizer: None
-
-        def broken(team: Any) -> None:
-            clip(team)
-            note(self.optimizer)
-
-        self._clip = broken
-
-    after_init(replica.Replica, change)
-
-
 def bytes_of_half_the_width(allreduce: Module) -> None:
     """Report the bytes of an average as if four were sent for each value, where eight are."""
 
@@ -109,8 +88,8 @@ def bytes_of_half_the_width(allreduce: Module) -> None:
 def data_booked_as_forward(meter: Module) -> None:
     """Book the time until a batch is there as part of the forward pass."""
 
-    def broken(add: Any, self: Any, kind: str, *about: Any) -> float:
-        at: float = add("forward" if kind == "data" else kind, *about)
+    def broken(add: Any, self: Any, kind: str, *about: Any, **named: Any) -> float:
+        at: float = add("forward" if kind == "data" else kind, *about, **named)
         if kind == "data":
             self.rest()
             self.compute()
@@ -163,7 +142,7 @@ def divergence_without_root(weighted_mean: Module) -> None:
     weighted_mean.ratio = broken
 
 
-def loss_divided_again(replica: Module) -> None:
+def training_loss_divided(replica: Module) -> None:
     """Divide the loss of a step by its passes once more, for the record."""
 
     def broken(accumulate: Any, self: Any, parts: Any, *about: Any) -> Any:

@@ -15,7 +15,7 @@ OWN = ("augmented", "skipping", "sampled", "noisy")
 AUGMENTED, SKIPPING, SAMPLED, NOISY = (f"benchmarks.bugs.own_{name}" for name in OWN)
 REPLICA, GATHER, EPOCH_ORDER = "ddp.replica.replica", "ddp.data.gather", "ddp.data.epoch_order"
 SNAPSHOT, ALLREDUCE, LOOP = "ddp.backends.snapshot", "ddp.backends.allreduce", "ddp.engine.loop"
-ZERO1, ZERO3, FIGURES, PASSES = "ddp.sharding.zero1", "ddp.sharding.zero3", "ddp.replica.figures", "ddp.replica.passes"
+ZERO1, ZERO3, FIGURES = "ddp.sharding.zero1", "ddp.sharding.zero3", "ddp.replica.figures"
 TWICE = "train.accumulate=2"
 
 SEVENTH: dict[str, Bug] = {
@@ -186,7 +186,6 @@ SEVENTH: dict[str, Bug] = {
     **family_of(
         "evaluation",
         r,
-        evaluated_in_half=("half precision is evaluated", "B13", "vit nccl_cadence train.precision=bf16", PASSES),
         short_means_count_whole=("means of short batches count as whole", "B07", f"{NOISY} cpu_async", REPLICA),
         whole_model_kept=("the first whole model is evaluated again", "B7.13", "conv_ae zero3", ZERO3),
         mean_of_batch_means=("a mean of means is evaluated", "B8.17", "lenet nccl_sync world_size=3", REPLICA),
@@ -200,7 +199,6 @@ SEVENTH: dict[str, Bug] = {
     **family_of(
         "record",
         r,
-        norm_after_clipping=("norms are of clipped gradients", "B25", "gpt_nano solo train.max_grad_norm=0.3", REPLICA),
         bytes_of_half_the_width=("bytes are of another width", "B8.01", "resnet_graph nccl_cadence", ALLREDUCE),
         data_booked_as_forward=(
             "data is booked as forward pass",
@@ -222,7 +220,7 @@ SEVENTH: dict[str, Bug] = {
             "resnet_graph nccl_cadence world_size=3",
             "ddp.replica.weighted_mean",
         ),
-        loss_divided_again=("a loss is divided twice", "B8.11", f"vit zero1 {TWICE}", REPLICA),
+        training_loss_divided=("a loss is divided twice", "B8.11", f"vit zero1 {TWICE}", REPLICA),
     ),
 }
 """Name -> what it is. Three to eight of each family."""

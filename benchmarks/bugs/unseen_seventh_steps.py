@@ -34,12 +34,18 @@ def counters_lost_when_resumed(parts: Module) -> None:
 
 def groups_without_settings(torch_zero1: Module) -> None:
     """Make the sharded optimizer of the parameters and rates of the groups: their decay is the class's own."""
-    make = torch_zero1.ZeroRedundancyOptimizer
 
-    def broken(groups: Any, **more: Any) -> Any:
-        return make([{"params": group["params"], "lr": group["lr"]} for group in groups], **more)
+    def broken(build: Any, self: Any) -> None:
+        make = torch_zero1.ZeroRedundancyOptimizer
 
-    torch_zero1.ZeroRedundancyOptimizer = broken
+        def bare(groups: Any, **more: Any) -> Any:
+            return make([{"params": group["params"], "lr": group["lr"]} for group in groups], **more)
+
+        torch_zero1.ZeroRedundancyOptimizer = bare
+        build()
+        torch_zero1.ZeroRedundancyOptimizer = make
+
+    wrap(torch_zero1.ZeroStep, "build", broken)
 
 
 def second_moments_forgotten(optimizer_state: Module) -> None:
@@ -132,8 +138,15 @@ def statistics_taken_whole(snapshot: Module) -> None:
 
 def warm_up_counted_in_periods(local: Module) -> None:
     """Begin to average parameters after 100 periods, while gradients are averaged for 100 steps."""
-    make = local.PeriodicModelAverager
-    local.PeriodicModelAverager = lambda period, warmup_steps: make(period=period, warmup_steps=warmup_steps * period)
+
+    def broken(build: Any, self: Any) -> None:
+        make = local.PeriodicModelAverager
+        late = self.warmup * self.period
+        local.PeriodicModelAverager = lambda period, warmup_steps: make(period=period, warmup_steps=late)
+        build()
+        local.PeriodicModelAverager = make
+
+    wrap(local.LocalStep, "build", broken)
 
 
 def survivors_swap_weights(snapshot: Module) -> None:
