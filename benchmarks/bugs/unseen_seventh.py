@@ -6,19 +6,13 @@ Each is a function of the module that it breaks, called once it is imported, as 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from benchmarks.bugs.bug import Module, after_init, counted, wrap
+from benchmarks.bugs.bug import Module, counted, wrap
 
 # Data
-
-
-def augmented_alike_each_epoch(gather: Module) -> None:
-    """Augment a sample in the same way in every epoch: its stream does not know the epoch."""
-    wrap(gather.Gather, "_streams", lambda streams, self, batch, indices: streams(batch._replace(epoch=0), indices))
 
 
 def short_batches_filled_up(replica: Module) -> None:
@@ -64,20 +58,6 @@ def passes_in_one_order(epoch_order: Module) -> None:
     wrap(epoch_order.EpochOrder, "_make", broken)
 
 
-def sorted_for_the_disk(gather: Module) -> None:
-    """Read in stretches of 512 samples, each in the order of the file."""
-
-    def broken(indices: Any, self: Any, batch: Any) -> Any:
-        chosen = indices(batch)
-        if self._visits._shuffle:
-            first, last = batch.start // 512 * 512, -(-batch.stop // 512) * 512
-            blocks = self._visits(batch.epoch)[first:last].split(512)
-            chosen = torch.cat([block.sort().values for block in blocks])[batch.start - first : batch.stop - first]
-        return chosen
-
-    wrap(gather.Gather, "indices", broken)
-
-
 # Forward
 
 
@@ -116,53 +96,7 @@ def statistics_of_first_pass(replica: Module) -> None:
     wrap(replica.Replica, "_gradients", one)
 
 
-def first_layer_stays(zero3: Module) -> None:
-    """Keep the layer that a step needs first from the step before: it is not fetched again after the optimizer."""
-
-    def first(self: Any) -> Any:
-        return next(iter(self._traces[False]), None)
-
-    def free(free: Any, self: Any, unit: Any) -> None:
-        if not (self._backward and unit is first(self)):
-            free(unit)
-
-    def stop(stop: Any, self: Any) -> None:
-        self._active = self._all = False
-        for unit in list(self._recent):
-            self._free(unit)
-        self._backward = False
-
-    wrap(zero3.Zero3, "_free", free)
-    wrap(zero3.Zero3, "_stop", stop)
-
-
 # Gradient
-
-
-def clipped_by_own_shards(zero1: Module) -> None:
-    """Clip by the norm of the shards that a rank has."""
-
-    def broken(clip: Any, self: Any, limit: float) -> None:
-        own = [shard.values for shard in self.shards if shard.values.grad is not None]
-        torch.nn.utils.clip_grad_norm_(own, limit)
-
-    wrap(zero1.ShardedStep, "clip", broken)
-
-
-def clipped_before_unscaled(replica: Module) -> None:
-    """Clip gradients that still have the factor of the loss."""
-
-    def change(self: Any) -> None:
-        ready, clip = self.passes.ready, self._clip
-
-        def broken(optimizer: Any, team: Any) -> bool:
-            clip(team)
-            done: bool = ready(optimizer, team)
-            return done
-
-        self.passes.ready, self._clip = broken, lambda team: None
-
-    after_init(replica.Replica, change)
 
 
 def unused_get_zeros(step_gradients: Module) -> None:
@@ -193,15 +127,6 @@ def replicas_weigh_alike(accumulate: Module) -> None:
         return at
 
     wrap(accumulate.Accumulating, "contribute", broken)
-
-
-def exchanged_in_first_pass(torch_backend: Module) -> None:
-    """Have PyTorch exchange gradients in all passes of a step but the last one."""
-
-    def broken(one_pass: Any, self: Any, last: bool) -> Any:
-        return self.module.no_sync() if last else nullcontext()
-
-    wrap(torch_backend.TorchStep, "one_pass", broken)
 
 
 # Of several

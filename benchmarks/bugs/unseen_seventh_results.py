@@ -45,22 +45,6 @@ def whole_model_kept(zero3: Module) -> None:
     wrap(zero3.Zero3, "whole", lambda whole, self: kept(self, whole))
 
 
-def mean_of_batch_means(replica: Module) -> None:
-    """Take the mean of the means of batches for that of a rank's part, of which the last one is short."""
-
-    def broken(evaluate: Any, self: Any, part: int, parts: int, heartbeat: Any) -> Any:
-        task, most = self.task, self.task.eval_batch
-        size = self._eval_size * (part + 1) // parts - self._eval_size * part // parts
-        each = size / -(-size // most)
-        alike = lambda model, batch: tuple(v * each / len(batch[0]) for v in task.evaluate(model, batch))  # noqa: E731
-        self.task = replace(task, evaluate=alike)
-        done = evaluate(part, parts, heartbeat)
-        self.task = task
-        return done
-
-    wrap(replica.Replica, "evaluate", broken)
-
-
 def evaluated_before_update(engine: Module) -> None:
     """Evaluate replicas that have not taken their last step."""
 
@@ -73,16 +57,6 @@ def evaluated_before_update(engine: Module) -> None:
 
 
 # Record
-
-
-def bytes_of_half_the_width(allreduce: Module) -> None:
-    """Report the bytes of an average as if four were sent for each value, where eight are."""
-
-    def broken(average: Any, self: Any, *about: Any) -> Any:
-        done = average(*about)
-        return replace(done, bytes=done.bytes // 2)
-
-    wrap(allreduce.Backend, "average", broken)
 
 
 def data_booked_as_forward(meter: Module) -> None:
@@ -129,17 +103,6 @@ def scalars_of_last_step(scalars: Module) -> None:
         return enter()
 
     wrap(scalars.Scalars, "__enter__", broken)
-
-
-def divergence_without_root(weighted_mean: Module) -> None:
-    """Report the square of how far replicas are from their average."""
-    ratio = weighted_mean.ratio
-
-    def broken(change: float, norm: float) -> float | None:
-        value = ratio(change, norm)
-        return None if value is None else value * value
-
-    weighted_mean.ratio = broken
 
 
 def training_loss_divided(replica: Module) -> None:

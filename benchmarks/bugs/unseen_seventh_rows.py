@@ -22,7 +22,6 @@ SEVENTH: dict[str, Bug] = {
     **family_of(
         "data",
         f,
-        augmented_alike_each_epoch=("all epochs augment alike", "A01", f"{AUGMENTED} nccl_cadence", GATHER),
         short_batches_filled_up=(
             "short batches are filled up with earlier samples",
             "B01",
@@ -46,30 +45,16 @@ SEVENTH: dict[str, Bug] = {
             "mlp nccl_cadence world_size=3 train.steps=1600",
             EPOCH_ORDER,
         ),
-        sorted_for_the_disk=(
-            "stretches of 512 samples are sorted",
-            "A05",
-            "conv_ae nccl_cadence loader.kind=streaming",
-            GATHER,
-        ),
     ),
     **family_of(
         "forward",
         f,
         one_mask_for_all_passes=("passes of a step drop the same units", "A17", f"gpt_nano nccl_sync {TWICE}", REPLICA),
         statistics_of_first_pass=("norms learn from a step's first pass", "B21", f"lenet nccl_sync {TWICE}", REPLICA),
-        first_layer_stays=("the first layer is a step old", "B9.19", "conv_ae zero3", ZERO3),
     ),
     **family_of(
         "gradient",
         f,
-        clipped_by_own_shards=("shards are clipped alone", "B9.17", "gpt_nano zero2 train.max_grad_norm=0.5", ZERO1),
-        clipped_before_unscaled=(
-            "gradients are clipped before the factor is off",
-            "C18",
-            "lenet solo train.precision=fp16 train.max_grad_norm=1.0",
-            REPLICA,
-        ),
         unused_get_zeros=(
             "unused parameters have gradients of zeros",
             "C10",
@@ -87,12 +72,6 @@ SEVENTH: dict[str, Bug] = {
             "B9.01",
             "mlp graph_cadence cluster.speeds=[1.0,0.4]",
             "ddp.graph.accumulate",
-        ),
-        exchanged_in_first_pass=(
-            "gradients are exchanged in the wrong pass",
-            "B6.22",
-            f"lenet torch_ddp {TWICE}",
-            "ddp.backends.torch_backend",
         ),
     ),
     **family_of(
@@ -126,14 +105,6 @@ SEVENTH: dict[str, Bug] = {
     **family_of(
         "schedule",
         s,
-        rate_of_a_grant=("rates hold through a grant", "B5.15", "mlp nccl_cadence world_size=3", "ddp.core.worker"),
-        behind_when_resumed=(
-            "a run that goes on is behind its schedule",
-            "B7.05",
-            "gpt_nano nccl_sync resumed",
-            REPLICA,
-        ),
-        first_group_alone=("one group follows the schedule", "B5.17", f"{AUGMENTED} cpu_async", "ddp.replica.rates"),
         scheduler_a_step_ahead=(
             "PyTorch's schedulers are a step ahead",
             "B5.09",
@@ -188,7 +159,6 @@ SEVENTH: dict[str, Bug] = {
         r,
         short_means_count_whole=("means of short batches count as whole", "B07", f"{NOISY} cpu_async", REPLICA),
         whole_model_kept=("the first whole model is evaluated again", "B7.13", "conv_ae zero3", ZERO3),
-        mean_of_batch_means=("a mean of means is evaluated", "B8.17", "lenet nccl_sync world_size=3", REPLICA),
         evaluated_before_update=(
             "replicas are evaluated before their last step",
             "B17",
@@ -199,7 +169,6 @@ SEVENTH: dict[str, Bug] = {
     **family_of(
         "record",
         r,
-        bytes_of_half_the_width=("bytes are of another width", "B8.01", "resnet_graph nccl_cadence", ALLREDUCE),
         data_booked_as_forward=(
             "data is booked as forward pass",
             "B8.07",
@@ -214,16 +183,10 @@ SEVENTH: dict[str, Bug] = {
             FIGURES,
         ),
         scalars_of_last_step=("scalars are the last step's", "B8.09", "lenet nccl_cadence", "ddp.replica.scalars"),
-        divergence_without_root=(
-            "divergence is squared",
-            "B9.17",
-            "resnet_graph nccl_cadence world_size=3",
-            "ddp.replica.weighted_mean",
-        ),
         training_loss_divided=("a loss is divided twice", "B8.11", f"vit zero1 {TWICE}", REPLICA),
     ),
 }
-"""Name -> what it is. Three to eight of each family."""
-for name, every in (("counters_lost_when_resumed", 200), ("behind_when_resumed", 100), ("own_replica_saved", 5)):
+"""Name -> what it is. One to six of each family."""
+for name, every in (("counters_lost_when_resumed", 200), ("own_replica_saved", 5)):
     more = "checkpoint.unit=averages", f"checkpoint.every={every}"
     SEVENTH[name] = replace(SEVENTH[name], settings=(*SEVENTH[name].settings, *more))

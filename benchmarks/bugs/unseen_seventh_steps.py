@@ -76,46 +76,6 @@ def moments_not_taken_over(handover: Module) -> None:
 # Schedule
 
 
-def rate_of_a_grant(worker: Module) -> None:
-    """Hold the rate through a grant: it is that of its first step."""
-
-    def broken(act: Any, self: Any) -> Any:
-        after, action = act()
-        if isinstance(action, worker.Step):
-            seen = max(self.seen, self.lane[0].seen)
-            after, action = replace(after, seen=seen), replace(action, seen=seen)
-        return after, action
-
-    wrap(worker.Worker, "act", broken)
-
-
-def behind_when_resumed(replica: Module) -> None:
-    """Have a run that goes on follow the schedule from the beginning of the epoch."""
-    stopped(replica, at=ON_THE_WAY // 2)
-
-    def broken(fraction: Any, self: Any, seen: float) -> float:
-        if self._job.resume is not None:
-            self.late = getattr(self, "late", seen % self.samples)
-            seen -= self.late
-        value: float = fraction(seen)
-        return value
-
-    wrap(replica.Replica, "fraction", broken)
-
-
-def first_group_alone(rates: Module) -> None:
-    """Set the rate of the first group of parameters; others keep the one that they began with."""
-
-    def broken(apply: Any, self: Any, fraction: float) -> float:
-        group, *others = self._optimizer.param_groups
-        group["lr"] = self._all(fraction)[0]
-        self._set = [group["lr"], *(other["lr"] for other in others)]
-        rate: float = group["lr"]
-        return rate
-
-    wrap(rates.Rates, "apply", broken)
-
-
 def scheduler_a_step_ahead(lr_schedule: Module) -> None:
     """Give the rate that PyTorch's scheduler has after its step."""
     wrap(lr_schedule.LRSchedule, "__call__", lambda call, self, seen: call(min(seen + 1.0 / self.steps, 1.0)))
@@ -127,11 +87,11 @@ def scheduler_a_step_ahead(lr_schedule: Module) -> None:
 def statistics_taken_whole(snapshot: Module) -> None:
     """Have a rank's running statistics become the average: what moved them meanwhile is lost."""
 
-    def broken(apply: Any, self: Any, *about: Any) -> Any:
+    def broken(apply: Any, self: Any, *about: Any, **named: Any) -> Any:
         for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
             if section.kind == "buffers" and mean.is_floating_point():
                 excess.copy_(section.values - mean)
-        return apply(*about)
+        return apply(*about, **named)
 
     wrap(snapshot.Backend, "apply", broken)
 
