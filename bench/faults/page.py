@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 
-from bench.faults.meaning import KINDS, PHASES, RANKS, FaultCell, FaultOutcome, documented, meaningless
+from bench.faults.meaning import KINDS, PHASES, RANKS, WORLDS, FaultCell, FaultOutcome, cells, documented, meaningless
+from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult
 from bench.faults.table import Group, groups
 
@@ -91,19 +92,42 @@ def _short(seconds: float) -> str:
 
 def _reasons() -> str:
     """Return why cells have no meaning, and what is documented of the others."""
-    reasons: dict[str, list[str]] = {}
-    for world in ("virtual", "processes"):
-        for mode in ("nccl_sync", "cpu_sync"):
-            for kind in KINDS:
-                for phase in PHASES:
-                    if why := meaningless(FaultCell(kind, phase, "all", mode), world):
-                        reasons.setdefault(why, []).append(f"{kind} / {phase}")
-    none = "".join(f"<li>{escape(why)}: {escape(', '.join(dict.fromkeys(of)))}" for why, of in reasons.items())
+    reasons: dict[str, list[FaultCell]] = {}
+    for world in WORLDS:
+        for cell in cells(MODES):
+            if why := meaningless(cell, world):
+                reasons.setdefault(why, []).append(cell)
+    none = "".join(f"<li>{escape(why)}: {escape(_of(of))}" for why, of in reasons.items())
     allowed = []
-    for kind in KINDS:
-        for ranks in ("first", "all"):
-            cell = FaultCell(kind, "step", ranks, "nccl_cadence")
-            words = " or ".join(sorted(each.value for each in documented(cell)))
-            allowed.append(f"<li>{escape(kind)}, {ranks}: {escape(words)}")
-    text = "in a step, where ranks can be done without; with zero*, what costs a rank ends the run"
+    for mode in ("nccl_cadence", "zero1", "graph_sync"):
+        for kind in KINDS:
+            for ranks in ("first", "all"):
+                cell = FaultCell(kind, "checkpoint" if kind in _SAVING else "step", ranks, mode)
+                if not all(meaningless(cell, world) for world in WORLDS):
+                    words = " or ".join(sorted(each.value for each in documented(cell)))
+                    allowed.append(f"<li>{mode}, {escape(kind)}, {ranks}: {escape(words)}")
+    text = "in a step or a checkpoint; before a rank is ready, what costs it ends the run"
     return f"<h2>No meaning</h2><ul>{none}</ul><h2>Documented</h2><p>{text}</p><ul>{''.join(allowed)}</ul>"
+
+
+_SAVING = ("disk full", "corrupt checkpoint")
+
+
+def _of(of: Sequence[FaultCell]) -> str:
+    """Return which modes, kinds, phases and ranks are among the cells."""
+    columns = (
+        (cell.mode for cell in of),
+        (cell.kind for cell in of),
+        (cell.phase for cell in of),
+        (cell.ranks for cell in of),
+    )
+    return "; ".join(_names(list(dict.fromkeys(names)), every) for names, every in zip(columns, _EVERY, strict=True))
+
+
+_Named = tuple[str, Collection[str]]
+_EVERY: tuple[_Named, ...] = (("modes", MODES), ("kinds", KINDS), ("phases", PHASES), ("ranks", RANKS))
+
+
+def _names(names: Sequence[str], every: _Named) -> str:
+    what, known = every
+    return f"all {what}" if len(names) == len(known) else ", ".join(names)

@@ -17,6 +17,7 @@ from ddp.core.commands import Drop, Plan
 from ddp.core.event_parts import WorkSeconds
 from ddp.core.events import Averaged, Progress, Ready, Resumed
 from ddp.core.join_events import Joined
+from ddp.core.slow_links import LinkWatch
 from ddp.core.values import replace
 
 SLOW, SOUND = 1.3, 1.15
@@ -31,9 +32,9 @@ LEAST_PACE = 1e-9
 """Seconds for a sample, below which nothing is measured."""
 LEAST_S = 0.1
 """Least work of a window, seconds: shorter ones between two averages are taken together."""
-COMPUTE, INPUT, HOST = "compute", "input", "host"
-CAUSES = (COMPUTE, INPUT, HOST)
-"""Its own work on a batch; batches that come late; the machine, which others use."""
+COMPUTE, INPUT, HOST, LINK = "compute", "input", "host", "link"
+CAUSES = (COMPUTE, INPUT, HOST, LINK)
+"""Its own work on a batch; batches that come late; the machine, which others use; its link, over which it sends."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class _RankWindows:
     """Of the last window: its own work over what is usual."""
     work: _Watch = field(default_factory=_Watch)
     whole: _Watch = field(default_factory=_Watch)
+    link: LinkWatch = field(default_factory=LinkWatch)
 
 
 class SlowFold:
@@ -152,14 +154,28 @@ class SlowFold:
         )
         own.began, own.spent = spent.began, spent
         own.samples += event.samples
+        own.link.take(work.link)
         if not own.samples or spent.whole < LEAST_S or not (own.averaged or self._in_step):
             return
         count = own.samples
         pace = _Pace(spent.compute / count, spent.data / count, spent.host / count, spent.began)
         own.began, own.samples, own.spent, own.averaged = None, 0, NOTHING, False
+        self._link(event.rank, own.link, spent.began, event.at)
         if own.warm:
             self._close(event.rank, own, pace, event.at)
         own.warm = True
+
+    def _link(self, rank: int, link: LinkWatch, began: float, at: float) -> None:
+        """End a window of a rank's link."""
+        others = (each.link for number, each in self._windows.items() if number != rank)
+        if not link.close(began, others):
+            return
+        named = link.named
+        factor, since = link.turn(len(self.ranks))
+        if named is None:
+            self.ranks.append(SlowRank(rank, LINK, round(factor, 2), since, at, len(link.row)))
+        else:
+            self.ranks[named] = replace(self.ranks[named], healed=since)
 
     def _close(self, rank: int, own: _RankWindows, pace: _Pace, at: float) -> None:
         """Enter a window that is over."""
@@ -223,7 +239,7 @@ def cause_of(now: _Pace, usual: _Pace, others: float) -> str:
         INPUT: now.data - usual.data,
         HOST: usual.compute * (others - 1.0),
     }
-    return max(CAUSES, key=grown.__getitem__)
+    return max(grown, key=grown.__getitem__)
 
 
 def _median(paces: Iterable[_Pace]) -> _Pace:

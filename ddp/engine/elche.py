@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from ddp.backends import BACKENDS, world_of
+from ddp.backends import BACKENDS, Acts, world_of
 from ddp.backends.base import Reducer, reducing
 from ddp.checkpoint import checkpoint
 from ddp.core.commands import ORDERS, Abort, Drop, Publish, RankCommand, Reduce, Restart
@@ -36,6 +36,7 @@ def run(job: Job, emit: Emit) -> None:
     After any exception no process is left.
     """
     spec = BACKENDS[job.backend]
+    _check_links(job)
     if not spec.checkpoints and (job.resume is not None or (job.checkpoints is not None and job.checkpoints.every)):
         raise ValueError(f"{job.backend} makes no checkpoints and cannot go on from one")
     if (job.restarts != 0 or job.absent or job.spares) and job.elsewhere is not None:
@@ -51,6 +52,13 @@ def run(job: Job, emit: Emit) -> None:
     with RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
         near = ranks if job.links is None else DelayedRanks(ranks, job.links)
         coordinate(coordinator, near, reducer, partial(solo.publish, job, emit=emit), emit)
+
+
+def _check_links(job: Job) -> None:
+    """Raise ValueError for a link that is to become slow where no transfer of a rank goes over one."""
+    spec, slow = BACKENDS[job.backend], next((fault for fault in job.faults if fault.kind == "link"), None)
+    if slow is not None and (job.links is None or spec.torch_native or Acts.SNAPSHOT in spec.acts):
+        raise ValueError(f"fault {slow}: no collective goes over links here; set cluster.links with nccl_* or zero*")
 
 
 def start(job: Job) -> Coordinator:
