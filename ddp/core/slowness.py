@@ -30,6 +30,8 @@ KEPT = 16
 """Sound windows that a pace is the median of."""
 LEAST_PACE = 1e-9
 """Seconds for a sample, below which nothing is measured."""
+CROWDED = 1.0
+"""A rank that waits for a core for so many times as long as all its work took before is on a crowded machine."""
 LEAST_S = 0.1
 """Least work of a window, seconds: shorter ones between two averages are taken together."""
 COMPUTE, INPUT, HOST, LINK = "compute", "input", "host", "link"
@@ -234,6 +236,8 @@ class SlowFold:
         factor = last.own / max(usual.own, LEAST_PACE) if others else last.whole / max(usual.whole, LEAST_PACE)
         watch.named = len(self.ranks)
         cause = cause_of(now, usual, others) if others else HOST
+        if cause == COMPUTE and now.host > CROWDED * usual.own:
+            cause = HOST  # who shares a core so much also loses caches and clock: its work itself takes longer
         self.ranks.append(SlowRank(rank, cause, round(factor, 2), row[0].began, at, len(row)))
 
 
