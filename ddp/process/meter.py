@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from time import process_time, thread_time
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ class Meter:
         """Processor seconds of computing since then."""
         self._link = 0.0
         """Of the quickest transfer since then: times what its link needs; 0: none was measured."""
-        self._queued = core_wait()
+        self._thread, self._queued = get_ident(), core_wait()
         """What the thread had waited for a core by then, whatever it did."""
         self._began: float | None = None
         """The processor clock of the thread, where it computes; None on a device, which computes for it."""
@@ -98,9 +99,13 @@ class Meter:
             self._used += self._processor() - self._began
             self._began = None
 
-    def sent(self, ratio: float) -> None:
-        """Take note that a transfer took so many times as long as its link needs."""
-        self._link = min(self._link or ratio, ratio)
+    def sent(self, ratio: float, queued: float) -> None:
+        """Take note that a transfer took so many times as long as its link needs (0: not measured), and that the calling
+        thread waited for a core meanwhile: that is no time of a batch."""
+        if ratio:
+            self._link = min(self._link or ratio, ratio)
+        if get_ident() == self._thread:
+            self._queued += queued
 
     def worked(self) -> WorkSeconds:
         """Return where the time of steps went since the last call."""

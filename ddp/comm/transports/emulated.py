@@ -41,7 +41,7 @@ def _as_fast() -> float:
     return 1.0
 
 
-def _unmeasured(ratio: float) -> None:
+def _unmeasured(ratio: float, queued: float) -> None:
     pass
 
 
@@ -49,14 +49,14 @@ class EmulatedTransport:
     """Another transport, as slow as links.
 
     `slowness`: how many times as long as its link needs a transfer of this rank takes now. `sent` is called with what the
-    rank measures of that, without what it waited for a core."""
+    rank measures of that (0: nothing), without what it waited for a core, and with what its thread waited for one."""
 
     def __init__(
         self,
         inner: Transport,
         links: Links,
         slowness: Callable[[], float] = _as_fast,
-        sent: Callable[[float], None] = _unmeasured,
+        sent: Callable[[float, float], None] = _unmeasured,
     ) -> None:
         self._inner, self._links = inner, links
         self._slowness, self._sent = slowness, sent
@@ -114,20 +114,23 @@ class EmulatedTransport:
         return collective_s(self._links, self._members, size, self._number, part)
 
     def _emulated(self, act: Callable[[], None], size: int, part: float) -> None:
-        own = self._slowness()
+        own, queued = self._slowness(), core_wait()
         arrival = torch.tensor([now(), own], dtype=torch.float64, device=self.config.device)
         self._inner.all_reduce(arrival, MAX)  # before it, so that a break leaves everything as it was
         act()
         (last, slowest), needed = arrival.tolist(), self._next(size, part)
-        self._send(last, needed, own)
+        ratio = self._send(last, needed, own)
         sleep_until(last + needed * slowest)  # it is over when the slowest has sent
+        self._sent(ratio, core_wait() - queued)
 
-    def _send(self, arrival: float, needed: float, slowness: float) -> None:
-        """Wait until what this rank sends from `arrival` on is sent, and measure it, unless that is over already."""
+    def _send(self, arrival: float, needed: float, slowness: float) -> float:
+        """Wait until what this rank sends from `arrival` on is sent; return how many times as long as needed that took: 0
+        where it is over already."""
         due, queued = arrival + needed * slowness, core_wait()
-        if now() < due:
-            sleep_until(due)
-            self._sent((now() - arrival - (core_wait() - queued)) / needed)
+        if now() >= due:
+            return 0.0
+        sleep_until(due)
+        return (now() - arrival - (core_wait() - queued)) / needed
 
     def _probe(self) -> None:
         """Measure the transport, all ranks together. Raises Exhausted, ExchangeBroken."""
