@@ -31,8 +31,8 @@ from ddp.process.codec import decode
 
 MODES = ("nccl_cadence", "cpu_async", "nccl_sync", "nccl_async", "cpu_cadence")
 CAUSE = {"slow": COMPUTE, "input": INPUT, "link": LINK}
-LINKED, LINKS = "nccl", "2ms/1gbit"
-"""Modes of that backend have such links; those of the other send their snapshots through the coordinator's memory."""
+LINKED, SHORT, LONG = "nccl", "2ms/1gbit", "20ms/1gbit"
+"""Modes of that backend have links: short ones where ranks meet in every step. The other lays snapshots down in memory."""
 EPOCHS, BEGINS, LASTS = 12, (1500, 3200, 4900), 900
 """Steps of a rank at which phases begin, and their length."""
 FACTORS = (1.5, 4.0)
@@ -123,7 +123,7 @@ def trained(tree: Path, seed: int, clean: bool) -> Path:
     phases = [] if clean else phases_of(seed)
     script = ",".join(str(fault) for phase in phases for fault in phase.faults)
     place = tree / f"{'clean' if clean else 'slow'}-{seed}"
-    links = LINKS if mode_of(seed).startswith(LINKED) else ""
+    links = "" if not mode_of(seed).startswith(LINKED) else SHORT if mode_of(seed) == "nccl_sync" else LONG
     words = [
         "model=mlp",
         f"mode={mode_of(seed)}",

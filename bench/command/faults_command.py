@@ -66,9 +66,10 @@ def _write(options: argparse.Namespace, store: ResultStore, wanted: Sequence[Fau
     """Write table and heat map over all results there are."""
     results, report = sorted(store.found.values(), key=_place), options.report or options.out
     text = lines(results)
+    head = ("# Faults", "", "Written by `make faults`, which plays what is left. [Heat map](faults.html)", "")
     with usage():
         report.mkdir(parents=True, exist_ok=True)
-        (report / "README.md").write_text("\n".join(["# Faults", "", *text]) + "\n", encoding="utf-8")
+        (report / "README.md").write_text("\n".join([*head, *text]) + "\n", encoding="utf-8")
         (report / "faults.html").write_text(page(results), encoding="utf-8")
         if options.json is not None:
             none = {str(cell): why for cell in wanted if all(why := meaningless(cell, world) for world in worlds)}

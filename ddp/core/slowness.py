@@ -30,6 +30,8 @@ KEPT = 16
 """Sound windows that a pace is the median of."""
 LEAST_PACE = 1e-9
 """Seconds for a sample, below which nothing is measured."""
+CROWDED = 1.0
+"""A rank that waits for a core for so many times as long as all its work took before is on a crowded machine."""
 LEAST_S = 0.1
 """Least work of a window, seconds: shorter ones between two averages are taken together."""
 COMPUTE, INPUT, HOST, LINK = "compute", "input", "host", "link"
@@ -112,6 +114,8 @@ class _RankWindows:
     sound: deque[_Pace] = field(default_factory=lambda: deque(maxlen=KEPT))
     ratio: float = 1.0
     """Of the last window: its own work over what is usual."""
+    compute: float = 1.0
+    """The same of computing alone."""
     work: _Watch = field(default_factory=_Watch)
     whole: _Watch = field(default_factory=_Watch)
     link: LinkWatch = field(default_factory=LinkWatch)
@@ -184,6 +188,7 @@ class SlowFold:
             return
         usual = _median(own.sound)
         own.ratio = pace.own / max(usual.own, LEAST_PACE)
+        own.compute = pace.compute / max(usual.compute, LEAST_PACE)
         if own.ratio < SOUND:
             own.sound.append(pace)
         self._change(rank, own.work, pace, usual, own.ratio, at)
@@ -210,11 +215,14 @@ class SlowFold:
             self._turn(rank, watch, usual, at, others)
 
     def _others(self, rank: int) -> float:
-        """Return how many times as long as usual the own work of the other ranks takes now, but of those that are slow for
-        a reason of their own."""
+        """Return how many times as long as usual the other ranks compute now, but those that are slow for that of their own:
+        what other programs take of the machine shows there, whatever else a rank waits for."""
         others = (each for number, each in self._windows.items() if number != rank and each.sound)
-        ratios = [each.ratio for each in others if each.work.named is None or self.ranks[each.work.named].cause == HOST]
+        ratios = [each.compute for each in others if self._cause(each.work) != COMPUTE]
         return median(ratios) if ratios else 1.0
+
+    def _cause(self, watch: _Watch) -> str:
+        return "" if watch.named is None else self.ranks[watch.named].cause
 
     def _turn(self, rank: int, watch: _Watch, usual: _Pace, at: float, others: float) -> None:
         """Name a rank, or enter that it is as fast as before again. `others` 0: its own work is sound."""
@@ -228,6 +236,8 @@ class SlowFold:
         factor = last.own / max(usual.own, LEAST_PACE) if others else last.whole / max(usual.whole, LEAST_PACE)
         watch.named = len(self.ranks)
         cause = cause_of(now, usual, others) if others else HOST
+        if cause == COMPUTE and now.host > CROWDED * usual.own:
+            cause = HOST  # who shares a core so much also loses caches and clock: its work itself takes longer
         self.ranks.append(SlowRank(rank, cause, round(factor, 2), row[0].began, at, len(row)))
 
 

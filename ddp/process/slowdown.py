@@ -39,6 +39,9 @@ class Slowdown:
     def slow_down(self, factor: float) -> None:
         """Take `factor` (1 or more) times as long for a step as until now."""
         self._factor = (1.0 + self._factor) * factor - 1.0
+        self._before = self._waited()  # in the middle of a step
+        for recent in self._recent.values():
+            recent.clear()  # of steps with what they waited for a core, which nobody measured until now
 
     def delay_input(self, factor: float) -> None:
         """Have each batch come late from now on, so that a step takes `factor` (1 or more) times as long."""

@@ -123,12 +123,11 @@ class EmulatedTransport:
         sleep_until(last + needed * slowest)  # it is over when the slowest has sent
 
     def _send(self, arrival: float, needed: float, slowness: float) -> None:
-        """Wait until what this rank sends from `arrival` on is sent, and measure it, where most of it is still to come."""
-        began, queued = now(), core_wait()
-        left = arrival + needed - began
-        sleep_until(arrival + needed * slowness)
-        if left > needed / 2:
-            self._sent((now() - began - (core_wait() - queued)) / left)
+        """Wait until what this rank sends from `arrival` on is sent, and measure it, unless that is over already."""
+        due, queued = arrival + needed * slowness, core_wait()
+        if now() < due:
+            sleep_until(due)
+            self._sent((now() - arrival - (core_wait() - queued)) / needed)
 
     def _probe(self) -> None:
         """Measure the transport, all ranks together. Raises Exhausted, ExchangeBroken."""
