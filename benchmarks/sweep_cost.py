@@ -3,9 +3,9 @@
 python -m benchmarks.sweep_cost --cells 100
 
 The total is the command's, from its start to its end, report and imports included; training is the sum of `time_s.train`.
-Both are wall time of one command, so that other programs slow both. What a cell costs besides is in processor seconds, of all
-processes: what a sweep takes more than a sweep of one cell, for each cell more, without what its ranks take from ready to
-finished, training and evaluation. Files, audit and timeline are in it.
+Both are wall time of one command, so that other programs slow both. What a cell costs besides is in processor seconds, of
+all processes: what a sweep takes more than a sweep of one cell, for each cell more, without what its ranks take from ready
+to finished. Files, audit and timeline are in it.
 """
 
 from __future__ import annotations
