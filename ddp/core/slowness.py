@@ -159,12 +159,15 @@ class SlowFold:
         own.began, own.spent = spent.began, spent
         own.samples += event.samples
         own.link.take(work.link)
+        if not self._in_step:  # a transfer for each average: every report of one is a window of the link
+            self._link(event.rank, own.link, event.at - event.busy_s, event.at)
         if not own.samples or spent.whole < LEAST_S or not (own.averaged or self._in_step):
             return
         count = own.samples
         pace = _Pace(spent.compute / count, spent.data / count, spent.host / count, spent.began)
         own.began, own.samples, own.spent, own.averaged = None, 0, NOTHING, False
-        self._link(event.rank, own.link, spent.began, event.at)
+        if self._in_step:
+            self._link(event.rank, own.link, spent.began, event.at)
         if own.warm:
             self._close(event.rank, own, pace, event.at)
         own.warm = True
