@@ -1,10 +1,11 @@
-"""Which schedules hypothesis draws: the same in every run, unless `make campaign` asks for new ones. One thread for torch in
-each process, as in ranks. Warm commands."""
+"""Which schedules hypothesis draws: the same in every run, unless `make campaign` asks for new ones. What tests draw by
+themselves is the same, too. One thread for torch in each process, as in ranks. Warm commands."""
 
 from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
 from collections.abc import Callable, Iterator
 
@@ -23,6 +24,27 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell that starts something in the background has it ignore interrupts, which tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# After the number of threads is set.
+import numpy  # noqa: E402
+import torch  # noqa: E402
+
+
+def pytest_collectstart() -> None:
+    """Seed what modules draw for their parameters."""
+    _seed()
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """Seed what a test draws."""
+    _seed()
+
+
+def _seed() -> None:
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture

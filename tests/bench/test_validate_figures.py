@@ -16,7 +16,9 @@ from bench.results.runfolder import EVENTS, Run, find_runs
 from bench.validate.checks import figures
 from bench.validate.findings import Case
 from bench.validate.records import Records, records
+from bench.validate.recount.learning import learning
 from ddp.core import summary
+from ddp.core.events import Evaluated
 from ddp.process import codec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,6 +110,21 @@ def test_an_error_of_what_makes_results_shows_in_the_figure(
     metrics = recompute.result(every).model_copy(update={"record": run.metrics.record})
     made = replace(run, metrics=metrics)
     assert any(named in line for line in wrong(made)), wrong(made)
+
+
+def test_an_epoch_that_is_evaluated_in_part_ends_with_its_last_report(run: Run) -> None:
+    """However late that part was: on a loaded machine it came milliseconds after the report."""
+
+    def late(event: Evaluated) -> Evaluated:
+        return replace(event, at=event.at + 1.0)
+
+    every = [codec.decode(line) for line in lines(run.path / EVENTS, None)]
+    kept = [late(e) if isinstance(e, Evaluated) else e for e in every if not isinstance(e, Evaluated) or e.rank == 0]
+    metrics, known = recompute.result(kept), records(run)
+    assert known is not None
+    assert [row.eval for row in metrics.epochs] == [None] * 4
+    known = replace(known, evaluated=[late(event) for event in known.evaluated if event.rank == 0])
+    assert [each.wrong for each in learning(metrics, known) if each.wrong and each.name.endswith(".seconds")] == []
 
 
 def test_results_of_earlier_versions_are_left_alone(run: Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum, inf
 
@@ -20,7 +20,7 @@ class _EpochRecords:
 
     reports: Sequence[Progress]
     answers: Sequence[Evaluated]
-    """The last of each part of the test set."""
+    """The last of each part of the test set; empty where a part is lacking."""
 
     @cached_property
     def ended(self) -> float:
@@ -67,9 +67,11 @@ def _epochs(known: Records) -> dict[int, _EpochRecords]:
 
 
 def _epoch(row: Epoch, records: _EpochRecords, world_size: int, known: Records) -> Iterator[Figure]:
+    if row.eval is None and len(records.answers) < len(known.ready):
+        records = replace(records, answers=())
     name, reports, answers = f"epochs.{row.epoch}", records.reports, records.answers
     yield Figure(f"{name}.train_loss", row.train_loss, _mean([(event.loss_sum, event.samples) for event in reports]))
-    if answers and (row.eval is not None or len(answers) >= len(known.ready)):  # else a part of the test set is lacking
+    if answers:
         yield Figure(f"{name}.eval", row.eval, _mean([(event.metric_sum, event.samples) for event in answers]))
         yield Figure(f"{name}.eval_loss", row.eval_loss, _mean([(event.loss_sum, event.samples) for event in answers]))
     last = max(event.at for event in reports)
