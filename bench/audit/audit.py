@@ -34,7 +34,7 @@ from bench.audit.kept import (
     whole,
 )
 from bench.audit.order import AuditOrder
-from bench.audit.reading import TrainingData, committed, content
+from bench.audit.reading import TrainingData, committed, content, repeatable, unknowable
 from bench.audit.rows import redo, steps_of
 from bench.audit.rules import Rules
 from bench.audit.setups import setup
@@ -65,6 +65,7 @@ class _Auditor:
         self._order, self._kept = order, kept
         whole = order.batch_size * order.world_size if task.drop_last else 1
         self._data = TrainingData(task.train_data(), order.seed, order.augment, order.length, whole)
+        self._unknowable = unknowable(task, self._data.source, order.augment)
         self.final_sha256: str | None = None
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
         ranks = 1 if order.one_process else order.world_size
@@ -123,6 +124,8 @@ class _Auditor:
         about: dict[str, Any] = {"what": "step", "rank": first.rank, "epoch": first.epoch, "step": first.step}
         about["files"] = [each.file for each in group]
         try:
+            if self._unknowable:
+                raise Incomplete(self._unknowable)
             self._complete(group)
             apart, largest = self._differences(group)
         except Incomplete as error:
@@ -237,6 +240,9 @@ class _Auditor:
             if wanted not in (None, own):
                 line = f"the model kept at the end is {own[:16]}, {str(wanted)[:16]} was recorded"
                 return AuditItem(what="evaluation", outcome="different", line=line)
+        if not repeatable(self._bench.test_data):
+            line = "the test set gives other samples at each reading"
+            return AuditItem(what="evaluation", outcome="skipped", line=line, **about)
         line = evaluation.different(self._bench, self._order, (recorded[0], recorded[1]))
         return AuditItem(what="evaluation", outcome="different" if line else "equal", line=line, **about)
 

@@ -155,10 +155,11 @@ def order_of(
     ready = [record for record in records if isinstance(record, Ready)]
     files = [file for record in records if isinstance(record, Finished) for file in record.kept]
     last = metrics.epochs[-1] if metrics.epochs else None
+    own = spec.config.get("script") or "model" in (spec.config.get("code") or {})
     return AuditOrder(
         kept=kept,
         run_id=spec.run_id,
-        model="" if spec.config.get("script") else spec.model,
+        model="" if own else spec.model,
         task=task or job.task,
         data=spec.data,
         augment=spec.config["training"]["augment"],
@@ -188,7 +189,7 @@ def order_of(
         parameters=ready[0].parameters if ready else None,
         whole=spec.backend in (None, "nccl", "cpu"),
         turns=turns(records),
-        schedule="" if spec.config.get("script") else str(spec.config["training"].get("schedule", "")),
+        schedule="" if own else str(spec.config["training"].get("schedule", "")),
         depth=spec.config.get("depth"),
         one_process=engine_of(spec.engine).one_process,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from torch import Tensor
 
 from bench.audit.seeds import order_of, shifted
 from ddp.data.source import TensorSource
+from ddp.replica.task import Task
 
 CONTENTS = Path(__file__).with_name("contents.json")
 """Data set -> part -> sha256 of its content: `python -m bench.audit.contents` writes it."""
+SAMPLES = 4
+"""That are read twice."""
 PADDING = 4
 """Pixels by which a recipe with `augment` moves images at most."""
 
@@ -29,6 +33,34 @@ def rows(source: Any, indices: NDArray[np.int64]) -> Any:
     if type(source) is TensorSource:
         return tuple(tensor[wanted] for tensor in source.tensors)
     return source.batch(wanted)
+
+
+def unknowable(task: Task, source: Any, augment: bool) -> str:
+    """Return why what a step saw cannot be read again: code of a user's own draws it. Empty: it can."""
+    if task.sampler is not None:
+        return "the samples of its steps are its own sampler's"
+    function = getattr(task.augment, "func", None)
+    if task.augment is not None and not (augment and getattr(function, "__module__", "") == "ddp.data.augment"):
+        return "what its own augmentation does is not known beyond its run"
+    return "" if repeatable(source) else "the data set gives other samples at each reading"
+
+
+def repeatable(source: Any) -> bool:
+    """Tell whether some samples are the same when they are read again."""
+    if type(source) is TensorSource or not len(source):
+        return True
+    first = np.arange(min(len(source), SAMPLES))
+    return _same(rows(source, first), rows(source, first))
+
+
+def _same(first: Any, again: Any) -> bool:
+    if isinstance(first, Tensor):
+        return bool(torch.equal(torch.nan_to_num(first), torch.nan_to_num(again)))
+    if isinstance(first, Mapping):
+        return all(_same(value, again[key]) for key, value in first.items())
+    if isinstance(first, (tuple, list)):
+        return all(map(_same, first, again))
+    return bool(np.all(first == again))
 
 
 class TrainingData:

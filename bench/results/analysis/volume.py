@@ -3,7 +3,8 @@
 Payload = meetings x ranks x parameters x bytes of an element. Replicas that meet in every step meet once for each global
 batch, ceil(samples / (batch x ranks)) times an epoch (`zero2` and `zero3` once for each of its micro-batches); others as
 often as rounds are recorded. Gradients travel in 4 bytes an element, parameters in those of `averaging.wire` (the `cpu`
-backend: a snapshot there and an update back, 4 bytes each). What the formula leaves out: buffers, and a few bytes of
+backend: a snapshot there and an update back, 4 bytes each); with `averaging.optimizer_state` as often again as the
+optimizer's state is larger than the parameters, in whole numbers. What the formula leaves out: buffers, and a few bytes of
 bookkeeping a message.
 """
 
@@ -41,16 +42,23 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
     whole = m.status == "ok" and not m.resumed and not m.faults
     if m.world_size == 1 or not whole or not m.parameters or not meetings or m.sync.kind == "none":
         return None
-    width = 4
+    averaging = config.get("averaging")
+    settings: Mapping[str, Any] = averaging if isinstance(averaging, dict) else {}
+    width, copies = 4, 1 + (state_copies(m) if settings.get("optimizer_state") else 0)
     if m.sync.kind == "parameters" and m.backend != "cpu":
-        averaging = config.get("averaging")
-        wire = averaging.get("wire", "float64") if isinstance(averaging, dict) else "float64"
+        wire = settings.get("wire", "float64")
         if wire not in WIRE_BYTES:
             return None
         width = WIRE_BYTES[wire]
     elif m.sync.kind == "parameters":
         width = 8
-    return meetings * m.world_size * m.parameters * width
+    return meetings * m.world_size * m.parameters * width * copies
+
+
+def state_copies(m: Metrics) -> int:
+    """Return how many times as large as its parameters a rank's state of the optimizer is, rounded down: 2 for Adam."""
+    sizes = zip(m.memory.optimizer_bytes or (), m.memory.parameter_bytes or (), strict=False)
+    return min((state // parameters for state, parameters in sizes if state and parameters), default=0)
 
 
 def _meetings(m: Metrics, parts: int) -> int:

@@ -10,6 +10,7 @@ replicas were as far from their average as ranks report.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -165,7 +166,10 @@ class _Rounds:
         own = [(self._weight(part) / total, dict(_kept(part))) for part in parts.values()]
         for name, new in event.optimizer_after:
             terms: list[tuple[float, Sketch]] = [(w, decode(kept[name])) for w, kept in own if name in kept]
-            if terms and (far := apart([self._state(name)], new, combine(terms), self._roundings)):
+            state = self._state(name)
+            if not self._by_snapshot and self._settings.get("wire") in NARROW:
+                state = replace(state, dtype=self._settings["wire"])
+            if terms and (far := apart([state], new, combine(terms), self._roundings)):
                 return f"the state of the rank's own optimizer is not the weighted mean of the ranks' ({far})"
         return ""
 

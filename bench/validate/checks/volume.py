@@ -25,7 +25,8 @@ def check(case: Case) -> Verdict | None:
     measured = [(m, expected) for m, expected in known if expected is not None]
     if not measured:
         return None
-    wrong = [(m, expected) for m, expected in measured if not expected <= m.sync.bytes <= _most(m, expected)]
+    state = bool((cell.runs[0].config.get("averaging") or {}).get("optimizer_state"))
+    wrong = [(m, expected) for m, expected in measured if not expected <= m.sync.bytes <= _most(m, expected, state)]
     m, expected = (wrong or measured)[0]
     line = (
         f"seed {m.seed}: {m.sync.bytes:,} bytes of {m.sync.kind} sent, {m.sync.bytes / expected - 1:+.2%} of the formula's "
@@ -39,5 +40,8 @@ def formula(run: Run) -> int | None:
     return volume.formula(run.metrics, run.config)
 
 
-def _most(m: Metrics, expected: int) -> float:
-    return (1 + BEYOND) * expected + MESSAGE * m.world_size * m.sync.count
+def _most(m: Metrics, expected: int, state: bool) -> float:
+    """Return the most bytes that buffers, and what is no whole number of copies of the optimizer's state, explain."""
+    copies = 1 + volume.state_copies(m)
+    most = expected * (copies + 1) / copies if state else expected
+    return (1 + BEYOND) * most + MESSAGE * m.world_size * m.sync.count
