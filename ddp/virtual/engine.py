@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ import torch
 from ddp.backends import world_of
 from ddp.core.commands import Abort
 from ddp.core.errors import Diverged, EngineError, RankLost
+from ddp.core.events import Averaged
 from ddp.core.measurements import Slice
 from ddp.core.virtual_time import CONSTANT
 from ddp.engine import solo
@@ -92,17 +94,21 @@ def ranks_of(job: Job) -> VirtualRanks:
 
 def play(job: Job, ranks: VirtualRanks, emit: Emit) -> None:
     """Play the run from now on, in virtual time."""
-    begin, slices = now(), defaultdict[int, list[bytes]](list)
+    begin, slices = now(), defaultdict[int, list[bytes | Slice]](list)
     parts = PARTS if job.world_size <= MOST else FEW
+    handed = defaultdict[int, list[int]](list)
 
     def listen(at: float, record: Any) -> None:
+        if isinstance(record, Averaged):
+            handed[record.rank].append(record.bytes)
         emit(replace(record, at=begin + at) if hasattr(record, "at") else record, begin + at)
 
     def measured(rank: int, kind: str, start: float, stop: float, seq: int) -> None:
         size, whole = ranks.bytes if kind in ("exchange", "copy") else 0, stop - start
         for part, share in parts if kind == "forward" else ((kind, 1.0),):
             length = share * whole
-            slices[rank].append(encode(Slice(begin + start, rank, part, length, seq, size)))
+            lasted = Slice(begin + start, rank, part, length, seq, size)
+            slices[rank].append(lasted if kind == "exchange" else encode(lasted))
             start += length
 
     world = world_of(
@@ -115,10 +121,19 @@ def play(job: Job, ranks: VirtualRanks, emit: Emit) -> None:
     finally:
         for rank, lines in slices.items():
             with (job.scratch / f"slices-{rank}.jsonl").open("ab") as file:
-                file.write(b"".join(line + b"\n" for line in lines))
+                file.write(b"".join(line + b"\n" for line in _encoded(lines, handed[rank])))
     if simulation.status != "ok":
         abort = simulation.aborted
         raise _error(abort) if abort is not None else EngineError(simulation.status)
+
+
+def _encoded(slices: Iterable[bytes | Slice], handed: Sequence[int]) -> Iterator[bytes]:
+    """Encode what a rank's slices are, its exchanges with the bytes that it `handed` over, where each has an answer."""
+    slices = list(slices)
+    exchanges = sum(isinstance(each, Slice) for each in slices)
+    sizes = iter(handed if len(handed) == exchanges else ())
+    for each in slices:
+        yield each if isinstance(each, bytes) else encode(replace(each, bytes=next(sizes, each.bytes)))
 
 
 def _error(abort: Abort) -> EngineError:
