@@ -175,11 +175,13 @@ class Bench:
         for rank, (work, size) in enumerate(zip(ranks, sizes, strict=True)):
             self.load(before, (BUFFERS,))
             spans = [span for span in work if span[1] > span[0]]
-            # In half precision it matters what a loss is multiplied by: a rank's gradients are weighted afterwards.
-            whole = size if self.rules.step.half else total
+            # In half precision it matters what a loss is multiplied by: a rank's gradients are weighted afterwards, but
+            # PyTorch's modules divide by the number of ranks, so there the loss has the rest of the weight.
+            part = total / len(ranks) if self.rules.own_buffers else size
+            whole = part if self.rules.step.half else total
             losses.append([self._batch(rank, epoch, span, (whole, total), together) for span in spans])
             if self.rules.step.half:
-                self._set_aside(sums, size / total)
+                self._set_aside(sums, part / total)
             moved.append({name: buffer.detach().clone() for name, buffer in self._present().items()})
         for name, gradient in sums.items():
             self.parameters[name].grad = gradient
@@ -195,7 +197,7 @@ class Bench:
                 sums[name] = sums[name] + weighted if name in sums else weighted
                 parameter.grad = None
 
-    def _batch(self, rank: int, epoch: int, span: tuple[int, int], totals: tuple[int, int], together: bool) -> float:
+    def _batch(self, rank: int, epoch: int, span: tuple[int, int], totals: tuple[float, int], together: bool) -> float:
         """Add the gradients of a batch, micro-batch by micro-batch; return its mean loss. `totals`: the samples that it is a
         part of, and those of all ranks."""
         ends = micro_ends(self.rules, self.model, span, totals[1], together)
@@ -205,7 +207,7 @@ class Bench:
         parts = [last - first for first, last in pairwise(ends)]
         return sum(loss * part for loss, part in zip(losses, parts, strict=True)) / (span[1] - span[0])
 
-    def _pass(self, rank: int, epoch: int, start: int, stop: int, total: int) -> float:
+    def _pass(self, rank: int, epoch: int, start: int, stop: int, total: float) -> float:
         """Add the gradients of a batch, as its part of the mean; return its mean loss."""
         batch = moved(self._read(epoch, start, stop), self.device)
         self._seed(step_seed(self.rules.seed, epoch, start))
