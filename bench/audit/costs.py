@@ -42,8 +42,9 @@ def _apart(order: AuditOrder, wanted: dict[str, float | None]) -> Iterator[tuple
     for rank, work in enumerate(order.works):
         for name, value in wanted.items():
             counted = getattr(work, name)
-            # Of a run of fewer than two steps the optimizer has no state when it is measured.
-            if value is None or counted is None or (name == "optimizer_bytes" and len(work.norms) < 2):
+            # Of a run of fewer than two steps the optimizer has no state when it is measured; a rank that came back at the
+            # end did none.
+            if value is None or counted is None or len(work.norms) < (2 if name == "optimizer_bytes" else 1):
                 continue
             if not isclose(counted, value, rel_tol=COUNTED if name == "flop_per_sample" else 0.0):
                 yield rank, f"{name} of rank {rank} is {counted:,}, the model's {value:,}"

@@ -26,7 +26,7 @@ def figures_apart(
     # In fp16 steps are left out, and a run that is gone on with counts norms anew.
     if order.planned and not order.resumed and order.step.precision != "fp16":
         yield from _norms(order, bench, group, own, shaken)
-    for place, each in enumerate(group if order.waiting or not order.resumed else ()):
+    for place, each in enumerate(group if order.numbered else ()):  # a rank that came back counts its steps anew
         yield from _metric(order, each, own.metrics[place], None if shaken is None else shaken.metrics[place])
 
 

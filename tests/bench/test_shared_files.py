@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,7 +59,9 @@ def shared() -> Iterator[tuple[Server, list[Host]]]:
         patch.setattr(writer, "shutil", SimpleNamespace(rmtree=rmtree))
         patch.setattr(writer, "Lease", VirtualLease)
         patch.setattr(writer, "may_be_ok", may_be_ok)
-        patch.setattr(lease, "os", SimpleNamespace(getpid=lambda: server.host.pid if server.host else 0))
+        # A lease that another test has left renews its folder meanwhile.
+        own = {"getpid": lambda: server.host.pid if server.host else 0}
+        patch.setattr(lease, "os", SimpleNamespace(**vars(os) | own))
         patch.setattr(lease, "HOST", "none")
         patch.setattr(lease, "alive", alive)
         try:
