@@ -102,7 +102,7 @@ class TorchStep:
         self.replica, self.size, self.device = replica, job.world_size, loop.device
         self.module: nn.Module = replica.model
         self._heart, self._built, self._inside = loop.heart.limited(BEATS), False, False
-        self._watch = sparse.Watch(job.backend)
+        self._watch, self._accumulate = sparse.Watch(job.backend), job.step.accumulate
         self._sketches = replica.step_sketches if self.averages_all else NoSketches()
         self._hooks: list[Any] = []
 
@@ -197,12 +197,14 @@ class TorchStep:
     def wrapped(self) -> nn.parallel.DistributedDataParallel:
         """Return the replica's model in DistributedDataParallel."""
         places = [self.device] if self.device.type == "cuda" else None
-        settings = ddp_settings(self.replica.model, self.replica.task)
+        settings = ddp_settings(self.replica.model, self.replica.task, self._accumulate)
         return nn.parallel.DistributedDataParallel(self.replica.model, device_ids=places, **settings)
 
 
-def ddp_settings(model: nn.Module, task: Task) -> dict[str, Any]:
+def ddp_settings(model: nn.Module, task: Task, accumulate: int = 1) -> dict[str, Any]:
     """Return the settings that somebody who knows DistributedDataParallel gives it, for speed.
+
+    A static graph cannot begin with a pass that exchanges nothing, as the first of several micro-batches is.
 
     Running statistics of a norm over the batch need no broadcast before each step: training does not read them, rank 0's
     depend on its own batches alone, and `TorchStep.assemble` hands these out before they are read."""
@@ -212,7 +214,7 @@ def ddp_settings(model: nn.Module, task: Task) -> dict[str, Any]:
     name = (
         "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     )  # its name in older versions
-    return {"gradient_as_bucket_view": True, "static_graph": task.static_graph, name: read}
+    return {"gradient_as_bucket_view": True, "static_graph": task.static_graph and accumulate == 1, name: read}
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
