@@ -34,6 +34,10 @@ def double(dropout: bool = False, samples: int = toy.SAMPLES, **settings: Any) -
     return replace(task, model=model, train_data=lambda: source, eval_data=lambda: source)
 
 
+def static() -> Task:
+    return replace(double(samples=66), static_graph=True)
+
+
 def apart(one: Played, other: Played) -> float:
     mine, theirs = one.state(), other.state()
     return max(
@@ -75,12 +79,8 @@ def test_micro_batches_equal_one_batch(play: Play, backend: str, optimizer: str)
 @pytest.mark.parametrize("backend", ["torch_ddp", "torch_zero1", "torch_fsdp"])
 def test_micro_batches_equal_one_batch_of_pytorch(play: Play, backend: str) -> None:
     """Two samples are left for the last step of an epoch: each rank has one. The graph is static, as bundled models' are."""
-
-    def task() -> Task:
-        return replace(double(samples=66), static_graph=True)
-
-    whole = play("sync", backend, task, batch_size=32, epochs=1)
-    parts = play("sync", backend, task, batch_size=32, epochs=1, step=StepSettings(accumulate=4))
+    whole = play("sync", backend, static, batch_size=32, epochs=1)
+    parts = play("sync", backend, static, batch_size=32, epochs=1, step=StepSettings(accumulate=4))
     assert apart(parts, whole) < 1e-12
 
 
