@@ -48,6 +48,17 @@ def test_volume_with_micro_batches(backend: str, meetings: int) -> None:
     assert volume(metrics, {"train": {"accumulate": 4}}).expected == meetings * 2 * 500 * 4
 
 
+@pytest.mark.parametrize(("state", "copies"), [([4_000, 4_016], 3), ([2_008, 2_008], 2), ([None, 0], 1)])
+def test_volume_with_averaged_optimizer_state(state: list[int | None], copies: int) -> None:
+    """Counters make it no whole number of copies of the parameters."""
+    metrics = with_eval(make_spec("nccl_cadence"), 0.97)
+    memory = metrics.memory.model_copy(update={"optimizer_bytes": state, "parameter_bytes": [2_000, 2_000]})
+    metrics = metrics.model_copy(update={"memory": memory})
+    plain, whole = (volume(metrics, {"averaging": {"optimizer_state": each}}).expected for each in (False, True))
+    assert plain is not None
+    assert whole == copies * plain
+
+
 @pytest.mark.parametrize("factor", [0.5, 0.99, 2.0])
 def test_a_volume_that_is_not_the_formulas_fails(tmp_path: Path, factor: float) -> None:
     spec = make_spec("nccl_sync")
