@@ -137,7 +137,7 @@ def sample_lost(gather: Module) -> None:
     wrap(gather.Gather, "indices", broken)
 
 
-@DATA.bug("ddp.core.spans", "ledger", EVERY, "the last, partial batch is left out", "B07")
+@DATA.bug("ddp.core.spans", "status", EVERY, "the last, partial batch is left out", "B07")
 def last_batch_dropped(spans: Module) -> None:
     spans.Chunk.steps = property(lambda self: max((self.stop - self.start) // self.batch - self.done, 0))
 

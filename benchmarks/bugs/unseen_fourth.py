@@ -45,8 +45,8 @@ def text_wrapped_around(language: Module) -> None:
     """Have the first character of a piece follow its last one, where the next piece's should: training pieces alone."""
     load = language._load
 
-    def broken(length: int, samples: int | None) -> Any:
-        train, test = load(length, samples)
+    def broken(*about: Any) -> Any:
+        train, test = load(*about)
         (tokens,) = train.tensors
         tokens = tokens.clone()
         tokens[:, -1] = tokens[:, 0]

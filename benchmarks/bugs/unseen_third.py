@@ -50,8 +50,8 @@ def normalised_by_itself(digits: Module) -> None:
     """Normalise the test set by its own mean and deviation."""
     load = digits._load
 
-    def broken(samples: int | None) -> Any:
-        train, test = load(samples)
+    def broken(*about: Any) -> Any:
+        train, test = load(*about)
         images, labels = test.tensors
         return train, type(test)((images - images.mean()) / images.std(), labels)
 

@@ -65,8 +65,8 @@ def split_by_rank(digits: Module) -> None:
     """Split the data with a generator of the rank: rank 1 trains on some of what is held out."""
     load = digits._load
 
-    def broken(samples: int | None) -> Any:
-        train, test = load(samples)
+    def broken(*about: Any) -> Any:
+        train, test = load(*about)
         if rank() != 1:
             return train, test
         mixed = [tensor.clone() for tensor in train.tensors]

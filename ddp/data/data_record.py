@@ -24,7 +24,7 @@ from ddp.tally import MODULUS, mixed, order_tally
 
 AT_ONCE, ROOM = 1 << 10, 1 << 22
 """Batches that are kept, and bytes."""
-_Contents = tuple[int, int, int, int] | tuple[None, None, None, None]
+_Contents = tuple[int, int, int, int] | tuple[int, int, None, None] | tuple[None, None, None, None]
 _Sums = tuple[int, int, int | None, int | None, int, tuple[int, ...], int | None, int | None]
 
 
@@ -107,6 +107,8 @@ class DataRecord:
             rows, indices = rows[torch.from_numpy(chosen).to(rows.device)], indices[chosen]
             positions = positions[chosen]
         given, due, places = rows.numpy(force=True), known.of(indices), mixed(positions).view(np.int64)
+        if len(given) != len(due):  # samples without a position of their own
+            return int(given.sum()) % MODULUS, int(due.sum()) % MODULUS, None, None
         sums = (int(values.sum()) % MODULUS for values in (given, due, given * places, due * places))
         first, second, third, fourth = sums
         return first, second, third, fourth

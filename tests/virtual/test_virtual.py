@@ -122,6 +122,14 @@ def schedule(played: Played) -> list[tuple[str, int | None, float]]:
     ]
 
 
+@pytest.mark.parametrize("wire", ["float64", "float32"])
+def test_slices_have_the_bytes_that_averages_hand_over(play: Play, wire: str) -> None:
+    played = play("cadence", "nccl", world_size=2, engine=engine, averaging=Averaging(wire=wire))
+    lines = (played.job.scratch / "slices-1.jsonl").read_text().splitlines()
+    sizes = [line["bytes"] for line in map(json.loads, lines) if line["kind"] == "exchange"]
+    assert sizes == [event.bytes for event in played.of(Averaged) if event.rank == 1]
+
+
 def test_speeds_and_links_are_costs_in_virtual_time(play: Play) -> None:
     def seconds(**more: Any) -> float:
         times = play("cadence", "nccl", world_size=4, epochs=1, engine=engine, **more).times
