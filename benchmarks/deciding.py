@@ -37,20 +37,20 @@ SHORT = 20_000
 Row = dict[str, Any]
 
 
-def simulation(policy: str, ranks: int, rounds: int, keep: bool) -> Simulation:
+def simulation(policy: str, ranks: int, rounds: int) -> Simulation:
     """Return a run of one epoch, a step of each rank in a round, in collectives; `sync` averages inside the step."""
     world = World(ranks, rounds * ranks * BATCH, BATCH, 1, blocking=True, in_step=policy == "sync")
     settings = {} if policy == "sync" else {"anchor": 1, "max_anchor": 1}
     # A rank reports at the end of what it was granted, as real ones do whose steps are short.
     costs = Costs(lambda rank, step: 1 + rank % SPEEDS / 100, report_s=100.0 if policy != "sync" else 0.0)
-    return Simulation(POLICIES[policy](**settings), world, costs, keep=keep)
+    return Simulation(POLICIES[policy](**settings), world, costs, keep=False)
 
 
 def cell(policy: str, ranks: int, rounds: int) -> Row:
     """Measure one run, and the coordinator alone."""
     began = time.process_time()
     with no_collections():
-        played = simulation(policy, ranks, rounds, keep=False).run()
+        played = simulation(policy, ranks, rounds).run()
     seconds = time.process_time() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     decide = deciding(policy, ranks, max(SHORT // ranks // 3, 4))
@@ -68,8 +68,10 @@ def cell(policy: str, ranks: int, rounds: int) -> Row:
 
 def deciding(policy: str, ranks: int, rounds: int) -> float:
     """Return the microseconds that the coordinator takes for an event, from message to orders; the best of three plays."""
-    played = simulation(policy, ranks, rounds, keep=True).run()
-    events = [record for _, record in played.records if isinstance(record, get_args(Event))]
+    # What is kept besides records, which steps are in each replica, is gigabytes of 65,536 ranks.
+    played, events = simulation(policy, ranks, rounds), list[Event]()
+    played.listen = lambda _, record: events.append(record) if isinstance(record, get_args(Event)) else None
+    played.run()
     lines = [encode(event) for event in events]
     best = float("inf")
     for _ in range(3):

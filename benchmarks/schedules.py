@@ -1,6 +1,6 @@
 """A million simulated schedules with deaths, joins, stalls and lost messages, in batches: which are done is on record.
 
-    python -m benchmarks.schedules [--most 1000000] [--into runs/schedules.jsonl]
+    python -m benchmarks.schedules [--most 1000000] [--jobs 2] [--into runs/schedules.jsonl]
 
 A batch is `tests/sim/test_faults.py` with schedules that were never drawn before. A batch in which a law is broken ends it.
 """
@@ -35,9 +35,10 @@ def done(record: Path) -> tuple[int, int]:
     return sum(line["schedules"] for line in lines if line["sources"] == revision()), len(lines)
 
 
-def batch(number: int) -> int:
-    """Play a batch; return pytest's exit code."""
-    words = ("-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider", f"--hypothesis-seed={number}", TESTS)
+def batch(number: int, jobs: int) -> int:
+    """Play a batch in so many processes; return pytest's exit code."""
+    spread = ("-n", str(jobs), "--dist", "worksteal") if jobs > 1 else ("-n", "0")
+    words = ("-q", *spread, "-p", "no:cacheprovider", f"--hypothesis-seed={number}", TESTS)
     return subprocess.run((sys.executable, "-m", "pytest", *words), env={**os.environ, "SCHEDULES": "new"}).returncode
 
 
@@ -45,12 +46,13 @@ def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--most", type=int, default=1_000_000)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--into", type=Path, default=Path("runs/schedules.jsonl"))
     options = parser.parse_args()
     options.into.parent.mkdir(parents=True, exist_ok=True)
     while (state := done(options.into))[0] < options.most:
         began = time.monotonic()
-        if code := batch(state[1]):
+        if code := batch(state[1], options.jobs):
             print(f"batch {state[1]}: a law is broken, see above", file=sys.stderr)
             return code
         line = {

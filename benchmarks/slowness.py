@@ -3,7 +3,8 @@
     python -m benchmarks.slowness [--phases 200] [--clean 100] [--write]    # half an hour on two cores; can be interrupted
 
 `--write` puts the table into docs/explanation/recovery.md. A run has three slow phases, drawn from its seed: rank, cause and
-factor. A phase that `ddp.core.slowness` names for its cause, or for its host, is right; one for its host is counted apart.
+factor. Modes whose ranks meet in collectives do so over emulated links, which become slow, too. A phase that
+`ddp.core.slowness` names for its cause, or for its host, is right; one for its host is counted apart.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from bench.results.runfolder import find_runs
 from benchmarks.documents import put
 from ddp.core.events import Progress
 from ddp.core.faults import Fault
-from ddp.core.slowness import COMPUTE, HOST, INPUT, SlowFold
+from ddp.core.slowness import COMPUTE, HOST, INPUT, LINK, SlowFold
 from ddp.process.codec import decode
 
 MODES = ("nccl_cadence", "cpu_async", "nccl_sync", "nccl_async", "cpu_cadence")
-CAUSE = {"slow": COMPUTE, "input": INPUT}
+CAUSE = {"slow": COMPUTE, "input": INPUT, "link": LINK}
+LINKED, SHORT, LONG = "nccl", "2ms/1gbit", "20ms/1gbit"
+"""Modes of that backend have links: short ones where ranks meet in every step. The other lays snapshots down in memory."""
 EPOCHS, BEGINS, LASTS = 12, (1500, 3200, 4900), 900
 """Steps of a rank at which phases begin, and their length."""
 FACTORS = (1.5, 4.0)
@@ -54,10 +57,16 @@ class SlowPhase:
         return begin, Fault(self.rank, self.step + LASTS, "heal")
 
 
+def mode_of(seed: int) -> str:
+    """Return the mode of a run."""
+    return MODES[seed % len(MODES)]
+
+
 def phases_of(seed: int) -> list[SlowPhase]:
     """Return the phases of a run."""
     dice = random.Random(seed)
-    kinds = [dice.choice(sorted(CAUSE)) for _ in BEGINS]
+    able = [kind for kind in sorted(CAUSE) if kind != "link" or mode_of(seed).startswith(LINKED)]
+    kinds = [dice.choice(able) for _ in BEGINS]
     return [
         SlowPhase(dice.randrange(2), step, kind, round(dice.uniform(*FACTORS), 2))
         for step, kind in zip(BEGINS, kinds, strict=True)
@@ -114,9 +123,18 @@ def trained(tree: Path, seed: int, clean: bool) -> Path:
     phases = [] if clean else phases_of(seed)
     script = ",".join(str(fault) for phase in phases for fault in phase.faults)
     place = tree / f"{'clean' if clean else 'slow'}-{seed}"
-    words = ["model=mlp", f"mode={MODES[seed % len(MODES)]}", "world_size=2", f"seed={seed}", f"train.epochs={EPOCHS}"]
+    links = "" if not mode_of(seed).startswith(LINKED) else SHORT if mode_of(seed) == "nccl_sync" else LONG
+    words = [
+        "model=mlp",
+        f"mode={mode_of(seed)}",
+        f"cluster.links=[{links}]",
+        "world_size=2",
+        f"seed={seed}",
+        f"train.epochs={EPOCHS}",
+    ]
     words += [
         f"cluster.faults=[{script}]",
+        f"cluster.links=[{links}]",
         "report=false",
         "validate=false",
         "audit=false",

@@ -3,28 +3,35 @@
 python -m benchmarks.sweep_cost --cells 100
 
 The total is the command's, from its start to its end, report and imports included; training is the sum of `time_s.train`.
-Both are wall time of one command, so that other programs slow both.
+Both are wall time of one command, so that other programs slow both. What a cell costs besides is in processor seconds, of
+all processes: what a sweep takes more than a sweep of one cell, for each cell more, without what its ranks take from ready
+to finished. Files, audit and timeline are in it.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from tabulate import tabulate
 
-from bench.results.runfolder import find_runs
+from bench.results.runfolder import Run, find_runs, read_records
 from benchmarks.documents import DOCS
+from ddp.core.measurements import Memory
 
 CELL = ("model=mlp", "mode=solo", "validate=false")
 EPOCHS = 9
 """Some 2 s on a quiet core."""
+PR_SET_CHILD_SUBREAPER = 36
 WAYS = {"one after the other": (), "side by side": ("timing=off",)}
 
 
@@ -34,10 +41,32 @@ class SweepCost(NamedTuple):
     cells: int
     total: float
     training: float
+    besides: float
+    """Processor seconds of all processes, but for what ranks took from ready to finished."""
 
     @property
     def ratio(self) -> float:
         return self.total / self.training
+
+
+def processor_s(run: Run) -> float:
+    """Return the processor seconds of a run's ranks from ready to finished, by what they measured of themselves."""
+    uses: dict[int, list[Memory]] = {}
+    for record in read_records(run.path):
+        if isinstance(record, Memory) and record.cpu_s is not None:
+            uses.setdefault(record.rank, []).append(record)
+    ends = [(mine[0], mine[-1], run.metrics.time_s.rank_wall[rank]) for rank, mine in uses.items()]
+    return sum(((last.cpu_s or 0.0) - (first.cpu_s or 0.0)) / (last.at - first.at) * wall for first, last, wall in ends)
+
+
+def used() -> float:
+    """Return the processor seconds of all processes that this one has started, and theirs, which have ended: those that lost
+    their parent become its own."""
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+    each = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return each.ru_utime + each.ru_stime
 
 
 def measured(cells: int, epochs: int, words: tuple[str, ...]) -> SweepCost:
@@ -55,11 +84,13 @@ def measured(cells: int, epochs: int, words: tuple[str, ...]) -> SweepCost:
             *words,
         ]
         environment = os.environ | {"PYTHONPATH": str(DOCS.parent)}
-        begun = time.monotonic()
+        begun, before = time.monotonic(), used()
         subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
         total = time.monotonic() - begun
-        runs = [run.metrics for run in find_runs(Path(folder) / "runs")[0]]
-    return SweepCost(len(runs), total, sum(run.time_s.train for run in runs))
+        spent = used() - before
+        runs = find_runs(Path(folder) / "runs")[0]
+        besides = spent - sum(map(processor_s, runs))
+    return SweepCost(len(runs), total, sum(run.metrics.time_s.train for run in runs), besides)
 
 
 def main() -> None:
@@ -67,12 +98,14 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=100)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     options = parser.parse_args()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     load, rows = os.getloadavg()[0], []
     for name, words in WAYS.items():
-        cost = measured(options.cells, options.epochs, words)
-        rows.append((name, cost.cells, f"{cost.training / cost.cells:.1f}", f"{cost.ratio:.2f}"))
+        one, cost = (measured(cells, options.epochs, words) for cells in (1, options.cells))
+        each = (cost.besides - one.besides) / max(cost.cells - one.cells, 1)
+        rows.append((name, cost.cells, f"{cost.training / cost.cells:.1f}", f"{cost.ratio:.2f}", f"{each:.2f}"))
         print(rows[-1], flush=True)
-    heads = ("cells", "how many", "s of training each", "total / training")
+    heads = ("cells", "how many", "s of training each", "total / training", "processor s a cell besides")
     table = tabulate(rows, heads, tablefmt="github", disable_numparse=True)
     command = f"`python -m benchmarks.sweep_cost --cells {options.cells}`"
     table += f"\n\n{command}, {os.cpu_count()} cores, load {load:.0f} before it."

@@ -24,6 +24,6 @@ def test_coordinator_plays_a_run(benchmark: Any, policy: str) -> None:
 @pytest.mark.parametrize("policy", ["sync", "cadence", "async"])
 def test_rounds_of_many_ranks(benchmark: Any, policy: str, ranks: int) -> None:
     """Four rounds; what an event costs is not to grow with the ranks. `python -m benchmarks.deciding` has it as a table."""
-    played = benchmark.pedantic(lambda: simulation(policy, ranks, 4, keep=False).run(), rounds=1)
+    played = benchmark.pedantic(lambda: simulation(policy, ranks, 4).run(), rounds=1)
     assert played.status == "ok"
     benchmark.extra_info["events"] = played.events

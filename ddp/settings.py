@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -72,7 +73,9 @@ def number(name: str, value: Any, least: float, most: float = math.inf, *, remed
 
 def path(name: str, value: Any) -> str:
     """Return `value` if a file or folder may be called so; else ValueError: an empty one is the folder of the command."""
-    said = str(value)
+    if not isinstance(value, (str, os.PathLike)):  # a number may be a mistake for another argument
+        raise ValueError(f"{name}={_shown(value)} must be a path, such as {name}='runs'")
+    said = os.fsdecode(value)
     if not said.strip() or "\0" in said:
         raise ValueError(f"{name}={_shown(said)} is no path: name one, or leave {name} out")
     return said

@@ -86,9 +86,13 @@ class Bench:
     def rates(self, seen: float) -> list[float]:
         """Return the rates of the parameter groups once all ranks have seen so many samples."""
         factor = max(self.task.schedule(min(seen / (self.rules.epochs * self.rules.samples), 1.0)), 0.0)
+        return [rate * factor * self.rules.lr_scale for rate in self._own_rates]
+
+    @cached_property
+    def _own_rates(self) -> list[float]:
+        """The rates of a new optimizer, made once: each report and step is held against them."""
         optimizers = _several(self.task.optimizer(list(self.model.parameters())))
-        own = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
-        return [float(rate) * factor * self.rules.lr_scale for rate in own]
+        return [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
 
     @torch.no_grad()
     def load(self, state: Mapping[Name, Tensor], kinds: Iterable[str] = (PARAMETERS, BUFFERS)) -> None:

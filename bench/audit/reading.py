@@ -34,10 +34,10 @@ def rows(source: Any, indices: NDArray[np.int64]) -> Any:
 class TrainingData:
     """The training samples by their positions in an epoch."""
 
-    def __init__(self, source: Any, seed: int, augment: bool, length: int | None = None) -> None:
-        """`length`: positions of an epoch; None: as many as samples."""
+    def __init__(self, source: Any, seed: int, augment: bool, length: int | None = None, whole: int = 1) -> None:
+        """`length`: positions of an epoch; None: as many as samples, cut at the end to a multiple of `whole`."""
         self.source, self._seed, self._augment = source, seed, augment
-        self._length = len(source) if length is None else length
+        self._length = len(source) // whole * whole if length is None else length
         self._order = lru_cache(maxsize=2)(self._visits)
 
     def __len__(self) -> int:

@@ -102,25 +102,46 @@ class _Both(RendererBase):
         return self._file.getvalue()
 
 
+class _Points(RendererAgg):
+    """Draws points alone."""
+
+    @property
+    def points(self) -> _Points:
+        return self
+
+
 class _Canvas(FigureCanvasBase):
     """What a figure looks for where it measures its texts."""
 
-    renderer: _Both | None = None
+    renderer: _Both | _Points | None = None
 
-    def get_renderer(self) -> _Both | None:
+    def get_renderer(self) -> _Both | _Points | None:
         return self.renderer
 
 
-def drawn(figure: Figure, name: str, dpi: float) -> Drawing:
-    """Return the figure; `name` is unique on the page that it stands on. Equal figures are equal bytes."""
+def pixels(figure: Figure, dpi: float) -> bytes:
+    """Return the figure as a PNG alone, which takes two thirds of the time."""
+    canvas, renderer = _laid_out(figure, dpi, _Points)
+    canvas.renderer = None
+    return _png(np.asarray(renderer.points.buffer_rgba()))
+
+
+def _laid_out(figure: Figure, dpi: float, kind: type[_Both | _Points]) -> tuple[_Canvas, Any]:
+    """Draw the figure; return what holds it, and the renderer that has it."""
     canvas = _Canvas(figure)
     figure.set_dpi(dpi)
     width, height = figure.bbox.size
-    renderer = canvas.renderer = _Both(float(width), float(height), dpi)
+    renderer = canvas.renderer = kind(float(width), float(height), dpi)
     _paper(renderer.points, width, height)
     for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
         patch.set_visible(False)  # vectors stand on the page's own colour
     figure.draw(renderer)
+    return canvas, renderer
+
+
+def drawn(figure: Figure, name: str, dpi: float) -> Drawing:
+    """Return the figure; `name` is unique on the page that it stands on. Equal figures are equal bytes."""
+    canvas, renderer = _laid_out(figure, dpi, _Both)
     parts = panels(figure, renderer)
     drawing = Drawing(_png(np.asarray(renderer.points.buffer_rgba())), _on_page(renderer.svg(), name), parts)
     canvas.renderer = None  # figures and canvases hold each other, so they may stay for long; the pixels need not

@@ -1,21 +1,39 @@
-"""The verb `audit`: does again what ranks kept of a finished run, and writes `audit.json` anew."""
+"""The verb `audit`: does again what ranks kept of a finished run, or of each in a tree, and writes `audit.json` anew."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 
-from bench.base.exitcodes import Exit
+from bench.base.exitcodes import Exit, gravest
 from bench.base.figures import plural
 from bench.base.usage import UsageError, reason, usage
 from bench.config.own import changed
 from bench.results.audit_file import FOLDER, UNAUDITED, AuditReport, read, write_report
-from bench.results.runfolder import CONFIG, Run, read_object, read_records
+from bench.results.runfolder import CONFIG, Run, find_runs, read_object, read_records
 from ddp.core.events import Finished
 
 
-def audit(folder: Path) -> Exit:
-    """Audit the run in a folder by hand; return exit code 1 if something differs, 4 if nothing can be done again."""
+def audit(path: Path) -> Exit:
+    """Audit a run by hand, or each run in a tree; return exit code 1 if something differs, 4 if nothing can be done again,
+    of several the worst."""
+    with usage():
+        runs, problems = find_runs(path)
+    if not runs or runs[0].path == path:
+        return _audit(path)
+    for problem in problems:
+        print(f"REFUSED    {problem}")
+    codes = [Exit.REFUSED] if problems else []
+    for run in runs:
+        try:
+            codes.append(_audit(run.path))
+        except UsageError as error:
+            print(f"REFUSED    {error}")
+            codes.append(Exit.REFUSED)
+    return gravest(codes)
+
+
+def _audit(folder: Path) -> Exit:
     from bench.command.rerun import run_in
 
     with usage():

@@ -151,10 +151,9 @@ def _on_a_sweep(verb: str, description: str) -> Callable[[list[str]], int]:
 
 
 def _audit(arguments: list[str]) -> int:
-    parser = verb_parser(
-        "audit", "Do kept steps and the evaluation of a run again: 0 equal, 1 different, 4 nothing is kept."
-    )
-    parser.add_argument("path", type=path_of, help="run folder")
+    codes = "0 equal, 1 different, 4 nothing is kept; of several runs the worst"
+    parser = verb_parser("audit", f"Do kept steps and the evaluation of runs again: {codes}.")
+    parser.add_argument("path", type=path_of, help="run folder, or tree of runs")
     path = parser.read(arguments).path
     from bench.command.audit_command import audit
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, path_of, usage
 from bench.command.parser import Parser
-from bench.faults.meaning import KINDS, MODES, PHASES, PROCESSES, RANKS, VIRTUAL, WORLDS, FaultCell, cells, meaningless
+from bench.faults.meaning import KINDS, PHASES, PROCESSES, RANKS, VIRTUAL, WORLDS, FaultCell, cells, meaningless
+from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult
 from bench.faults.page import page
 from bench.faults.store import ResultStore, body
@@ -20,14 +24,16 @@ from ddp.suggest import unknown
 
 SIZES = {VIRTUAL: (8, 64), PROCESSES: (3,)}
 MOST = {VIRTUAL: 4096, PROCESSES: 16}
-LEAST = 3
+LEAST, MOST_JOBS = 3, 64
+EVERY_WORLD = "all"
 CHOICES = {"modes": tuple(MODES), "kinds": tuple(KINDS), "phases": tuple(PHASES), "ranks": RANKS}
 
 
 def add(parser: Parser) -> None:
     """Add the arguments of the verb."""
     parser.add_argument("--matrix", action="store_true", help="play the matrix: every kind in every phase")
-    parser.add_argument("--world", default=VIRTUAL, choices=WORLDS, help="where (default: virtual)")
+    parser.add_argument("--world", default=VIRTUAL, choices=(*WORLDS, EVERY_WORLD), help="where (default: virtual)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells that are played at a time (default: 1)")
     for name, every in CHOICES.items():
         parser.add_argument(f"--{name}", metavar="A,B", help=f"of {', '.join(every)} (default: all)")
     parser.add_argument("--sizes", metavar="N,N", help="numbers of ranks (default: 8,64; in processes 3)")
@@ -42,24 +48,35 @@ def faults(options: argparse.Namespace) -> Exit:
     as documented. Raises UsageError."""
     if not options.matrix:
         raise UsageError("nothing to play: give --matrix")
+    worlds = WORLDS if options.world == EVERY_WORLD else (options.world,)
     with usage():
-        wanted, sizes = _wanted(options), _sizes(options)
-        store = ResultStore(options.out, options.fresh)
-    _play(wanted, sizes, options.world, store)
-    results = sorted(store.found.values(), key=_place)
-    report = options.report or options.out
+        wanted, store = _wanted(options), ResultStore(options.out, options.fresh)
+        sizes = {world: _sizes(options, world) for world in worlds}
+        if not 1 <= options.jobs <= MOST_JOBS:
+            raise ValueError(f"--jobs {options.jobs}: give a whole number from 1 to {MOST_JOBS}")
+    try:
+        for world in worlds:
+            _play(wanted, sizes[world], world, store, options.jobs)
+    finally:  # of what was interrupted, too
+        _write(options, store, wanted, worlds)
+    return Exit.OK if all(result.good for result in store.found.values()) else Exit.REGRESSION
+
+
+def _write(options: argparse.Namespace, store: ResultStore, wanted: Sequence[FaultCell], worlds: Sequence[str]) -> None:
+    """Write table and heat map over all results there are."""
+    results, report = sorted(store.found.values(), key=_place), options.report or options.out
+    text = lines(results)
+    head = ("# Faults", "", "Written by `make faults`, which plays what is left. [Heat map](faults.html)", "")
     with usage():
         report.mkdir(parents=True, exist_ok=True)
-        (report / "README.md").write_text("\n".join(["# Faults", "", *lines(results)]) + "\n", encoding="utf-8")
+        (report / "README.md").write_text("\n".join([*head, *text]) + "\n", encoding="utf-8")
         (report / "faults.html").write_text(page(results), encoding="utf-8")
-    if options.json is not None:
-        none = {str(cell): why for cell in wanted if (why := meaningless(cell, options.world))}
-        with usage():
+        if options.json is not None:
+            none = {str(cell): why for cell in wanted if all(why := meaningless(cell, world) for world in worlds)}
             content = {"cells": [body(result) for result in results], "no_meaning": none}
             options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    print("\n".join(lines(results)))
+    print("\n".join(text))
     print(report / "faults.html")
-    return Exit.OK if all(result.good for result in results) else Exit.REGRESSION
 
 
 def _place(result: FaultResult) -> tuple[int, int, tuple[int, ...]]:
@@ -72,16 +89,35 @@ def _place(result: FaultResult) -> tuple[int, int, tuple[int, ...]]:
     )
 
 
-def _play(wanted: Sequence[FaultCell], sizes: Sequence[int], world: str, store: ResultStore) -> None:
+def _play(wanted: Sequence[FaultCell], sizes: Sequence[int], world: str, store: ResultStore, jobs: int) -> None:
     """Play what has a meaning and is not stored; say how far it is, now and then."""
-    play = _player(world)
     todo = [(cell, size) for size in sizes for cell in wanted if not meaningless(cell, world)]
     todo = [(cell, size) for cell, size in todo if (str(cell), world, size) not in store.found]
-    for done, (cell, size) in enumerate(todo, 1):
-        result = play(cell, size)
+    todo.sort(key=_drawn)
+    for done, result in enumerate(_results(_player(world), todo, jobs), 1):
         store.add(result)
         if not result.good or done % 100 == 0:
-            print(f"{done:,} of {len(todo):,}: {cell}, {size} ranks: {result.verdict}", file=sys.stderr, flush=True)
+            line = f"{result.cell}, {result.size} ranks: {result.verdict}"
+            print(f"{done:,} of {len(todo):,}: {line}", file=sys.stderr, flush=True)
+
+
+def _drawn(place: tuple[FaultCell, int]) -> bytes:
+    """Return what cells are sorted by, so that those played before an interruption are a fair part of all."""
+    return hashlib.sha256(f"{place[0]} {place[1]}".encode()).digest()
+
+
+def _results(
+    play: Callable[[FaultCell, int], FaultResult], todo: Sequence[tuple[FaultCell, int]], jobs: int
+) -> Iterator[FaultResult]:
+    if jobs == 1:
+        yield from (play(*place) for place in todo)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        try:
+            for future in as_completed([pool.submit(play, *place) for place in todo]):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _player(world: str) -> Callable[[FaultCell, int], FaultResult]:
@@ -97,8 +133,6 @@ def _player(world: str) -> Callable[[FaultCell, int], FaultResult]:
 def _wanted(options: argparse.Namespace) -> list[FaultCell]:
     """Return the cells that are asked for. Raises ValueError for names that are none."""
     names = {name: _names(name, getattr(options, name), every) for name, every in CHOICES.items()}
-    if options.modes is None and options.world == VIRTUAL:
-        names["modes"] = tuple(mode for mode in names["modes"] if mode not in ("zero2", "zero3"))
     return [
         cell
         for cell in cells(list(names["modes"]))
@@ -116,11 +150,10 @@ def _names(option: str, text: str | None, every: tuple[str, ...]) -> tuple[str, 
     return chosen
 
 
-def _sizes(options: argparse.Namespace) -> tuple[int, ...]:
+def _sizes(options: argparse.Namespace, world: str) -> tuple[int, ...]:
     if options.sizes is None:
-        return SIZES[options.world]
-    texts = options.sizes.split(",")
-    most = MOST[options.world]
+        return SIZES[world]
+    texts, most = options.sizes.split(","), MOST[world]
     if not all(text.isdecimal() and LEAST <= int(text) <= most for text in texts):
         raise ValueError(f"--sizes {options.sizes}: give whole numbers from {LEAST} to {most}, such as 8,64")
     return tuple(int(text) for text in texts)

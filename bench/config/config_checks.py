@@ -197,7 +197,7 @@ def _check_comers(config: Config, world_size: int) -> None:
             raise ValueError("cluster.absent and cluster.spares need cluster.tolerate_loss=true")
 
 
-def links_of(config: Config, world_size: int, machine: Machine) -> list[str] | None:
+def links_of(config: Config, world_size: int) -> list[str] | None:
     """Return the emulated links as they are written; None: there are none. Raise ValueError for what cannot be emulated."""
     words, mode = config.cluster.links, config.mode
     if words is None or words == [] or world_size == 1:
@@ -215,8 +215,6 @@ def links_of(config: Config, world_size: int, machine: Machine) -> list[str] | N
         raise ValueError(
             f"cluster.links with mode={mode.name}, whose collectives are PyTorch's own: use mode=nccl_sync"
         )
-    if machine.hosts > 1:
-        raise ValueError(f"cluster.links on {machine.hosts} hosts, which have links of their own; leave it out")
     return links.words if links is not None else None
 
 

@@ -110,7 +110,7 @@ def plan(
     check_cluster(config, world_size, machine)
     check_profile(config.profile, mode, world_size, machine)
     speeds, faults = speeds_of(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
-    links, scripted = links_of(config, world_size, machine), [str(fault) for fault in faults]
+    links, scripted = links_of(config, world_size), [str(fault) for fault in faults]
     config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=scripted, links=links))
     config = replace(config, checkpoint=checkpoint_of(config.checkpoint, mode, settings))
     if not 0 <= config.seed < 2**31:

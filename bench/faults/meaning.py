@@ -6,12 +6,10 @@ Pure: plays nothing, reads nothing. `docs/reference/faults.md` says the same in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, cast
 
-from ddp.backends import BACKENDS, Acts, paired_backends
-from ddp.core.policies import EVERY_STEP, POLICIES, Policy, meets_every_step
+from bench.faults.modes import MODES, twin
 
 KINDS = {
     "crash": "the process is killed",
@@ -38,11 +36,11 @@ PHASES = {
 RANKS = ("first", "last", "two", "all")
 VIRTUAL, PROCESSES = "virtual", "processes"
 WORLDS = (VIRTUAL, PROCESSES)
-WINDOW, LENGTHS = 3, ("anchor", "max_anchor", "base")
-"""Steps of a window, and the settings of policies that say so."""
 FATAL = ("crash", "stop", "raise")
 """Kinds that cost the rank."""
 HARMLESS = ("pause", "slow", "slow link")
+WHOLE = ("crash", "pause", "disk full")
+"""Kinds that befall a process, with all ranks that are in it."""
 
 
 class FaultOutcome(StrEnum):
@@ -71,42 +69,6 @@ class FaultCell:
         return f"{self.mode}/{self.kind}/{self.phase}/{self.ranks}"
 
 
-@dataclass(frozen=True)
-class FaultMode:
-    """What the table must know of a mode."""
-
-    name: str
-    policy: str
-    backend: str
-
-    @property
-    def in_step(self) -> bool:
-        """Gradients are averaged inside steps."""
-        return meets_every_step(self.policy) and Acts.STEP in BACKENDS[self.backend].acts
-
-    @property
-    def snapshots(self) -> bool:
-        """The coordinator's process averages snapshots; ranks meet in no collective."""
-        return Acts.SNAPSHOT in BACKENDS[self.backend].acts
-
-    @property
-    def sharded(self) -> bool:
-        """No rank can be done without: the run ends with the first that is lost."""
-        return not BACKENDS[self.backend].averages
-
-    def windows(self) -> Policy:
-        """Return the policy, with short windows where it has a setting for them."""
-        kind = POLICIES[self.policy]
-        return kind(**{field.name: WINDOW for field in fields(cast(Any, kind)) if field.name in LENGTHS})
-
-
-_SHARDED = [name for name, spec in BACKENDS.items() if not spec.averages and not spec.torch_native]
-_PAIRED = [(backend, policy) for backend in paired_backends() for policy in sorted(POLICIES)]
-MODES = {f"{backend}_{policy}": FaultMode(f"{backend}_{policy}", policy, backend) for backend, policy in _PAIRED}
-MODES |= {name: FaultMode(name, EVERY_STEP, name) for name in _SHARDED}
-"""Modes of the matrix. In virtual time `zero1` to `zero3` are one run of the core, which knows no shards."""
-
-
 def cells(modes: Iterable[str]) -> list[FaultCell]:
     """Return all cells of the modes, with a meaning or without."""
     return [FaultCell(k, p, r, mode) for mode in modes for k in KINDS for p in PHASES for r in RANKS]
@@ -122,11 +84,16 @@ def meaningless(cell: FaultCell, world: str) -> str:
     """Return why the cell has no meaning in that world; empty: it has one."""
     mode = MODES[cell.mode]
     checks: tuple[tuple[bool, str], ...] = (
-        (cell.phase == "collective" and mode.snapshots, "ranks of this mode meet in no collective"),
+        (
+            cell.phase == "collective" and (mode.snapshots or mode.one_process),
+            "ranks of this mode meet in no collective",
+        ),
         (cell.phase == "snapshot" and not mode.snapshots, "ranks of this mode lay down no snapshots"),
+        (cell.phase == "checkpoint" and not mode.checkpoints, "this mode makes no checkpoints"),
         (cell.kind == "slow" and cell.phase == "end", "no step follows"),
         *_of_files(cell),
         *_of_the_coordinator(cell),
+        *(_of_one_process(cell) if mode.one_process else ()),
         *(_of_virtual_time(cell) if world == VIRTUAL else _of_processes(cell)),
     )
     return next((why for applies, why in checks if applies), "")
@@ -140,12 +107,24 @@ def _of_files(cell: FaultCell) -> Iterator[tuple[bool, str]]:
 
 def _of_the_coordinator(cell: FaultCell) -> Iterator[tuple[bool, str]]:
     killed = cell.kind == "coordinator killed"
+    yield killed and MODES[cell.mode].one_process, "there is no coordinator: see `crash`"
     yield killed and cell.ranks != "all", "there is one coordinator, for all ranks: see `all`"
+
+
+def _of_one_process(cell: FaultCell) -> Iterator[tuple[bool, str]]:
+    yield cell.kind == "stop", "the process stands still as a whole, and nobody is left to notice"
+    yield cell.kind == "slow link", "ranks of one process have no links"
+    yield cell.kind == "lost message", "ranks of one process send no messages"
+    yield MODES[cell.mode].one_rank and cell.ranks != "all", "there is one rank: see `all`"
+    yield cell.kind in WHOLE and cell.ranks != "all", "the process is all ranks: see `all`"
 
 
 def _of_virtual_time(cell: FaultCell) -> Iterator[tuple[bool, str]]:
     yield cell.kind == "corrupt checkpoint", "virtual time has no files: see processes"
     yield cell.kind == "coordinator killed", "the coordinator plays virtual time: see processes"
+    yield MODES[cell.mode].one_process, "virtual time plays the coordinator, which this mode has not: see processes"
+    same = twin(cell.mode)
+    yield same != cell.mode, f"in virtual time the same run as {same}"
 
 
 def _of_processes(cell: FaultCell) -> Iterator[tuple[bool, str]]:
@@ -154,16 +133,18 @@ def _of_processes(cell: FaultCell) -> Iterator[tuple[bool, str]]:
 
 def documented(cell: FaultCell) -> frozenset[FaultOutcome]:
     """Return what may come of a cell that has a meaning, where every lost rank is started again."""
-    kind, ends, lost = cell.kind, FaultOutcome.ENDED, FaultOutcome.LOST
-    if kind == "coordinator killed":
-        return frozenset({ends} if cell.phase in ("start", "first window") else {FaultOutcome.RESUMED})
+    kind, mode = cell.kind, MODES[cell.mode]
+    ends, lost = FaultOutcome.ENDED, FaultOutcome.LOST
+    if kind == "coordinator killed" or (kind == "crash" and mode.one_process):
+        early = cell.phase in ("start", "first window")
+        return frozenset({ends} if early or not mode.checkpoints else {FaultOutcome.RESUMED})
     if kind == "corrupt checkpoint":
         return frozenset({FaultOutcome.RESUMED})
     if kind in HARMLESS or kind == "disk full":
         return frozenset({FaultOutcome.UNHURT})
     if cell.phase == "start":
         return frozenset({ends})  # the run has not begun: a rank was not ready
-    needed = MODES[cell.mode].sharded or cell.ranks == "all"
+    needed = mode.sharded or mode.one_process or cell.ranks == "all"
     if kind == "lost message":  # of some messages, such as a sign that a round is over, nothing else hangs
         return frozenset({FaultOutcome.UNHURT, ends} if needed else {FaultOutcome.UNHURT, lost})
     same_error = kind == "raise" and cell.ranks == "two"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.faults.meaning import FaultCell, FaultMode
+from bench.faults.meaning import FaultCell
+from bench.faults.modes import FaultMode
 from ddp.core.commands import Stop
 from ddp.sim import Simulation
 

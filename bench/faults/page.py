@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 
-from bench.faults.meaning import KINDS, PHASES, RANKS, FaultCell, FaultOutcome, documented, meaningless
+from bench.faults.meaning import KINDS, PHASES, RANKS, WORLDS, FaultCell, FaultOutcome, cells, documented, meaningless
+from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult
 from bench.faults.table import Group, groups
 
@@ -16,11 +17,11 @@ body{font:14px/1.4 system-ui,sans-serif;margin:1rem auto;max-width:1400px;paddin
 h1{font-size:1.3rem}h2{font-size:1.1rem;margin:1.5rem 0 .3rem}h3{font-size:.95rem;margin:.8rem 0 .2rem}
 .maps{display:flex;flex-wrap:wrap;gap:1rem}.map{flex:0 1 440px;min-width:0;overflow-x:auto}
 table{border-collapse:collapse;font-size:10px;font-variant-numeric:tabular-nums}
-th{font-weight:500;text-align:left;padding:1px 2px;vertical-align:bottom;max-width:66px;overflow-wrap:anywhere}
-thead th{writing-mode:vertical-rl;transform:rotate(180deg);max-width:none}
+th{font-weight:500;text-align:left;padding:1px 2px;vertical-align:middle;max-width:70px;overflow-wrap:anywhere}
+thead th{vertical-align:bottom;writing-mode:vertical-rl;transform:rotate(180deg);max-width:none}
 td{padding:1px}td div{display:grid;grid-template-columns:1fr 1fr;gap:1px;width:39px}
 b,i{display:block;font:9px/12px system-ui,sans-serif;text-align:center;height:12px;overflow:hidden;color:#fff}
-i{background:var(--n)}.u{background:var(--u)}.w{background:var(--w)}.r{background:var(--r)}.e{background:var(--e)}
+i{background:var(--n);color:#888;font-style:normal}.u{background:var(--u)}.w{background:var(--w)}.r{background:var(--r)}.e{background:var(--e)}
 .x{background:var(--x);outline:2px solid var(--x)}
 .h0{filter:brightness(1.15)}.h1{filter:brightness(.95)}.h2{filter:brightness(.78)}.h3{filter:brightness(.6)}
 .key b,.key i{display:inline-block;width:39px;vertical-align:middle}.key{font-size:12px}
@@ -31,7 +32,7 @@ def page(results: Sequence[FaultResult]) -> str:
     """Return the page."""
     by_group = groups(results)
     wrong = sum(not result.good for result in results)
-    head = f"{len(results):,} cells were played; " + ("all are as documented." if not wrong else f"{wrong} are not.")
+    head = f"{len(results):,} cells were played: " + (f"all but {wrong}" if wrong else "all") + " are as documented."
     body = [f"<h1>Faults: kind, phase and ranks</h1><p>{head}</p>{_KEY}"]
     for world, size in dict.fromkeys((world, size) for world, size, _ in by_group):
         body.append(f"<h2>{escape(world)}, {size} ranks</h2><div class=maps>")
@@ -48,28 +49,29 @@ _KEY = (
     "<p class=key>In a cell: first and last rank, two, all. The figure: seconds until every rank that was hit works again, "
     "or, without one, until others go on; darker is longer. <b class=u>3.1</b> no rank is lost &ensp;<b class=w>3.1</b> "
     "ranks are lost, others go on &ensp;<b class=r>3.1</b> gone on with from a checkpoint &ensp;<b class=e>end</b> the run "
-    "ends, as documented &ensp;<b class=x>!</b> not as documented &ensp;<i></i> no meaning, or not played</p>"
+    "ends, as documented &ensp;<b class=x>!</b> not as documented &ensp;<i>?</i> not played &ensp;<i></i> no meaning</p>"
 )
 
 
 def _map(group: Group, results: Sequence[FaultResult]) -> str:
-    mode = group[2]
+    world, _, mode = group
     played = {(result.cell.kind, result.cell.phase, result.cell.ranks): result for result in results}
     head = "".join(f"<th>{phase}" for phase in PHASES)
     rows = []
     for kind in KINDS:
-        each = (_cell([played.get((kind, phase, ranks)) for ranks in RANKS]) for phase in PHASES)
+        row = [[FaultCell(kind, phase, ranks, mode) for ranks in RANKS] for phase in PHASES]
+        each = (_cell([(cell, played.get((kind, cell.phase, cell.ranks))) for cell in four], world) for four in row)
         rows.append(f"<tr><th>{kind}{''.join(each)}")
     return f"<div class=map><h3>{escape(mode)}</h3><table><thead><tr><th>{head}</thead>{''.join(rows)}</table></div>"
 
 
-def _cell(results: Sequence[FaultResult | None]) -> str:
-    return f"<td><div>{''.join(map(_block, results))}</div>"
+def _cell(results: Sequence[tuple[FaultCell, FaultResult | None]], world: str) -> str:
+    return f"<td><div>{''.join(_block(cell, result, world) for cell, result in results)}</div>"
 
 
-def _block(result: FaultResult | None) -> str:
+def _block(cell: FaultCell, result: FaultResult | None, world: str) -> str:
     if result is None:
-        return "<i></i>"
+        return "<i></i>" if meaningless(cell, world) else "<i>?</i>"
     if not result.good or result.outcome is None:
         return f'<b class=x title="{escape(result.verdict)}">!</b>'
     if result.outcome is FaultOutcome.ENDED:
@@ -91,19 +93,42 @@ def _short(seconds: float) -> str:
 
 def _reasons() -> str:
     """Return why cells have no meaning, and what is documented of the others."""
-    reasons: dict[str, list[str]] = {}
-    for world in ("virtual", "processes"):
-        for mode in ("nccl_sync", "cpu_sync"):
-            for kind in KINDS:
-                for phase in PHASES:
-                    if why := meaningless(FaultCell(kind, phase, "all", mode), world):
-                        reasons.setdefault(why, []).append(f"{kind} / {phase}")
-    none = "".join(f"<li>{escape(why)}: {escape(', '.join(dict.fromkeys(of)))}" for why, of in reasons.items())
+    reasons: dict[str, list[FaultCell]] = {}
+    for world in WORLDS:
+        for cell in cells(MODES):
+            if why := meaningless(cell, world):
+                reasons.setdefault(why, []).append(cell)
+    none = "".join(f"<li>{escape(why)}: {escape(_of(of))}" for why, of in reasons.items())
     allowed = []
-    for kind in KINDS:
-        for ranks in ("first", "all"):
-            cell = FaultCell(kind, "step", ranks, "nccl_cadence")
-            words = " or ".join(sorted(each.value for each in documented(cell)))
-            allowed.append(f"<li>{escape(kind)}, {ranks}: {escape(words)}")
-    text = "in a step, where ranks can be done without; with zero*, what costs a rank ends the run"
+    for mode in ("nccl_cadence", "zero1", "graph_sync"):
+        for kind in KINDS:
+            for ranks in ("first", "all"):
+                cell = FaultCell(kind, "checkpoint" if kind in _SAVING else "step", ranks, mode)
+                if not all(meaningless(cell, world) for world in WORLDS):
+                    words = " or ".join(sorted(each.value for each in documented(cell)))
+                    allowed.append(f"<li>{mode}, {escape(kind)}, {ranks}: {escape(words)}")
+    text = "in a step or a checkpoint; before a rank is ready, what costs it ends the run"
     return f"<h2>No meaning</h2><ul>{none}</ul><h2>Documented</h2><p>{text}</p><ul>{''.join(allowed)}</ul>"
+
+
+_SAVING = ("disk full", "corrupt checkpoint")
+
+
+def _of(of: Sequence[FaultCell]) -> str:
+    """Return which modes, kinds, phases and ranks are among the cells."""
+    columns = (
+        (cell.mode for cell in of),
+        (cell.kind for cell in of),
+        (cell.phase for cell in of),
+        (cell.ranks for cell in of),
+    )
+    return "; ".join(_names(list(dict.fromkeys(names)), every) for names, every in zip(columns, _EVERY, strict=True))
+
+
+_Named = tuple[str, Collection[str]]
+_EVERY: tuple[_Named, ...] = (("modes", MODES), ("kinds", KINDS), ("phases", PHASES), ("ranks", RANKS))
+
+
+def _names(names: Sequence[str], every: _Named) -> str:
+    what, known = every
+    return f"all {what}" if len(names) == len(known) else ", ".join(names)

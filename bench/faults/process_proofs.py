@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +17,46 @@ from ddp.core.events import Failed, Lost, Progress, RankEvent, Saved
 PAUSE_S, SLOW = 1.2, 6.0
 
 
-def note_of(scratch: Path, rank: int) -> tuple[float, int] | None:
-    """Return when a rank was hit, on the clock of the records, and its process; None: it was not."""
+@dataclass(frozen=True)
+class Note:
+    """What a rank noted when it was hit. Times are seconds on the clock of the records."""
+
+    at: float
+    pid: int
+    until: float | None
+    """When it went on after it had stood still; None: it did not."""
+
+
+def note_of(scratch: Path, rank: int) -> Note | None:
+    """Return what a rank noted; None: it was not hit."""
     path = scratch / f"phase-{rank}"
     if not path.exists():
         return None
-    at, pid = regular_files.content(path).split()
-    return float(at), int(pid)
+    at, pid, *until = regular_files.content(path).split()
+    return Note(float(at), int(pid), float(until[0]) if until else None)
 
 
-def proof(cell: FaultCell, records: Timed, scratch: Path, hit: Sequence[int], status: str) -> str:
+def proof(cell: FaultCell, records: Timed, scratch: Path, hit: Sequence[int], status: str, error: str = "") -> str:
     """Return how it is proved of all ranks that were to be hit; empty: it is not. With a run that ended by the first of
-    them, the others need not have come so far."""
+    them, with `error`, the others need not have come so far."""
     texts = []
     for rank in hit:
         note = note_of(scratch, rank)
-        text = "" if note is None else _proved(cell.kind, records, scratch, rank, note[0])
+        text = "" if note is None else _proved(cell.kind, records, scratch, rank, note) or _said(cell.kind, rank, error)
         if not text and status == "ok":
             return ""
         texts += [text] if text else []
     return f"{texts[0]} ({len(texts)} of {len(hit)} ranks)" if texts else ""
 
 
-def _proved(kind: str, records: Timed, scratch: Path, rank: int, at: float) -> str:
+def _said(kind: str, rank: int, error: str) -> str:
+    """Return what a run said that has no coordinator to record it: the error that it ended with."""
+    return error if kind == "raise" and error.startswith(f"rank {rank} failed: ") else ""
+
+
+def _proved(kind: str, records: Timed, scratch: Path, rank: int, note: Note) -> str:
     # Lines of the ledger on a rank are the coordinator's words: the last ones may come while the rank stands still.
-    heard = [(when, r) for when, r in records if isinstance(r, RankEvent) and r.rank == rank and when >= at]
+    heard = [(when, r) for when, r in records if isinstance(r, RankEvent) and r.rank == rank and when >= note.at]
     match kind:
         case "crash":
             return _ending(records, rank, "killed by signal 9")
@@ -49,9 +66,7 @@ def _proved(kind: str, records: Timed, scratch: Path, rank: int, at: float) -> s
             failed = [r.error for _, r in records if isinstance(r, Failed) and r.rank == rank]
             return f"rank {rank}: {failed[0]}" if failed else ""
         case "pause":
-            first = min((when for when, _ in heard if when > at + 0.02), default=None)
-            quiet = first is not None and first >= at + 0.9 * PAUSE_S
-            return f"rank {rank} stood still for {first - at:.2f} s" if quiet and first is not None else ""
+            return _stood(note, rank, [when for when, _ in heard])
         case "slow":
             return _slower(heard, rank)
         case "lost message":
@@ -61,6 +76,16 @@ def _proved(kind: str, records: Timed, scratch: Path, rank: int, at: float) -> s
             errors = [r.error for _, r in heard if isinstance(r, Saved) and r.error]
             return f"rank {rank}: {errors[0].partition(':')[0]}" if errors else ""
     raise ValueError(f"no proof of {kind}")
+
+
+def _stood(note: Note, rank: int, heard: Sequence[float]) -> str:
+    """Return how long no word of a rank came, between what it noted before and behind it. Its threads may get a word in
+    before the process stands still, and again before the one that notes it has a core."""
+    if note.until is None:
+        return ""
+    times = sorted([note.at, note.until, *(when for when in heard if when < note.until)])
+    longest = max(after - before for before, after in pairwise(times))
+    return f"rank {rank} stood still for {longest:.2f} s" if longest >= PAUSE_S else ""
 
 
 def _ending(records: Timed, rank: int, words: str) -> str:

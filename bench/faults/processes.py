@@ -16,7 +16,8 @@ from typing import Any
 import psutil
 
 from bench.faults import exercise
-from bench.faults.meaning import MODES, PROCESSES, FaultCell, FaultOutcome, chosen
+from bench.faults.meaning import PROCESSES, WHOLE, FaultCell, FaultOutcome, chosen
+from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult, Timed, full_strength, missing, noticed, outcome, went_on
 from bench.faults.process_proofs import PAUSE_S, SLOW, note_of, proof
 from ddp import regular_files
@@ -26,10 +27,12 @@ from ddp.core.errors import EngineError
 from ddp.core.events import Merged, Progress
 from ddp.core.faults import PhaseFault
 from ddp.core.spans import measure
-from ddp.engine import elche
+from ddp.engine import ENGINES
+from ddp.registry import imported
 from ddp.replica.task import Job
 
 BATCH, EPOCHS, DEADLINE_S = 8, 16, 4.0
+LIMIT_S = 300
 LATER = 60
 """Steps of a rank after which there are checkpoints to go on from."""
 INJECTED = {
@@ -44,65 +47,111 @@ INJECTED = {
     "coordinator killed": ("coordinator", 0.0),
 }
 """Kind -> what is done to a rank, with its value. A run whose checkpoint is to be corrupted ends by an error first."""
+KILLED = "ended by signal 9"
+Ended = tuple[Timed, str, str]
+"""(records, status, what ended it)."""
 
 
 def play(cell: FaultCell, size: int) -> FaultResult:
     """Play one cell with a meaning on `size` ranks, each of which is started again when it is lost."""
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         folder = Path(name)
-        if cell.kind == "coordinator killed":
+        if _kills_all(cell):
             return _killed(cell, size, folder)
         if cell.kind == "corrupt checkpoint":
             return _corrupted(cell, size, folder)
         return _played(cell, size, folder)
 
 
+def hit_by(cell: FaultCell, size: int) -> tuple[int, ...]:
+    """Return the ranks to which the cell's fault is done; what befalls a process with all its ranks, the first one does."""
+    if MODES[cell.mode].one_rank or cell.kind in (WHOLE if MODES[cell.mode].one_process else ("coordinator killed",)):
+        return (0,)
+    return tuple(range(size)) if cell.kind == "corrupt checkpoint" else chosen(cell.ranks, size)
+
+
 def job_of(cell: FaultCell, size: int, folder: Path) -> Job:
     """Return the run of a cell; its scratch folder is made."""
     mode, (kind, value) = MODES[cell.mode], INJECTED[cell.kind]
-    hit, phase, after = chosen(cell.ranks, size), cell.phase, 0
-    if cell.kind == "coordinator killed":
-        hit, after = (0,), 0 if phase in ("start", "first window", "end") else LATER
+    phase, after = cell.phase, 0
+    later = LATER * (size if mode.one_rank else 1)  # in as many epochs
+    if _kills_all(cell):
+        after = 0 if phase in ("start", "first window", "end") else later
     if cell.kind == "corrupt checkpoint":
-        hit, phase, after = tuple(range(size)), "step", LATER
+        phase, after = "step", later
     (folder / "scratch").mkdir()
     return Job(
         exercise.task,
         EPOCHS,
         BATCH,
         0,
-        size,
+        1 if mode.one_rank else size,
         mode.windows(),
         mode.backend,
         folder / "scratch",
         device="cpu",
         deadline_s=DEADLINE_S,
         restarts=0 if mode.sharded else None,
-        phase_faults=tuple(PhaseFault(rank, phase, kind, value, after) for rank in hit),
-        checkpoints=Checkpointing(1, "epochs", 0.0),
+        phase_faults=tuple(PhaseFault(rank, phase, kind, value, after) for rank in hit_by(cell, size)),
+        checkpoints=Checkpointing(1, "epochs", 0.0) if mode.checkpoints else None,
         checkpoint_folder=folder / "checkpoints",
         preload=(exercise.__name__,),
     )
 
 
-def run(job: Job) -> tuple[Timed, str, str]:
+def _kills_all(cell: FaultCell) -> bool:
+    return cell.kind == "coordinator killed" or (cell.kind == "crash" and MODES[cell.mode].one_process)
+
+
+def run(job: Job, engine: str) -> Ended:
     """Return the records of a run, its status, and what ended it."""
     records: list[tuple[float, Any]] = []
+    train = imported("engine", engine, ENGINES[engine].module).run
     try:
-        elche.run(job, lambda record, at: records.append((at, record)))
+        train(job, lambda record, at: records.append((at, record)))
     except (EngineError, checkpoint.Torn) as error:
         return records, "failed", str(error).splitlines()[0][:200]
     return records, "ok", ""
 
 
+def aside(job: Job, engine: str, folder: Path) -> tuple[Ended | None, str]:
+    """Run a job in a process of its own, which may be killed or stand still. Return what `run` does, or None and how it
+    ended."""
+    (folder / "job").write_bytes(pickle.dumps((job, engine)))
+    code = "import sys; from bench.faults.processes import run_stored; run_stored(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(folder)]
+    try:
+        child = subprocess.run(command, timeout=LIMIT_S, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+    except subprocess.TimeoutExpired:
+        return None, f"it was not over after {LIMIT_S} s"
+    if child.returncode == 0:
+        return pickle.loads(regular_files.content(folder / "ended")), ""
+    words = child.stderr.decode(errors="replace").strip()[-200:]
+    return None, KILLED if child.returncode == -signal.SIGKILL else f"exit code {child.returncode}: {words}"
+
+
+def run_stored(folder: str) -> None:
+    """Run the job that is stored there. A fault for the coordinator is for this process."""
+    job, engine = pickle.loads(regular_files.content(Path(folder, "job")))
+    pid = float(os.getpid())
+    faults = (replace(fault, value=pid) if fault.kind == "coordinator" else fault for fault in job.phase_faults)
+    ended = run(replace(job, phase_faults=tuple(faults)), engine)
+    Path(folder, "ended").write_bytes(pickle.dumps(ended))
+
+
 def _played(cell: FaultCell, size: int, folder: Path) -> FaultResult:
-    job = job_of(cell, size, folder)
-    records, status, error = run(job)
-    hit, what = chosen(cell.ranks, size), outcome(records, status)
-    happened = proof(cell, records, job.scratch, hit, status)
+    job, mode = job_of(cell, size, folder), MODES[cell.mode]
+    ended_as, words = aside(job, mode.engine, folder) if mode.one_process else (run(job, mode.engine), "")
+    if ended_as is None:
+        return FaultResult(cell, PROCESSES, size, "", None, error=words)
+    records, status, error = ended_as
+    hit, what = hit_by(cell, size), outcome(records, status)
+    happened = proof(cell, records, job.scratch, hit, status, error)
     notes = [note for rank in hit if (note := note_of(job.scratch, rank)) is not None]
-    since = min((at for at, _ in notes), default=0.0)
+    since = min((note.at for note in notes), default=0.0)
     ended, absent = what is FaultOutcome.ENDED, missing(records, exercise.SAMPLES, EPOCHS)
+    if mode.one_rank:  # it has no ledger: what it trained is what it reported
+        absent = exercise.SAMPLES * EPOCHS - _reported(records)
     return FaultResult(
         cell,
         PROCESSES,
@@ -123,26 +172,16 @@ def _reported(records: Timed) -> int:
 
 
 def _killed(cell: FaultCell, size: int, folder: Path) -> FaultResult:
-    """Run the coordinator in a process of its own; a rank kills it."""
-    job = job_of(cell, size, folder)
-    (folder / "job").write_bytes(pickle.dumps(job))
-    code = "import sys; from bench.faults.processes import run_stored; run_stored(sys.argv[1])"
-    command = [sys.executable, "-c", code, str(folder / "job")]
-    child = subprocess.run(command, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+    """Run the coordinator, or all ranks, in a process of its own; a rank kills it."""
+    job, mode = job_of(cell, size, folder), MODES[cell.mode]
+    _, words = aside(job, mode.engine, folder)
     note = note_of(job.scratch, 0)
-    if child.returncode != -signal.SIGKILL or note is None:
-        text = child.stderr.decode(errors="replace").strip()[-200:]
-        return FaultResult(cell, PROCESSES, size, "", None, error=f"exit code {child.returncode}: {text}")
-    left = _outlived(note[1])
-    happened = f"the coordinator ended by signal 9; {left}"
-    return _resumed(cell, size, folder, job, happened)
-
-
-def run_stored(path: str) -> None:
-    """Run the job that is stored there, whose fault is for this process."""
-    job: Job = pickle.loads(regular_files.content(Path(path)))
-    faults = tuple(replace(fault, value=float(os.getpid())) for fault in job.phase_faults)
-    run(replace(job, phase_faults=faults))
+    if words != KILLED or note is None:
+        return FaultResult(cell, PROCESSES, size, "", None, error=words or "it was not killed")
+    left = (
+        f"the process of all ranks {KILLED}" if mode.one_process else f"the coordinator {KILLED}; {_outlived(note.pid)}"
+    )
+    return _resumed(cell, size, folder, job, left)
 
 
 def _outlived(pid: int) -> str:
@@ -159,11 +198,11 @@ def _outlived(pid: int) -> str:
 def _corrupted(cell: FaultCell, size: int, folder: Path) -> FaultResult:
     """End a run, change a byte in parts of its last checkpoint, go on."""
     job = job_of(cell, size, folder)
-    run(job)
+    run(job, MODES[cell.mode].engine)
     latest, _ = checkpoint.find(folder / "checkpoints")
     if latest is None:
         return FaultResult(cell, PROCESSES, size, "", None, error="the run left no checkpoint")
-    for rank in chosen(cell.ranks, size):
+    for rank in (0,) if MODES[cell.mode].one_rank else chosen(cell.ranks, size):
         part = latest.path / checkpoint.rank_file(rank)
         content = bytearray(regular_files.content(part))
         content[len(content) // 2] ^= 1
@@ -182,10 +221,12 @@ def _resumed(cell: FaultCell, size: int, folder: Path, job: Job, happened: str) 
     scratch = folder / "again"
     scratch.mkdir()
     began = time.monotonic()
-    records, status, error = run(replace(job, scratch=scratch, phase_faults=(), run="", resume=source.path))
+    again = replace(job, scratch=scratch, phase_faults=(), run="", resume=source.path)
+    records, status, error = run(again, MODES[cell.mode].engine)
     if status != "ok":
         return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.ENDED, error=error)
     merged = sum(measure(record.spans) for _, record in records if isinstance(record, Merged))
-    absent = exercise.SAMPLES * EPOCHS - source.books.samples - merged
-    full = full_strength(records, range(size), began)
+    trained = _reported(records) if MODES[cell.mode].one_rank else merged
+    absent = exercise.SAMPLES * EPOCHS - source.books.samples - trained
+    full = full_strength(records, range(job.world_size), began)
     return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.RESUMED, on_s=full, full_s=full, missing=absent)

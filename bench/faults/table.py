@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from bench.faults.meaning import KINDS, FaultOutcome, cells, meaningless
+from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult
 
 Group = tuple[str, int, str]
 """(world, ranks, mode)."""
-HEAD = ("mode", "cells", *(each.value for each in FaultOutcome), "not as documented", "no meaning")
+HEAD = ("mode", "cells", *(each.value for each in FaultOutcome), "not as documented", "not played", "no meaning")
 
 
 def groups(results: Iterable[FaultResult]) -> dict[Group, list[FaultResult]]:
@@ -28,18 +29,19 @@ def lines(results: Sequence[FaultResult]) -> list[str]:
     by_group = groups(results)
     for world, size in dict.fromkeys((world, size) for world, size, _ in by_group):
         of = [result for result in results if (result.world, result.size) == (world, size)]
-        rows = [_row(mode, by_group[w, s, mode], w) for w, s, mode in by_group if (w, s) == (world, size)]
+        modes = [mode for mode in MODES if not all(meaningless(cell, world) for cell in cells([mode]))]
+        rows = [_row(mode, by_group.get((world, size, mode), []), world) for mode in modes]
         text += [f"## {world}, {size} ranks", "", *_markdown(HEAD, rows), "", *_kinds(of), ""]
     return [*text, *_wrong(results)]
 
 
 def _row(mode: str, results: Sequence[FaultResult], world: str) -> tuple[str, ...]:
     outcomes = Counter(result.outcome for result in results)
-    wrong, none = (
-        sum(not result.good for result in results),
-        sum(bool(meaningless(cell, world)) for cell in cells([mode])),
-    )
-    return mode, str(len(results)), *(str(outcomes[each]) for each in FaultOutcome), str(wrong), str(none)
+    wrong = sum(not result.good for result in results)
+    every = cells([mode])
+    none = sum(bool(meaningless(cell, world)) for cell in every)
+    counts = (*(outcomes[each] for each in FaultOutcome), wrong, len(every) - none - len(results), none)
+    return mode, str(len(results)), *map(str, counts)
 
 
 def _kinds(results: Sequence[FaultResult]) -> list[str]:

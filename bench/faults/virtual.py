@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bench.faults.meaning import MODES, VIRTUAL, FaultCell, FaultMode, FaultOutcome, chosen
+from bench.faults.meaning import VIRTUAL, FaultCell, FaultOutcome, chosen
+from bench.faults.modes import MODES, FaultMode
 from bench.faults.moments import LAG_S, PAUSE_S, SLOW, Striker
 from bench.faults.outcome import FaultResult, full_strength, missing, noticed, outcome, went_on
 from ddp.core.checkpoint_settings import Checkpointing
@@ -44,7 +45,7 @@ def world(mode: FaultMode, size: int) -> World:
         deadline_s=DEADLINE_S,
         tolerate_loss=True,
         restarts=None,
-        checkpoints=Checkpointing(1, "epochs", 0.0),
+        checkpoints=Checkpointing(1, "epochs", 0.0) if mode.checkpoints else None,
     )
     if mode.sharded:
         return replace(facts, tolerate_loss=False, restarts=0, indispensable=f"{mode.name} needs all ranks")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def traced(path: Path) -> TracedSteps:
     series = _of_parquet(path) if path.suffix == ".parquet" else _of_chrome(path)
     series = [each for each in series if each.size >= LEAST]
     if not series:
-        raise ValueError(f"{path}: no rank has {LEAST} steps in it")
+        raise ValueError(f"{path}: no rank has {LEAST} steps in it; torch.profiler marks steps if it has a schedule")
     return TracedSteps(path.name, tuple(series))
 
 
@@ -112,10 +113,31 @@ def _of_chrome(path: Path) -> list[Floats]:
     on_cpu = [event for event in whole if event.get("cat") != "gpu_user_annotation"]
     marked = [event for event in on_cpu if str(event.get("name", "")).startswith(MARK)]
     lanes: dict[Any, list[float]] = defaultdict(list)
-    for event in sorted(marked or whole, key=lambda event: float(event["ts"])):
-        lane, name = (event.get("pid"), event.get("tid")), event.get("name")
+    for event in sorted(_closed(marked, on_cpu) or whole, key=lambda event: float(event["ts"])):
+        lane, name = _lane(event), event.get("name")
         if marked or name == "data":
             lanes[lane].append(float(event["dur"]) / 1e6)
         elif name in ("forward", "backward", "optimizer") and lanes[lane]:
             lanes[lane][-1] += float(event["dur"]) / 1e6
     return [np.array(series) for series in lanes.values()]
+
+
+def _lane(event: dict[str, Any]) -> tuple[Any, Any]:
+    return event.get("pid"), event.get("tid")
+
+
+def _closed(marked: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the marks of steps, less the last of a lane where others have operations in them and it has none: it was opened
+    by the end of the step before, and closed by the end of the window."""
+    last, worked = dict[Any, float](), dict[Any, float]()
+    for event in marked:
+        last[_lane(event)] = max(last.get(_lane(event), 0.0), float(event["ts"]))
+    marks = set(map(id, marked))
+    for event in events:
+        if id(event) not in marks:
+            worked[_lane(event)] = max(worked.get(_lane(event), 0.0), float(event["ts"]))
+    return [
+        event
+        for event in marked
+        if float(event["ts"]) < last[_lane(event)] or worked.get(_lane(event), math.inf) >= last[_lane(event)]
+    ]

@@ -217,9 +217,10 @@ def _limits(page: Page, rival: Rival, failing: dict[str, Verdict]) -> tuple[str,
 
 
 def gravest(verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
-    """Return cell -> the gravest of its verdicts that did not pass."""
+    """Return cell -> the gravest of its verdicts that did not pass; of several as grave, that on quality."""
     worst: dict[str, Verdict] = {}
-    for verdict in sorted((each for each in verdicts if each.name in GRAVEST), key=lambda v: GRAVEST.index(v.name)):
+    wrong = [verdict for verdict in verdicts if verdict.name in GRAVEST]
+    for verdict in sorted(wrong, key=lambda v: (GRAVEST.index(v.name), v.check != "quality")):
         worst.setdefault(verdict.cell, verdict)
     return worst
 

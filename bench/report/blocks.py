@@ -15,6 +15,8 @@ from bench.base.panels import Panels
 from bench.validate.verdict import Name
 
 NO_PANELS = Panels()
+BADGE = " · "
+"""Before a verdict that a cell ends in."""
 _SIGNS = re.compile(r"[`*]|\\(?=[^\w\s])|\](?=\()|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 
 
@@ -87,7 +89,7 @@ class TableBlock:
 
 @dataclass(frozen=True)
 class Verdicts(TableBlock):
-    """A table whose cells may be verdicts, which HTML shows as such."""
+    """A table whose cells may be verdicts, or end in one behind `BADGE`, which HTML shows as such."""
 
     badges: Mapping[str, str] = field(default_factory=lambda: {name: name for name in get_args(Name)})
     """What such a cell says -> the verdict whose look it has."""
@@ -113,6 +115,8 @@ class Facts:
     """What a reader wants to know next: questions in a few words, and their answers."""
 
     items: tuple[tuple[str, str], ...]
+    lines: bool = False
+    """A line each, where the page has much to say; else side by side."""
 
 
 @dataclass(frozen=True)

@@ -6,31 +6,56 @@ Speaks of the way of training that the answer names. Decides nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from bench.base.figures import plural
-from bench.report.answer import Answer, Option
+from bench.report.answer import Answer, Kind, Option, Timing
 from bench.report.blocks import plain
 from bench.report.glossary import meaning
 from bench.report.losses import costs, in_words, lost
-from bench.report.page import Page, listed, percent
-from bench.report.page_words import UNMEASURED, allowed, between, difference, names, remedy, span
-from bench.results.cells import Cell
+from bench.report.page import Page, levels, listed, number, percent
+from bench.report.page_words import UNMEASURED, allowed, between, difference, names, percents, remedy, span
+from bench.results.cells import Cell, measured
 from bench.validate.checks.speed import disturbed
 
+SURE, LIMITS, LEFT = "How sure is that?", "What limits it?", "What is left to do?"
+SHOWN: dict[Kind, str] = {
+    "use": "Sooner and as good, both at 95 %:",
+    "one": "Later than one device, at 95 %:",
+    "open": "Not shown:",
+}
+"""What the evidence comes to."""
 
-def facts(page: Page, cells: Sequence[Cell], each: Answer) -> tuple[tuple[str, str], ...]:
-    """Return questions on one workload, and their answers."""
+
+def facts(page: Page, cells: Sequence[Cell], each: Answer, brief: bool = False) -> tuple[tuple[str, str], ...]:
+    """Return questions on one workload, and their answers; `brief`: without what its sentence and the glossary say."""
     best = each.chosen
     if best is None:
         return ()
     lines = (
-        (f"What is {plain(best.cell.about.mode)}?", plain(meaning(best.cell.about.mode))),
-        ("As good as one device?", as_good(best)),
-        ("How sure is that?", f"{_seeds(best)} {disturbances(cells, best)}".strip()),
-        ("What limits it?", limit(page, best)),
-        ("What is left to do?", left(cells, each)),
+        (f"What is {plain(best.cell.about.mode)}?", "" if brief else plain(meaning(best.cell.about.mode))),
+        ("As good as one device?", f"{as_good(best)} {_others(each) if brief else ''}".strip()),
+        (SURE, f"{SHOWN[each.kind]} {_seeds(best)} {disturbances(cells, best)}".strip()),
+        (LIMITS, limit(page, best)),
+        (LEFT, left(cells, each)),
     )
     return tuple((question, text) for question, text in lines if text)
+
+
+def setup(page: Page, cells: Sequence[Cell], each: Answer) -> str:
+    """Return what one device comes to, and what all were given: batch, epochs, seeds."""
+    solo = next((option.rival.solo for option in each.options), None)
+    if solo is None:
+        return ""
+    about, w = solo.about, solo.workload
+    text = f"One device: {plain(about.final.eval_metric)} {levels(solo.eval)}"
+    if seconds := measured(Timing.of(solo).seconds):
+        text += f", {about.target.value or 0.0:g} after {number(median(seconds))} s"
+    sizes = sorted({option.cell.about.world_size for option in each.options} - {1})
+    whole = ", ".join(f"{w.batch_size * size} over {size}" for size in sizes)
+    text += f". Batch {w.batch_size} a device{f' ({whole})' if whole else ''}, {plural(w.epochs, 'epoch')}"
+    counts = sorted({len(cell.one_each) for cell in cells})
+    return f"{text}, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds of each."
 
 
 def as_good(best: Option) -> str:
@@ -41,7 +66,13 @@ def as_good(best: Option) -> str:
     interval = f" ({span(best)})" if span(best) else ""
     words = {"PASS": "Yes", "FAIL": "No", "INCONCLUSIVE": "Not shown yet"}
     verdict = words.get(best.quality.verdict or "", "Not decided")
-    return f"{verdict}: {metric} {difference(best)}{interval}; {allowed(best)} less is allowed."
+    return f"{verdict}: {metric} {difference(best)}{interval}; the margin is {allowed(best)} less."
+
+
+def _others(each: Answer) -> str:
+    """Return how many ways of training are as good as one device."""
+    passed = sum(option.passed for option in each.options)
+    return f"So are {passed} of {plural(len(each.options), 'way')} in all." if passed > 1 else ""
 
 
 def _seeds(best: Option) -> str:
@@ -76,10 +107,10 @@ def limit(page: Page, best: Option) -> str:
     if efficiency is not None and best.disturbed:
         texts.append(f"Its speed is {UNMEASURED}: other programs used the cores.")
     elif efficiency is not None and efficiency.wide:
-        texts.append(f"Its speed is {UNMEASURED} ({between(efficiency)} of the ideal).")
+        texts.append(f"Its efficiency is {UNMEASURED} ({between(efficiency)}).")
     elif efficiency is not None and ranks > 1:
         shares = missing_share(best)
-        words = f"{percent(efficiency.value)} of the speed of {plural(ranks, 'device')} together"
+        words = f"Efficiency {percent(efficiency.value)} ({percents(efficiency)})"
         texts.append(f"{words}; {shares}." if shares else f"{words}.")
     cores = page.cores(best.cell)
     texts += [f"{plural(ranks, 'rank')} ran on {plural(cores, 'core')}."] if cores is not None else []

@@ -16,6 +16,7 @@ from bench.report.blocks import Picture
 from bench.report.compare import is_fraction
 from bench.report.labels import along, spots
 from bench.report.page import Page
+from bench.report.page_words import state
 from bench.report.plane import Extent, Place, Point, clipped, edge_of, limits, ticks
 from bench.results.cells import Workload
 
@@ -140,7 +141,9 @@ def _name(page: Page, axes: Axes, points: Sequence[Point], plane: Place, edge: S
     labels = [("one device", (1.0, 0.0), page.styles[SOLO][0])]
     for point in named:
         mode = point.option.cell.about.mode
-        text = brief(mode if short else point.option.cell.label, 28) + (" failed" if failed(point.option) else "")
+        text = brief(mode if short else point.option.cell.label, 28) + (
+            f": {state(point.option)}" if failed(point.option) else ""
+        )
         labels.append((text, point.place, page.styles[mode][0]))
     onto = _onto(axes, plane)
     marks = [onto((1.0, 0.0)), *(onto(p.place) for p in points)]
@@ -167,7 +170,7 @@ def _onto(axes: Axes, plane: Place) -> Callable[[Place], Place]:
 def caption(points: Sequence[Point], limited: bool, dashed: bool) -> str:
     """Return what the picture shows, in words: of nothing that it has not. `limited`: what is allowed is drawn."""
     shown = {
-        "Quality against time: up and left is better": True,
+        "Up and left is better": True,
         "Bars: 95 % intervals": any(not p.x.bare or not p.y.bare for p in points),
         "Arrows: no end is known": any(any((*p.open_x, *p.open_y)) for p in points),
         "Hollow: did not pass": any(not p.option.passed for p in points),

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from bench.report.blocks import (
+    BADGE,
     Beside,
     Block,
     Bullets,
@@ -109,9 +110,9 @@ def _block(block: Block, folder: Path) -> str:
             return f'<dl class="tiles">{"".join(map(_tile, items))}</dl>'
         case SmallText(text):
             return f'<p class="small">{inline(text)}</p>'
-        case Facts(items):
+        case Facts(items, lines):
             rows = (f"<div><dt>{inline(question)}</dt><dd>{inline(text)}</dd></div>" for question, text in items)
-            return f'<dl class="facts">{"".join(rows)}</dl>'
+            return f'<dl class="facts{" lines" if lines else ""}">{"".join(rows)}</dl>'
         case Beside(picture, other):
             return f'<div class="beside">{_picture(picture, folder)}{_table(other, filtered=False)}</div>'
         case Bullets(items):
@@ -158,10 +159,15 @@ def _table(table: TableBlock, filtered: bool = True) -> str:
 
 
 def _row(cells: Iterable[str], sides: Iterable[str], badges: Mapping[str, str]) -> str:
-    shown = [
-        f'<span class="verdict {badges[cell]}">{cell}</span>' if cell in badges else inline(cell) for cell in cells
-    ]
+    shown = [_cell(cell, badges) for cell in cells]
     return f"<tr>{''.join(f'<td{side}>{cell}</td>' for cell, side in zip(shown, sides, strict=True))}</tr>"
+
+
+def _cell(cell: str, badges: Mapping[str, str]) -> str:
+    before, _, last = cell.rpartition(BADGE)
+    if last not in badges:
+        return inline(cell)
+    return f'{inline(before)} <span class="verdict {badges[last]}">{inline(last)}</span>'.lstrip()
 
 
 @cache

@@ -22,7 +22,9 @@ WORDS = {
 """Categories of the breakdown that training pays for. Evaluation stops the clock."""
 IN_STEPS = "exchanging inside the steps, which take longer than on one device"
 """As `compute`, where collectives hide in it."""
-REST = "not explained"
+REST = "of other causes"
+NAMED = 3
+"""Causes that are named, the largest."""
 
 
 def costs(runs: Sequence[Metrics]) -> dict[str, float]:
@@ -47,19 +49,20 @@ def lost(mine: Mapping[str, float], solo: Mapping[str, float]) -> dict[str, floa
 
 
 def percents(missing: float, shares: Mapping[str, float]) -> list[tuple[str, int]]:
-    """Return (category or "", whole percents), the largest first, the rest ("") last: they add up to `missing`, rounded.
+    """Return (category or "", whole percents), the largest `NAMED` first, the rest ("") last: they add up to `missing`,
+    rounded.
 
-    Losses below one percent, and what is gained, are in the rest; it may be negative.
+    Further losses, those below one percent, and what is gained are in the rest; it may be negative.
     """
     whole = round(100 * missing)
     named = [(name, round(100 * share)) for name, share in sorted(shares.items(), key=lambda item: -item[1])]
-    named = [(name, share) for name, share in named if share >= 1]
+    named = [(name, share) for name, share in named if share >= 1][:NAMED]
     rest = whole - sum(share for _, share in named)
     return [*named, ("", rest)] if rest else named
 
 
 def in_words(missing: float, shares: Mapping[str, float], hidden: bool = False) -> str:
-    """Return `of the missing 26 %: 15 waiting for others, 8 exchanging, 3 not explained`; empty where nothing is missing.
+    """Return `of the missing 26 %: 15 waiting for others, 8 exchanging, 3 of other causes`; empty where nothing is missing.
 
     `hidden`: collectives lie inside the steps.
     """
@@ -72,4 +75,4 @@ def in_words(missing: float, shares: Mapping[str, float], hidden: bool = False) 
 
 
 def _rest(share: int) -> str:
-    return f"{share} {REST}" if share > 0 else f"less {-share} that is gained elsewhere"
+    return f"{share} {REST}" if share > 0 else f"less {-share} gained elsewhere"

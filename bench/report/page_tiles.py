@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from bench.base.figures import plural
 from bench.report.answer import Answer, Option
 from bench.report.blocks import Tile, plain
 from bench.report.intervals import Interval
 from bench.report.page import NONE, percent
-from bench.report.page_words import UNMEASURED, between, difference, names, remedy, span
+from bench.report.page_words import UNMEASURED, between, difference, names, percents, remedy, span, state
 
 
 def tiles(each: Answer) -> tuple[Tile, ...]:
@@ -42,8 +43,8 @@ def quality_tile(options: Sequence[Option]) -> Tile:
 
 def _group(option: Option) -> str:
     assert option.failing is not None
-    words = {"INCONCLUSIVE": "not decided", "NO_BASELINE": "no baseline", "REFUSED": "nothing comparable"}
-    return words.get(option.failing.name, "failed" if option.failing.name == "FAIL" else "did not pass")
+    words = {"NO_BASELINE": "no baseline", "REFUSED": "nothing comparable"}
+    return words.get(option.failing.name, state(option))
 
 
 def _time(best: Option) -> Tile:
@@ -58,14 +59,8 @@ def _speed(best: Option) -> Tile | None:
     efficiency, size = best.efficiency, best.cell.about.world_size
     if efficiency is None:
         return None
-    label = "speed / one device's" if size == 1 else f"share of {best.rival.ideal:g} devices' speed"
-    return _measured(label, best, efficiency, lambda ratio: percent(ratio.value), _percents)
-
-
-def _percents(ratio: Interval) -> str:
-    if ratio.low is None or ratio.high is None:
-        return between(ratio)
-    return f"95 %: {percent(ratio.low)} to {percent(ratio.high)}"
+    label = "speed / one device's" if size == 1 else f"efficiency on {plural(size, 'device')}"
+    return _measured(label, best, efficiency, lambda ratio: percent(ratio.value), percents)
 
 
 def _measured(

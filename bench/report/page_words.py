@@ -15,6 +15,7 @@ from bench.report.compare import gap, is_fraction
 from bench.report.intervals import MOST_SEEDS, Interval, seeds_to_decide, seeds_to_measure
 from bench.report.page import NONE, listed, percent
 from bench.results.cells import Workload
+from bench.validate.verdict import Name
 
 FARTHEST = 100.0
 """An interval's end beyond this ratio, or below its inverse, is told no closer."""
@@ -23,7 +24,7 @@ NAMES = 3
 WORDS = 14
 """Of a reason."""
 UNMEASURED = "not measurable yet"
-QUALITY = {
+QUALITY: dict[Name, str] = {
     "PASS": "quality OK",
     "FAIL": "failed",
     "INCONCLUSIVE": "not decided",
@@ -35,7 +36,8 @@ QUALITY = {
     "EXPIRED": "baseline expired",
     "NO_BASELINE": "not judged",
 }
-"""Verdict -> what page one calls it. It is about quality: none says that a way of training is quick."""
+"""Verdict -> what page one calls it. It is about quality: none says that a way of training is quick. What failed is named
+by what failed, as in `state`."""
 
 
 def names(options: Sequence[Option], among: Sequence[Option], most: int = NAMES) -> str:
@@ -48,12 +50,27 @@ def names(options: Sequence[Option], among: Sequence[Option], most: int = NAMES)
 
 
 def state(option: Option, judged: bool = True) -> str:
-    """Return what came of the verdicts on it, in two words; `judged`: there are verdicts."""
+    """Return what came of the verdicts on it, in a few words; `judged`: there are verdicts."""
+    wrong, final = option.failing, option.cell.about.final
     if not judged:
         return NONE
+    if wrong is None or wrong.name != "FAIL":
+        return QUALITY[standing(option)]
+    if wrong.check == "quality":
+        return f"{plain(final.eval_metric)} too {'low' if final.higher_is_better else 'high'}"
+    return f"{wrong.check.replace('_', ' ')} failed"
+
+
+def standing(option: Option) -> Name:
+    """Return the verdict that its `state` is the words of."""
     if option.failing is not None:
-        return QUALITY[option.failing.name]
-    return QUALITY["PASS"] if option.judged else QUALITY["NO_BASELINE"]
+        return option.failing.name
+    return "PASS" if option.judged else "NO_BASELINE"
+
+
+def badges(options: Sequence[Option]) -> dict[str, str]:
+    """Return state -> verdict, for the look of a table."""
+    return {state(option): standing(option) for option in options}
 
 
 def target(workload: Workload, option: Option) -> str:
@@ -63,12 +80,12 @@ def target(workload: Workload, option: Option) -> str:
 
 
 def arrival(option: Option) -> str:
-    """Return whether it reaches the target sooner than one device."""
+    """Return whether it reaches the target sooner than one device: yes, no, or why neither is shown."""
     if option.time is None:
         missed = option.reach.reached < option.reach.n
-        return f"by {option.reach.reached} of {option.reach.n}" if missed else NONE
+        return f"no: {option.reach.reached} of {option.reach.n} seeds arrive" if missed else NONE
     if option.sooner or option.later:
-        return "sooner" if option.sooner else "later"
+        return "yes" if option.sooner else "no"
     return "*disturbed*" if option.disturbed else "*not shown*"
 
 
@@ -101,6 +118,13 @@ def between(ratio: Interval) -> str:
     if ratio.low is None or ratio.high is None:
         return "one seed shows no spread" if min(ratio.n, ratio.n_base) == 1 else "no spread is known"
     return f"95 %: {ends(ratio.low, ratio.high)}"
+
+
+def percents(ratio: Interval) -> str:
+    """Return the interval of a share in words."""
+    if ratio.low is None or ratio.high is None:
+        return between(ratio)
+    return f"95 %: {percent(ratio.low)} to {percent(ratio.high)}"
 
 
 def of_one(time: Interval) -> str:

@@ -27,15 +27,15 @@ EQUALS = 3
 """Ways that are named beside the best one."""
 
 
-def sentence(page: Page, workload: Workload, cells: Sequence[Cell], each: Answer) -> str:
-    """Return the answer, with markup."""
+def sentence(page: Page, workload: Workload, cells: Sequence[Cell], each: Answer, brief: bool = False) -> str:
+    """Return the answer, with markup; `brief`: without the figures of quality."""
     model, best = name_of(page, workload), each.chosen
     if each.why == "no solo":
         return f"**Nothing to compare for {model}**: no run of one device is here (`mode=solo` trains one)."
     if best is None:
         return f"**Nothing to compare for {model}**: one device is all that was tried."
     if each.kind == "use":
-        return _use(model, workload, each, best)
+        return _use(model, workload, each, best, brief)
     if each.kind == "one":
         assert best.time is not None
         way = f"{plain(best.cell.label)} takes {of_one(best.time)} to {target(workload, best)}"
@@ -52,7 +52,7 @@ def name_of(page: Page, workload: Workload) -> str:
     return f"`{plain(workload.model)}`"
 
 
-def _use(model: str, workload: Workload, each: Answer, best: Option) -> str:
+def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool) -> str:
     assert best.time is not None
     solo = best.rival.solo
     ours, theirs = len(best.cell.one_each), len(solo.one_each) if solo else 0
@@ -62,9 +62,12 @@ def _use(model: str, workload: Workload, each: Answer, best: Option) -> str:
     text = (
         f"**Train {model} with {plain(best.cell.label)}**: it reaches {target(workload, best)} in {of_one(best.time)}, "
     )
-    text += f"as good as one device ({metric} {difference(best)}{ends}; {allowed(best)} less is allowed; {seeds})."
+    figures = f" ({metric} {difference(best)}{ends}; the margin is {allowed(best)} less; {seeds})"
+    text += f"as good as one device{'' if brief else figures}."
     if each.equals:
-        text += f" As quick, as far as can be told: {names(each.equals, each.options, EQUALS)}."
+        text += (
+            f" As quick, as far as can be told, with no better {metric}: {names(each.equals, each.options, EQUALS)}."
+        )
     return text
 
 

@@ -24,7 +24,7 @@ from ddp.process.codec import Record
 
 def analyze(
     spec: RunSpec,
-    records: Sequence[Record],
+    records: Sequence[Record] | RunRecords,
     *,
     status: str,
     launched: float,

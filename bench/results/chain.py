@@ -54,9 +54,10 @@ def unlinked(line: bytes) -> bytes:
 def chained(lines: Iterable[bytes], before: bytes = START) -> Iterator[bytes]:
     """Yield lines without ends, each with its digest. `before`: of the line before them."""
     for line in lines:
-        line = linked(line, before)
-        before = digest_of(line)
-        yield line
+        body = line[:-1]
+        end = _link(before, body)
+        before = end[_DIGEST]
+        yield body + end
 
 
 def follows(line: bytes, before: bytes) -> bool:

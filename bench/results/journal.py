@@ -16,7 +16,7 @@ from bench.results.chain import START, Seal, chained, digest_of, linked, unlinke
 from bench.results.runfolder import SLICES
 from ddp import regular_files
 from ddp.core.run_bounds import RunEnd
-from ddp.process.codec import Record, decode, encode, stamp
+from ddp.process.codec import Record, decode_all, encode, stamp
 from ddp.process.operations import file_of
 
 
@@ -80,12 +80,12 @@ class Journal:
         self._replace(lines)
         for part in parts:
             part.unlink()
-        return [decode(line) for line in lines]
+        return decode_all(lines)
 
     def _replace(self, lines: Sequence[bytes]) -> None:
         """Put the lines, with digests, in place of what is in the file."""
         whole = list(chained(lines))
-        body = b"".join(line + b"\n" for line in whole)
+        body = b"\n".join([*whole, b""])
         write_bytes(self._path, body)
         self._file.close()
         self._file = self._path.open("ab", buffering=0)
@@ -103,6 +103,8 @@ def woven(path: Path, parts: Iterable[Path], counted: Callable[[int], None] = la
     left unfinished.
 
     Raise OSError."""
-    lines = [unlinked(line) for file in (path, *parts) for line in regular_files.whole_lines(file)]
+    lines = [unlinked(line) for line in regular_files.whole_lines(path)]
+    for part in parts:  # no rank makes links
+        lines += regular_files.whole_lines(part)
     counted(len(lines))
     return sorted(lines, key=stamp)

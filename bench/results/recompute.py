@@ -14,6 +14,7 @@ import msgspec
 
 from bench.base import canonical
 from bench.config.spec import RunSpec
+from bench.results.analysis.stream import RunRecords
 from bench.results.analyze import analyze
 from bench.results.chain import Seal
 from bench.results.schema import Metrics, RecordSeal
@@ -45,15 +46,16 @@ def header_of(records: Sequence[Record]) -> RunHeader:
     return records[0]
 
 
-def result(records: Sequence[Record]) -> Metrics:
-    """Return the result that follows from all records of a run, but for its seal. Raise ValueError if they are not whole;
-    AssertionError and the like if no run can have made them."""
+def result(records: Sequence[Record], stream: RunRecords | None = None) -> Metrics:
+    """Return the result that follows from all records of a run, but for its seal. `stream`: what lies between the first and
+    the last of them, where it is sorted already. Raise ValueError if they are not whole; AssertionError and the like if no
+    run can have made them."""
     header, last = header_of(records), records[-1]
     if not isinstance(last, RunEnd):
         raise ValueError("its last line does not say how the run ended")
     return analyze(
         msgspec.convert(header.spec, RunSpec),
-        records[1:-1],
+        records[1:-1] if stream is None else stream,
         status=last.status,
         error=last.error,
         launched=header.launched,

@@ -59,8 +59,8 @@ class SlowRankRow(Strict):
     """A rank that took longer for its samples than before, in two windows in a row."""
 
     rank: int = Field(description="number of the rank")
-    cause: Literal["compute", "input", "host"] = Field(
-        description="its own work on a batch; batches that came late; the machine, which other programs or ranks used"
+    cause: Literal["compute", "input", "host", "link"] = Field(
+        description="its own work on a batch; late batches; the machine, which other programs or ranks used; its link"
     )
     factor: float = Field(description="so many times as long as before")
     seconds: float = Field(description="since launch, when its first slow window began, seconds")

@@ -6,12 +6,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
+from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
 
 from bench.base.usage import reason
 from bench.results.lease import Lease, hidden, making, moved, occupied
 from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, may_be_ok, place, resumable, resuming
+
+TRIES = 5
+"""So often a folder is renamed into a place that another host takes again and again."""
 
 
 class NotInPlace(OSError):
@@ -47,20 +52,32 @@ class RunWriter:
     def destination(self, status: str) -> Path:
         """Return where the folder goes. An `ok` run replaces what is there; another one never replaces an `ok` one, nor one
         that can be gone on with if it cannot itself, but goes to `<run_id>.failed` beside it."""
-        kept = may_be_ok(self._place) or (resumable(self._place) and not resumable(self.path))
-        return self._beside if status != "ok" and kept else self._place
+        return self._beside if status != "ok" and self._outranked(self._place) else self._place
+
+    def _outranked(self, other: Path) -> bool:
+        """Return whether this run, which is not `ok`, must not replace another one."""
+        return may_be_ok(other) or (resumable(other) and not resumable(self.path))
+
+    def _put(self, status: str) -> Path:
+        """Put the folder where it goes; return where that is."""
+        destination = self.destination(status)
+        spared = self._outranked if status != "ok" and destination == self._place else None
+        if not _replace(self.path, destination, spared):
+            destination = self._beside
+            _replace(self.path, destination)
+        return destination
 
     def commit(self, status: str) -> Path:
         """Rename into place; the final folder (`destination`). Checkpoints are kept until a run of the cell is `ok`. Raises
         NotInPlace: what was written stays where it is, under `path`."""
-        destination = self.destination(status)
-        self._lease.release()
         try:
             if status == "ok":
                 shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
-            _replace(self.path, destination)
+            destination = self._put(status)
         except OSError as error:
             raise NotInPlace(f"the run lies in {self.path}, which cannot be put into place: {reason(error)}") from error
+        finally:
+            self._lease.release()
         if status == "ok":
             shutil.rmtree(self._beside, ignore_errors=True)
             with suppress(OSError):  # the run is in place; the next one tidies up
@@ -81,18 +98,37 @@ class RunWriter:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _replace(source: Path, destination: Path) -> None:
-    """Rename a folder over another one, which is moved aside first: `_clean` puts it back if we die in between."""
+def _replace(source: Path, destination: Path, spared: Callable[[Path], bool] | None = None) -> bool:
+    """Rename a folder over another one, which is moved aside first: `_clean` puts it back if we die in between. Return
+    False, with all as it was, if what was there is `spared`.
+
+    What a shared file system shows may be a minute old, so nobody asks it what is there: that is seen by what it does."""
     aside = moved(destination)
-    if destination.exists():
-        os.rename(destination, aside)
-    try:
-        os.rename(source, destination)
-    except OSError:
-        if aside.exists():
-            os.rename(aside, destination)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+    for left in reversed(range(TRIES)):
+        with suppress(OSError):
+            os.utime(destination)  # the lease of what is aside: without it another host would put that back at once
+        with suppress(FileNotFoundError):
+            os.rename(destination, aside)
+            if spared is not None and spared(aside):
+                with suppress(OSError):  # a third host's run is there already: `_clean` knows which is to stay
+                    os.rename(aside, destination)
+                return False
+        try:
+            os.rename(source, destination)
+        except OSError as error:
+            others = error.errno in (
+                EEXIST,
+                ENOTEMPTY,
+            )  # another host's run came in between, or it put back what was aside
+            if not (others and left):
+                with suppress(OSError):
+                    os.rename(aside, destination)
+                raise
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            shutil.rmtree(aside, ignore_errors=True)
+            break
+    return True
 
 
 def _clean(parent: Path, run_id: str, everything: bool = False) -> None:
@@ -102,7 +138,17 @@ def _clean(parent: Path, run_id: str, everything: bool = False) -> None:
         if own is None or own.name.removesuffix(FAILED) != run_id or occupied(folder):
             continue
         whole = own.kind == "tmp" and (folder / METRICS).is_file()
-        if own.kind == "old" and not (parent / own.name).exists():
-            os.rename(folder, parent / own.name)
+        if own.kind == "old":
+            _put_back(folder, parent / own.name)
         elif everything or not (whole or resumable(folder)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put_back(aside: Path, destination: Path) -> None:
+    """Put back a folder that a dead process moved aside, unless what is there now is as good; then remove it."""
+    if not destination.exists():
+        with suppress(OSError):  # somebody else's is there
+            os.rename(aside, destination)
+    elif may_be_ok(aside) and not may_be_ok(destination):
+        _replace(aside, destination, may_be_ok)
+    shutil.rmtree(aside, ignore_errors=True)

@@ -24,6 +24,7 @@ from bench.base.usage import UsageError, reason, usage
 from bench.base.writing import write_bytes, write_text
 from bench.config.plan import RunPlan, ScriptPlan
 from bench.config.spec import RunSpec
+from bench.results.analysis.stream import RunRecords, sort
 from bench.results.audit_file import write_report
 from bench.results.chain import chained
 from bench.results.journal import Journal
@@ -220,13 +221,15 @@ def _complete(
     The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
     for offer in writer.path.glob(OFFERS):  # nobody takes it any longer
         offer.unlink(missing_ok=True)
-    metrics = result([*records, last])
+    launched = header_of(records).launched
+    stream = sort(records[1:], launched)
+    metrics = result([*records, last], stream)
     with audit_of(plan, metrics, records, private) as audit:
-        notes = [*_draw(writer, metrics, records, plan.spec)]
+        notes = [*_draw(writer, metrics, stream, plan.spec, launched)]
         report, more = audit.report(writer.path)
     if notes or more:
         last = replace(last, warnings=(*last.warnings, *notes, *more))
-        metrics = result([*records, last])
+        metrics = result([*records, last], stream)
     metrics = sealed(metrics, journal.end(last))
     if report is not None:
         write_report(writer.path, report, metrics)
@@ -234,11 +237,10 @@ def _complete(
     return Outcome(plan.spec, writer.commit(metrics.status), metrics)
 
 
-def _draw(writer: RunWriter, metrics: Metrics, records: list[Record], spec: RunSpec) -> Iterator[str]:
+def _draw(writer: RunWriter, metrics: Metrics, stream: RunRecords, spec: RunSpec, launched: float) -> Iterator[str]:
     """Write the timeline; yield a note if that is impossible."""
-    launched = header_of(records).launched
     try:  # whoever interrupts does not wait for pictures
-        write_timeline(writer.path, records, spec, launched, picture=metrics.status != "killed")
+        write_timeline(writer.path, stream, spec, launched, picture=metrics.status != "killed")
     except OSError as error:
         place = shlex.quote(str(writer.destination(metrics.status).absolute()))
         yield f"the timeline is not written ({reason(error)}), all else is; it is by: python -m bench timeline {place}"

@@ -20,6 +20,7 @@ from bench.runner.resume import ResumeSource
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import find
 from ddp.core.errors import RankFailed, RankLost
+from ddp.core.faults import LASTING
 from ddp.core.joining import TRIES
 from ddp.replica.task import Job
 
@@ -64,7 +65,7 @@ def launch_on(
         try:
             return launch(plan, console, source, restarts, again=attempts.once_more, notes=notes)
         except CutShort as broken:
-            left = tuple(fault for fault in plan.job.faults if fault not in broken.struck or fault.kind == "slow")
+            left = tuple(fault for fault in plan.job.faults if fault not in broken.struck or fault.kind in LASTING)
             plan = replace(plan, job=replace(plan.job, faults=left))
             latest = source_of(broken)
             if latest is not None:

@@ -93,8 +93,6 @@ def _unaudited(order: RecordOrder, repeatable: bool) -> tuple[str, Parcel | None
     for name in ("augment", "sampler", "epoch_callback"):
         if getattr(parts, name) is not None:
             return f"what {name} does is not known beyond its run", None
-    if parts.drop_last:
-        return "drop_last leaves out samples", None
     if not repeatable:
         return "the data set gives other samples at each reading", None
     if order.job.world_size > 1 and not ENGINES[order.mode.engine].in_place:

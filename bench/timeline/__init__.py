@@ -38,7 +38,7 @@ def begin_timeline(folder: Path, spec: Named, launched: float) -> None:
 
 
 def write_timeline(
-    folder: Path, records: Sequence[Record], spec: Named, launched: float, *, picture: bool = True
+    folder: Path, records: Sequence[Record] | RunRecords, spec: Named, launched: float, *, picture: bool = True
 ) -> None:
     """Write `timeline.json`, `.html`, `.csv` and, unless it is not wanted, `.png` of `records` into `folder`; `launched`:
     when, seconds on the clock of the records. Raises OSError."""

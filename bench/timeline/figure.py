@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bench.base.style import CATEGORIES as COLOURS
-from bench.base.style import save, styled
+from bench.base.style import save_picture, styled
 from bench.results.analysis.breakdown import CATEGORIES, categories, within
 from bench.results.analysis.stream import Floats, RunRecords
 from bench.timeline.about import Named
@@ -47,7 +47,7 @@ def draw(stream: RunRecords, spec: Named, path: Path) -> None:
         figure.legend(handles=handles, **LEGEND, bbox_to_anchor=corner, ncols=len(handles))
         title = f"{spec.model} · {spec.mode} · {spec.run_id}"
         figure.text(0.01, top - 0.05 / _height(len(ranks)), title, va="top", fontsize=10.5, weight="bold")
-        save(figure, path)
+        save_picture(figure, path)
 
 
 def _height(ranks: int) -> float:

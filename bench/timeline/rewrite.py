@@ -17,7 +17,7 @@ from bench.timeline import launched_at, write_timeline
 from bench.timeline.about import Named, about
 from bench.timeline.formats import FORMATS
 from ddp.core.errors import ProtocolError
-from ddp.process.codec import Record, decode, stamp
+from ddp.process.codec import Record, decode_all, stamp
 from ddp.settings import known
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def records(folder: Path) -> list[tuple[float, Record]]:
     """Read (time, record) of every whole line, in the order of time. Raises ValueError that shows the line."""
     try:
         lines = woven(folder / EVENTS, sorted(folder.glob(SLICES)))
-        return [(stamp(line), decode(line)) for line in lines]
+        return list(zip(map(stamp, lines), decode_all(lines), strict=True))
     except OSError as error:
         raise ValueError(f"{error.filename or folder}: {error.strerror}") from None
     except (ProtocolError, ValueError, KeyError, TypeError, AttributeError) as error:

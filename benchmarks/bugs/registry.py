@@ -15,10 +15,11 @@ from benchmarks.bugs.schedule import SCHEDULE
 from benchmarks.bugs.unseen import UNSEEN
 from benchmarks.bugs.unseen_fifth_rows import FIFTH
 from benchmarks.bugs.unseen_last import FOURTH
+from benchmarks.bugs.unseen_seventh_rows import SEVENTH
 from benchmarks.bugs.unseen_sixth_rows import SIXTH
 
 LISTED = (DATA, ORDER, FORWARD, GRADIENT, OPTIMIZER, SCHEDULE, AVERAGE, EVALUATION, RECORD)
 BUGS: dict[str, Bug] = (
-    {name: bug for family in LISTED for name, bug in family.bugs.items()} | UNSEEN | FOURTH | FIFTH | SIXTH
+    {name: bug for family in LISTED for name, bug in family.bugs.items()} | UNSEEN | FOURTH | FIFTH | SIXTH | SEVENTH
 )
 """Name -> bug."""

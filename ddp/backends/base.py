@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ddp.comm.heartbeat import Heartbeat
     from ddp.process.meter import Meter
+    from ddp.process.slowdown import Slowdown
     from ddp.replica.in_step import InStep
     from ddp.replica.replica import Replica
 
@@ -39,6 +40,7 @@ class RankContext(Protocol):
     meter: Meter
     heart: Heartbeat
     replica: Replica
+    slowdown: Slowdown
 
 
 @dataclass(frozen=True)
@@ -163,13 +165,15 @@ class Reducer(Protocol):
         ...
 
 
-def _transport(job: Job, rank: int, device: torch.device) -> Transport:
+def _transport(job: Job, rank: int, loop: RankContext) -> Transport:
     # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
     size, limit_s = job.world_size, job.deadline_s / 2
     ranks = {"meet": job.meet, "host_ranks": job.host_ranks, "spare_core": job.spare_core, "life": job.life}
-    config = TransportConfig(job.scratch, rank, size, device, limit_s, **ranks)  # type: ignore[arg-type]
+    config = TransportConfig(job.scratch, rank, size, loop.device, limit_s, **ranks)  # type: ignore[arg-type]
     inner = choose(job.transport, config) if job.threads is None else threads.Transport(job.threads, config)
-    return inner if job.links is None else EmulatedTransport(inner, job.links)
+    if job.links is None:
+        return inner
+    return EmulatedTransport(inner, job.links, lambda: loop.slowdown.link, loop.meter.sent)
 
 
 class GroupBackend:
@@ -177,7 +181,7 @@ class GroupBackend:
 
     def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
         self.job, self.rank, self.loop = job, rank, loop
-        self.collectives = Collectives(_transport(job, rank, loop.device), loop.meter, loop.heart)
+        self.collectives = Collectives(_transport(job, rank, loop), loop.meter, loop.heart)
         self.transport = self.collectives.transport.name
 
     def join(self, order: Join) -> None:

@@ -24,7 +24,7 @@ _EPSILON = 1e-9
 
 def rate(counts: tuple[int, ...], costs: tuple[float, ...]) -> float:
     """Return the steps per second of a window whose ranks wait for the last one."""
-    longest = max((n * cost for n, cost in zip(counts, costs, strict=True)), default=0.0)
+    longest = max([n * cost for n, cost in zip(counts, costs, strict=True)], default=0.0)
     return sum(counts) / longest if longest else 0.0
 
 
@@ -39,7 +39,7 @@ def allocate(costs: tuple[float, ...], shortest: float, most: int, lead: int | N
     if lead is not None:
         return _led(costs, shortest, most, lead)
     low, high = sum(_fill(costs, shortest, shortest)), sum(_fill(costs, shortest, shortest * STRETCH))
-    weights, unbounded = tuple(1 / cost for cost in costs), (most,) * len(costs)
+    weights, unbounded = tuple([1 / cost for cost in costs]), (most,) * len(costs)
     windows = max(1, most // max(low, 1))
     equal = level(weights, unbounded, -(-most // windows))
     if low >= most:
@@ -79,14 +79,14 @@ def _led(costs: tuple[float, ...], shortest: float, most: int, lead: int) -> tup
 def _fill(costs: tuple[float, ...], shortest: float, length: float) -> tuple[int, ...]:
     """Return the steps that fit into `length` seconds, one at least."""
     slack = shortest * _EPSILON
-    return tuple(max(1, int((length + slack) / cost)) for cost in costs)
+    return tuple([max(1, int((length + slack) / cost)) for cost in costs])
 
 
 def _best_length(costs: tuple[float, ...], shortest: float) -> float:
     """Return the length, up to `STRETCH` times `shortest`, with the most steps per second: where some rank ends a step."""
     steps = _fill(costs, shortest, shortest)
     stretch = min(STRETCH, 1 + TRIED / sum(steps))
-    longest = max(n * cost for n, cost in zip(steps, costs, strict=True))
+    longest = max([n * cost for n, cost in zip(steps, costs, strict=True)])
     best, length, done = sum(steps) / longest, longest, sum(steps)
     ends: list[float] = []
     for n, cost in zip(steps, costs, strict=True):
@@ -100,7 +100,7 @@ def _best_length(costs: tuple[float, ...], shortest: float) -> float:
 
 def level(weights: tuple[float, ...], caps: tuple[int, ...], total: int) -> tuple[int, ...]:
     """Divide `total` steps, or as many as `caps` hold, in proportion to `weights`: the most done per weight is least."""
-    total, whole = min(total, sum(caps)), sum(w for w, cap in zip(weights, caps, strict=True) if cap)
+    total, whole = min(total, sum(caps)), sum([w for w, cap in zip(weights, caps, strict=True) if cap])
     steps = [min(cap, int(total * w / whole)) if cap else 0 for w, cap in zip(weights, caps, strict=True)]
     ends = [((n + 1) / weights[r], r) for r, n in enumerate(steps) if n < caps[r]]
     heapq.heapify(ends)

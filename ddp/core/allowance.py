@@ -10,6 +10,7 @@ from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.extremes import Slowest
 from ddp.core.persistent import NOBODY, RankSet
 from ddp.core.phases import Phase
+from ddp.core.rank_state import RankState
 from ddp.core.values import replace
 
 MOST = 1 << 60
@@ -18,7 +19,7 @@ MOST = 1 << 60
 
 def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
     """Return how many steps may still be granted to `rank`."""
-    room = _room(cohort, plan, rank)
+    room = _room(cohort, plan, cohort.ranks[rank])
     if room <= 0 or not _bounds(cohort, plan):
         return room
     return min(room, _left(cohort, plan, rank, _slowest(cohort, plan)))
@@ -34,7 +35,8 @@ def allowances(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, 
     rooms: dict[int, int] = {}
     barred = []
     for rank in takers:
-        room = _room(cohort, plan, rank) if cohort.ranks[rank].alive else 0
+        state = cohort.ranks[rank]
+        room = _room(cohort, plan, state) if state.alive else 0
         if room > 0 and bounds and (left := _left(cohort, plan, rank, slowest)) < room:
             room = left
             if room <= 0:
@@ -90,9 +92,9 @@ def givers(cohort: CoordinatorState, plan: Plan) -> tuple[int, ...]:
     return tuple(r for r, state in enumerate(cohort.ranks) if plan.dispatch == "partition" or not state.alive)
 
 
-def _room(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
-    """Return what the window and the steps ahead of it leave to `rank`, whatever the others do."""
-    state, current = cohort.ranks[rank], cohort.round
+def _room(cohort: CoordinatorState, plan: Plan, state: RankState) -> int:
+    """Return what the window and the steps ahead of it leave to a rank, whatever the others do."""
+    rank, current = state.rank, cohort.round
     since, queued = state.steps, state.queued - state.before
     if current is not None and rank in current.members:
         if cohort.world.blocking:
@@ -107,7 +109,7 @@ def _works(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:
     """Return whether the rank has something to train or to copy, or could be granted some of the epochs in progress."""
     if cohort.ranks[rank].queue or _lays_down(cohort, rank):
         return True
-    if _room(cohort, plan, rank) <= 0:
+    if _room(cohort, plan, cohort.ranks[rank]) <= 0:
         return False
     return any(ledger.within_reach(rank, givers(cohort, plan)) for ledger in cohort.ledgers)
 

@@ -19,6 +19,7 @@ from ddp.core.values import replace
 
 PHASES = (("probe", 0), ("warmup", 1), ("stable", 5), ("mature", 20))
 """Phases and the measured windows from which on they last."""
+SETTLED = dict(PHASES)["stable"]
 LAG = 2
 """Windows granted before the first one is measured."""
 WARMUP_FACTOR = 2
@@ -131,7 +132,7 @@ class ElChe:
     @property
     def settled(self) -> bool:
         """Whether it is beyond warm-up."""
-        return self.phase in ("stable", "mature")
+        return self.calibrations >= SETTLED
 
     @property
     def fewest(self) -> int:
@@ -141,15 +142,13 @@ class ElChe:
     @property
     def live(self) -> tuple[int, ...]:
         """Ranks that are not lost."""
-        return tuple(sorted(set(range(len(self.speeds))).difference(self.gone)))
+        return tuple([rank for rank in range(len(self.speeds)) if rank not in self.gone])
 
     @property
     def known(self) -> tuple[float, ...]:
         """Seconds per step by rank; a rank that is not measured is taken for the slowest."""
-        slowest = max(speed.step_s for speed in self.speeds)
-        costs = tuple(speed.step_s or slowest for speed in self.speeds)
-        least = max(costs) / MAX_RATIO
-        return tuple(max(cost, least) for cost in costs)
+        slowest = max([speed.step_s for speed in self.speeds])
+        return tuple([max(speed.step_s or slowest, slowest / MAX_RATIO) for speed in self.speeds])
 
 
 def start(settings: ElCheSettings, size: int, most: int) -> ElChe:
@@ -166,6 +165,8 @@ def _counts(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...], lea
     """Return the steps of each rank in a window, for the anchor and what steps cost; none of a rank that is lost."""
     live = state.live
     shortest, most = state.anchor * _slowest(settings, state, costs), max(state.most, len(live))
+    if not state.gone:
+        return allocate(costs, shortest, most, lead)
     counts = dict(zip(live, allocate(tuple(costs[rank] for rank in live), shortest, most, lead), strict=True))
     return tuple(counts.get(rank, 0) for rank in range(len(costs)))
 
@@ -188,16 +189,15 @@ def _slowest(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...]) ->
 
 def weights(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
     """Return the exact parts of the work by rank, which sum to 1; counts are whole steps near them."""
-    parts = _rates(state, step_costs(settings, state))
-    if settings.max_batch_diff is not None:
-        parts = tuple(map(float, state.counts))
+    led = settings.max_batch_diff is not None
+    parts = tuple(map(float, state.counts)) if led else _rates(state, step_costs(settings, state))
     whole = sum(parts)
-    return tuple(part / whole for part in parts)
+    return tuple([part / whole for part in parts])
 
 
 def _rates(state: ElChe, costs: tuple[float, ...]) -> tuple[float, ...]:
     """Return the steps in a unit of `costs` by rank; none of a rank that is lost."""
-    return tuple(0.0 if rank in state.gone else 1 / cost for rank, cost in enumerate(costs))
+    return tuple([0.0 if rank in state.gone else 1 / cost for rank, cost in enumerate(costs)])
 
 
 def measure(settings: ElCheSettings, state: ElChe, event: RoundClosed) -> ElChe:
@@ -251,15 +251,15 @@ def tune(settings: ElCheSettings, state: ElChe, may_grow: bool = True) -> ElChe:
     anchor, costs = state.anchor, step_costs(settings, state)
     slowest = _slowest(settings, state, costs)
     known = state.known if settings.partition_ratios else costs  # measured, as there is an anchor rank
-    seconds = max(slowest / costs[rank] * known[rank] for rank in state.live)
+    seconds = max([slowest / costs[rank] * known[rank] for rank in state.live])
     wanted = median(state.costs) / (settings.overhead_target * seconds)
     if not state.settled:
         measured = wanted if wanted > WARMUP_FACTOR * anchor else 0.0
         wanted = max(measured, _unfit(settings, state, costs) * anchor / settings.overhead_target)
-    epoch = math.ceil(state.most / sum(slowest / costs[rank] for rank in state.live))
     lowest = settings.min_anchor or settings.anchor
     if wanted > anchor:
         if may_grow:
+            epoch = math.ceil(state.most / sum(slowest / costs[rank] for rank in state.live))
             grown = min(max(min(math.ceil(MARGIN * wanted), 2 * anchor), lowest), settings.max_anchor, epoch)
             anchor = max(anchor, grown)
         return replace(state, anchor=anchor, quiet=0)
@@ -292,7 +292,7 @@ def recount(settings: ElCheSettings, state: ElChe, before: ElChe) -> ElChe:
         return state
     costs = step_costs(settings, state)
     new = _counts(settings, state, costs, settings.max_batch_diff)
-    loss = 1 - rate(state.counts, costs) / rate(new, costs)
+    loss = 0.0 if new == state.counts else 1 - rate(state.counts, costs) / rate(new, costs)
     losing = state.losing + 1 if loss > NOTICE else 0
     moved = (state.anchor, state.rank, state.gone) != (before.anchor, before.rank, before.gone) or not state.settled
     if moved or loss > DEAD_ZONE or losing >= PATIENCE:

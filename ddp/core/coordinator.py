@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, cast
 
 from ddp.core import checkpoint_schedule, entries, evaluation, events, joining, pacing, rounds, silence
-from ddp.core.commands import TO_RANKS, Abort, Command, CoordinatorCheckpoint, Plan, Stop
+from ddp.core.commands import ORDERS, Abort, Command, CoordinatorCheckpoint, Plan, RankCommand, Stop
 from ddp.core.coordinator_state import CoordinatorState, Mark
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
@@ -75,6 +75,8 @@ class Coordinator:
 
     def decide(self, event: events.Event) -> tuple[Coordinator, tuple[Output, ...]]:
         """React to one event, looking at all that could follow from any; `update` does the same, sooner."""
+        if self.over:
+            return self, ()
         try:
             cohort, outputs = _book(self.cohort, event)
         except ProtocolError as error:
@@ -99,7 +101,7 @@ class Coordinator:
         if self.cohort.savings:
             cohort, published = checkpoint_schedule.settle(self.cohort, self.plan, self.policy_state, issued)
             self, issued = replace(self, cohort=cohort), (*issued, *published)
-        if any(isinstance(output, Abort) for output in issued):
+        if _of(Abort, issued):
             return replace(self, over=True), issued
         if not self.cohort.ready or self.cohort.stopping:
             return replace(self, over=_all_finished(self.cohort)), issued
@@ -107,7 +109,7 @@ class Coordinator:
             self, plan = self._plan(at)
             issued = (*issued, plan)
         self, issued = self._issue(at, issued)
-        if any(isinstance(output, Abort) for output in issued):
+        if _of(Abort, issued):
             return replace(self, over=True), issued
         return replace(self, cohort=_ordered(self.cohort, issued, at)) if issued else self, issued
 
@@ -150,7 +152,7 @@ class Coordinator:
 
     def _consult(self, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Show the policy the events meant for it; a new plan takes effect at once."""
-        if not any(isinstance(output, events.RoundClosed) for output in outputs):
+        if not _of(events.RoundClosed, outputs):
             return self, outputs
         state, plan = self.policy_state, self.plan
         issued: list[Output] = []
@@ -160,7 +162,10 @@ class Coordinator:
                 state, records = self.policy.update(state, output)
                 issued += records
                 plan = next((order for order in reversed(records) if isinstance(order, Plan)), plan)
-        cohort = self.cohort if plan is None else self.cohort.under(plan)
+        cohort = self.cohort
+        # Under the same plan nothing else follows from it until there is another window.
+        if plan is not None and (plan is not self.plan or not cohort.window):
+            cohort = cohort.under(plan)
         return replace(self, policy_state=state, plan=plan, cohort=cohort), tuple(issued)
 
 
@@ -202,8 +207,10 @@ def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSta
 
 def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
     """Note who spoke, and when something last moved."""
-    if isinstance(event, events.Tick | events.Ending | Offered | events.Alive):
-        return cohort.seen((event.rank,), event.at) if isinstance(event, events.Alive) else cohort
+    if isinstance(event, events.Alive):
+        return cohort.seen((event.rank,), event.at)
+    if isinstance(event, (events.Tick, events.Ending, Offered)):
+        return cohort
     if isinstance(event, events.Reduced):
         return replace(cohort, moved=event.at)
     rank, at = event.rank, event.at
@@ -252,8 +259,13 @@ def _close_epochs(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState
 
 def _ordered(cohort: CoordinatorState, issued: tuple[Output, ...], at: float) -> CoordinatorState:
     """Count silence from the order that is owed an answer, standing still from the last order given."""
-    ordered = {order.rank for order in issued if isinstance(order, TO_RANKS)}
+    ordered = {cast(RankCommand, order).rank for order in issued if type(order) in ORDERS}
     return cohort.seen(ordered, at, moved=at) if ordered else cohort
+
+
+def _of(kind: type[Output], outputs: Sequence[Output]) -> bool:
+    """Return whether any of `outputs` is of a kind."""
+    return kind in map(type, outputs)
 
 
 def _trained_out(cohort: CoordinatorState) -> bool:

@@ -236,7 +236,7 @@ class CoordinatorState:
         total = sum([reach[rank] for rank in self.live]) if reach else 0
         parts = plan.weights or plan.counts
         weight = sum([float(parts[rank]) for rank in self.live])
-        fullest = max([state.queued / parts[rank] for rank, state in enumerate(self.ranks) if state.queue], default=0.0)
+        fullest = max([state.queued / parts[state.rank] for state in self.ranks if state.queue], default=0.0)
         leads = any(plan.ahead)
         return self.open(reach=reach, reach_of_all=total, leads=leads, weight_of_all=weight, fullest=fullest)
 

@@ -39,13 +39,13 @@ def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
     counts = _living(cohort, plan.counts)
     ledger = next((ledger for ledger in cohort.ledgers if ledger.free), None) or _open(cohort, plan)
     if plan.dispatch != "fixed":
-        begun = sum(cohort.ranks[rank].queued - cohort.ranks[rank].before for rank in cohort.live)
+        begun = sum([state.queued - state.before for state in cohort.ranks if state.alive])
         window = fit(counts, _weights(cohort, plan), ledger.steps(cohort.world.batch) + begun, plan.max_lead)
     else:
         window = counts if plan.lookahead else _of_own(cohort, plan, ledger)
-    reserve = tuple(n // RESERVE if plan.rebalance else 0 for n in window)
-    given = tuple(map(operator.sub, window, reserve))
-    milestones = tuple(math.ceil(MILESTONE * n) for n in given)
+    reserve = tuple([n // RESERVE for n in window]) if plan.rebalance else ()
+    given = tuple(map(operator.sub, window, reserve)) if reserve else window
+    milestones = tuple([math.ceil(MILESTONE * n) for n in given])
     return cohort.with_window(given, sum(reserve), milestones).under(plan)
 
 
@@ -93,11 +93,15 @@ def _outlook(cohort: CoordinatorState, weights: tuple[float, ...]) -> tuple[tupl
 
 
 def _living(cohort: CoordinatorState, values: tuple[int, ...]) -> tuple[int, ...]:
+    if len(cohort.live) == len(values):
+        return values
     return tuple(n if state.alive else 0 for n, state in zip(values, cohort.ranks, strict=True))
 
 
 def _weights(cohort: CoordinatorState, plan: Plan) -> tuple[float, ...]:
     exact = plan.weights or tuple(map(float, plan.counts))
+    if len(cohort.live) == len(exact):
+        return exact
     return tuple(w if state.alive else 0.0 for w, state in zip(exact, cohort.ranks, strict=True))
 
 
@@ -130,36 +134,35 @@ def _of_own(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[int, 
 def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
     commands: list[Train] = []
     cohort = _rebalance(cohort, plan) if cohort.window else begin_window(cohort, plan)
+    rooms: dict[int, int] | None = None
+    """Of the state as it is; None: something was granted since."""
     if any(ledger.free for ledger in cohort.ledgers):
         cohort, rooms = allowances(cohort, plan)
         if not rooms:
             return cohort, ()
     while True:
         for ledger in cohort.ledgers:
-            cohort, grants = _share_out(cohort, plan, ledger)
-            commands += grants
+            if not ledger.free:
+                continue
+            if rooms is None:
+                cohort, rooms = allowances(cohort, plan)
+            cohort, grants = grant(cohort, plan, ledger, _wants(cohort, plan, ledger, rooms))
+            if grants:
+                commands, rooms = commands + grants, None
         begun = cohort.begun
         cohort = _begin_epoch(cohort, plan)
+        rooms = None
         if cohort.begun == begun:
             # Who can take more now is known for the events that follow, most of which then need no decision.
             return allowances(cohort, plan)[0] if commands else cohort, tuple(commands)
 
 
-def _share_out(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[CoordinatorState, list[Train]]:
-    """Grant of one epoch what the ranks may take; in proportion where there is not enough for all."""
-    if not ledger.free:
-        return cohort, []
-    cohort, wants = _wants(cohort, plan, ledger, givers(cohort, plan))
-    return grant(cohort, plan, ledger, wants)
-
-
-def _wants(
-    cohort: CoordinatorState, plan: Plan, ledger: Ledger, owners: tuple[int, ...]
-) -> tuple[CoordinatorState, dict[int, int]]:
-    """Return the steps of an epoch that may be granted now, by rank, and the state that knows who can take more."""
-    left = ledger.steps(cohort.world.batch)
-    cohort, rooms = allowances(cohort, plan)
-    wants = {rank: room for rank, room in rooms.items() if room > 0 and ledger.within_reach(rank, owners)}
+def _wants(cohort: CoordinatorState, plan: Plan, ledger: Ledger, rooms: dict[int, int]) -> dict[int, int]:
+    """Return the steps of an epoch that may be granted now, by rank; in proportion where there is not enough for all."""
+    left, wants = ledger.steps(cohort.world.batch), rooms
+    if len(ledger.pools) > 1:
+        owners = givers(cohort, plan)
+        wants = {rank: room for rank, room in rooms.items() if ledger.within_reach(rank, owners)}
     last = cohort.begun == cohort.world.epochs and plan.dispatch != "fixed"
     if last and cohort.leads and wants:
         wants = _end_together(cohort, plan, wants, left)
@@ -168,7 +171,7 @@ def _wants(
         weights = tuple(map(float, steps))
         steps = merge_lone(level(weights, steps, left), weights, steps, plan.max_lead)
         wants = dict(zip(wants, steps, strict=True))
-    return cohort, wants
+    return wants
 
 
 def _end_together(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], left: int) -> dict[int, int]:

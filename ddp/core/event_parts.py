@@ -77,6 +77,8 @@ class WorkSeconds:
     no_core: float = 0.0
     no_core_data: float = 0.0
     """Of computing, and at most of `data`: when its thread had no core."""
+    link: float = 0.0
+    """Times that its quickest transfer since the last report took what its emulated link needs; 0: none was measured."""
 
 
 @dataclass(frozen=True)

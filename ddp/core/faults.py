@@ -14,12 +14,13 @@ KINDS = {
     "stall": "the process stands still, without an end",
     "slow": "steps take `value` times as long from here on (2 if it is left out)",
     "input": "steps take `value` times as long from here on, as each batch comes late",
+    "link": "what it sends over its emulated link takes `value` times as long from here on",
     "heal": "what slowed the rank down ends",
     "flip": "bit number `value` of one of its parameters is another from here on",
     "lose": "the next message to the coordinator, signs of life aside, is lost",
 }
 """Kind -> what happens, right before the step is done."""
-SLOWING = ("slow", "input")
+SLOWING = ("slow", "input", "link")
 """Kinds that last, with a factor."""
 LASTING = (*SLOWING, "heal")
 """Kinds that a rank that is started again, or goes on from a checkpoint, meets again."""

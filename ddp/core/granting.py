@@ -13,6 +13,10 @@ from ddp.core.rank_state import RankState
 from ddp.core.spans import Chunk
 from ddp.core.values import replace
 
+CHUNK = Chunk(0, 0, 0, 1)
+GRANT = Train(0, CHUNK, 0, 1.0, "")
+"""What grants are made from, at a third of the cost."""
+
 
 def grant(
     cohort: CoordinatorState, plan: Plan, ledger: Ledger, wants: dict[int, int]
@@ -63,7 +67,7 @@ class OpenGrants:
         """Make one grant; return its steps."""
         cohort, world, state = self._cohort, self._cohort.world, self._books[rank]
         self._ledger, (start, stop) = self._ledger.take(rank, most, world.batch, self._owners)
-        chunk = Chunk(self._ledger.epoch, start, stop, world.batch)
+        chunk = replace(CHUNK, epoch=self._ledger.epoch, start=start, stop=stop, batch=world.batch)
         steps, mine = chunk.steps, stop - start
         # What all may do in a window over what this rank may do: no rank takes the schedule beyond what all can reach.
         pace = cohort.reach_of_all / cohort.reach[rank]
@@ -72,9 +76,8 @@ class OpenGrants:
         whole = world.epochs * world.samples
         seen = min(cohort.samples + self._met + min(round(pace * _samples(state, before=False)), bound), whole - mine)
         pace = min(pace, (whole - seen) / mine)
-        self.commands.append(
-            Train(rank, chunk, seen, pace, reason=f"{steps} steps, of {cohort.window[rank]} in the window")
-        )
+        reason = f"{steps} steps, of {cohort.window[rank]} in the window"
+        self.commands.append(replace(GRANT, rank=rank, chunk=chunk, seen=seen, pace=pace, reason=reason))
         queue, course = (*state.queue, chunk), (*state.course, (float(seen), pace))
         queued = state.queued + steps
         self._books.put(rank, replace(state, queue=queue, queued=queued, course=course))

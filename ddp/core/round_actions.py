@@ -30,12 +30,12 @@ RETRIES = 1
 
 def holders(cohort: CoordinatorState) -> tuple[int, ...]:
     """Return the ranks that have what came out of a collective."""
-    return tuple(state.rank for state in cohort.current.contributions if cohort.ranks[state.rank].alive)
+    return tuple([state.rank for state in cohort.current.contributions if cohort.ranks[state.rank].alive])
 
 
 def missed(cohort: CoordinatorState) -> tuple[int, ...]:
     """Return the ranks that lack it."""
-    return tuple(rank for rank in cohort.current.failed if cohort.ranks[rank].alive)
+    return tuple([rank for rank in cohort.current.failed if cohort.ranks[rank].alive])
 
 
 def joining(cohort: CoordinatorState) -> tuple[int, ...]:
@@ -144,7 +144,10 @@ def _close(cohort: CoordinatorState, event: Event) -> Reaction:
     trained = [(state.rank, state.trained) for state in current.contributions]
     if cohort.world.blocking:
         # The collective came to its end, so it held the replicas of members that died right after it, too.
-        for rank in (r for r in current.members if not cohort.ranks[r].alive):
+        lost = (
+            [] if len(cohort.live) == cohort.world.size else [r for r in current.members if not cohort.ranks[r].alive]
+        )
+        for rank in lost:
             trained.append((rank, cohort.ranks[rank].trained))
             cohort = cohort.with_rank(rank, cohort.ranks[rank].contribute())
     cohort, lines = merge(cohort, trained, event.at)
@@ -178,22 +181,22 @@ def _closed(cohort: CoordinatorState, current: Round, at: float) -> RoundClosed:
     entered = [rank for rank in answers if cohort.world.blocking and rank not in failed]
     stays = {rank: answers[rank].seconds for rank in entered}
     wire = min(stays.values(), default=current.reduce_s)
-    samples = sum(state.samples for state in by_rank)
+    samples = sum([state.samples for state in by_rank])
     away = [answers[state.rank].away_s * state.samples for state in current.contributions if state.rank in answers]
     return RoundClosed(
         at,
         current.index,
-        steps=tuple(state.steps for state in by_rank),
-        busy_s=tuple(state.busy_s for state in by_rank),
+        steps=tuple([state.steps for state in by_rank]),
+        busy_s=tuple([state.busy_s for state in by_rank]),
         sync_s=wire + sum(away) / max(samples, 1),
-        wait_s=tuple(stays.get(rank, wire) - wire for rank in ranks),
-        divergence=tuple(answers[rank].divergence or 0.0 if rank in answers else 0.0 for rank in ranks),
-        starved=tuple(rank in starved for rank in ranks),
-        lost=tuple(rank for rank in ranks if not cohort.ranks[rank].alive),
-        lr=max(state.lr for state in by_rank if state.steps or not samples),
+        wait_s=tuple([stays.get(rank, wire) - wire for rank in ranks]),
+        divergence=tuple([answers[rank].divergence or 0.0 if rank in answers else 0.0 for rank in ranks]),
+        starved=tuple([rank in starved for rank in ranks]),
+        lost=tuple([state.rank for state in cohort.ranks if not state.alive]),
+        lr=max([state.lr for state in by_rank if state.steps or not samples]),
         samples=in_model(cohort.begun, cohort.ledgers, cohort.world.samples),
-        loss=sum(state.loss_sum for state in by_rank) / samples if samples else None,
-        spread=sum(answers[rank].distance or 0.0 for rank in sorted(answers)),  # whoever answered first,
+        loss=sum([state.loss_sum for state in by_rank]) / samples if samples else None,
+        spread=sum([answers[rank].distance or 0.0 for rank in sorted(answers)]),  # whoever answered first,
     )
 
 

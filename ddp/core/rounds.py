@@ -76,7 +76,7 @@ def open_round(
     index, members, turn = cohort.rounds, cohort.live, in_turn(cohort, plan)
     # The order carries the evaluation along, so it must be known now which epochs are complete with this round.
     closes = cohort.first_epochs(lambda ledger: ledger.free == 0 if turn else cohort.fully_trained(ledger.epoch))
-    short = tuple(rank for rank in members if cohort.ranks[rank].queued <= SHORT)
+    short = tuple([state.rank for state in cohort.ranks if state.alive and state.queued <= SHORT])
     phase = _next(cohort, Input.DUE_COLLECTIVE if cohort.world.blocking else Input.DUE_SNAPSHOTS)[0]
     everyone = RankSet(members)
     current = Round(index, everyone, phase, everyone, closes, starved=short)
@@ -84,8 +84,8 @@ def open_round(
     done = cohort.samples / max(cohort.world.epochs * cohort.world.samples, 1)
     sketch = bool(closes) or sketching.is_drawn(index, at - cohort.opened, done)
     if turn:
-        states = ((rank, cohort.ranks[rank]) for rank in members)
-        cohort = cohort.with_ranks((rank, replace(state, before=state.queued)) for rank, state in states)
+        states = [replace(state, before=state.queued) for state in cohort.ranks if state.alive]
+        cohort = cohort.with_ranks(zip(members, states, strict=True))
     order = Average(-1, index, members, turn, reason, sketch)
     commands: list[Command] = [replace(order, rank=rank) for rank in members]
     if cohort.world.blocking:

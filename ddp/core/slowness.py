@@ -17,6 +17,7 @@ from ddp.core.commands import Drop, Plan
 from ddp.core.event_parts import WorkSeconds
 from ddp.core.events import Averaged, Progress, Ready, Resumed
 from ddp.core.join_events import Joined
+from ddp.core.slow_links import LinkWatch
 from ddp.core.values import replace
 
 SLOW, SOUND = 1.3, 1.15
@@ -29,11 +30,13 @@ KEPT = 16
 """Sound windows that a pace is the median of."""
 LEAST_PACE = 1e-9
 """Seconds for a sample, below which nothing is measured."""
+CROWDED = 1.0
+"""A rank that waits for a core for so many times as long as all its work took before is on a crowded machine."""
 LEAST_S = 0.1
 """Least work of a window, seconds: shorter ones between two averages are taken together."""
-COMPUTE, INPUT, HOST = "compute", "input", "host"
-CAUSES = (COMPUTE, INPUT, HOST)
-"""Its own work on a batch; batches that come late; the machine, which others use."""
+COMPUTE, INPUT, HOST, LINK = "compute", "input", "host", "link"
+CAUSES = (COMPUTE, INPUT, HOST, LINK)
+"""Its own work on a batch; batches that come late; the machine, which others use; its link, over which it sends."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,11 @@ class _RankWindows:
     sound: deque[_Pace] = field(default_factory=lambda: deque(maxlen=KEPT))
     ratio: float = 1.0
     """Of the last window: its own work over what is usual."""
+    compute: float = 1.0
+    """The same of computing alone."""
     work: _Watch = field(default_factory=_Watch)
     whole: _Watch = field(default_factory=_Watch)
+    link: LinkWatch = field(default_factory=LinkWatch)
 
 
 class SlowFold:
@@ -152,14 +158,31 @@ class SlowFold:
         )
         own.began, own.spent = spent.began, spent
         own.samples += event.samples
+        own.link.take(work.link)
+        if not self._in_step:  # a transfer for each average: every report of one is a window of the link
+            self._link(event.rank, own.link, event.at - event.busy_s, event.at)
         if not own.samples or spent.whole < LEAST_S or not (own.averaged or self._in_step):
             return
         count = own.samples
         pace = _Pace(spent.compute / count, spent.data / count, spent.host / count, spent.began)
         own.began, own.samples, own.spent, own.averaged = None, 0, NOTHING, False
+        if self._in_step:
+            self._link(event.rank, own.link, spent.began, event.at)
         if own.warm:
             self._close(event.rank, own, pace, event.at)
         own.warm = True
+
+    def _link(self, rank: int, link: LinkWatch, began: float, at: float) -> None:
+        """End a window of a rank's link."""
+        others = (each.link for number, each in self._windows.items() if number != rank)
+        if not link.close(began, others):
+            return
+        named = link.named
+        factor, since = link.turn(len(self.ranks))
+        if named is None:
+            self.ranks.append(SlowRank(rank, LINK, round(factor, 2), since, at, len(link.row)))
+        else:
+            self.ranks[named] = replace(self.ranks[named], healed=since)
 
     def _close(self, rank: int, own: _RankWindows, pace: _Pace, at: float) -> None:
         """Enter a window that is over."""
@@ -168,6 +191,7 @@ class SlowFold:
             return
         usual = _median(own.sound)
         own.ratio = pace.own / max(usual.own, LEAST_PACE)
+        own.compute = pace.compute / max(usual.compute, LEAST_PACE)
         if own.ratio < SOUND:
             own.sound.append(pace)
         self._change(rank, own.work, pace, usual, own.ratio, at)
@@ -194,11 +218,14 @@ class SlowFold:
             self._turn(rank, watch, usual, at, others)
 
     def _others(self, rank: int) -> float:
-        """Return how many times as long as usual the own work of the other ranks takes now, but of those that are slow for
-        a reason of their own."""
+        """Return how many times as long as usual the other ranks compute now, but those that are slow for that of their own:
+        what other programs take of the machine shows there, whatever else a rank waits for."""
         others = (each for number, each in self._windows.items() if number != rank and each.sound)
-        ratios = [each.ratio for each in others if each.work.named is None or self.ranks[each.work.named].cause == HOST]
+        ratios = [each.compute for each in others if self._cause(each.work) != COMPUTE]
         return median(ratios) if ratios else 1.0
+
+    def _cause(self, watch: _Watch) -> str:
+        return "" if watch.named is None else self.ranks[watch.named].cause
 
     def _turn(self, rank: int, watch: _Watch, usual: _Pace, at: float, others: float) -> None:
         """Name a rank, or enter that it is as fast as before again. `others` 0: its own work is sound."""
@@ -212,6 +239,8 @@ class SlowFold:
         factor = last.own / max(usual.own, LEAST_PACE) if others else last.whole / max(usual.whole, LEAST_PACE)
         watch.named = len(self.ranks)
         cause = cause_of(now, usual, others) if others else HOST
+        if cause == COMPUTE and now.host > CROWDED * usual.own:
+            cause = HOST  # who shares a core so much also loses caches and clock: its work itself takes longer
         self.ranks.append(SlowRank(rank, cause, round(factor, 2), row[0].began, at, len(row)))
 
 
@@ -223,7 +252,7 @@ def cause_of(now: _Pace, usual: _Pace, others: float) -> str:
         INPUT: now.data - usual.data,
         HOST: usual.compute * (others - 1.0),
     }
-    return max(CAUSES, key=grown.__getitem__)
+    return max(grown, key=grown.__getitem__)
 
 
 def _median(paces: Iterable[_Pace]) -> _Pace:

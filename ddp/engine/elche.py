@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
-from ddp.backends import BACKENDS, world_of
+from ddp.backends import BACKENDS, Acts, world_of
 from ddp.backends.base import Reducer, reducing
 from ddp.checkpoint import checkpoint
-from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce, Restart
-from ddp.core.coordinator import Coordinator
+from ddp.core.commands import ORDERS, Abort, Drop, Publish, RankCommand, Reduce, Restart
+from ddp.core.coordinator import Coordinator, Output
 from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
 from ddp.core.events import Ending, Event, Failed
 from ddp.core.policies import EVERY_STEP, POLICIES
@@ -35,6 +36,7 @@ def run(job: Job, emit: Emit) -> None:
     After any exception no process is left.
     """
     spec = BACKENDS[job.backend]
+    _check_links(job)
     if not spec.checkpoints and (job.resume is not None or (job.checkpoints is not None and job.checkpoints.every)):
         raise ValueError(f"{job.backend} makes no checkpoints and cannot go on from one")
     if (job.restarts != 0 or job.absent or job.spares) and job.elsewhere is not None:
@@ -50,6 +52,13 @@ def run(job: Job, emit: Emit) -> None:
     with RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
         near = ranks if job.links is None else DelayedRanks(ranks, job.links)
         coordinate(coordinator, near, reducer, partial(solo.publish, job, emit=emit), emit)
+
+
+def _check_links(job: Job) -> None:
+    """Raise ValueError for a link that is to become slow where no transfer of a rank goes over one."""
+    spec, slow = BACKENDS[job.backend], next((fault for fault in job.faults if fault.kind == "link"), None)
+    if slow is not None and (job.links is None or spec.torch_native or Acts.SNAPSHOT in spec.acts):
+        raise ValueError(f"fault {slow}: no collective goes over links here; set cluster.links with nccl_* or zero*")
 
 
 def start(job: Job) -> Coordinator:
@@ -85,16 +94,20 @@ def coordinate(
     hastened = False
     while not coordinator.over:
         anew: set[int] = set()
-        occurred = ranks.events(TICK_S)
+        occurred, place = ranks.events(TICK_S), 0
         if ending.announced() and not hastened:
             hastened, occurred = True, [*occurred, Ending(now())]
-        for event in occurred:
-            if getattr(event, "rank", None) in anew:
-                continue  # sent by the process that was ended
+        while place < len(occurred):
+            coordinator, count = coordinator.enter(occurred, place)  # what nothing follows from, at once
+            for event in occurred[place : place + count]:
+                emit(event, event.at)
+            place += max(count, 1)
+            if count or getattr(event := occurred[place - 1], "rank", None) in anew:
+                continue  # or sent by the process that was ended
             emit(event, event.at)
             if isinstance(event, Failed):
                 failures.append(event)
-            coordinator, commands = coordinator.update(event)
+            coordinator, commands = coordinator.decide(event)
             for command in commands:
                 if isinstance(command, Publish):
                     publish(command)
@@ -104,16 +117,22 @@ def coordinate(
                 emit(command, now())
                 if isinstance(command, Abort):
                     _raise(command, _cause(event, failures))
-                elif isinstance(command, Drop):
-                    ranks.drop(command.rank)
-                elif isinstance(command, Restart):
-                    anew.add(command.rank)
-                    ranks.restart(command.rank, command.life)
-                elif isinstance(command, Reduce):
-                    assert reducer is not None, f"{command}, and the backend takes no snapshots"
-                    reducer.submit(command)
-                elif isinstance(command, RankCommand):
-                    ranks.send(command)
+                anew |= _obey(command, ranks, reducer)
+
+
+def _obey(command: Output, ranks: Ranks, reducer: Reducer | None) -> set[int]:
+    """Hand a command to whom it is for. Return the rank that is started again by it, if one is."""
+    if type(command) in ORDERS:
+        ranks.send(cast(RankCommand, command))
+    elif isinstance(command, Drop):
+        ranks.drop(command.rank)
+    elif isinstance(command, Restart):
+        ranks.restart(command.rank, command.life)
+        return {command.rank}
+    elif isinstance(command, Reduce):
+        assert reducer is not None, f"{command}, and the backend takes no snapshots"
+        reducer.submit(command)
+    return set()
 
 
 def _cause(event: Event, failures: Sequence[Failed]) -> Failed | None:

@@ -103,5 +103,7 @@ class FaultInjector:
                 self._slowdown.slow_down(fault.value)
             case "input":
                 self._slowdown.delay_input(fault.value)
+            case "link":
+                self._slowdown.slow_link(fault.value)
             case "heal":
                 self._slowdown.heal()

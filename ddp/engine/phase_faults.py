@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
 from ddp.backends import BACKENDS, Acts
 from ddp.core.commands import Average, Evaluate, Save, Stop
@@ -54,36 +54,36 @@ class PhaseInjector:
         self._snapshots = Acts.SNAPSHOT in BACKENDS[job.backend].acts
         self._room: tuple[int, int] | None = None
 
-    def enter(self, action: Action, loop: TrainingLoop) -> None:
-        """Do what is to happen in the phase that `action` begins."""
+    def enter(self, action: Action, loop: TrainingLoop, alone: bool = False) -> None:
+        """Do what is to happen in the phase that `action` begins. `alone`: no average is waited for."""
         if self._room is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, self._room)
             self._room = None
         if not self._faults:
             return
-        in_step, steps = loop.replica.in_step is not None, loop.total_steps
-        for phase in phases_of(action, steps, loop.after >= 0, in_step, self._snapshots):
-            self.meet(phase, steps, loop.replica.model if in_step else None)
+        together, steps = loop.replica.in_step, loop.total_steps
+        model = getattr(together, "module", loop.replica.model) if together is not None else None  # FSDP trains a twin
+        for phase in phases_of(action, steps, alone or loop.after >= 0, model is not None, self._snapshots):
+            self.meet(phase, steps, model)
 
     def meet(self, phase: str, steps: int = 0, model: nn.Module | None = None) -> None:
         """Do what is to happen in `phase`, once. In a collective inside a step: in the backward pass of `model`."""
         for fault in [fault for fault in self._faults if fault.phase == phase and steps >= fault.after]:
             self._faults.remove(fault)
-            parameter = next((p for p in model.parameters() if p.requires_grad), None) if model is not None else None
-            if phase == "collective" and parameter is not None:
-                parameter.register_hook(_Once(partial(self._happen, fault)))  # type: ignore[no-untyped-call]
+            if phase == "collective" and model is not None:
+                _in_backward(model, partial(self._happen, fault))
             else:
                 self._happen(fault)
 
     def _happen(self, fault: PhaseFault) -> None:
-        self._notes.write_text(f"{now()!r} {os.getpid()}")
+        if fault.kind == "pause":
+            self._pause(fault.value)
+            return
+        self._note()
         match fault.kind:
             case "crash":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stall":
-                os.kill(os.getpid(), signal.SIGSTOP)
-            case "pause":
-                subprocess.Popen(["/bin/sh", "-c", f"sleep {fault.value}; kill -CONT {os.getpid()}"])
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "raise":
                 raise RuntimeError(f"the matrix of faults says so, in phase {fault.phase}")
@@ -97,14 +97,31 @@ class PhaseInjector:
             case "coordinator":
                 os.kill(int(fault.value), signal.SIGKILL)
 
+    def _note(self) -> None:
+        self._notes.write_text(f"{now()!r} {os.getpid()}")
 
-class _Once:
-    """A hook on a gradient that acts in the first backward pass alone."""
+    def _pause(self, seconds: float) -> None:
+        """Stand still for `seconds`; note when that began and, behind it, when it was over.
 
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._act: Callable[[], None] | None = act
+        Who wakes the process counts from when it is seen to stand still: on a loaded machine that may be much later."""
+        pid = os.getpid()
+        stands = f'state=$(ps -o stat= -p {pid}) || exit; case "$state" in *T*) break;; esac; sleep 0.01'
+        helper = subprocess.Popen(["/bin/sh", "-c", f"while :; do {stands}; done; sleep {seconds}; kill -CONT {pid}"])
+        began = now()
+        self._note()
+        os.kill(pid, signal.SIGSTOP)
+        helper.wait()  # this thread may run on for a moment
+        self._notes.write_text(f"{began!r} {pid} {now()!r}")
 
-    def __call__(self, gradient: object) -> None:
-        act, self._act = self._act, None
-        if act is not None:
-            act()
+
+def _in_backward(model: nn.Module, act: Callable[[], None]) -> None:
+    """Act in the next backward pass of `model`, before its first layer: other ranks wait for the gradients of that. Where
+    parameters are sharded, no hook of theirs is called."""
+    first = next(module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
+
+    def forward(module: nn.Module, inputs: object, output: Tensor) -> None:
+        if output.requires_grad:
+            handle.remove()
+            output.register_hook(lambda gradient: act())  # type: ignore[no-untyped-call]
+
+    handle = first.register_forward_hook(forward)

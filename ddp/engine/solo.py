@@ -16,6 +16,7 @@ from ddp.core.events import Ending, Progress, RankEvent, Saved
 from ddp.core.spans import Batch, Chunk
 from ddp.core.worker import Step, Worker
 from ddp.engine.loop import TrainingLoop
+from ddp.engine.phased_loop import loop_of
 from ddp.process import ending
 from ddp.process.clock import now
 from ddp.process.determinism import deterministic
@@ -54,7 +55,7 @@ def run(job: Job, emit: Emit) -> None:
 
 def _train(job: Job, send: Callable[[RankEvent], None], emit: Emit) -> None:
     source = checkpoint.resume(job)
-    with closing(TrainingLoop(job, 0, send)) as loop:
+    with closing(loop_of(job, 0, send)) as loop:
         loop.restore()
         loop.ready("none")
         samples = loop.replica.samples

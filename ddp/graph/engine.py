@@ -27,6 +27,7 @@ from ddp.core.worker import Step
 from ddp.core.world import World
 from ddp.engine import solo
 from ddp.engine.loop import TrainingLoop
+from ddp.engine.phased_loop import loop_of
 from ddp.engine.solo import Emit
 from ddp.gradients.exchange import Exchange
 from ddp.graph.accumulate import Accumulating
@@ -99,7 +100,7 @@ class _Engine:
         self._saved = self._mark()
 
     def _loop(self, job: Job, rank: int) -> TrainingLoop:
-        loop = TrainingLoop(job, rank, self._events.append, Accumulating)
+        loop = loop_of(job, rank, self._events.append, Accumulating)
         loop.restore()
         return loop
 

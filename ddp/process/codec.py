@@ -5,6 +5,7 @@ No pickle: what arrives is checked field by field against the dataclass it claim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -62,6 +63,15 @@ def decode(line: bytes | str) -> Any:
         raise ProtocolError(f"message without a known type ({error}): {line[:200]!r}") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise ProtocolError(f"malformed message ({error}): {line[:200]!r}") from None
+
+
+def decode_all(lines: Sequence[bytes]) -> list[Any]:
+    """Return what is in each line, as `decode` does; slices, which are by far the most, in a shorter way."""
+    head, read = _heads[events.Slice], _decoders[events.Slice.__name__].decode
+    try:
+        return [read(line) if line.startswith(head) else decode(line) for line in lines]
+    except (msgspec.MsgspecError, ValueError):
+        return [decode(line) for line in lines]  # which says what is wrong
 
 
 def _type(line: bytes | str) -> str:

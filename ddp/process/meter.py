@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from time import process_time, thread_time
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,9 @@ class Meter:
         """Seconds until batches were there, of computing, and of emulated slowness, since `worked` was last called."""
         self._used = 0.0
         """Processor seconds of computing since then."""
-        self._queued = core_wait()
+        self._link = 0.0
+        """Of the quickest transfer since then: times what its link needs; 0: none was measured."""
+        self._thread, self._queued = get_ident(), core_wait()
         """What the thread had waited for a core by then, whatever it did."""
         self._began: float | None = None
         """The processor clock of the thread, where it computes; None on a device, which computes for it."""
@@ -96,13 +99,21 @@ class Meter:
             self._used += self._processor() - self._began
             self._began = None
 
+    def sent(self, ratio: float, queued: float) -> None:
+        """Take note that a transfer took so many times as long as its link needs (0: not measured), and that the calling
+        thread waited for a core meanwhile: that is no time of a batch."""
+        if ratio:
+            self._link = min(self._link or ratio, ratio)
+        if get_ident() == self._thread:
+            self._queued += queued
+
     def worked(self) -> WorkSeconds:
         """Return where the time of steps went since the last call."""
         computing = max(self._passes - self._used, 0.0) if self._processor else 0.0
         queued, self._queued = self._queued, core_wait()
         reading = min(self._data, max(self._queued - queued - computing, 0.0))
-        parts = self._data, self._passes + self._emulated, computing, reading
-        self._data = self._passes = self._emulated = self._used = 0.0
+        parts = self._data, self._passes + self._emulated, computing, reading, self._link
+        self._data = self._passes = self._emulated = self._used = self._link = 0.0
         return WorkSeconds(*(round(each, 7) for each in parts))
 
     def add_hidden(self, since: float, until: float, seq: int, size: int) -> None:

@@ -6,6 +6,7 @@ An exception of a module, a user's own perhaps, would end the server; whoever ne
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -25,5 +26,8 @@ for name in PATHS:  # ranks, and what they start, have what the user has
 for name in (*PRELOAD, *filter(None, os.environ.get(NAMES, "").split("\n"))):
     with suppress(Exception, SystemExit):
         user_code.load(name)
+
+gc.collect()
+gc.freeze()  # the collector of every process forked from here would look at all modules: 0.2 s, in the middle of its work
 
 bind_server()

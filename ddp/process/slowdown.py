@@ -27,6 +27,8 @@ class Slowdown:
         self._factor = self._own = 1.0 / speed - 1.0
         self._late = 0.0
         """Of a typical step, that each batch comes late."""
+        self.link = 1.0
+        """So many times as long as it needs a transfer over this rank's emulated link takes."""
         self._held = 0.0
         """Seconds that the batch of this step came late."""
         self._waited, self._before = waited, 0.0
@@ -37,14 +39,21 @@ class Slowdown:
     def slow_down(self, factor: float) -> None:
         """Take `factor` (1 or more) times as long for a step as until now."""
         self._factor = (1.0 + self._factor) * factor - 1.0
+        self._before = self._waited()  # in the middle of a step
+        for recent in self._recent.values():
+            recent.clear()  # of steps with what they waited for a core, which nobody measured until now
 
     def delay_input(self, factor: float) -> None:
         """Have each batch come late from now on, so that a step takes `factor` (1 or more) times as long."""
         self._late = (1.0 + self._late) * factor - 1.0
 
+    def slow_link(self, factor: float) -> None:
+        """Have each transfer over the rank's emulated link take `factor` (1 or more) times as long as until now."""
+        self.link *= factor
+
     def heal(self) -> None:
-        """End what `slow_down` and `delay_input` began."""
-        self._factor, self._late = self._own, 0.0
+        """End what `slow_down`, `delay_input` and `slow_link` began."""
+        self._factor, self._late, self.link = self._own, 0.0, 1.0
 
     def hold(self) -> None:
         """Sleep for as long as the batch of this step is late, once."""

@@ -26,9 +26,18 @@ class Meetings:
         self._act = act
         self._ranks, self._timeline, self._deadline_s = ranks, ranks.timeline, ranks.world.deadline_s
         self._beat_s = self._deadline_s / 5
-        self._collectives = SimulatedCollectives(
-            self._timeline.after, ranks.costs.collective_s, self._beat_s, self._beat, torn
-        )
+        self._collectives = SimulatedCollectives(self._timeline.after, self._wire_s, self._beat_s, self._beat, torn)
+
+    def _wire_s(self, members: tuple[int, ...], number: int) -> float:
+        """Return the seconds of a collective, which is over when the slowest has sent; each measures its own part."""
+        costs, slowest = self._ranks.costs, 1.0
+        for member in members:
+            rank = self._ranks.all[member]
+            slowest = max(slowest, rank.link)
+            if costs.transfer is not None or rank.link != 1.0:
+                took = rank.link if costs.transfer is None else costs.transfer(member, rank.link)
+                rank.sent = min(rank.sent or took, took)
+        return slowest * costs.collective_s(members, number)
 
     def die(self, rank: int) -> None:
         """Break the groups of `rank`, whose process is gone."""

@@ -54,6 +54,9 @@ class Costs:
     leave_s: Callable[[int, int], float] | None = None
     """(rank, how many its group has had) -> seconds after the end of a collective inside a step in which the rank leaves
     it; None: at its end."""
+    transfer: Callable[[int, float], float] | None = None
+    """(rank, how many times as long as it needs a transfer of it takes) -> what it measures of that; None: nothing, but of a
+    slow link."""
     links: Links | None = None
     """Links of the ranks, and to the coordinator beside rank 0: no collective or message is faster than they are."""
     bytes: int = 8
@@ -123,6 +126,10 @@ class SimulatedRank:
     """Its steps take so many times as long."""
     late: float = 0.0
     """So many times as long as its step a batch comes late."""
+    link: float = 1.0
+    """What it sends takes so many times as long."""
+    sent: float = 0.0
+    """What it measured of that, the least since its last report; 0: nothing."""
     data: float = 0.0
     compute: float = 0.0
     """Seconds of the two since its last report."""

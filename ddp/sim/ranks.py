@@ -192,10 +192,12 @@ class SimulatedRanks(RankStates):
                 rank.slow = value
             case "input":
                 rank.late = value - 1.0
+            case "link":
+                rank.link = value
             case "flip":
                 pass  # virtual replicas have no bits
             case "heal":
-                rank.slow, rank.late = 1.0, 0.0
+                rank.slow, rank.late, rank.link = 1.0, 0.0, 1.0
             case "lose":
                 rank.mute += 1
             case "pause":

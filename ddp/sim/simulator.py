@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddp.core.commands import TO_RANKS, Abort, Apply, Drop, Reduce, Restart
+from ddp.core.commands import ORDERS, Abort, Apply, Drop, Reduce, Restart
 from ddp.core.coordinator import Coordinator, Output
 from ddp.core.events import Event, Lost, RankEvent, Ready, Reduced, Snapshot, Tick
 from ddp.core.faults import Fault
@@ -24,8 +24,6 @@ from ddp.sim.ranks import SimulatedRanks
 from ddp.sim.states import Measured
 from ddp.sim.timeline import EventQueue
 from ddp.sim.work import RankWork
-
-ORDERS = frozenset(TO_RANKS)
 
 
 def _never(rank: int) -> bool:

@@ -77,8 +77,8 @@ class RankStates:
         for event in events:
             if isinstance(event, Progress):
                 done, rank.pending = rank.pending[: event.steps], rank.pending[event.steps :]
-                part = WorkSeconds(rank.data, rank.compute)  # of the first epoch of them
-                rank.data = rank.compute = 0.0
+                part = WorkSeconds(rank.data, rank.compute, link=rank.sent)  # of the first epoch of them
+                rank.data = rank.compute = rank.sent = 0.0
                 event = replace(event, busy_s=sum(entry.stop - entry.start for entry in done), work=part)
             elif isinstance(event, Averaged):
                 event = replace(event, seconds=seconds, away_s=away_s)
@@ -115,8 +115,8 @@ class RankStates:
                 steps, samples, busy = steps + 1, samples + entry.batch.samples, busy + (entry.stop - entry.start)
             lr = self.costs.rate(entries[-1].seen / (self.world.epochs * self.world.samples))
             figures = {"steps": steps, "samples": samples, "busy_s": busy, "lr": lr}
-            part = WorkSeconds(rank.data, rank.compute)  # of the first epoch of them
-            rank.data = rank.compute = 0.0
+            part = WorkSeconds(rank.data, rank.compute, link=rank.sent)  # of the first epoch of them
+            rank.data = rank.compute = rank.sent = 0.0
             self.tell(replace(REPORT, rank=index, epoch=epoch, after=rank.after, work=part, **figures))
 
     def contribute(self, index: int, round: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn import functional
 
 from bench.models.data.dataset import DataSet, Origin
@@ -29,20 +30,28 @@ MOVE = 1
 NOISE = 2
 """A pixel gets the sum of two numbers from -2 to 2, of even odds: a standard deviation of 2, where ink is 16."""
 SEED = 20
+AT_ONCE = 512
+"""Images that are made at once: their random numbers lie in a core's cache. Every rank and every audit makes all."""
 MEAN, STD = (0.3025,), (0.3515,)
 
 
 def copies(part: Labelled, count: int, side: int) -> Labelled:
     """Return `count` copies of each digit: the first of every digit, then the second of every digit, and so on."""
     images = torch.from_numpy(part.images.astype(np.int64)).repeat(count, 1, 1)
+    noisy = [_copied(images[first : first + AT_ONCE], first, side) for first in range(0, len(images), AT_ONCE)]
+    return Labelled(np.concatenate(noisy), np.tile(part.labels, count))
+
+
+def _copied(images: Tensor, first: int, side: int) -> NDArray[np.uint8]:
+    """Return images, which have the places from `first` on in their part, moved and with noise."""
     height, width = images.shape[1:]
-    draws = Draws(SEED, side, torch.arange(len(images)))
+    draws = Draws(SEED, side, torch.arange(first, first + len(images)))
     down, right = draws.integers(0, 2 * MOVE + 1, 2).unbind(1)
     windows = functional.pad(images, (MOVE,) * 4).unfold(1, height, 1).unfold(2, width, 1)
     moved = windows[torch.arange(len(images)), down, right]
     noise = draws.integers(-NOISE, NOISE + 1, 2, height, width).sum(1)
     noisy: NDArray[np.uint8] = (moved + noise).clamp(0, TOP).to(torch.uint8).numpy()
-    return Labelled(noisy, np.tile(part.labels, count))
+    return noisy
 
 
 @cache

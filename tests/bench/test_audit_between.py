@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from bench.audit.between import ends
+from bench.audit.kept import Name, Part, Parts
 from ddp.checkpoint.parts import RankParts
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.events import Finished, Progress, Ready, Saved
@@ -106,6 +108,18 @@ def test_an_evaluation_that_moves_buffers_of_a_rank_is_named(
         job, records = train_together(tmp_path, "nccl_sync", ADAM)
     found = different(audited(job, records))
     assert any("buffers" in line and "after the evaluation" in line for line in found), found
+
+
+def test_ranks_that_end_with_other_models_are_named() -> None:
+    name = Name("parameters", "0.weight")
+
+    def model(*values: float) -> Parts:
+        return {name: [Part(torch.tensor(values), "", 0, 1, (2,))]}
+
+    items = list(ends({0: model(1.0, 2.0), 1: model(1.0, 2.0), 2: model(1.0, 2.5), 3: {name: []}}))
+    assert [item.outcome for item in items] == ["equal", "different", "different"]
+    assert items[1].line == "parameter 0.weight of its model is another than rank 0's at the end"
+    assert list(ends({})) == list(ends({0: model(1.0, 2.0)})) == []
 
 
 def test_time_of_saving_is_no_time_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,7 +168,7 @@ def test_an_output_that_cannot_be_is_one_line(quiet, capsys, tmp_path):
 
 
 def test_a_run_that_cannot_be_put_into_place_is_kept_and_named(quiet, monkeypatch, capsys):
-    def refuse(source, destination):
+    def refuse(source, destination, spared=None):
         raise PermissionError(13, "Permission denied", str(destination))
 
     monkeypatch.setattr("bench.results.writer._replace", refuse)

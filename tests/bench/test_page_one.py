@@ -16,7 +16,7 @@ from bench.base.style import mode_style, styled
 from bench.report import losses
 from bench.report.answer import Answer, Option, answer
 from bench.report.blocks import Beside, Block, Facts, LeadText, SmallText, Tiles, Verdicts
-from bench.report.facts import facts
+from bench.report.facts import LEFT, LIMITS, SURE, facts
 from bench.report.frontier import caption, picture
 from bench.report.glossary import glossary
 from bench.report.intervals import MOST_SEEDS, WIDEST, Interval, seeds_to_decide, seeds_to_measure
@@ -25,7 +25,7 @@ from bench.report.page import Page
 from bench.report.page_tiles import tiles
 from bench.report.page_words import QUALITY, reason
 from bench.report.plane import Extent, Point, edge_of, limits, ticks
-from bench.report.sections.answer import row, section
+from bench.report.sections.answer import SOONER, row, section
 from bench.report.sentence import sentence
 from ddp.engine.modes import modes
 from tests.bench.test_answer import GOOD, SOLO, Seconds, page, verdict
@@ -70,7 +70,7 @@ def test_a_failed_way_that_is_quickest_stands_first_is_hollow_and_never_on_the_f
         drawn = picture(shown, workload, found, "answer", (4.7, 2.9))
     assert drawn is not None
     svg = (tmp_path / drawn.drawing).read_text()
-    assert "nccl_sync failed" in svg
+    assert "nccl_sync: accuracy too low" in svg
 
 
 def test_what_passed_is_sorted_by_what_the_reader_decides(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_nothing_is_recommended_of_runs_that_were_all_disturbed(tmp_path: Path) 
     assert left_to_do(shown).startswith("First rerun the 3 disturbed runs on idle cores")
     measured = tiles(found)[1]
     assert (measured.value, measured.dim) == ("not measurable yet", True)
-    assert row(shown, found.options[0])["target reached"] == "*disturbed*"
+    assert row(shown, found.options[0])[SOONER] == "*disturbed*"
 
 
 def test_times_are_of_undisturbed_seeds_where_there_are_two(tmp_path: Path) -> None:
@@ -143,7 +143,9 @@ def test_figures_name_their_way_of_training_and_workloads_are_kept_apart(tmp_pat
     for block in found:
         if isinstance(block, Tiles):
             assert all("nccl_sync ×2" in tile.note for tile in block.items[1:])
-    assert not any(isinstance(block, Facts) for block in found), "they fold under each workload"
+    questions = [dict(block.items) for block in found if isinstance(block, Facts)]
+    assert len(questions) == 1, "of the workload that has one device"
+    assert all(each[LIMITS] and each[LEFT] and each[SURE] for each in questions)
     assert all(len(block.columns) <= 8 for block in found if isinstance(block, Verdicts))
 
 
@@ -190,7 +192,7 @@ def test_losses_are_told_as_parts_of_a_whole() -> None:
     assert math.isclose(sum(shares.values()), missing)
     assert losses.in_words(missing, shares) == (
         "of the missing 30 %: 15 waiting for others, 7 exchanging, 7 steps that take longer than on one device, 1 "
-        "not explained"
+        "of other causes"
     )
     assert losses.in_words(-0.05, shares) == ""
 

@@ -125,10 +125,11 @@ def evens(epoch: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("given", "seen"), [({"drop_last": True}, True), ({"sampler": evens}, False), ({"eval_step": None}, True)]
+    ("given", "seen", "audited"),
+    [({"drop_last": True}, True, True), ({"sampler": evens}, False, False), ({"eval_step": None}, True, True)],
 )
 def test_whatever_a_task_leaves_out_is_no_failure(
-    given: dict[str, object], seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, object], seen: bool, audited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bench.runner.script.write_report", lambda *paths: None)
     without = {"eval_dataset": None} if "eval_step" in given else {}
@@ -138,8 +139,8 @@ def test_whatever_a_task_leaves_out_is_no_failure(
     assert {verdict.name for verdict in verdicts} == {"PASS", "NO_BASELINE"}
     assert ("visits" in {verdict.check for verdict in verdicts}) is seen
     unaudited = [note for note in recorded(handle).metrics.warnings if "not audited" in note]
-    assert len(unaudited) == ("eval_step" not in given)
-    assert ("audit" in {verdict.check for verdict in verdicts}) is not bool(unaudited)
+    assert len(unaudited) == (not audited)
+    assert ("audit" in {verdict.check for verdict in verdicts}) is audited
 
 
 def test_what_is_not_to_be_recorded_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +198,7 @@ def test_what_a_callback_raises_ends_the_run_and_the_records_say_so(tmp_path: Pa
         ({"name": "a/b"}, "name='a/b' must be a word"),
         ({"output": None}, "name='touch' without output"),
         ({"output": ""}, "output='' is no path"),
+        ({"output": 3}, "output=3 must be a path, such as output='runs'"),
         ({"target": "high"}, "target='high' must be a finite number"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,11 @@ import pytest
 from bench.faults.meaning import (
     FATAL,
     KINDS,
-    MODES,
     PHASES,
+    PROCESSES,
     RANKS,
     VIRTUAL,
+    WHOLE,
     WORLDS,
     FaultCell,
     FaultOutcome,
@@ -23,12 +23,14 @@ from bench.faults.meaning import (
     documented,
     meaningless,
 )
+from bench.faults.modes import MODES, twin
 from bench.faults.moments import FAULTS, SLICES
 from bench.faults.process_proofs import PAUSE_S, proof
-from bench.faults.processes import INJECTED
+from bench.faults.processes import INJECTED, hit_by
 from ddp.backends import BACKENDS
 from ddp.core import faults
-from ddp.core.events import Merged, Progress
+from ddp.core.events import Alive, Merged, Progress
+from ddp.engine.modes import modes
 
 
 def test_there_are_ten_kinds_eight_phases_and_four_choices_of_ranks() -> None:
@@ -45,10 +47,37 @@ def test_cells_with_a_meaning_are_played_and_documented(mode: str, world: str) -
         assert documented(cell)
         assert cell.phase in SLICES or cell.phase in ("start", "end")
         assert cell.kind in (FAULTS if world == VIRTUAL else INJECTED) or cell.kind == "slow link"
-    counts = Counter(cell.kind for cell in with_meaning)
-    assert all(counts[kind] == 28 for kind in FATAL), "seven phases, four choices of ranks"
-    played = {cell.kind for cell in with_meaning}
-    assert played == set(KINDS) - ({"corrupt checkpoint", "coordinator killed"} if world == VIRTUAL else {"slow link"})
+    facts, counts = MODES[mode], Counter(cell.kind for cell in with_meaning)
+    if facts.one_process:
+        assert bool(with_meaning) == (world == PROCESSES)
+        return
+    if world == VIRTUAL and twin(mode) != mode:
+        assert not with_meaning
+        return
+    phases = 6 + facts.checkpoints
+    assert all(counts[kind] == 4 * phases for kind in FATAL), "every phase, four choices of ranks"
+    saving = {"disk full", "corrupt checkpoint"} if not facts.checkpoints else set()
+    elsewhere = {"corrupt checkpoint", "coordinator killed"} if world == VIRTUAL else {"slow link"}
+    assert set(counts) == set(KINDS) - elsewhere - saving
+
+
+def test_the_matrix_has_all_modes_of_real_processes() -> None:
+    assert set(MODES) == {name for name in modes() if not name.startswith("virtual")}
+    alike = {twin(name): [other for other in MODES if twin(other) == twin(name)] for name in MODES}
+    assert alike["zero1"] == ["zero1", "zero2", "zero3", "torch_ddp"]
+    assert alike["torch_fsdp"] == ["torch_fsdp", "torch_zero1", "torch_local_sgd"], "they make no checkpoints"
+    assert alike["nccl_cadence"] == ["nccl_cadence"]
+
+
+def test_what_befalls_a_process_befalls_all_ranks_in_it() -> None:
+    for name in ("graph_sync", "graph_cadence", "solo"):
+        of = [cell for cell in cells([name]) if not meaningless(cell, PROCESSES)]
+        assert {cell.ranks for cell in of if cell.kind in WHOLE} == {"all"}
+        assert {cell.kind for cell in of} == {*WHOLE, "raise", "slow", "corrupt checkpoint"}
+        assert all(hit_by(cell, 3) == (0,) for cell in of if cell.kind in WHOLE)
+        assert documented(FaultCell("crash", "step", "all", name)) == {FaultOutcome.RESUMED}
+        assert documented(FaultCell("raise", "step", "all", name)) == {FaultOutcome.ENDED}
+    assert documented(FaultCell("coordinator killed", "end", "all", "torch_fsdp")) == {FaultOutcome.ENDED}
 
 
 def test_every_kind_has_a_meaning_in_some_world() -> None:
@@ -63,7 +92,7 @@ def test_ranks_are_chosen_by_their_place() -> None:
 
 
 def test_what_is_documented_says_who_can_be_done_without() -> None:
-    for mode in MODES.values():
+    for mode in (mode for mode in MODES.values() if not mode.one_process):
         averages = BACKENDS[mode.backend].averages
         crash = documented(FaultCell("crash", "step", "first", mode.name))
         assert crash == {FaultOutcome.LOST if averages else FaultOutcome.ENDED}
@@ -72,11 +101,28 @@ def test_what_is_documented_says_who_can_be_done_without() -> None:
         assert documented(FaultCell("pause", "step", "all", mode.name)) == {FaultOutcome.UNHURT}
 
 
-def test_a_line_of_the_ledger_is_no_word_of_the_rank(tmp_path: Path) -> None:
-    """Found on a loaded machine: the coordinator wrote that line 30 ms after the rank was stopped."""
-    (tmp_path / "phase-0").write_text("10.0 1")
+def test_a_pause_is_proved_by_what_the_rank_noted(tmp_path: Path) -> None:
+    """Found on a loaded machine: words of the coordinator on the rank, and of the rank's other threads, came 30 ms after it
+    had noted the time, before it stood still."""
     cell = FaultCell("pause", "collective", "first", "nccl_cadence")
-    ledger, word = Merged(10.03, 0, 0, ((0, 8),)), Progress(10.0 + PAUSE_S, 0, 0, 1, 8, 0.1, 1.0, 0.1)
-    records = [(record.at, record) for record in (ledger, word)]
-    assert proof(cell, records, tmp_path, (0,), "ok") == "rank 0 stood still for 1.20 s (1 of 1 ranks)"
-    assert proof(cell, [(10.03, replace(word, at=10.03)), *records], tmp_path, (0,), "ok") == ""
+    until = 10.1 + PAUSE_S
+    ledger, early, late = (
+        Merged(10.03, 0, 0, ((0, 8),)),
+        Alive(10.06, 0),
+        Progress(until - 0.01, 0, 0, 1, 8, 0.1, 1.0, 0.1),
+    )
+    records = [(record.at, record) for record in (ledger, early, late)]
+    note = tmp_path / "phase-0"
+    note.write_text(f"10.0 1 {until}")
+    assert proof(cell, records, tmp_path, (0,), "ok") == "rank 0 stood still for 1.23 s (1 of 1 ranks)"
+    in_between = Alive(10.5, 0)
+    assert proof(cell, [*records, (10.5, in_between)], tmp_path, (0,), "ok") == "", "it did not stand still"
+    note.write_text("10.0 1")
+    assert proof(cell, records, tmp_path, (0,), "ok") == "", "it never went on"
+
+
+def test_an_error_that_ends_a_run_without_a_coordinator_is_in_its_words(tmp_path: Path) -> None:
+    (tmp_path / "phase-1").write_text("10.0 1")
+    cell, words = FaultCell("raise", "step", "last", "graph_sync"), "rank 1 failed: RuntimeError: so"
+    assert proof(cell, [], tmp_path, (1,), "failed", words) == f"{words} (1 of 1 ranks)"
+    assert proof(cell, [], tmp_path, (1,), "failed", "rank 0 failed: RuntimeError: so") == ""

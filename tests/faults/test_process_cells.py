@@ -23,6 +23,10 @@ PLAYED = [
     FaultCell("corrupt checkpoint", "checkpoint", "last", "zero1"),
     FaultCell("coordinator killed", "checkpoint", "all", "cpu_sync"),
     FaultCell("stop", "step", "last", "zero2"),
+    FaultCell("crash", "collective", "first", "torch_ddp"),
+    FaultCell("crash", "evaluation", "all", "graph_sync"),
+    FaultCell("pause", "step", "all", "graph_cadence"),
+    FaultCell("raise", "step", "all", "solo"),
 ]
 
 

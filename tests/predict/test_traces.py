@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,25 @@ def test_kineto_and_chrome_traces_are_step_times(tmp_path: Path, ending: str) ->
     dice = np.random.default_rng(0)
     drawn = [steps.draw(32, dice, rank).mean() for rank in range(2)]
     assert drawn == pytest.approx([2 / 3, 4 / 3])
+
+
+def test_a_trace_that_torch_profiler_writes_is_step_times(tmp_path: Path) -> None:
+    """Of a loop here whose every third step takes four times as long, and operations beside the steps."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    path, value = tmp_path / "trace.json", torch.ones(8, 8)
+    steps_are_marked = schedule(wait=0, warmup=1, active=10)  # without one they are not
+    with profile(activities=[ProfilerActivity.CPU], schedule=steps_are_marked) as profiler:
+        for step in range(10):
+            value = torch.mm(value, value) / 8
+            time.sleep(0.08 if step % 3 == 0 else 0.02)
+            profiler.step()
+    profiler.export_chrome_trace(str(path))
+    (steps,) = traced(path).series
+    assert steps.size == 9, "without the one that the end of the window closes"
+    assert min(steps[2::3]) >= 0.08
+    assert 0.02 <= min(steps) < 0.06
 
 
 def test_a_file_that_is_no_trace_is_told(tmp_path: Path) -> None:

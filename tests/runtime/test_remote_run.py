@@ -127,6 +127,20 @@ def test_two_hosts_share_nothing_but_the_connection(warm: Warm, tmp_path: Path) 
     assert 0 < about["clock_error_us"] < 1e6
 
 
+def test_links_are_emulated_between_hosts(warm: Warm, tmp_path: Path) -> None:
+    """By clocks that are compared at the start: as slow as was set, with the same bits."""
+    words = ("model=mlp", "mode=nccl_sync", FEW, "train.epochs=1", "world_size=2")
+    with started(warm, tmp_path, *words, "cluster.links=[5ms/1gbit]", nodes=2) as processes:
+        assert ended(processes) == [0, 0], told(processes[0]) + told(processes[1])
+    ours, theirs = the_run(tmp_path), forked(warm, tmp_path, *words)
+    assert ours.metrics.params_sha256 == theirs.metrics.params_sha256
+    assert any("emulated links" in warning for warning in ours.metrics.warnings)
+    sync = ours.metrics.sync
+    assert sync is not None
+    assert sync.ms_p50 is not None
+    assert sync.ms_p50 >= 9.0, "5 ms there and back, less what clocks are off"
+
+
 def test_a_run_over_two_hosts_goes_on_from_its_checkpoint(warm: Warm, tmp_path: Path) -> None:
     """The parts come together on the first host, and go out again: the bits of a run that nobody disturbed."""
     words = ("model=mlp", "mode=cpu_sync", FEW, "train.epochs=12", "train.batch_size=32", "averaging.outer=momentum")

@@ -115,7 +115,7 @@ def small_worlds(draw: Any, blocking: bool, in_step: bool, restarts: int | None 
 
 FATAL = ("crash", "raise", "stall", "lose")
 """Faults that a rank may be given up for."""
-LASTING = ("input", "flip", "heal", "slow")
+LASTING = ("input", "flip", "heal", "slow", "link")
 """Faults that cost no rank."""
 MOMENTS = (Join, Average, Apply, Evaluate, SendState, LoadState, Stop, Reduce)
 """Orders that something may go wrong on."""

@@ -19,14 +19,17 @@ from tests.sim.strategies import costs, policies, scripts, small_worlds, suited,
 pytestmark = pytest.mark.timeout(600)
 
 
-def alike(played: Simulation) -> int:
+def alike(played: Simulation, at_once: bool = True) -> int:
     """Show the recorded events to a coordinator that decides after each, and all that come together to another one: after
-    each the states are equal, and so are the orders. Return how many were entered without a decision."""
+    each the states are equal, and so are the orders. Return how many were entered without a decision. Unless `at_once`, all
+    that is recorded comes together, as what a busy loop finds in its channels does."""
     each = together = Coordinator.start(played.policy, played.world, at=0.0)
     events = [record for _, record in played.records if isinstance(record, get_args(Event))]
     entered = place = 0
     while place < len(events) and not each.over:
-        present = [event for event in events[place : place + 256] if event.at == events[place].at]
+        present = events[place : place + 256]
+        if at_once:
+            present = [event for event in present if event.at == events[place].at]
         together, count = together.enter(present)
         for event in present[:count]:
             each, outputs = each.decide(event)
@@ -41,9 +44,9 @@ def alike(played: Simulation) -> int:
 
 
 @settings(max_examples=60, deadline=None)
-@given(policies(), worlds(), costs())
-def test_any_schedule(policy: Any, world: World, cost: Costs) -> None:
-    alike(simulate(suited(policy, world), world, costs=cost))
+@given(policies(), worlds(), costs(), st.booleans())
+def test_any_schedule(policy: Any, world: World, cost: Costs, at_once: bool) -> None:
+    alike(simulate(suited(policy, world), world, costs=cost), at_once)
 
 
 @settings(max_examples=60, deadline=None)
@@ -51,7 +54,8 @@ def test_any_schedule(policy: Any, world: World, cost: Costs) -> None:
 def test_any_schedule_with_faults(policy: Any, cost: Costs, data: st.DataObject) -> None:
     in_step = data.draw(st.booleans())
     world = data.draw(small_worlds(in_step or data.draw(st.booleans()), in_step, restarts=data.draw(st.integers(0, 1))))
-    alike(simulate(suited(policy, world), world, costs=cost, faults=data.draw(scripts(world)), limit_s=500.0))
+    played = simulate(suited(policy, world), world, costs=cost, faults=data.draw(scripts(world)), limit_s=500.0)
+    alike(played, data.draw(st.booleans()))
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

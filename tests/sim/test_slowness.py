@@ -117,6 +117,12 @@ def test_one_that_is_slow_beside_that_is_named_for_itself() -> None:
     assert (named.rank, named.cause, named.factor) == (0, COMPUTE, 2.0)
 
 
+def test_on_a_crowded_machine_longer_work_is_the_machine_s() -> None:
+    """Found at a load of 20 on two cores: the processor time of a step was 1.4 to 2.5 times as long in clean phases."""
+    (named,) = fed(*[SOUND] * 5, *[(0.3, 0.5, 0.2)] * 3).ranks
+    assert (named.rank, named.cause) == (0, HOST)
+
+
 def test_a_single_slow_window_names_nobody() -> None:
     assert fed(*[SOUND] * 5, (0.6, 0.0, 0.2), *[SOUND] * 5, (0.6, 0.3, 0.2), SOUND).ranks == []
 
@@ -148,3 +154,15 @@ def test_a_slow_rank_that_becomes_slow_for_another_cause_is_named_again(
             fold.add(Progress(float(at), rank, 0, 1, 100, 0.5, 0.0, 0.1, work=work))
     assert [(each.rank, each.cause) for each in fold.ranks] == [(0, cause) for cause in order]
     assert all(each.healed is not None and each.windows == 2 for each in fold.ranks)
+
+
+def test_one_that_waits_for_its_input_still_tells_what_the_machine_does() -> None:
+    """Found on a loaded machine: with two ranks nobody was left to be held against, and the other one was named."""
+    fold = SlowFold()
+    fold.add(Plan((1, 1), (0, 0), False, 0, True, True, 1, ""))
+    sound, late, loaded = WorkSeconds(0.05, 0.15), WorkSeconds(0.5, 0.15), WorkSeconds(0.5, 0.3)
+    windows = [(sound, sound)] * 6 + [(late, sound)] * 3 + [(loaded, WorkSeconds(0.05, 0.3))] * 3
+    for at, works in enumerate(windows):
+        for rank, work in enumerate(works):
+            fold.add(Progress(float(at), rank, 0, 1, 100, 0.5, 0.0, 0.1, work=work))
+    assert [(each.rank, each.cause) for each in fold.ranks] == [(0, INPUT), (1, HOST)]

@@ -154,6 +154,21 @@ def test_an_array_whose_node_is_killed_has_the_digests_of_one_that_is_not(slurm:
     assert "12 cells, 0 left to do" in again
 
 
+def test_hydras_own_launcher_trains_the_same_bits(slurm: Cluster, tmp_path: Path) -> None:
+    """A job a cell, without sacct: Hydra's launcher waits for the files of its jobs."""
+    words = ("model=mlp", "mode=solo", "data.name=digits", "seed=0,1", "train.epochs=1")
+    launcher = ("hydra/launcher=submitit_slurm", "hydra.launcher.timeout_min=5", "hydra.launcher.cpus_per_task=1")
+    done(slurm, tmp_path, *BENCH, "-m", *words, *QUIET, *launcher)
+    found, alone = results(tmp_path), tmp_path / "alone"
+    alone.mkdir()
+    done(slurm, alone, *BENCH, "-m", *words, *QUIET)
+    assert len(found) == 2
+    assert {place: each["params_sha256"] for place, each in found.items()} == {
+        place: each["params_sha256"] for place, each in results(alone).items()
+    }
+    assert len({each["launcher"]["job"] for each in found.values()}) == 2
+
+
 LONG = ("model=mlp", "mode=nccl_sync", "train.epochs=400", "checkpoint.spacing_s=0.1")
 
 

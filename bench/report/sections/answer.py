@@ -21,12 +21,12 @@ from bench.report.blocks import (
     plain,
 )
 from bench.report.compare import is_fraction
-from bench.report.facts import facts
+from bench.report.facts import facts, setup
 from bench.report.frontier import picture
 from bench.report.glossary import paragraph
 from bench.report.page import Page, listed, more
 from bench.report.page_tiles import tiles
-from bench.report.page_words import QUALITY, arrival, difference, reason, share, state, times
+from bench.report.page_words import arrival, badges, difference, reason, share, state, times
 from bench.report.scaling_series import ScalingSeries, scaling
 from bench.report.sections.scaled import blocks as scaling_blocks
 from bench.report.sentence import sentence
@@ -39,9 +39,10 @@ ROWS = 10
 TITLE = "Benchmark report"
 KINDS: tuple[Kind, ...] = ("use", "one", "open", "nothing")
 """What can be done comes first."""
-INCHES, AMONG = (4.7, 2.9), (4.9, 2.4)
+INCHES, AMONG = (4.7, 2.9), (4.9, 2.05)
 """Of the picture of a workload, and of one of several."""
-BADGES = {text: name for name, text in QUALITY.items()}
+SOONER = "sooner than one device?"
+"""Heading of the column that answers it."""
 EVERY = "Every way of training"
 """Heading of the section with all rows."""
 
@@ -58,39 +59,40 @@ def section(page: Page) -> list[Block]:
     blocks = [_block(page, number, several, *each) for number, each in enumerate(shown)]
     return nonempty(
         Heading(TITLE, 1),
+        SmallText(_scope(page)),
         scaling_blocks(page, series),
         *blocks,
         more(len(answers) - WORKLOADS, "workload", "see *Quality against one device* and *Time to target*"),
         None if compared else Tiles(alone.tiles(page)),
-        SmallText(_scope(page)),
         SmallText(_legend(page, series, [each for *_, each in shown]) if compared else ""),
     )
 
 
 def _block(page: Page, number: int, several: bool, workload: Workload, cells: list[Cell], each: Answer) -> list[Block]:
-    """Return what is said of one workload; the questions on one of several are folded."""
-    lead = LeadText(sentence(page, workload, cells, each))
+    """Return what is said of one workload, in fewer words of one of several."""
+    lead: list[Block] = [LeadText(sentence(page, workload, cells, each, several)), SmallText(setup(page, cells, each))]
     if not each.options:
-        return [lead]
+        return nonempty(lead)
     name = "answer" if number == 0 else f"answer-{number + 1}"
     drawn = picture(page, workload, each, name, AMONG if several else INCHES)
-    rows = table(page, each.options[:ROWS])
+    rows = table(page, each.options[:ROWS], seeds=len({len(cell.one_each) for cell in cells}) > 1)
     rest = more(len(each.options) - ROWS, "way", f"*{EVERY}* has them all")
-    known = () if several else facts(page, cells, each)
+    known = () if each.why == "no solo" else facts(page, cells, each, brief=several)
     beside = rows if drawn is None else Beside(drawn, rows)
-    return nonempty(lead, Tiles(tiles(each)), beside, rest, Facts(known))
+    return nonempty(lead, Tiles(() if several else tiles(each)), beside, rest, Facts(known, lines=several))
 
 
-def table(page: Page, options: Sequence[Option], named: bool = False) -> Verdicts:
-    """Return a row for each way of training, `named` with its model; columns that say nothing are left out."""
+def table(page: Page, options: Sequence[Option], named: bool = False, seeds: bool = True) -> Verdicts:
+    """Return a row for each way of training, `named` with its model, and with its `seeds`; columns that say nothing are left
+    out."""
     sizes = {option.cell.about.world_size for option in options}
     modes = {option.cell.about.mode for option in options}
     size = sizes.pop() if len(sizes) == 1 and len(modes) == len(options) and not named else None
     rows = [row(page, option, named, size) for option in options]
-    if not any(each["why"] for each in rows):
-        rows = [{name: cell for name, cell in each.items() if name != "why"} for each in rows]
-    left = list(rows[0]).index("target reached") + 1
-    return Verdicts(tuple(rows), left=left, badges=BADGES)
+    out = {"why": not any(each["why"] for each in rows), "seeds": not seeds}
+    rows = [{name: cell for name, cell in each.items() if not out.get(name)} for each in rows]
+    left = list(rows[0]).index(SOONER) + 1
+    return Verdicts(tuple(rows), left=left, badges=badges(options))
 
 
 def row(page: Page, option: Option, named: bool = False, size: int | None = None) -> dict[str, str]:
@@ -99,9 +101,9 @@ def row(page: Page, option: Option, named: bool = False, size: int | None = None
         "way of training" if size is None else f"on {plural(size, 'device')}": _called(option, named, size is not None),
         "quality": state(option, bool(page.verdicts)),
         "why": plain(reason(option)),
-        "target reached": arrival(option),
+        SOONER: arrival(option),
         "time / one device's": times(option),
-        "of ideal speed": share(option),
+        "efficiency": share(option),
         plain(option.cell.about.final.eval_metric): difference(option),
         "seeds": str(len(option.cell.one_each)),
     }
@@ -131,7 +133,9 @@ def _devices(page: Page) -> str:
     kinds = {device.partition(":")[0] for m in page.runs for device in m.devices}
     cores = {cores for cell in page.cells if (cores := page.cores(cell)) is not None}
     if kinds == {"cpu"} and len(cores) == 1:
-        return f"×2: two devices, a process (*rank*) each; {plural(cores.pop(), 'processor core')} in all."
+        made = {plain(cpu) for m in page.runs if (cpu := m.env.get("cpu"))}
+        of = f" of {made.pop()}" if len(made) == 1 else ""
+        return f"×2: two devices, a process (*rank*) each; {plural(cores.pop(), 'core')}{of} in all."
     return "×2: two devices, each with a process of its own (a *rank*)." if kinds else ""
 
 
@@ -139,10 +143,14 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
     """Explain columns and names, those that are shown."""
     options = [option for each in answers for option in each.options]
     columns: Mapping[str, bool] = {
-        "*Quality OK*: no worse than one device by more than is allowed": bool(page.verdicts),
-        "*sooner*, *later*: the 95 % interval of the time is below, above one device's": bool(options),
-        "*of ideal speed*: samples per second, of so many devices without any loss": bool(options),
+        "*Quality OK*: shown to be no worse than one device by more than the *margin*, which the scatter of one device's "
+        "seeds sets before": bool(page.verdicts),
+        "*sooner*: yes, no: the 95 % interval of the time is below, above one device's": bool(options),
+        "*efficiency*: samples per second, over those of as many single devices": bool(options or series),
         "*not comparable*: no baseline is of this very task": any(v.name == "REFUSED" for v in page.verdicts),
+        "*… failed*: the check of that name; *Verdicts* says why": any(
+            v.name == "FAIL" and v.check != "quality" for v in page.verdicts
+        ),
         "*pt*: percentage points": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
         "*unclear*: the interval's ends differ by a factor of 4 or more": any(
             ratio is not None and ratio.wide for option in options for ratio in (option.time, option.efficiency)

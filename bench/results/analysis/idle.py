@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +20,8 @@ from ddp.core.events import AverageFailed, Failed, Lost
 
 LEAST_S = 1e-3
 """Shorter gaps are added up, not listed, seconds."""
+SHORT = "short"
+"""Cause of these: nobody looks for it, as there are as many as steps."""
 _NEXT = {
     "exchange": "orders: average",
     "copy": "orders: average",
@@ -31,8 +32,7 @@ _NEXT = {
 """What follows a wait for orders -> its cause; everything else is work."""
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(NamedTuple):
     """A stretch in which a rank does nothing, in seconds on the clock of the records."""
 
     rank: int
@@ -40,10 +40,10 @@ class Gap:
     stop: float
     cause: str
     """`late rank` (it stood in a collective), `orders: ...` (for what came then), `fault`, or of its own: `startup`, `end`,
-    `bookkeeping`."""
-    by: int | None
+    `bookkeeping`; `short` where it is under `LEAST_S`."""
+    by: int | None = None
     """The rank that was waited for, or went wrong."""
-    during: str
+    during: str = ""
     """What the late rank did meanwhile; empty: nobody was waited for."""
 
     @property
@@ -96,6 +96,9 @@ class _RankSlices:
         followed = np.append(busy, -1)[idle]
         columns = (array.tolist() for array in (idle, starts, stops, ordered, followed))
         for index, start, stop, orders, follows in zip(*columns, strict=True):
+            if stop - start < LEAST_S:
+                yield Gap(self.rank, start, stop, SHORT)
+                continue
             after = None if follows < 0 else follows
             yield Gap(self.rank, start, stop, *self._cause(start, stop, after, orders, index, (ranks, late, troubles)))
 
@@ -122,12 +125,10 @@ class _RankSlices:
 
 
 def by_cause(every_gap: list[Gap]) -> list[dict[str, Any]]:
-    """Return per rank and cause how many, seconds in all, the longest; those under `LEAST_S` as cause `short`."""
+    """Return per rank and cause how many, seconds in all, the longest; those under `LEAST_S` together."""
     sums: dict[tuple[int, str, int | None], list[float]] = {}
     for gap in every_gap:
-        short = gap.seconds < LEAST_S
-        key = (gap.rank, "short", None) if short else (gap.rank, gap.cause, gap.by)
-        sums.setdefault(key, []).append(gap.seconds)
+        sums.setdefault((gap.rank, gap.cause, gap.by), []).append(gap.stop - gap.start)
     rows = [
         {"rank": rank, "cause": cause, "by": by, "count": len(each), "seconds": sum(each), "longest_s": max(each)}
         for (rank, cause, by), each in sums.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.results.schema_goodput import SlowRankRow
 from ddp.core.slowness import CAUSES, SlowFold, SlowRank
 
-WORDS = dict(zip(CAUSES, ("computing", "its input", "the machine, which others use as well"), strict=True))
+WORDS = dict(zip(CAUSES, ("computing", "its input", "the machine, which others use as well", "its link"), strict=True))
 """Cause -> what takes longer."""
 
 

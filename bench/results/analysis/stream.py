@@ -55,14 +55,16 @@ class Slices:
     @staticmethod
     def of(slices: Sequence[Slice]) -> Slices:
         """Return the columns of `slices`."""
-        start = np.array([s.at for s in slices], np.float64)
+        rows = [(s.at, s.rank, s.kind, s.seconds, s.seq, s.bytes) for s in slices]
+        at, rank, kind, seconds, seq, size = zip(*rows, strict=True) if rows else ((),) * 6
+        start = np.array(at, np.float64)
         return Slices(
-            rank=np.array([s.rank for s in slices], np.int64),
-            kind=np.array([s.kind for s in slices], np.str_),
+            rank=np.array(rank, np.int64),
+            kind=np.array(kind, np.str_),
             start=start,
-            stop=start + np.array([s.seconds for s in slices], np.float64),
-            seq=np.array([s.seq for s in slices], np.int64),
-            bytes=np.array([s.bytes for s in slices], np.int64),
+            stop=start + np.array(seconds, np.float64),
+            seq=np.array(seq, np.int64),
+            bytes=np.array(size, np.int64),
         )
 
     @cached_property
@@ -161,12 +163,21 @@ def ranks_before(stream: RunRecords) -> list[int]:
     return [part.resumed.ranks for part in stream.parts_in_turn if part.resumed is not None and part.resumed.ranks]
 
 
-def sort(records: Sequence[Record], launched: float) -> RunRecords:
-    """Sort `records`, which are in the order of their times; `launched` is the time before the first one."""
-    since = max((record.at for record in records if isinstance(record, Resumed)), default=-np.inf)
-    own = [record for record in records if isinstance(record, Slice) and record.at >= since]
-    slices = [each for each in own if each.kind != HIDDEN]
-    hidden = [replace(each, kind="exchange") for each in own if each.kind == HIDDEN]
+def sort(records: Sequence[Record] | RunRecords, launched: float) -> RunRecords:
+    """Sort `records`, which are in the order of their times; `launched` is the time before the first one. What is sorted
+    already is returned as it is."""
+    if isinstance(records, RunRecords):
+        return records
+    events: list[Record] = []
+    measured: list[Slice] = []
+    for record in records:  # slices are by far the most
+        (measured if type(record) is Slice else events).append(record)  # type: ignore[arg-type]
+    since = max((record.at for record in events if isinstance(record, Resumed)), default=-np.inf)
+    slices, hidden = list[Slice](), list[Slice]()
+    for each in measured:
+        if each.at >= since:
+            (hidden if each.kind == HIDDEN else slices).append(each)
+    hidden = [replace(each, kind="exchange") for each in hidden]
     figures, epochs = RunFigures(heard=launched), list[EpochFigures]()
     zero = _zero(records, launched)
 
@@ -181,14 +192,12 @@ def sort(records: Sequence[Record], launched: float) -> RunRecords:
             figures=figures,
             epochs=epochs,
         )
-        for each in mine:
-            _seen(stream, each.rank, each.at + each.seconds)
+        for rank, places in stream.slices.by_rank.items():
+            stream.last_at[rank] = float(stream.slices.stop[places].max())
         return stream
 
     stream = part(last=since == -np.inf)
-    for record in records:
-        if isinstance(record, Slice):
-            continue
+    for record in events:
         if isinstance(record, Resumed):
             stream = part(record.at == since, record, stream)
         epochs += figures.add(record)

@@ -10,6 +10,7 @@ replicas were as far from their average as ranks report.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -118,14 +119,15 @@ class _Rounds:
         return float(part.samples**gamma) if part.samples else 0.0
 
     def _room(self, parts: Mapping[int, Snapshot | Averaged]) -> float | None:
-        """Return what a narrow wire may change, which carries differences to the last average; None: not known."""
+        """Return what a narrow wire may change, which carries differences to the last average; None: not known. Roundings of
+        one value add up as values do: as the root of the sum of squares."""
         unit = NARROW.get(self._settings.get("wire", "float64"))
         if unit is None or self._by_snapshot:
             return 0.0
         last = self._last
         if last is None:
             return None
-        return self._roundings * unit * max(distance(decode(_sketch(part)), last) for part in parts.values())
+        return sqrt(self._roundings) * unit * max(distance(decode(_sketch(part)), last) for part in parts.values())
 
     def _moved(self, event: Averaged, part: Snapshot | Averaged) -> str:
         """Say how a replica is off from what it was, plus the way to the average of what it had brought in."""

@@ -18,7 +18,7 @@ from ddp.comm.transports.base import MAX, SUM, ExchangeBroken, Run, Transport, W
 from ddp.core.errors import Exhausted
 from ddp.core.link_costs import collective_s
 from ddp.core.links import Links
-from ddp.process.clock import now
+from ddp.process.clock import core_wait, now
 
 TRIALS = 8
 """Collectives that the floor of the transport is the least of."""
@@ -37,11 +37,29 @@ def sleep_until(due: float) -> None:
             os.sched_yield()
 
 
-class EmulatedTransport:
-    """Another transport, as slow as links."""
+def _as_fast() -> float:
+    return 1.0
 
-    def __init__(self, inner: Transport, links: Links) -> None:
+
+def _unmeasured(ratio: float, queued: float) -> None:
+    pass
+
+
+class EmulatedTransport:
+    """Another transport, as slow as links.
+
+    `slowness`: how many times as long as its link needs a transfer of this rank takes now. `sent` is called with what the
+    rank measures of that (0: nothing), without what it waited for a core, and with what its thread waited for one."""
+
+    def __init__(
+        self,
+        inner: Transport,
+        links: Links,
+        slowness: Callable[[], float] = _as_fast,
+        sent: Callable[[float, float], None] = _unmeasured,
+    ) -> None:
         self._inner, self._links = inner, links
+        self._slowness, self._sent = slowness, sent
         self.name, self.config = inner.name, inner.config
         self._members: tuple[int, ...] = ()
         self._number = 0
@@ -70,7 +88,7 @@ class EmulatedTransport:
 
     def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
         """Begin to fetch; what is returned waits as long as the second half of an all-reduce takes from now on."""
-        due = now() + self._next(out.nbytes, 0.5)
+        due = now() + self._next(out.nbytes, 0.5) * self._slowness()
         wait = self._inner.fetch(out, source, runs)
 
         def arrive() -> None:
@@ -96,10 +114,23 @@ class EmulatedTransport:
         return collective_s(self._links, self._members, size, self._number, part)
 
     def _emulated(self, act: Callable[[], None], size: int, part: float) -> None:
-        arrival = torch.tensor([now()], dtype=torch.float64, device=self.config.device)
+        own, queued = self._slowness(), core_wait()
+        arrival = torch.tensor([now(), own], dtype=torch.float64, device=self.config.device)
         self._inner.all_reduce(arrival, MAX)  # before it, so that a break leaves everything as it was
         act()
-        sleep_until(float(arrival) + self._next(size, part))
+        (last, slowest), needed = arrival.tolist(), self._next(size, part)
+        ratio = self._send(last, needed, own)
+        sleep_until(last + needed * slowest)  # it is over when the slowest has sent
+        self._sent(ratio, core_wait() - queued)
+
+    def _send(self, arrival: float, needed: float, slowness: float) -> float:
+        """Wait until what this rank sends from `arrival` on is sent; return how many times as long as needed that took: 0
+        where it is over already."""
+        due, queued = arrival + needed * slowness, core_wait()
+        if now() >= due:
+            return 0.0
+        sleep_until(due)
+        return (now() - arrival - (core_wait() - queued)) / needed
 
     def _probe(self) -> None:
         """Measure the transport, all ranks together. Raises Exhausted, ExchangeBroken."""

@@ -157,7 +157,7 @@ class WindowPlanner:
     def plan(self, state: WindowState, reason: str) -> Plan:
         """Return the plan that the counts of `state` make."""
         now, counts, controller = state.elche, state.elche.counts, self.controller
-        fewest = min(counts[rank] for rank in now.live)
+        fewest = min([counts[rank] for rank in now.live])
         slowest = fewest if controller.user_set or now.rank is None else counts[now.rank]
         ahead, most = self.lead.ahead(state), controller.max_batch_diff
         if most is not None:

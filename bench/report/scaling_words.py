@@ -1,0 +1,178 @@
+"""What page one says of series over numbers of devices: what to take of each, how sure that is, what limits it, what to do.
+
+Speaks of what has a core for each of its devices. Decides nothing of quality: that is what verdicts say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bench.base.figures import plural
+from bench.report.answer import Option
+from bench.report.blocks import plain
+from bench.report.facts import LEFT, LIMITS, SURE, disturbances, missing_share
+from bench.report.page import Page, listed, percent
+from bench.report.page_words import UNMEASURED, between, of_one, remedy, standing, state
+from bench.report.scaling_series import ScalingSeries
+from bench.results.cells import Cell
+
+CAUSES = 2
+"""Series whose losses are told; the others have them further below."""
+
+
+class Studied(NamedTuple):
+    """A series, and its ways of training on each number of devices, in the order of modes and numbers."""
+
+    series: ScalingSeries
+    options: list[Option]
+
+
+def title(series: ScalingSeries) -> str:
+    """Return what is scaled, and how."""
+    w = series.workload
+    return f"{w.model}, {series.kind}, batch {w.batch_size}"
+
+
+def known(option: Option) -> bool:
+    """Return whether its speed says something."""
+    return option.speed is not None and not option.speed.wide and not option.disturbed
+
+
+def speed(option: Option) -> float:
+    """Return its speed over one device's, 0 where there is none."""
+    return 0.0 if option.speed is None else option.speed.value
+
+
+def quicker(option: Option) -> bool:
+    """Return whether its speed is shown to be above one device's."""
+    return known(option) and option.speed is not None and option.speed.low is not None and option.speed.low > 1
+
+
+def slower(option: Option) -> bool:
+    """Return whether its speed is shown to be below one device's."""
+    return known(option) and option.speed is not None and option.speed.high is not None and option.speed.high < 1
+
+
+def best_of(page: Page, options: Sequence[Option]) -> Option | None:
+    """Return what a series is judged by: of what runs on several devices with a core each, the quickest that passed; if none
+    did, the quickest. What has no core for each of its devices stands in where nothing has."""
+    several = [option for option in options if option.cell.about.world_size > 1 and option.speed is not None]
+    cores = None if not options else page.cores(options[0].cell)
+    roomy = [option for option in several if cores is None or option.cell.about.world_size <= cores] or several
+    return max(roomy, key=lambda each: (known(each), each.passed, speed(each)), default=None)
+
+
+def sentence(page: Page, studied: Studied) -> str:
+    """Return what to take for a series, with markup: by speed, the time to the target, and quality."""
+    w, best = studied.series.workload, best_of(page, studied.options)
+    cut = f"batch {w.batch_size}, cut over the devices"
+    how = cut if studied.series.kind == "strong" else f"batch {w.batch_size} on each"
+    return f"**{studied.series.kind.capitalize()} scaling of `{plain(w.model)}`** ({how}): {_advice(best)}."
+
+
+def _advice(best: Option | None) -> str:
+    if best is None or best.speed is None or best.efficiency is None:
+        return "no speed was measured on several devices"
+    who = f"{plain(best.cell.about.mode)} on {best.cell.about.world_size} devices"
+    if not known(best):
+        why = "other programs used the cores" if best.disturbed else between(best.speed)
+        return f"the speed of {who} is {UNMEASURED}: {why}; {remedy(best, best.speed, decide=False)}"
+    figures = f"{best.speed.value:.2f} × the speed of one ({between(best.speed)}), efficiency "
+    figures += percent(best.efficiency.value)
+    if slower(best):
+        return f"**stay with one device**: {who} has {figures}"
+    if not quicker(best):
+        return f"**no recommendation yet**: {who} has {figures}; {remedy(best, best.speed, decide=True)}"
+    if not best.passed:
+        return f"**no recommendation yet**: {who} has {figures}, but {_lacks(best)}"
+    if best.later:
+        return f"**stay with one device**: {who} has {figures}, but it is later at the target{_arrival(best)}"
+    sooner = "at the target sooner" if best.sooner else "not shown to be sooner at the target"
+    return f"**take {who}**: {figures}; {sooner}{_arrival(best)}; as good as one device"
+
+
+def _arrival(best: Option) -> str:
+    return "" if best.time is None or best.time.wide else f", after {of_one(best.time)}"
+
+
+def _lacks(best: Option) -> str:
+    return "its quality is not judged" if best.failing is None else f"its quality: {state(best)}"
+
+
+def facts(page: Page, shown: Sequence[Studied], cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
+    """Return the questions on all series together, and their answers."""
+    options = [option for each in shown for option in each.options]
+    lines = (
+        ("As good as one device?", quality(options) if page.verdicts else "Not judged: there is no baseline."),
+        (SURE, f"{seeds(options)} {disturbances(cells, options[0])}".strip()),
+        (LIMITS, f"{shared(page, [each.series for each in shown])} {losses(page, shown)}".strip()),
+        (LEFT, left(page, shown)),
+    )
+    return tuple((question, text) for question, text in lines if text)
+
+
+def quality(options: Sequence[Option]) -> str:
+    """Return how many ways of training come to which verdict."""
+    groups: dict[str, list[Option]] = defaultdict(list)
+    for option in options:
+        groups[state(option)].append(option)
+    passed = sum(option.passed for option in options)
+    others = [f"{words}: {len(some)}" for words, some in groups.items() if not some[0].passed]
+    return f"{passed} of {plural(len(options), 'way')} in the table are{''.join(f'; {text}' for text in others)}."
+
+
+def seeds(options: Sequence[Option]) -> str:
+    """Return how many seeds the figures are of."""
+    counts = sorted({len(option.cell.one_each) for option in options})
+    text = f"{plural(counts[0], 'seed')} of each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    if counts[-1] < 2:
+        return f"{text}: it shows no spread."
+    return f"{text}. What is recommended is quicker in all of its 95 % interval."
+
+
+def shared(page: Page, series: Sequence[ScalingSeries]) -> str:
+    """Return what limits more devices than there are cores."""
+    most, cores = max(each.sizes[-1] for each in series), page.cores(series[0].solo)
+    if cores is None or most <= cores:
+        return ""
+    return f"{plural(most, 'device')} share {plural(cores, 'core')}: efficiency {percent(cores / most)} at most."
+
+
+def losses(page: Page, shown: Sequence[Studied]) -> str:
+    """Return where the speed went of what the series are judged by, the least efficient first."""
+    causes = []
+    for each in shown:
+        best = best_of(page, each.options)
+        if best is not None and best.efficiency is not None and known(best) and (where := missing_share(best)):
+            causes.append((best.efficiency.value, f"{plain(title(each.series))}: {where}"))
+    return " ".join(f"{text}." for _, text in sorted(causes)[:CAUSES])
+
+
+def left(page: Page, shown: Sequence[Studied]) -> str:
+    """Return what would change what is said, and how to have it."""
+    options = [option for each in shown for option in each.options]
+    open_ = [option for option in options if standing(option) == "INCONCLUSIVE"]
+    failed = [option for option in options if standing(option) == "FAIL"]
+    unjudged = [option for option in options if standing(option) in ("NO_BASELINE", "REFUSED")]
+    texts = []
+    if any(option.disturbed for option in options):
+        texts.append("Rerun what other programs disturbed.")
+    if open_:
+        texts.append(f"More seeds for what is not decided ({_of_modes(open_)}): `bench more` trains them.")
+    if failed:
+        texts.append(f"Look into {_of_modes(failed)}: {listed(dict.fromkeys(map(state, failed)))}.")
+    if unjudged:
+        texts.append(f"A baseline for {_of_modes(unjudged)}: `bench more` proposes one.")
+    if shared(page, [each.series for each in shown]):
+        texts.append("Speeds on more devices want a core for each.")
+    return " ".join(texts) or "Nothing: more seeds would only narrow the intervals."
+
+
+def _of_modes(options: Sequence[Option]) -> str:
+    """Return `nccl_sync on 2 and 4, cpu_async on 4`."""
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for option in options:
+        sizes[option.cell.about.mode].add(option.cell.about.world_size)
+    return ", ".join(f"{plain(mode)} on {listed(map(str, sorted(some)))}" for mode, some in sizes.items())

@@ -1,0 +1,143 @@
+"""Defects of `benchmarks.bugs.unseen` in data, order, forward pass and gradients, by somebody who had not read the checks:
+in all engines, on two to four ranks, a user's own models among them.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from benchmarks.bugs.bug import Module, counted, wrap
+
+# Data
+
+
+def short_batches_filled_up(replica: Module) -> None:
+    """Fill the short batches at the end of an epoch up with samples of an earlier one, so that all have one shape."""
+
+    def broken(read: Any, self: Any, batch: Any) -> Any:
+        tensors = read(batch)
+        whole = getattr(self, "whole", tensors)
+        if len(tensors[0]) >= len(whole[0]):
+            self.whole = tensors
+            return tensors
+        return tuple(torch.cat([own, more[len(own) :]]) for own, more in zip(tensors, whole, strict=True))
+
+    wrap(replica.Replica, "read", broken)
+
+
+def noise_of_first_sample(dataset: Module) -> None:
+    """Have all samples of a batch draw what its first one draws: readers are seeded by batch."""
+
+    def broken(read: Any, self: Any, wanted: Any, draws: Any) -> Any:
+        if draws is not None:
+            draws.keys = draws.keys[:1].expand(len(draws.keys))
+        return read(wanted, draws)
+
+    wrap(dataset.MapSource, "_read", broken)
+
+
+# Order
+
+
+def sampler_of_first_epoch(epoch_order: Module) -> None:
+    """Ask a user's sampler for epoch 0 each time."""
+    wrap(epoch_order.EpochOrder, "_sampled", lambda sampled, self, epoch: sampled(0))
+
+
+def passes_in_one_order(epoch_order: Module) -> None:
+    """Have all passes of a long epoch in the order of the first one."""
+
+    def broken(make: Any, self: Any, epoch: int) -> Any:
+        orders = [self._one(epoch * self.passes)] * self.passes
+        return torch.cat(orders)[: self._length]
+
+    wrap(epoch_order.EpochOrder, "_make", broken)
+
+
+# Forward
+
+
+def one_mask_for_all_passes(replica: Module) -> None:
+    """Seed every pass of a step as its first one: all drop the same units."""
+
+    def broken(draw: Any, self: Any, batch: Any) -> None:
+        whole = getattr(self, "whole", batch)
+        if batch.epoch == whole.epoch and whole.start < batch.start < whole.stop:
+            batch = whole
+        self.whole = batch
+        draw(batch)
+
+    wrap(replica.Replica, "_draw", broken)
+
+
+def statistics_of_first_pass(replica: Module) -> None:
+    """Move the running statistics of norms once in a step, by the first of its passes."""
+
+    def broken(accumulate: Any, self: Any, *about: Any) -> Any:
+        self.passed = 0
+        return accumulate(*about)
+
+    def one(gradients: Any, self: Any, *about: Any) -> Any:
+        norms = [module for module in self.model.modules() if hasattr(module, "running_var")]
+        kept = [module.momentum for module in norms]
+        for module in norms if about[-1] and self.passed else ():
+            module.momentum = 0.0
+        done = gradients(*about)
+        self.passed = getattr(self, "passed", 0) + 1
+        for module, momentum in zip(norms, kept, strict=True):
+            module.momentum = momentum
+        return done
+
+    wrap(replica.Replica, "_accumulate", broken)
+    wrap(replica.Replica, "_gradients", one)
+
+
+# Gradient
+
+
+def unused_get_zeros(step_gradients: Module) -> None:
+    """Leave parameters that no rank used a gradient of zeros, by which the optimizer moves them."""
+    wrap(step_gradients.StepGradients, "unpack", lambda unpack, self: self._changes.take())
+
+
+def large_ones_unweighted(owned: Module) -> None:
+    """Send a gradient that has a bucket of its own without its rank's weight."""
+
+    def broken(take: Any, self: Any, index: int, gradient: Any) -> None:
+        alone, weight = len(self._plan[self._places[index][0]]) == 1, self._weight
+        self._weight = 1.0 if alone and weight else weight
+        take(index, gradient)
+        self._weight = weight
+
+    wrap(owned.OwnedGradients, "_take_in", broken)
+
+
+def replicas_weigh_alike(accumulate: Module) -> None:
+    """Weigh the replicas of a window alike, whatever they trained."""
+
+    def broken(contribute: Any, self: Any, total: int, seen: float) -> float:
+        pack, alike = self.gradients.pack, 1.0 / self._job.world_size
+        self.gradients.pack = lambda weight: pack(alike if weight else 0.0)
+        at: float = contribute(total, seen)
+        self.gradients.pack = pack
+        return at
+
+    wrap(accumulate.Accumulating, "contribute", broken)
+
+
+# Of several
+
+
+def stopped(replica: Module, at: int) -> None:
+    """Have a run end at a step, on the way, unless it goes on from a checkpoint."""
+
+    def broken(step: Any, self: Any, *about: Any) -> Any:
+        if self._job.resume is None and counted(self, "stepped") == at:
+            raise RuntimeError("ended on the way")
+        return step(*about)
+
+    wrap(replica.Replica, "step", broken)

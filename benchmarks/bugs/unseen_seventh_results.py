@@ -1,0 +1,115 @@
+"""Defects of `benchmarks.bugs.unseen` in evaluations and records, by somebody who had not read the checks.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from benchmarks.bugs.bug import Module, after_init, wrap
+
+# Evaluation
+
+
+def short_means_count_whole(replica: Module) -> None:
+    """Count the means of a short batch for as many samples as a batch has."""
+
+    def change(self: Any) -> None:
+        evaluate, most = self.task.evaluate, self.task.eval_batch
+
+        def broken(model: Any, tensors: Any) -> Any:
+            return tuple(value * most / len(tensors[0]) for value in evaluate(model, tensors))
+
+        self.task = replace(self.task, evaluate=broken)
+
+    after_init(replica.Replica, change)
+
+
+def whole_model_kept(zero3: Module) -> None:
+    """Put the whole model together once; later evaluations have it still."""
+
+    @contextmanager
+    def kept(self: Any, whole: Any) -> Iterator[None]:
+        with whole():
+            parameters = list(self.site.model.parameters())
+            self.kept = getattr(self, "kept", None) or [p.detach().clone() for p in parameters]
+            for parameter, value in zip(parameters, self.kept, strict=True):
+                parameter.data.copy_(value)
+            yield
+
+    wrap(zero3.Zero3, "whole", lambda whole, self: kept(self, whole))
+
+
+def evaluated_before_update(engine: Module) -> None:
+    """Evaluate replicas that have not taken their last step."""
+
+    def broken(evaluate: Any, self: Any, epoch: int) -> None:
+        self._everywhere = lambda act: self._run([partial(act, loop) for loop in self._loops])
+        evaluate(epoch)
+        del self._everywhere
+
+    wrap(engine._Engine, "_evaluate", broken)
+
+
+# Record
+
+
+def data_booked_as_forward(meter: Module) -> None:
+    """Book the time until a batch is there as part of the forward pass."""
+
+    def broken(add: Any, self: Any, kind: str, *about: Any, **named: Any) -> float:
+        at: float = add("forward" if kind == "data" else kind, *about, **named)
+        if kind == "data":
+            self.rest()
+            self.compute()
+        return at
+
+    wrap(meter.Meter, "add", broken)
+
+
+def tokens_of_batch(figures: Module) -> None:
+    """Take the tokens of a batch for those of a sample."""
+
+    def broken(counting: Any, self: Any, tensors: Any, samples: int) -> Any:
+        known, done = self._tokens, counting(tensors, samples)
+        if known is None:
+            self._tokens *= samples
+        return done
+
+    wrap(figures.StepFigures, "counting", broken)
+
+
+def work_over_all_passes(figures: Module) -> None:
+    """Divide the work of one pass by the samples of all passes of a step."""
+
+    def keep(make: Any, self: Any, job: Any, *about: Any) -> None:
+        self.passes = job.step.accumulate
+        make(job, *about)
+
+    wrap(figures.StepFigures, "__init__", keep)
+    wrap(figures.StepFigures, "_counted", lambda counted, self, samples: counted(samples * self.passes))
+
+
+def scalars_of_last_step(scalars: Module) -> None:
+    """Forget what the step before has recorded when another one begins."""
+
+    def broken(enter: Any, self: Any) -> Any:
+        self._step.clear()
+        return enter()
+
+    wrap(scalars.Scalars, "__enter__", broken)
+
+
+def training_loss_divided(replica: Module) -> None:
+    """Divide the loss of a step by its passes once more, for the record."""
+
+    def broken(accumulate: Any, self: Any, parts: Any, *about: Any) -> Any:
+        loss, at = accumulate(parts, *about)
+        return loss / len(parts), at
+
+    wrap(replica.Replica, "_accumulate", broken)

@@ -1,0 +1,171 @@
+"""Defects of `benchmarks.bugs.unseen` in optimizers, schedules and averages, by somebody who had not read the checks.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from benchmarks.bugs.bug import Module, after_init, wrap
+from benchmarks.bugs.unseen_seventh import stopped
+
+ON_THE_WAY = 700
+"""Step at which runs that are gone on with end."""
+ended = partial(stopped, at=ON_THE_WAY)
+
+# Optimizer
+
+
+def counters_lost_when_resumed(parts: Module) -> None:
+    """Begin the optimizer's count of steps anew when a run goes on."""
+    load = parts.load_optimizer
+
+    def broken(optimizer: Any, *about: Any) -> None:
+        load(optimizer, *about)
+        for state in optimizer.state.values():
+            if "step" in state:
+                state["step"].zero_()
+
+    parts.load_optimizer = broken
+
+
+def groups_without_settings(torch_zero1: Module) -> None:
+    """Make the sharded optimizer of the parameters and rates of the groups: their decay is the class's own."""
+
+    def broken(build: Any, self: Any) -> None:
+        make = torch_zero1.ZeroRedundancyOptimizer
+
+        def bare(groups: Any, **more: Any) -> Any:
+            return make([{"params": group["params"], "lr": group["lr"]} for group in groups], **more)
+
+        torch_zero1.ZeroRedundancyOptimizer = bare
+        build()
+        torch_zero1.ZeroRedundancyOptimizer = make
+
+    wrap(torch_zero1.ZeroStep, "build", broken)
+
+
+def second_moments_forgotten(optimizer_state: Module) -> None:
+    """Average of the optimizer's state what is called momentum alone."""
+    probe = optimizer_state._probe
+
+    def broken(optimizer: Any) -> Any:
+        made = probe(optimizer)
+        return [(p, {key: value for key, value in state.items() if key != "exp_avg_sq"}) for p, state in made]
+
+    optimizer_state._probe = broken
+
+
+def moments_not_taken_over(handover: Module) -> None:
+    """Have a rank that was started again begin with an optimizer that has no state."""
+    load = handover.load_sent
+
+    def broken(scratch: Any, round: int, loop: Any, backend: Any) -> Any:
+        optimizer = loop.replica.optimizer
+        optimizer.load_state_dict = lambda state: None
+        joined = load(scratch, round, loop, backend)
+        del optimizer.load_state_dict
+        return joined
+
+    handover.load_sent = broken
+
+
+# Schedule
+
+
+def scheduler_a_step_ahead(lr_schedule: Module) -> None:
+    """Give the rate that PyTorch's scheduler has after its step."""
+    wrap(lr_schedule.LRSchedule, "__call__", lambda call, self, seen: call(min(seen + 1.0 / self.steps, 1.0)))
+
+
+# Average
+
+
+def statistics_taken_whole(snapshot: Module) -> None:
+    """Have a rank's running statistics become the average: what moved them meanwhile is lost."""
+
+    def broken(apply: Any, self: Any, *about: Any, **named: Any) -> Any:
+        for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
+            if section.kind == "buffers" and mean.is_floating_point():
+                excess.copy_(section.values - mean)
+        return apply(*about, **named)
+
+    wrap(snapshot.Backend, "apply", broken)
+
+
+def warm_up_counted_in_periods(local: Module) -> None:
+    """Begin to average parameters after 100 periods, while gradients are averaged for 100 steps."""
+
+    def broken(build: Any, self: Any) -> None:
+        make = local.PeriodicModelAverager
+        late = self.warmup * self.period
+        local.PeriodicModelAverager = lambda period, warmup_steps: make(period=period, warmup_steps=late)
+        build()
+        local.PeriodicModelAverager = make
+
+    wrap(local.LocalStep, "build", broken)
+
+
+def survivors_swap_weights(snapshot: Module) -> None:
+    """Look up the weights of those that are left by their ranks, which are no longer their places."""
+
+    def broken(reduce: Any, self: Any, order: Any) -> None:
+        samples = order.samples
+        reduce(replace(order, samples=tuple(samples[rank % len(samples)] for rank in order.members)))
+
+    wrap(snapshot.Reducer, "_reduce", broken)
+
+
+def elastic_the_other_way(allreduce: Module) -> None:
+    """Take the part of the way to the average for the part that stays."""
+
+    def broken(prepare: Any, self: Any) -> None:
+        settings = self.job.averaging
+        self.job = replace(self.job, averaging=replace(settings, elastic=1.0 - settings.elastic))
+        prepare()
+
+    wrap(allreduce.Backend, "_prepare_average", broken)
+
+
+def outer_momentum_dampened(outer_optimizer: Module) -> None:
+    """Dampen what enters the outer velocity, by one less the momentum."""
+
+    def broken(step: Any, self: Any, mean: Any, last: Any, piece: Any = slice(None)) -> None:
+        before = self.velocity[piece] * self._momentum
+        step(mean, last, piece)
+        self.velocity[piece].sub_(before).mul_(1.0 - self._momentum).add_(before)
+
+    wrap(outer_optimizer.Outer, "step", broken)
+
+
+def statistics_of_first_replica(exchange: Module) -> None:
+    """Have all replicas take the running statistics of the first one."""
+
+    def change(self: Any) -> None:
+        for number, gradients in enumerate(self.gradients):
+            lay = gradients._changes.lay
+            gradients._changes.lay = lambda weight, lay=lay, own=float(not number): lay(own)
+
+    after_init(exchange.Exchange, change)
+
+
+def tail_not_fetched(zero1: Module) -> None:
+    """Fetch what other ranks have moved in whole lines of 64 elements: what is left at the end stays old."""
+
+    def broken(fetches: Any, self: Any) -> Any:
+        cut = []
+        for flat, start, stop, runs in fetches():
+            last = start + (stop - start) // 64 * 64
+            within = [(owner, first, min(end, last)) for owner, first, end in runs if first < last]
+            cut.append((flat, start, last, within))
+        return cut
+
+    wrap(zero1.ShardedStep, "_fetches", broken)
+
+
+def own_replica_saved(loop: Module) -> None:
+    """Save rank 0's replica for the model, where that is the average."""
+    wrap(loop.TrainingLoop, "save", lambda save, self, order, kept=(), consensus=None: save(order, kept))
