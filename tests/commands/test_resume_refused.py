@@ -100,7 +100,7 @@ def without_digests(folder: Path) -> str:
 
 def test_records_that_were_changed_are_not_gone_on_with(bench: Bench, capsys, left):
     lines = (left / "events.jsonl").read_text().splitlines(keepends=True)
-    for number, line in ((3, lines[3].renumber('"at":', '"at":1')), (5, ""), (0, ""), (7, lines[6])):
+    for number, line in ((3, lines[3].replace('"at":', '"at":1')), (5, ""), (0, ""), (7, lines[6])):
         (left / "events.jsonl").write_text("".join([*lines[:number], line, *lines[number + 1 :]]))
         assert bench(f"resume={left}", *QUIET) == 2
         assert f"{left / 'events.jsonl'}:{number + 1}: " in (err := capsys.readouterr().err)
