@@ -36,8 +36,6 @@ PHASES = {
 RANKS = ("first", "last", "two", "all")
 VIRTUAL, PROCESSES = "virtual", "processes"
 WORLDS = (VIRTUAL, PROCESSES)
-FATAL = ("crash", "stop", "raise")
-"""Kinds that cost the rank."""
 HARMLESS = ("pause", "slow", "slow link")
 WHOLE = ("crash", "pause", "disk full")
 """Kinds that befall a process, with all ranks that are in it."""

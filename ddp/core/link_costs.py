@@ -42,14 +42,6 @@ def collective_s(links: Links, members: tuple[int, ...], size: int, number: int 
     return total
 
 
-def star_s(links: Links, members: tuple[int, ...], size: int) -> float:
-    """Return the seconds in which all snapshots of `size` bytes reach the middle and the average comes back, for the last
-    rank, without jitter and losses."""
-    sent = Deliveries(links)
-    there = max((sent.steady(rank, size, TO, 0.0) for rank in members), default=0.0)
-    return max((sent.steady(rank, size, FROM, there) for rank in members), default=0.0)
-
-
 class Deliveries:
     """Messages between ranks and the coordinator, which is beside rank 0: in order for each rank and way, large ones one
     behind the other where a link is shared."""
@@ -66,15 +58,7 @@ class Deliveries:
         """Return when a message of `size` bytes arrives that is sent at `at`: never before an earlier one of that rank."""
         number = self._sent[rank, way] = self._sent[rank, way] + 1
         seed, stream = self._links.seed, rank * 4 + way
-        return self._arrival(
-            rank, size, way, at, (_uniform(seed, stream, number, 0), _uniform(seed, stream, number, 1))
-        )
-
-    def steady(self, rank: int, size: int, way: int, at: float) -> float:
-        """Return the same without jitter and losses."""
-        return self._arrival(rank, size, way, at, (0.5, 0.0))
-
-    def _arrival(self, rank: int, size: int, way: int, at: float, draw: tuple[float, float]) -> float:
+        draw = _uniform(seed, stream, number, 0), _uniform(seed, stream, number, 1)
         rule = self._links.between(0, rank) if rank else -1
         arrival = at
         if rule >= 0:

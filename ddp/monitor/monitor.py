@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -76,7 +76,7 @@ class Monitor:
             with self._lock:
                 self._root = root
                 for track in self._tracks:
-                    self._put(track)
+                    self._put(root, track, track.move)
         return self._page.address
 
     def watch(self, model: nn.Module) -> None:
@@ -188,18 +188,17 @@ class Monitor:
         with self._lock:
             self._tracks.append(track)
             if self._root is not None:
-                self._put(track)
+                self._put(self._root, track, track.move)
         return track
 
-    def _put(self, track: RunTrack) -> None:
-        """Make a run part of the folder that is served."""
-        assert self._root is not None
-        place = _place(self._root, track)
+    def _put(self, root: Path, track: RunTrack, write: Callable[[Path], None]) -> None:
+        """Make a run part of a folder. `write`: puts its records where they are to lie."""
+        place = _place(root, track)
         place.mkdir(parents=True)
         page_maker().describe(place, track.config(), track.graph)
-        track.move(place / EVENTS)
+        write(place / EVENTS)
         if track.ended is not None:
-            self._conclude(self._root, track)
+            self._conclude(root, track)
 
     @staticmethod
     def _folder() -> Path:
@@ -211,12 +210,7 @@ class Monitor:
         with tempfile.TemporaryDirectory(prefix="ddp-monitor-") as folder:
             with self._lock:
                 for track in self._tracks:
-                    place = _place(Path(folder), track)
-                    place.mkdir(parents=True)
-                    page_maker().describe(place, track.config(), track.graph)
-                    (place / EVENTS).write_bytes(b"".join(line + b"\n" for line in track.lines()))
-                    if track.ended is not None:
-                        self._conclude(Path(folder), track)
+                    self._put(Path(folder), track, track.copy)
             yield Path(folder)
 
     def _remove(self) -> None:

@@ -110,6 +110,10 @@ class RunTrack:
             self._file.seek(0, os.SEEK_END)
         return sorted(body.splitlines(), key=stamp)
 
+    def copy(self, path: Path) -> None:
+        """Write the records so far to a file. Raises OSError."""
+        path.write_bytes(b"".join(line + b"\n" for line in self.lines()))
+
     def move(self, path: Path) -> None:
         """Write to the file at `path` from here on, which begins with what there is. Raises OSError."""
         with self._lock:

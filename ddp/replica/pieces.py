@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import torch
@@ -47,14 +47,6 @@ class StatePiece:
     start: int = 0
     shared: bool = False
     """Whether other ranks have the same at this point of their work."""
-
-
-class Holder(Protocol):
-    """What ranks do inside a step, where a rank's part of the state is not simply its replica's."""
-
-    def pieces(self) -> Iterable[StatePiece]:
-        """Iterate over what this rank has of the state, between steps; without communication."""
-        ...
 
 
 def of_model(model: nn.Module, shared: bool) -> Iterator[StatePiece]:

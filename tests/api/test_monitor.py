@@ -1,9 +1,8 @@
-"""`ddp.Monitor` and `ddp.Timeline`: with the builder, with graphs, with loops of one's own."""
+"""`ddp.Monitor` and `ddp.Timeline` with the builder."""
 
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import re
 import signal
@@ -20,26 +19,16 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import MultiStepLR, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import MultiStepLR
 
 import ddp
 from ddp.monitor.harness import page_maker
 from ddp.monitor.track import RunSubject
 from ddp.trainer.observers import RunObservers
 from tests.api.conftest import Make, right
+from tests.api.watched import check_timeline, pieces
 from tests.bench.dashboards import messages, until
-from tests.graph.several import backward, on
 from tests.runtime import toy
-
-MARK = "const EXPORTED"
-
-
-def pieces(page: Path) -> dict[str, Any]:
-    """What an exported page holds of its only run, by kind."""
-    text = page.read_text()
-    start = text.index('{"root":')
-    found = json.JSONDecoder().raw_decode(text[start:].replace("\\u003c", "<"))[0]["pieces"]
-    return {piece["kind"]: piece["body"] for piece in found}
 
 
 def train_step(model: nn.Module, batch: Any) -> Tensor:
@@ -109,15 +98,6 @@ def test_the_first_example_of_the_seeds(make: Make, tmp_path: Path) -> None:
     check_timeline(
         timeline, tmp_path / "runs" / "touch", {"forward", "backward", "optimizer", "exchange"}, ranks={0, 1}
     )
-
-
-def check_timeline(timeline: ddp.Timeline, folder: Path, kinds: set[str], ranks: set[int]) -> None:
-    trace = json.loads(timeline.save_json(folder / "timeline.json").read_text())
-    assert any(event["ph"] == "X" for event in trace["traceEvents"])
-    rows = [line.split(",") for line in timeline.save_csv(folder / "timeline.csv").read_text().splitlines()[1:]]
-    assert {row[1] for row in rows} >= kinds
-    assert {int(row[0]) for row in rows} == ranks
-    assert timeline.save_html(folder / "timeline.html").read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.usefixtures("in_turn")
@@ -193,58 +173,6 @@ def test_a_model_that_cannot_be_followed_has_no_picture(make: Make) -> None:
         run.join()
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_a_graph_is_watched_and_timed(size: int, tmp_path: Path) -> None:
-    x, y = toy.data(40)
-    x = torch.cat([x, x[:, :2]], dim=1)
-    timeline = ddp.Timeline(20)
-    graph = on(size, timeline=timeline)
-    width = next(graph.parameters()).shape[1]
-    x = x[:, :width]
-    with ddp.Monitor(epochs=2) as monitor:
-        monitor.watch(graph)
-        for epoch in range(2):
-            began = time.monotonic()
-            for part in range(0, 40, 20):
-                loss = backward(graph, x[part : part + 20], y[part : part + 20])
-                graph.step()
-            monitor.log(epoch, time.monotonic() - began, graph, loss=float(loss), eval=0.5, gain=epoch)
-    timeline.stop()
-    live = pieces(monitor.save_html(tmp_path / "page.html"))
-    assert live["row"]["status"] == "ok"
-    assert [(epoch["samples"], epoch["eval"]) for epoch in live["live"]["epochs"]] == [(40, 0.5), (80, 0.5)]
-    assert live["live"]["epochs"][-1]["loss"] == pytest.approx(float(loss), rel=1e-3)
-    assert len(live["live"]["ranks"]) == size
-    assert len(live["about"]["graph"]["nodes"]) > 2
-    check_timeline(timeline, tmp_path, {"forward", "backward", "optimizer"}, set(range(size)))
-    assert any(line.startswith(b'{"type":"Memory"') for line in timeline._runs[-1].lines())
-
-
-def test_a_loop_of_ones_own_is_watched_and_timed(tmp_path: Path) -> None:
-    model, data = toy.net(norm=False), toy.data(32)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monitor, timeline = ddp.Monitor(epochs=3), ddp.Timeline()
-    monitor.watch(model)
-    with timeline:
-        for epoch in range(3):
-            with timeline.measure("forward"):
-                loss = train_step_alone(model, data)
-            with timeline.measure("backward"):
-                loss.backward()  # type: ignore[no-untyped-call]
-            with timeline.measure("optimizer"):
-                optimizer.step()
-            monitor.log(epoch, 0.1, {"loss": loss, "accuracy": 0.25, "samples": 32}, lr=0.1)
-    monitor.finish()
-    shown = pieces(monitor.save_html(tmp_path / "page.html"))
-    assert shown["row"] | {"status": "ok", "epoch": 3, "epochs": 3, "model": "Sequential"} == shown["row"]
-    assert [epoch["samples"] for epoch in shown["live"]["epochs"]] == [32, 64, 96]
-    check_timeline(timeline, tmp_path, {"forward", "backward", "optimizer"}, {0})
-
-
-def train_step_alone(model: nn.Module, batch: Any) -> Tensor:
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-
 def test_a_run_may_tell_of_itself_while_its_page_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the thread of a `Trainer` does: its model is known and it is over before the server answers."""
     monitor = ddp.Monitor(1)
@@ -315,42 +243,3 @@ def test_nothing_is_left_of_a_script_that_is_killed() -> None:
     script.communicate()
     until(lambda: not psutil.pid_exists(int(pid)))
     assert not Path(root).exists()
-
-
-def test_one_scheduler_means_the_same_in_the_builder_and_in_a_graph(make: Make) -> None:
-    epochs, samples = 4, toy.SAMPLES
-    schedule = ddp.LRSchedule(lambda optimizer: MultiStepLR(optimizer, [1, 3], gamma=0.1), steps=epochs)
-    handle = make(world_size=1, epochs=epochs, schedule=schedule).run()
-    built = [m.lr for m in iter(handle.next_metrics, None)]
-    handle.join()
-    model = toy.net(norm=False)
-    graph = ddp.FlowBuilder.from_(model).build()
-    graph.set_optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    graph.set_scheduler(schedule, samples=epochs * samples)
-    x, y = toy.data()
-    graphs = []
-    for _ in range(epochs):
-        for part in range(0, samples, 8):
-            backward(graph, x[part : part + 8], y[part : part + 8])
-            graph.step()
-        graphs.append(graph.lr())
-    assert graphs == pytest.approx(built)
-    assert built == pytest.approx([0.1, 0.01, 0.01, 0.001])
-
-
-def test_schedulers_of_torch_keep_their_rates_and_what_is_none_says_so() -> None:
-    schedule = ddp.LRSchedule(lambda o: OneCycleLR(o, 0.5, total_steps=10, cycle_momentum=False), steps=10, lr=0.1)
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
-    scheduler = OneCycleLR(optimizer, 0.5, total_steps=10, cycle_momentum=False)
-    for step in range(10):
-        assert 0.1 * schedule(step / 10) == pytest.approx(scheduler.get_last_lr()[0])
-        optimizer.step()
-        if step < 9:
-            scheduler.step()
-    assert schedule(1.0) == schedule(0.99)
-    with pytest.raises(ValueError, match="without a loss"):
-        ddp.LRSchedule(ReduceLROnPlateau, steps=3)
-    with pytest.raises(ValueError, match="cycle_momentum=False"):
-        ddp.LRSchedule(lambda o: OneCycleLR(o, 0.5, total_steps=10), steps=5)
-    with pytest.raises(ValueError, match="goes by samples"):
-        on(1).set_scheduler(schedule)

@@ -18,8 +18,9 @@ from ddp.core.events import Finished, Progress, Ready, Saved
 from ddp.engine.loop import TrainingLoop
 from ddp.replica import replica as replicas
 from ddp.replica.replica import Replica
+from tests.bench.audit_breaks import ADAM, Break, wrapped
 from tests.bench.audited import audited, different, train_alone
-from tests.bench.test_audit import ADAM, Break, train_together, wrapped
+from tests.bench.test_audit_ranks import train_together
 from tests.runtime.conftest import in_process as in_process
 
 

@@ -10,8 +10,9 @@ import pytest
 from bench.audit.kept import read
 from ddp.core.events import Finished
 from ddp.replica.replica import Replica
+from tests.bench.audit_breaks import ADAM, wrapped
 from tests.bench.audited import audited, different, train_alone
-from tests.bench.test_audit import ADAM, train_together, wrapped
+from tests.bench.test_audit_ranks import train_together
 from tests.runtime.conftest import in_process as in_process
 
 ALONE = 20

@@ -13,8 +13,9 @@ from bench.models import parts
 from ddp.gradients.average import GradientAverage
 from ddp.replica.figures import StepFigures
 from ddp.replica.task import Task
+from tests.bench.audit_breaks import ADAM, wrapped
 from tests.bench.audited import audited, different, train_alone
-from tests.bench.test_audit import ADAM, train_together, wrapped
+from tests.bench.test_audit_ranks import train_together
 from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
 

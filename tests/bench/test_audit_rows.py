@@ -12,8 +12,9 @@ from ddp.core.events import Finished
 from ddp.replica import drawn
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
+from tests.bench.audit_breaks import ADAM, wrapped
 from tests.bench.audited import audited, different, train_alone
-from tests.bench.test_audit import ADAM, train_together, wrapped
+from tests.bench.test_audit_ranks import train_together
 from tests.runtime.conftest import in_process as in_process
 
 

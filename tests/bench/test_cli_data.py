@@ -9,7 +9,7 @@ import pytest
 
 from bench.results.rerun_command import command
 from bench.results.runfolder import find_runs
-from tests.bench.test_cli import SOLO
+from tests.bench.cli_words import SOLO
 from tests.models.data_files import picture, write_images
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from bench.base.panels import Panels
 from bench.config.spec import RunSpec
 from bench.report import write_report
 from bench.report.differences import MeanDifference, difference, ratio
-from bench.report.planned import ExperimentPoint, planned
 from bench.report.sections.profile import score
 from bench.report.sections.speedup import serial_fraction
 from bench.report.time_to_target import reach
@@ -27,27 +24,16 @@ from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics
 from bench.results.schema_speed import GradientNorm, StepCosts
 from bench.validate import judge
-from tests.bench.generated import plant
 from tests.bench.references import baselines, cell, changed_trees, put
+from tests.bench.report_parts import part
+from tests.bench.report_parts import undrawn as undrawn
 from tests.bench.streams import make_metrics, make_spec, write_run
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No figures: they take the time."""
-    monkeypatch.setattr(report.page, "FIGURES", 0)
 
 
 @pytest.fixture
 def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures and their data files, without the pictures."""
     monkeypatch.setattr(report.page, "save", lambda figure, path: Drawing(b"", "<svg/>", Panels()))
-
-
-def part(path: Path, name: str) -> str:
-    return path.read_text().split(f"\n## {name}\n")[1].split("\n## ")[0]
 
 
 def timed(spec: RunSpec, speed: float, reached: float | None = None) -> Metrics:
@@ -290,135 +276,6 @@ def test_a_cell_is_the_same_whatever_else_is_in_its_tree(tmp_path: Path, undrawn
     cell(tmp_path / "new" / "again", "solo", (0.97, 0.98), config_hash="another", run_id="another")
     text = part(write_report(tmp_path / "new", tmp_path / "out", previous=tmp_path / "old"), "What changed")
     assert "**2 cells new, 0 gone, 0 changed**, 1 not changed" in text
-
-
-def test_an_experiment_is_what_its_file_says() -> None:
-    plans = {file.stem: planned(Path("anywhere"), file.stem) for file in (CONF / "experiment").glob("*.yaml")}
-    assert all(plans.values())
-    plan = plans["scaling_weak"]
-    assert plan is not None
-    solo = [point for point in plan.points if point.mode == "solo"]
-    assert {(point.model, point.world_size) for point in solo} == {("mlp", 1), ("resnet_graph", 1)}
-    assert ExperimentPoint("mlp", "cpu_async", 4, 0) in plan.points
-    assert len(plan.points) == len(set(plan.points)) == 2 * (1 + 3 * 3)
-    nightly = plans["nightly"]
-    assert nightly is not None
-    assert {"mlp", "vit"} <= {point.model for point in nightly.points}
-    with pytest.raises(ValueError, match="no experiment 'nothing'"):
-        planned(Path("anywhere"), "nothing")
-    found = planned(Path("runs/example"), None)
-    assert found is not None, "by where it writes"
-    assert found.experiment == "example"
-    assert planned(Path("anywhere"), None) is None
-
-
-def test_what_is_varied_beside_is_planned_once_for_each_of_its_values(tmp_path: Path) -> None:
-    params = {"model": "mlp", "mode": "solo,nccl_sync", "train.lr": "0.1,0.01,0.001", "recipe": "quick"}
-    plan = planned(tmp_path, "mine", own_experiment(tmp_path / "conf", sweep(**params)))
-    assert plan is not None
-    solo, sync = ExperimentPoint("mlp", "solo", 1, 0), ExperimentPoint("mlp", "nccl_sync", 2, 0)
-    assert plan.points == (solo, solo, solo, sync, sync, sync)
-    root = tmp_path / "runs"
-    for rate in (0.1, 0.01):
-        write_run(root, make_spec("solo", lr=rate))
-    assert plan.missing(find_runs(root)[0]) == [solo, sync, sync, sync]
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_planned_runs_that_are_not_there_are_named(tmp_path: Path) -> None:
-    root = tmp_path / "runs"
-    for mode in ("solo", "nccl_sync"):
-        write_run(root, make_spec(mode))
-    text = part(write_report(root, tmp_path / "out", experiment="smoke"), "Missing and failed")
-    assert "Experiment *smoke* plans 8 runs: 2 are here, **6 missing**." in text
-    assert "- mlp cpu_async ×2: seed 0" in text
-    assert "- resnet_graph solo ×1: seed 0" in text
-    assert "mlp solo" not in text
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_cells_with_fewer_seeds_are_named(tmp_path: Path) -> None:
-    root = cell(tmp_path / "runs", "solo", (0.97, 0.972, 0.974))
-    cell(root, "nccl_sync", (0.97,))
-    text = part(write_report(root, tmp_path / "out"), "Missing and failed")
-    assert "mlp nccl_sync ×2: 2 seeds fewer (1 of 3)" in text
-
-
-def test_many_runs_are_cut_short_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many workloads a few are drawn; every cell is in the tables."""
-    plant(tmp_path / "runs", 80)
-    monkeypatch.setattr(report.page, "MANY_RUNS", 79)
-    monkeypatch.setattr(report.page, "FEW", 1)
-    path = write_report(tmp_path / "runs", tmp_path / "out")
-    text = path.read_text()
-    assert "80 runs of 14 ways of training and of one device" in text
-    assert "… and 1 more figure: not drawn" in text
-    assert len([line for line in part(path, "Comparison").splitlines() if "5 ok" in line]) == 16
-    assert len(list(path.parent.glob("breakdown-*.png"))) == 1
-
-
-def test_a_broken_experiment_is_told_only_to_who_asked_for_it(tmp_path: Path) -> None:
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "bad.yaml").write_text("a: b: c")
-    assert planned(tmp_path, None, tmp_path) is None
-    with pytest.raises(ValueError, match="not an experiment"):
-        planned(tmp_path, "bad", tmp_path)
-
-
-def own_experiment(folder: Path, text: str) -> Path:
-    """A copy of the configuration with one more experiment, `mine`."""
-    shutil.copytree(CONF, folder)
-    (folder / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{text}")
-    return folder
-
-
-def sweep(**params: str) -> str:
-    return "hydra: {mode: MULTIRUN, sweeper: {params: " + json.dumps(params) + "}}"
-
-
-@pytest.mark.parametrize(
-    ("text", "points"),
-    [
-        (
-            "defaults: [override /model: mlp, override /mode: nccl_sync]\n" + sweep(seed="range(0,3)"),
-            [("mlp", "nccl_sync", 2, seed) for seed in range(3)],
-        ),
-        ("defaults: [override /model: mlp]\nworld_size: 4\nseed: 7", [("mlp", "nccl_cadence", 4, 7)]),
-        (
-            "defaults: [override /engine: elche]\n"
-            + sweep(**{"model": "choice(mlp,lenet)", "policy": "sync,async", "backend": "cpu", "train.lr": "0.1,0.2"}),
-            [(m, mode, 2, 0) for m in ("mlp", "lenet") for mode in ("cpu_sync", "cpu_async") for _ in range(2)],
-        ),
-        (sweep(model="glob(ml*)", mode="solo", world_size="range(1,3)"), [("mlp", "solo", 1, 0)]),
-    ],
-)
-def test_an_experiment_plans_whatever_its_grammar(
-    tmp_path: Path, text: str, points: list[tuple[str, str, int, int]]
-) -> None:
-    plan = planned(tmp_path, "mine", own_experiment(tmp_path / "conf", text))
-    assert plan is not None
-    assert [tuple(point) for point in plan.points] == points
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (sweep(model="mlp", mode="solo", seed="a,b"), "seed=a"),
-        (sweep(model="mlp,mpl", mode="solo"), "did you mean 'mlp'"),
-        (sweep(model="mlp", mode="solo,solos"), "did you mean 'solo'"),
-        (sweep(model="mlp", mode="solo", seed="range(0,"), "seed=range"),
-        (sweep(model="glob(x*)", mode="solo"), "plans no run"),
-        ("defaults: [override /modle: mlp]", "modle"),
-        ("defaults: [override /mode: solo]\nworld_size: 2", "world_size=2 with mode=solo"),
-        ("mode: solo\nhydra: {sweeper: {params: {train.lr.x: 1}}}", "mode"),
-    ],
-)
-def test_an_experiment_whose_runs_cannot_be_known_is_an_error_of_its_file(tmp_path: Path, text: str, why: str) -> None:
-    conf = own_experiment(tmp_path / "conf", f"output: {tmp_path}\n{text}")
-    with pytest.raises(ValueError, match=f"mine.yaml: .*{re.escape(why)}") as said:
-        planned(tmp_path, "mine", conf)
-    assert len(str(said.value).splitlines()) == 1
-    assert planned(tmp_path, None, conf) is None, "nobody asked for it"
 
 
 def test_what_a_sample_costs_is_what_the_result_says(tmp_path: Path, undrawn: None) -> None:

@@ -15,7 +15,7 @@ from ddp.checkpoint import checkpoint
 from tests import strange
 from tests.bench.conftest import Bench, faked
 from tests.held_back import held_back
-from tests.runtime.test_checkpoint_contents import make
+from tests.runtime.kept_job import make
 
 pytestmark = pytest.mark.timeout(60)
 LOG, TRACE, PICTURE, SLICES, PROFILE = "training.log", "timeline.json", "timeline.png", "slices-0.jsonl", "torch-0.json"

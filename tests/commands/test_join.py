@@ -12,7 +12,7 @@ from ddp.core.commands import Restart
 from ddp.core.events import Progress
 from ddp.core.join_events import Joined, Offered
 from ddp.core.joining import OFFERED
-from tests.commands.test_resume import QUIET, command, in_model
+from tests.commands.killed_runs import QUIET, command, in_model
 from tests.warm import PICTURES, Warm, wait_for
 
 WORDS = ("model=mlp", "data.name=digits", "train.batch_size=64", *QUIET)

@@ -15,7 +15,7 @@ from bench.results.runfolder import Run, find_runs
 from bench.runner.persevere import Attempts
 from bench.runner.supervise import requested
 from ddp.core.errors import Diverged, RankFailed, RankLost
-from tests.commands.test_resume import SMALL, command, in_model, written
+from tests.commands.killed_runs import SMALL, command, in_model, written
 from tests.warm import PICTURES, Warm, wait_for
 
 KEPT = ("checkpoint.every=7", "checkpoint.unit=averages", "train.epochs=8", "world_size=2")

@@ -40,7 +40,7 @@ OTHERS = [name for name in models.MODELS if name not in EVERYWHERE]
 
 def chosen(name: str, world_size: int) -> list[tuple[str, str]]:
     """One cell of nine, others for other engines and sizes. With two ranks three, of different models and optimizers, and
-    two of the other models, so that all engines together try each of these. Every second engine with three ranks, the
+    one of the other models, so that all engines together try each of these. Every second engine with three ranks, the
     others with four: two cores are slow at that."""
     if WHOLE:
         return cells() if name in WHOLE else []
@@ -50,8 +50,7 @@ def chosen(name: str, world_size: int) -> list[tuple[str, str]]:
     picked = [everywhere[3 * model + (model + turn) % 3] for model in range(3)]
     if world_size != 2:
         return [picked[turn % 3]]
-    others = [OTHERS[(turn + shift) % len(OTHERS)] for shift in (0, len(OTHERS) // 2)]
-    return picked + [(model, list(OPTIMIZERS)[turn % 3]) for model in others]
+    return [*picked, (OTHERS[turn % len(OTHERS)], list(OPTIMIZERS)[turn % 3])]
 
 
 FIELD = {size: [(name, cell) for name in ENTRANTS for cell in chosen(name, size)] for size in SIZES}
@@ -132,10 +131,12 @@ def test_no_rank_has_a_lone_sample_of_a_batch_norm(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_losses_stay_together_for_200_steps(data: Path, tmp_path: Path, record_property: Callable[..., None]) -> None:
-    """Three ranks: sums of gloo are in another order than the oracle's there."""
+    """Three ranks: sums of gloo are in another order than the oracle's there. Of engines with the oracle's bits after every
+    step, one stands for all."""
     long = replace(course("mlp", "AdamW", 3, data), steps=LONG, batch=2, tail=1)  # within one epoch
-    entrants.train([(entrant, long) for entrant in ENTRANTS.values()], tmp_path)
-    for number, (name, entrant) in enumerate(ENTRANTS.items()):
+    tried = {name: entrant for name, entrant in ENTRANTS.items() if WHOLE or entrant.exact < 3 or name == "zero1"}
+    entrants.train([(entrant, long) for entrant in tried.values()], tmp_path)
+    for number, (name, entrant) in enumerate(tried.items()):
         found, exact = entrants.trained(number, 3, tmp_path), truth(long, entrant.rule)
         assert len(found.losses) == LONG
         assert sum(exact.losses[-20:]) < 0.8 * sum(exact.losses[:20]), "it learns"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddp.core.commands import Abort, Drop, Join, Reduce, SendState, Stop, Train
+from ddp.core.commands import Abort, Join, Stop, Train
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import (
@@ -17,7 +17,6 @@ from ddp.core.events import (
     Evaluated,
     Failed,
     Lost,
-    Merged,
     Progress,
     Ready,
     Reduced,
@@ -25,31 +24,15 @@ from ddp.core.events import (
     Snapshot,
     Tick,
 )
-from ddp.core.faults import KINDS, LOSING, Fault
 from ddp.core.phases import Phase
 from ddp.core.policies.asynchronous import Async
-from ddp.core.policies.base import Policy
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Chunk
 from ddp.core.worker import Idle, Step, Worker
 from ddp.core.world import World
 from ddp.sim import Costs, simulate
-
-WORLD = World(2, 100, 10, 1, blocking=True, in_step=True, deadline_s=5.0)
-
-
-def ready(rank: int, **changes: Any) -> Ready:
-    values = {"samples": 100, "parameters": 1, "digest": "d", "device": "cpu", "transport": "gloo"}
-    return Ready(1.0, rank, **{**values, **changes})
-
-
-def play(*events: Any, world: World = WORLD, policy: Policy | None = None) -> tuple[Coordinator, list[Any]]:
-    coordinator, issued = Coordinator.start(policy or Cadence(), world, at=0.0), []
-    for event in events:
-        coordinator, outputs = coordinator.update(event)
-        issued += outputs
-    return coordinator, issued
+from tests.core.played import WORLD, play, ready
 
 
 def test_work_is_granted_once_all_are_ready() -> None:
@@ -233,132 +216,3 @@ def test_the_worker_obeys_orders_before_grants_in_their_order() -> None:
     assert worker.act()[1] == Idle()
     with pytest.raises(ProtocolError, match="after the order to stop"):
         worker.receive(Stop(0, ""))
-
-
-TOLERANT = World(2, 100, 10, 1, blocking=False, in_step=False, deadline_s=5.0, tolerate_loss=True)
-
-
-def three(**changes: Any) -> World:
-    values = {"size": 3, "samples": 90, "batch": 10, "epochs": 1, "blocking": True, "in_step": False}
-    return World(**{**values, "deadline_s": 5.0, "tolerate_loss": True, **changes})
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        Averaged(2.0, 0, 0, 1, 10, 0.1, 8, 0.0),
-        Snapshot(2.0, 0, 0, 1, 10),
-        Evaluated(2.0, 0, 1, 1, 0.0, 1.0, 0.1),
-        Progress(2.0, 0, 0, 99, 990, 0.1, 0.0, 0.1),
-        Progress(2.0, 0, 0, 1, 7, 0.1, 0.0, 0.1),
-        Progress(2.0, 0, 0, 1, 10, 0.1, 0.0, 0.1, (), 3),
-        AverageFailed(2.0, 0, 0, "x", 5),
-    ],
-)
-def test_a_rank_whose_word_does_not_fit_is_given_up_by_name_where_losses_are_tolerated(event: Any) -> None:
-    coordinator, issued = play(ready(0), ready(1), event, world=TOLERANT)
-    drops = [order for order in issued if isinstance(order, Drop)]
-    assert [order.rank for order in drops] == [0]
-    assert "rank 0" in drops[0].reason or "rank=0" in drops[0].reason
-    assert not coordinator.over
-    with pytest.raises(ProtocolError):
-        play(ready(0), ready(1), event, world=replace(TOLERANT, tolerate_loss=False))
-
-
-def test_what_the_coordinator_itself_gets_wrong_stays_an_error() -> None:
-    with pytest.raises(ProtocolError):
-        play(ready(0), ready(1), Reduced(2.0, 0, 0.1, 8), world=TOLERANT)
-
-
-def test_training_that_went_into_a_collective_unreported_is_in_the_model() -> None:
-    """Its report was lost; the others hold it in their replicas, so it must not be trained again."""
-    readies = [ready(rank, samples=90) for rank in range(3)]
-    trained = [Progress(2.0, rank, 0, 1, 10, 0.1, 0.0, 0.1) for rank in (0, 1)]
-    averaged = [Averaged(3.0, rank, 0, 1, 10, 0.1, 8, 0.0) for rank in (2, 0, 1)]
-    coordinator, issued = play(*readies, *trained, *averaged, world=three(), policy=Sync())
-    assert [order.rank for order in issued if isinstance(order, Drop)] == [2]
-    merged = sorted(span for line in issued if isinstance(line, Merged) for span in line.spans)
-    assert [stop - start for start, stop in merged] == [10, 10, 10]
-    assert coordinator.cohort.samples == 30
-
-
-def test_what_a_rank_says_before_its_answer_to_a_collective_is_not_held_against_what_went_in() -> None:
-    """Found in review: its last words on the round were lost, and it had trained on. That is not in the others' replicas."""
-    readies = [ready(rank, samples=90) for rank in range(3)]
-    trained = [Progress(2.0, rank, 0, 1, 10, 0.1, 0.0, 0.1) for rank in range(3)]
-    averaged = [Averaged(3.0, rank, 0, 1, 10, 0.1, 8, 0.0) for rank in (0, 1)]
-    further = Progress(4.0, 2, 0, 1, 10, 0.1, 0.0, 0.1, (), 0)
-    silence = [Alive(8.0, 0), Alive(8.0, 1), Tick(8.5)]
-    coordinator, issued = play(*readies, *trained, *averaged, further, *silence, world=three(), policy=Sync())
-    assert [order.rank for order in issued if isinstance(order, Drop)] == [2]
-    assert sum(stop - start for line in issued if isinstance(line, Merged) for start, stop in line.spans) == 30
-    assert coordinator.cohort.samples == 30
-
-
-def test_a_rank_far_slower_than_the_others_does_not_end_the_run() -> None:
-    """Found by the fault campaign: the wait for it was taken for a collective that broke. Who waits gives signs of life."""
-    world = World(3, 60, 1, 2, blocking=True, in_step=False, deadline_s=5.0)
-    played = simulate(Cadence(anchor=11), world, costs=Costs(lambda rank, step: (0.01, 0.4, 0.01)[rank]))
-    assert played.status == "ok"
-    assert not any(isinstance(record, AverageFailed) for _, record in played.records)
-    assert any(isinstance(record, Alive) for _, record in played.records)
-
-
-def test_a_round_in_which_nobody_brought_anything_is_not_averaged() -> None:
-    """Found by the fault campaign: weights of zero, after the only rank that had trained was lost."""
-    world = World(2, 1, 1, 1, blocking=False, in_step=False, tolerate_loss=True)
-    readies = [ready(rank, samples=1) for rank in range(2)]
-    trained = Progress(2.0, 0, 0, 1, 1, 0.1, 0.0, 0.1)
-    coordinator, issued = play(*readies, trained, Snapshot(3.0, 1, 0, 0, 0), Lost(3.0, 0, "killed"), world=world)
-    assert not any(isinstance(order, Reduce) for order in issued)
-    assert [order.rank for order in issued if isinstance(order, Train)] == [0, 1], "its sample is trained by the other"
-    assert coordinator.cohort.round is None
-
-
-def test_a_grant_after_a_larger_window_does_not_leave_the_schedule() -> None:
-    """Found by the fault campaign: ten queued steps, taken at the pace of the window of one step that follows."""
-    costs = Costs(lambda rank, step: (0.1, 0.01)[rank])
-    played = simulate(Cadence(anchor=12), World(2, 39, 2, 3, blocking=True, in_step=False), costs=costs)
-    grants = [order for _, order in played.records if isinstance(order, Train)]
-    assert max(order.seen for order in grants) < 3 * 39
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS))
-@pytest.mark.parametrize("policy", [Sync(), Cadence(anchor=3), Async(anchor=3)], ids=["sync", "cadence", "async"])
-@pytest.mark.parametrize("backend", ["snapshots", "collectives"])
-def test_a_scripted_fault_is_named_and_its_samples_are_done_by_others(kind: str, policy: Policy, backend: str) -> None:
-    blocking = backend == "collectives"
-    world = three(blocking=blocking, in_step=blocking)
-    played = simulate(policy, world, faults=(Fault(1, 1, kind),))
-    assert [fault.kind for _, fault in played.struck] == [kind]
-    assert played.status == "ok"
-    lost = [record.rank for _, record in played.records if isinstance(record, Drop)]
-    assert lost == ([1] if kind in LOSING else [])
-    spans = sorted(span for _, line in played.records if isinstance(line, Merged) for span in line.spans)
-    assert sum(stop - start for start, stop in spans) == 90
-    limit = 9 + 3 * world.deadline_s  # all steps by one rank, and the deadlines of a collective and of a silence
-    assert played.now < limit + 5
-
-
-def test_a_survivor_whose_report_of_steps_in_common_is_lost_does_not_have_them_trained_again() -> None:
-    """Found in review: the rest of the epoch is cut where the reports end; when the other ranks with the truth are gone."""
-    world = three(samples=90, in_step=True)
-    readies = [ready(rank, samples=90) for rank in range(3)]
-    trained = [Progress(2.0, rank, 0, 2, 20, 0.1, 0.0, 0.1) for rank in (0, 2)]  # rank 1's is lost
-    broken = [AverageFailed(3.0, rank, -1, "a member is gone", 2) for rank in (1, 0)]
-    gone = Lost(2.5, 2, "killed")
-    coordinator, issued = play(*readies, *trained, gone, *broken, world=world, policy=Sync())
-    assert [order.rank for order in issued if isinstance(order, Drop)] == [2, 1]
-    again = [order.chunk for order in issued if isinstance(order, Train)][3:]
-    assert [(chunk.start, chunk.stop) for chunk in again] == [(60, 90)]
-    assert not any(isinstance(order, SendState) for order in issued), "nobody takes an old state for a newer one"
-    assert not coordinator.over
-
-
-def test_a_survivor_that_only_waits_is_not_taken_for_a_stuck_collective() -> None:
-    """Found by the fault campaign: three ranks fell silent one after the other, and nobody had moved in the meantime."""
-    world = World(5, 8, 1, 1, blocking=True, in_step=False, deadline_s=5.0, tolerate_loss=True)
-    policy = Async(anchor=1, partition_ratios=(0.05, 0.05, 2.5, 20.0, 0.05))
-    costs = Costs(lambda rank, step: 0.1, latency_s=0.0, wire_s=0.3)
-    stalls = tuple((0.0, rank) for rank in range(3))
-    assert simulate(policy, world, costs=costs, stalls=stalls, deaths=((0.0, 4),)).status == "ok"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.core.link_costs import FROM, TO, Deliveries, collective_s, star_s
+from ddp.core.link_costs import FROM, TO, Deliveries, collective_s
 from ddp.core.links import ALGORITHMS, PRESETS, LinkRule, Links, RankLink, link, parse
 
 LINKS = st.builds(
@@ -26,6 +26,15 @@ SIZES, RANKS = st.integers(0, 10**9), st.integers(1, 17)
 def one(each: RankLink, algorithm: str = "ring", seed: int = 0) -> Links:
     """Links that are all alike."""
     return Links((LinkRule((), each),), algorithm, seed)
+
+
+def star_s(links: Links, members: tuple[int, ...], size: int) -> float:
+    """Return the seconds in which all snapshots of `size` bytes reach the middle and the average comes back, for the last
+    rank, without jitter and losses."""
+    sure = tuple(replace(rule, link=replace(rule.link, jitter_s=0.0, loss=0.0)) for rule in links.rules)
+    sent = Deliveries(replace(links, rules=sure))
+    there = max((sent.due(rank, size, TO, 0.0) for rank in members), default=0.0)
+    return max((sent.due(rank, size, FROM, there) for rank in members), default=0.0)
 
 
 @given(LINKS, SIZES, SIZES, RANKS, st.sampled_from(ALGORITHMS), st.integers(0, 5))

@@ -1,0 +1,109 @@
+"""`ddp.Monitor` and `ddp.Timeline` with graphs and with loops of one's own; schedulers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import MultiStepLR, OneCycleLR, ReduceLROnPlateau
+
+import ddp
+from tests.api.conftest import Make
+from tests.api.watched import check_timeline, pieces
+from tests.graph.several import backward, on
+from tests.runtime import toy
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_graph_is_watched_and_timed(size: int, tmp_path: Path) -> None:
+    x, y = toy.data(40)
+    x = torch.cat([x, x[:, :2]], dim=1)
+    timeline = ddp.Timeline(20)
+    graph = on(size, timeline=timeline)
+    width = next(graph.parameters()).shape[1]
+    x = x[:, :width]
+    with ddp.Monitor(epochs=2) as monitor:
+        monitor.watch(graph)
+        for epoch in range(2):
+            began = time.monotonic()
+            for part in range(0, 40, 20):
+                loss = backward(graph, x[part : part + 20], y[part : part + 20])
+                graph.step()
+            monitor.log(epoch, time.monotonic() - began, graph, loss=float(loss), eval=0.5, gain=epoch)
+    timeline.stop()
+    live = pieces(monitor.save_html(tmp_path / "page.html"))
+    assert live["row"]["status"] == "ok"
+    assert [(epoch["samples"], epoch["eval"]) for epoch in live["live"]["epochs"]] == [(40, 0.5), (80, 0.5)]
+    assert live["live"]["epochs"][-1]["loss"] == pytest.approx(float(loss), rel=1e-3)
+    assert len(live["live"]["ranks"]) == size
+    assert len(live["about"]["graph"]["nodes"]) > 2
+    check_timeline(timeline, tmp_path, {"forward", "backward", "optimizer"}, set(range(size)))
+    assert any(line.startswith(b'{"type":"Memory"') for line in timeline._runs[-1].lines())
+
+
+def test_a_loop_of_ones_own_is_watched_and_timed(tmp_path: Path) -> None:
+    model, data = toy.net(norm=False), toy.data(32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor, timeline = ddp.Monitor(epochs=3), ddp.Timeline()
+    monitor.watch(model)
+    with timeline:
+        for epoch in range(3):
+            with timeline.measure("forward"):
+                loss = train_step_alone(model, data)
+            with timeline.measure("backward"):
+                loss.backward()  # type: ignore[no-untyped-call]
+            with timeline.measure("optimizer"):
+                optimizer.step()
+            monitor.log(epoch, 0.1, {"loss": loss, "accuracy": 0.25, "samples": 32}, lr=0.1)
+    monitor.finish()
+    shown = pieces(monitor.save_html(tmp_path / "page.html"))
+    assert shown["row"] | {"status": "ok", "epoch": 3, "epochs": 3, "model": "Sequential"} == shown["row"]
+    assert [epoch["samples"] for epoch in shown["live"]["epochs"]] == [32, 64, 96]
+    check_timeline(timeline, tmp_path, {"forward", "backward", "optimizer"}, {0})
+
+
+def train_step_alone(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def test_one_scheduler_means_the_same_in_the_builder_and_in_a_graph(make: Make) -> None:
+    epochs, samples = 4, toy.SAMPLES
+    schedule = ddp.LRSchedule(lambda optimizer: MultiStepLR(optimizer, [1, 3], gamma=0.1), steps=epochs)
+    handle = make(world_size=1, epochs=epochs, schedule=schedule).run()
+    built = [m.lr for m in iter(handle.next_metrics, None)]
+    handle.join()
+    model = toy.net(norm=False)
+    graph = ddp.FlowBuilder.from_(model).build()
+    graph.set_optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    graph.set_scheduler(schedule, samples=epochs * samples)
+    x, y = toy.data()
+    graphs = []
+    for _ in range(epochs):
+        for part in range(0, samples, 8):
+            backward(graph, x[part : part + 8], y[part : part + 8])
+            graph.step()
+        graphs.append(graph.lr())
+    assert graphs == pytest.approx(built)
+    assert built == pytest.approx([0.1, 0.01, 0.01, 0.001])
+
+
+def test_schedulers_of_torch_keep_their_rates_and_what_is_none_says_so() -> None:
+    schedule = ddp.LRSchedule(lambda o: OneCycleLR(o, 0.5, total_steps=10, cycle_momentum=False), steps=10, lr=0.1)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = OneCycleLR(optimizer, 0.5, total_steps=10, cycle_momentum=False)
+    for step in range(10):
+        assert 0.1 * schedule(step / 10) == pytest.approx(scheduler.get_last_lr()[0])
+        optimizer.step()
+        if step < 9:
+            scheduler.step()
+    assert schedule(1.0) == schedule(0.99)
+    with pytest.raises(ValueError, match="without a loss"):
+        ddp.LRSchedule(ReduceLROnPlateau, steps=3)
+    with pytest.raises(ValueError, match="cycle_momentum=False"):
+        ddp.LRSchedule(lambda o: OneCycleLR(o, 0.5, total_steps=10), steps=5)
+    with pytest.raises(ValueError, match="goes by samples"):
+        on(1).set_scheduler(schedule)

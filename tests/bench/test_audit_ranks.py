@@ -1,0 +1,123 @@
+"""The audit of several ranks: steps together are done again, and what breaks between ranks is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp.backends import snapshot
+from ddp.core.policies import POLICIES
+from ddp.core.step_settings import StepSettings
+from ddp.engine import elche
+from ddp.gradients.average import GradientAverage
+from ddp.graph import engine as graph_engine
+from ddp.replica.replica import Replica
+from ddp.replica.task import Job, Task
+from tests.bench.audit_breaks import ADAM, Break, shifted, twice, wrapped
+from tests.bench.audited import audited, different
+from tests.runtime import toy
+from tests.runtime.conftest import in_process as in_process
+
+POLICY_OF = {"graph_sync": ("sync", "nccl"), "graph_cadence": ("cadence", "nccl"), "nccl_cadence": ("cadence", "nccl")}
+
+POLICY_OF |= {"cpu_async": ("async", "cpu"), "cpu_sync": ("sync", "cpu"), "nccl_sync": ("sync", "nccl")}
+
+POLICY_OF |= {name: ("sync", name) for name in ("zero1", "zero2", "zero3")}
+
+
+def train_together(folder: Path, mode: str, task: Callable[[], Task], **fields: Any) -> tuple[Job, list[Any]]:
+    """A job on several ranks in this process, and its records."""
+    policy, backend = POLICY_OF[mode]
+    defaults: dict[str, Any] = {"epochs": 3, "batch_size": 8, "seed": 3, "world_size": 3, "audit": "w3-s3-test"}
+    defaults |= {"policy": POLICIES[policy](**toy.short_windows(policy)), "backend": backend}
+    job = Job(task=task, scratch=folder, **(defaults | fields))
+    records: list[Any] = []
+    engine = graph_engine if mode.startswith("graph") else elche
+    engine.run(job, lambda record, at: records.append(record))
+    return job, records
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", POLICY_OF)
+def test_steps_of_several_ranks_are_done_again(tmp_path: Path, mode: str) -> None:
+    made = train_together(tmp_path, mode, ADAM, max_grad_norm=1.0)
+    report = audited(*made, one_process=mode.startswith("graph"))
+    assert different(report) == []
+    assert report.count("equal", "report") >= report.count("equal", "step") >= 4
+    assert report.count("equal", "evaluation") == 3
+    assert report.count("skipped") == 0
+    assert report.count("equal", "average") or not mode.endswith(("_cadence", "_async")) or mode.startswith("graph")
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", POLICY_OF)
+def test_steps_of_micro_batches_are_done_again(tmp_path: Path, mode: str) -> None:
+    """Each with a batch norm of its own, which a step on the whole batch would not equal."""
+    job, records = train_together(tmp_path, mode, ADAM, batch_size=12, step=StepSettings(accumulate=3))
+    report = audited(job, records, one_process=mode.startswith("graph"))
+    assert different(report) == []
+    assert report.count("skipped") == 0
+    assert report.count("equal", "report") >= report.count("equal", "step") >= 4
+    assert different(audited(job, records, step=StepSettings()))
+
+
+def overflowing() -> Task:
+    """Whose first gradients overflow in half precision, times the first factor; Adam's state is small then."""
+    return replace(ADAM(), loss=lambda model, batch: toy.loss(model, batch) * 30.0)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("mode", POLICY_OF)
+def test_steps_in_half_precision_are_done_again(tmp_path: Path, mode: str, precision: str) -> None:
+    step = StepSettings(precision=precision, accumulate=2)
+    job, records = train_together(tmp_path, mode, overflowing, step=step, max_grad_norm=1.0)
+    report = audited(job, records, one_process=mode.startswith("graph"))
+    assert different(report) == []
+    assert report.count("equal", "step") >= 4
+    assert different(audited(job, records, step=StepSettings(accumulate=2)))
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("steps", [6, 20])
+def test_steps_of_a_run_of_steps_are_done_again(tmp_path: Path, steps: int) -> None:
+    """Of epochs that are shorter than the data, and longer; augmented."""
+    job, records = train_together(tmp_path, "nccl_sync", shifted, steps=steps, epochs=2)
+    report = audited(job, records, augment=True)
+    assert different(report) == []
+    assert report.count("equal", "step") >= 4
+    assert different(audited(job, records, augment=True, length=steps * 12 + 120))
+
+
+def unweighted(begin: Any, self: Any, batch: Any) -> float:
+    factor = begin(batch)
+    self._weight = 1.0 / 2
+    return float(factor)
+
+
+def forgets_at_averages(apply: Any, self: Any, *order: Any, **named: Any) -> Any:
+    self._loop.replica.optimizer.state.clear()
+    return apply(*order, **named)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(
+    ("mode", "breaks", "sign"),
+    [
+        ("nccl_sync", wrapped(GradientAverage, "begin", unweighted), "change of parameter"),
+        ("cpu_async", wrapped(snapshot.Backend, "apply", forgets_at_averages), "is gone after the average of round"),
+        ("cpu_async", wrapped(Replica, "step", twice), "loss"),
+    ],
+)
+def test_what_is_broken_between_ranks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, breaks: Break, sign: str
+) -> None:
+    with monkeypatch.context() as patch:
+        breaks(patch)
+        job, records = train_together(tmp_path, mode, ADAM)
+    found = different(audited(job, records))
+    assert any(sign in line for line in found), found

@@ -1,0 +1,169 @@
+"""What cannot be gone on with is one line, and nothing of it is lost: one killed run, edited in many ways."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.results.chain import unlinked
+from bench.results.writer import RunWriter
+from bench.runner.earlier_records import earlier
+from bench.runner.resized import lineage, resizes
+from bench.runner.resume import locate
+from ddp.checkpoint.checkpoint import find
+from ddp.core.events import Merged
+from ddp.core.ledger import Ledger
+from ddp.process.codec import encode
+from tests.bench.conftest import Bench
+from tests.commands.killed_runs import QUIET, place
+from tests.commands.killed_runs import left as left
+from tests.commands.killed_runs import leftover as leftover
+
+
+def samples(hidden: Path) -> int:
+    checkpoint, _ = find(hidden / "checkpoints")
+    assert checkpoint is not None
+    return checkpoint.books.samples
+
+
+def test_a_torn_checkpoint_is_passed_over_for_the_one_before(left):
+    *earlier_ones, last = sorted((left / "checkpoints").glob("[0-9]*"))
+    assert earlier_ones
+    before = samples(left)
+    with (last / "model.pt").open("r+b") as file:
+        file.seek(200)
+        file.write(b"torn")
+    assert samples(left) < before
+    for path in earlier_ones:
+        (path / "books").write_bytes(b"torn")
+    with pytest.raises(ValueError, match=r"model.pt: torn.*run it anew"):
+        locate(left)
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("train.epochs=5", "train.epochs=5 contradicts the run, which has 200"),
+        ("mode=cpu_sync", "mode=cpu_sync contradicts the run, which has solo"),
+        ("seed=3", "seed=3 contradicts the run, which has 0"),
+    ],
+)
+def test_what_contradicts_the_run_is_refused(bench: Bench, capsys, left, word, why):
+    assert bench(f"resume={place(left)}", word) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert why in err
+    assert left.exists()
+
+
+def test_what_cannot_be_gone_on_with_is_one_line(left, tmp_path):
+    with pytest.raises(ValueError, match="no such run folder"):
+        locate(tmp_path / "nowhere")
+    shutil.rmtree(left / "checkpoints")
+    with pytest.raises(ValueError, match=r"ended before the first one.*run it anew"):
+        locate(left)
+    config = json.loads((left / "config.json").read_text())
+    (left / "config.json").write_text(json.dumps(config | {"checkpoint": {"every": 0}}))
+    with pytest.raises(ValueError, match=r"checkpoint\.every=0"):
+        locate(left)
+
+
+def test_a_folder_whose_process_lives_is_not_gone_on_with(left):
+    mine = left.with_name(re.sub(r"\d+@", f"{os.getpid()}@", left.name))
+    left.rename(mine)
+    (mine / "events.jsonl").touch()
+    with pytest.raises(ValueError, match="still going on"):
+        locate(mine)
+
+
+def test_a_new_run_leaves_what_can_be_gone_on_with_until_it_is_ok(left):
+    writer = RunWriter(left.parents[2], "mlp", "solo", place(left).name)
+    assert left.exists()
+    writer.commit("failed")
+    assert left.exists()
+    RunWriter(left.parents[2], "mlp", "solo", place(left).name).commit("ok")
+    assert not left.exists()
+
+
+def without_digests(folder: Path) -> str:
+    """Its records, as an earlier version wrote them."""
+    return "".join(
+        f"{unlinked(line.encode()).decode()}\n" for line in (folder / "events.jsonl").read_text().splitlines()
+    )
+
+
+def test_records_that_were_changed_are_not_gone_on_with(bench: Bench, capsys, left):
+    lines = (left / "events.jsonl").read_text().splitlines(keepends=True)
+    for number, line in ((3, lines[3].replace('"at":', '"at":1')), (5, ""), (0, ""), (7, lines[6])):
+        (left / "events.jsonl").write_text("".join([*lines[:number], line, *lines[number + 1 :]]))
+        assert bench(f"resume={left}", *QUIET) == 2
+        assert f"{left / 'events.jsonl'}:{number + 1}: " in (err := capsys.readouterr().err)
+        assert err.endswith("begin the run anew\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("[" * 5000, "not the records of a run"),
+        ('{"type": "Nothing", "at": 1.0}', "not the records of a run"),
+        ('{"type": "Merged", "at": "soon", "rank": 0, "epoch": 0, "spans": []}', "not the records of a run"),
+        ("", "not the records of a run"),
+    ],
+)
+def test_records_that_cannot_be_are_one_line(bench: Bench, capsys, left, line, why):
+    (left / "events.jsonl").write_text(f"{line}\n{without_digests(left)}")
+    assert bench(f"resume={left}", *QUIET) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert why in err
+    assert left.exists()
+    assert [path for path in left.parent.iterdir() if path != left] == []
+
+
+def test_samples_that_are_recorded_twice_are_one_line(left):
+    source = locate(left)
+    manifest = source.checkpoint.manifest
+    ledgers = (Ledger(0, 100).merge(((0, 50),)).reopen(),)
+    books = replace(manifest.books, epoch_samples=100, begun=1, ledgers=ledgers)
+    source = replace(source, checkpoint=replace(source.checkpoint, manifest=replace(manifest, books=books)))
+    assert earlier(source, 1.0)
+    record = encode(Merged(0.0, 0, 0, ((0, 9), (3, 12)))).decode()
+    (left / "events.jsonl").write_text(f"{record}\n{without_digests(left)}")
+    with pytest.raises(ValueError, match="counted twice"):
+        earlier(source, 1.0)
+
+
+@pytest.mark.parametrize("key", ["train", "checkpoint", "policy", "model", "seed", "world_size"])
+@pytest.mark.parametrize("value", [None, "x", -1, [], {"epochs": "many"}, 1e300])
+def test_a_configuration_that_cannot_be_is_one_line(bench: Bench, capsys, left, key, value):
+    config = json.loads((left / "config.json").read_text())
+    (left / "config.json").write_text(json.dumps(config | {key: value}))
+    if config[key] is not value:
+        assert bench(f"resume={left}", *QUIET) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1, err
+    assert left.exists()
+
+
+SAVED = {"world_size": 3, "train": {"batch_size": 32, "accumulate": 2}}
+
+
+def test_what_a_run_keeps_of_the_numbers_of_ranks_before():
+    first = lineage(SAVED, 2, 960)
+    assert first == [{"world_size": 3, "batch_size": 64, "samples": 960}]
+    assert lineage(SAVED, 3, 960) == []
+    again = SAVED | {"world_size": 2, "resized": first}
+    assert lineage(again, 2, 1_200) == first
+    assert [each["world_size"] for each in lineage(again, 4, 1_200)] == [3, 2]
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 2), (3, 1)])
+def test_one_rank_is_another_program(before, now):
+    with pytest.raises(ValueError, match="where both are two or more"):
+        resizes({"world_size": now}, {"world_size": before})
