@@ -21,7 +21,7 @@ from ddp.data.augment import crop_and_flip
 from ddp.data.source import TensorSource
 from ddp.replica.task import Task
 from tests.bench.audited import audited, different
-from tests.bench.test_audit import POLICY_OF, train_together
+from tests.bench.test_audit_ranks import POLICY_OF, train_together
 from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
 
