@@ -65,7 +65,7 @@ class _Auditor:
         self._order, self._kept = order, kept
         whole = order.batch_size * order.world_size if task.drop_last else 1
         self._data = TrainingData(task.train_data(), order.seed, order.augment, order.length, whole)
-        self._unknowable = unknowable(task, self._data.source, order.augment)
+        self._unknowable = unknowable(task, self._data.source, order.augment, not order.model)
         self.final_sha256: str | None = None
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
         ranks = 1 if order.one_process else order.world_size

@@ -35,12 +35,14 @@ def rows(source: Any, indices: NDArray[np.int64]) -> Any:
     return source.batch(wanted)
 
 
-def unknowable(task: Task, source: Any, augment: bool) -> str:
-    """Return why what a step saw cannot be read again: code of a user's own draws it. Empty: it can."""
+def unknowable(task: Task, source: Any, augment: bool, own: bool) -> str:
+    """Return why what a step saw cannot be read again: code of a user's own draws it. Empty: it can. `augment`: whether the
+    recipe augments; `own`: whether the set-up is a user's, who may do what no recipe says."""
     if task.sampler is not None:
         return "the samples of its steps are its own sampler's"
-    function = getattr(task.augment, "func", None)
-    if task.augment is not None and not (augment and getattr(function, "__module__", "") == "ddp.data.augment"):
+    function, given = getattr(task.augment, "func", None), getattr(task.augment, "args", ())
+    documented = getattr(function, "__module__", "") == "ddp.data.augment" and given == (PADDING,)
+    if task.augment is not None and not (documented and (augment or not own)):
         return "what its own augmentation does is not known beyond its run"
     return "" if repeatable(source) else "the data set gives other samples at each reading"
 

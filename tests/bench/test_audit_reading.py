@@ -43,12 +43,14 @@ class Steady(Noisy):
 
 def test_what_own_code_draws_is_not_known() -> None:
     task, source = toy.task(), TensorSource(torch.rand(4, 2, generator=torch.Generator().manual_seed(1)))
-    assert not unknowable(task, source, False)
-    assert not unknowable(replace(task, augment=crop_and_flip(4)), source, True)
-    assert "augmentation" in unknowable(replace(task, augment=lambda batch, draws: batch), source, True)
-    assert "augmentation" in unknowable(replace(task, augment=crop_and_flip(4)), source, False)
-    assert "sampler" in unknowable(replace(task, sampler=lambda epoch: range(4)), source, False)
-    assert "at each reading" in unknowable(task, Noisy(), False)
+    shifts = replace(task, augment=crop_and_flip(4))
+    assert not any(unknowable(task, source, augment, own) for augment in (False, True) for own in (False, True))
+    assert not any(unknowable(shifts, source, *each) for each in ((True, True), (True, False), (False, False)))
+    assert "augmentation" in unknowable(shifts, source, False, True)
+    assert "augmentation" in unknowable(replace(task, augment=crop_and_flip(2)), source, True, True)
+    assert "augmentation" in unknowable(replace(task, augment=lambda batch, draws: batch), source, True, False)
+    assert "sampler" in unknowable(replace(task, sampler=lambda epoch: range(4)), source, False, False)
+    assert "at each reading" in unknowable(task, Noisy(), False, False)
     assert repeatable(Steady())
     assert not repeatable(Noisy())
 

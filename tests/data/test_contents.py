@@ -54,6 +54,17 @@ def trained(loader: BatchLoader, record: DataRecord, epoch: int, least: int = 8)
     return taken(record)
 
 
+def test_samples_beyond_their_positions_are_recorded() -> None:
+    loader, record = recorded("resident")
+    batch = Batch(0, 0, 4, 4)
+    loader.expect([batch])
+    given = loader.get(batch)
+    record.add(batch, tuple(torch.cat([tensor, tensor[-1:]]) for tensor in given))
+    found = taken(record)
+    assert found.content != found.wanted
+    assert found.content is not None
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8, torch.bool, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("columns", [1, 3, 8, 9000])
 def test_a_hash_is_of_the_sample_alone_and_of_all_of_it(dtype: torch.dtype, columns: int) -> None:
