@@ -206,7 +206,7 @@ def test_the_page_sorts_filters_and_zooms(
     tab.locator("figure .zoom").click()
     assert tab.locator("dialog").is_visible()
     tab.keyboard.press("Escape")
-    assert not tab.locator("dialog").is_visible()
+    tab.locator("dialog").wait_for(state="hidden", timeout=10_000)
     before = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     tab.locator("#theme").click()
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != before
@@ -225,7 +225,7 @@ def test_a_section_is_folded_until_a_link_leads_into_it(tmp_path: Path, tab: Tab
     assert not tab.locator("pre").is_visible()
     tab.locator("nav a").nth(1).click()
     assert tab.url.endswith("#part-2")
-    assert tab.locator("pre").is_visible()
+    tab.locator("pre").wait_for(state="visible", timeout=10_000)  # the page hears of its new address a little later
     assert not tab.locator("p").is_visible()
 
 
