@@ -23,8 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.results.runfolder import find_runs
-from bench.validate import judge
-from benchmarks.bugs.__main__ import ALARMS, OLD
+from benchmarks.bugs.__main__ import failed, is_of_the_run
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / ".benchmarks" / "kinds"
@@ -138,9 +137,7 @@ def judged(number: int) -> str:
     began = time.monotonic()
     folder, said = trained(number)
     alarms = [
-        f"{verdict.name} {verdict.check}: {verdict.line}"
-        for verdict in judge([folder], NONE).verdicts
-        if verdict.name in ALARMS and verdict.name not in OLD and verdict.check != "baseline"
+        f"{verdict.name} {verdict.check}: {verdict.line}" for verdict in failed(folder, NONE) if is_of_the_run(verdict)
     ]
     outcome = "\n    ".join(f"ALARM {alarm}" for alarm in alarms) or said or "no alarm"
     if not said and not find_runs(folder)[0]:

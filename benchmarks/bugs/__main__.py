@@ -123,10 +123,15 @@ def attempt(name: str, cell: tuple[str, str], baselines: Path) -> Attempt:
     return Attempt(name, cell, caught, tuple(dict.fromkeys(one.check for one in verdicts)), line, seconds)
 
 
+def is_of_the_run(verdict: Verdict) -> bool:
+    """Whether a verdict of failure says something of the run: other settings than the baseline's are no defect."""
+    return verdict.name not in OLD and verdict.check != "baseline"
+
+
 def is_named(bug: Bug, verdict: Verdict) -> bool:
     """Whether this verdict is what must come of a bug."""
-    if bug.check == ANY:  # other settings than the baseline's are no defect
-        return verdict.name not in OLD and verdict.check != "baseline"
+    if bug.check == ANY:
+        return is_of_the_run(verdict)
     refused = bug.check in REFUSING and verdict.name == "REFUSED"
     return verdict.check == bug.check and (verdict.name == "FAIL" or refused)
 
