@@ -93,6 +93,8 @@ class Verdicts(TableBlock):
 
     badges: Mapping[str, str] = field(default_factory=lambda: {name: name for name in get_args(Name)})
     """What such a cell says -> the verdict whose look it has."""
+    marked: tuple[int, ...] = ()
+    """The rows that stand out."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class Beside:
 
     picture: Picture
     other: TableBlock
+    note: str = ""
+    """Stands under the other."""
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from bench.base.figures import plural
 from bench.report.answer import Answer, Kind, Option, Timing
 from bench.report.blocks import plain
 from bench.report.glossary import meaning
-from bench.report.losses import costs, in_words, lost
+from bench.report.losses import NAMED, cause, costs, in_words, lost
 from bench.report.page import Page, levels, listed, number, percent
-from bench.report.page_words import UNMEASURED, allowed, between, difference, names, percents, remedy, span
+from bench.report.page_words import UNMEASURED, between, difference, names, percents, permitted, remedy, span, state
 from bench.results.cells import Cell, measured
 from bench.validate.checks.speed import disturbed
 
 SURE, LIMITS, LEFT = "How sure is that?", "What limits it?", "What is left to do?"
+OPTIONAL = "Nothing required; optional:"
 SHOWN: dict[Kind, str] = {
     "use": "Sooner and as good, both at 95 %:",
     "one": "Later than one device, at 95 %:",
@@ -36,7 +37,7 @@ def facts(page: Page, cells: Sequence[Cell], each: Answer, brief: bool = False) 
         (f"What is {plain(best.cell.about.mode)}?", "" if brief else plain(meaning(best.cell.about.mode))),
         ("As good as one device?", f"{as_good(best)} {_others(each) if brief else ''}".strip()),
         (SURE, f"{SHOWN[each.kind]} {_seeds(best)} {disturbances(cells, best)}".strip()),
-        (LIMITS, limit(page, best)),
+        (LIMITS, f"{limit(page, best)} {slow(each, best)}".strip()),
         (LEFT, left(cells, each)),
     )
     return tuple((question, text) for question, text in lines if text)
@@ -66,7 +67,7 @@ def as_good(best: Option) -> str:
     interval = f" ({span(best)})" if span(best) else ""
     words = {"PASS": "Yes", "FAIL": "No", "INCONCLUSIVE": "Not shown yet"}
     verdict = words.get(best.quality.verdict or "", "Not decided")
-    return f"{verdict}: {metric} {difference(best)}{interval}; the margin is {allowed(best)} less."
+    return f"{verdict}: {metric} {difference(best)}{interval}; {permitted(best)}."
 
 
 def _others(each: Answer) -> str:
@@ -85,7 +86,7 @@ def _seeds(best: Option) -> str:
         text += f" Times are of {timed.n} and {timed.n_base} of them."
     if quality is not None and quality.verdict is not None:
         looked = "" if quality.difference.n == ours else f"{plural(quality.difference.n, 'seed')} of it against "
-        text += f" Quality: {looked}a recorded baseline of {plural(quality.difference.n_base, 'seed')}."
+        text += f" Quality: {looked}a baseline, {plural(quality.difference.n_base, 'recorded seed')} of one device."
     return f"{text} One seed shows no spread." if ours == 1 else text
 
 
@@ -117,16 +118,34 @@ def limit(page: Page, best: Option) -> str:
     return " ".join(texts)
 
 
-def missing_share(best: Option) -> str:
-    """Return where the speed went that it lacks: `of the missing 26 %: 15 waiting for others, …`."""
-    solo, efficiency = best.rival.solo, best.efficiency
-    if solo is None or efficiency is None or best.rival.distorted:
-        return ""
-    runs = [m for m in best.timing.runs if m.status == "ok"]
-    theirs = [m for m in solo.timed if best.disturbed or not disturbed(m)]
-    hidden = all(m.throughput.efficiency is None for m in runs)
-    shares = lost(costs(runs), costs(theirs))
-    return in_words(1 - efficiency.value, shares, hidden) if shares else ""
+def missing_share(best: Option, most: int = NAMED) -> str:
+    """Return where the speed went that it lacks, by the `most` causes: `of the missing 26 %: 15 waiting for others, …`."""
+    efficiency, (shares, hidden) = best.efficiency, _shares(best)
+    return in_words(1 - efficiency.value, shares, hidden, most) if shares and efficiency is not None else ""
+
+
+def _shares(option: Option) -> tuple[dict[str, float], bool]:
+    """Return what a sample costs more than on one device, by category, none where it is not known; and whether collectives
+    lie inside the steps."""
+    solo = option.rival.solo
+    if solo is None or option.rival.distorted:
+        return {}, False
+    runs = [m for m in option.timing.runs if m.status == "ok"]
+    theirs = [m for m in solo.timed if option.disturbed or not disturbed(m)]
+    return lost(costs(runs), costs(theirs)), all(m.throughput.efficiency is None for m in runs)
+
+
+def slow(each: Answer, best: Option) -> str:
+    """Return what most of their speed is lost by of the other ways of training that are not shown to be sooner than one
+    device; empty where nothing is known of any."""
+    causes: dict[str, list[Option]] = {}
+    for option in each.options:
+        known = option.time is not None and not option.disturbed and not option.sooner and option is not best
+        shares, hidden = _shares(option) if known else ({}, False)
+        if shares and max(shares.values()) > 0:
+            causes.setdefault(cause(shares, hidden), []).append(option)
+    texts = [f"{names(some, each.options)} by {words}" for words, some in causes.items()]
+    return f"Not quicker than one device, mostly: {'; '.join(texts)}." if texts else ""
 
 
 def left(cells: Sequence[Cell], each: Answer) -> str:
@@ -136,8 +155,10 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
     unjudged = [option for option in options if option.failing is not None and option.failing.name == "NO_BASELINE"]
     grave = [option for option in options if option.failing is not None and option not in [*open_, *unjudged]]
     texts = []
+    required = bool(unjudged or grave or each.kind == "open")
     if busy := sum(disturbed(run.metrics) for cell in cells for run in cell.runs):
         what = "the disturbed run" if busy == 1 else f"the {busy} disturbed runs"
+        required = True
         texts.append(f"First rerun {what} on idle cores: commands under *Reproduce*, with `force=true`.")
     if open_:
         texts.append(f"More seeds for {names(open_, options)}: `bench more` with the folder of the runs trains them.")
@@ -151,7 +172,9 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
     if each.why == "missed":
         texts.append("Train longer: not every seed came to the target.")
     if grave:
-        checks = list(dict.fromkeys(option.failing.check for option in grave if option.failing is not None))
-        texts.append(f"Look into {names(grave, options)}, which did not pass ({listed(checks)}).")
-    alike = "Nothing is open; more seeds would tell apart what is as quick."
-    return " ".join(texts) or (alike if each.equals else "Nothing: more seeds would only narrow the intervals.")
+        texts.append(f"Look into {names(grave, options)} ({listed(dict.fromkeys(map(state, grave)))}).")
+    if not texts:
+        would = "tell apart what is as quick" if each.equals else "narrow the intervals"
+        texts.append(f"More seeds would {would}.")
+    whole = " ".join(texts)
+    return whole if required else f"{OPTIONAL} {whole[0].lower()}{whole[1:]}"

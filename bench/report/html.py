@@ -113,8 +113,9 @@ def _block(block: Block, folder: Path) -> str:
         case Facts(items, lines):
             rows = (f"<div><dt>{inline(question)}</dt><dd>{inline(text)}</dd></div>" for question, text in items)
             return f'<dl class="facts{" lines" if lines else ""}">{"".join(rows)}</dl>'
-        case Beside(picture, other):
-            return f'<div class="beside">{_picture(picture, folder)}{_table(other, filtered=False)}</div>'
+        case Beside(picture, other, note):
+            small = f'<p class="small">{inline(note)}</p>' if note else ""
+            return f'<div class="beside">{_picture(picture, folder)}{_table(other, False, small)}</div>'
         case Bullets(items):
             return f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in items)}</ul>"
         case Code(text):
@@ -143,7 +144,7 @@ def _picture(picture: Picture, folder: Path) -> str:
     return f"<figure>{button}<figcaption>{alt}.{link}</figcaption></figure>"
 
 
-def _table(table: TableBlock, filtered: bool = True) -> str:
+def _table(table: TableBlock, filtered: bool = True, below: str = "") -> str:
     columns = table.columns
     sides = ["" if place < table.left else ' class="n"' for place in range(len(columns))]
     sides = [' class="why"' if name == "why" else side for name, side in zip(columns, sides, strict=True)]
@@ -152,15 +153,19 @@ def _table(table: TableBlock, filtered: bool = True) -> str:
         for name, side in zip(columns, sides, strict=True)
     )
     badges = table.badges if isinstance(table, Verdicts) else {}
-    body = "\n".join(_row([row[name] for name in columns], sides, badges) for row in table.rows)
+    marked = table.marked if isinstance(table, Verdicts) else ()
+    rows = [_row([row[name] for name in columns], sides, badges) for row in table.rows]
+    body = "\n".join(
+        f'<tr class="marked">{row}</tr>' if n in marked else f"<tr>{row}</tr>" for n, row in enumerate(rows)
+    )
     box = FILTER if filtered and len(table.rows) >= FILTER_FROM else ""
     grid = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
-    return f'<div class="table{" verdicts" if badges else ""}">{box}<div class="wide">{grid}</div></div>'
+    return f'<div class="table{" verdicts" if badges else ""}">{box}<div class="wide">{grid}</div>{below}</div>'
 
 
 def _row(cells: Iterable[str], sides: Iterable[str], badges: Mapping[str, str]) -> str:
     shown = [_cell(cell, badges) for cell in cells]
-    return f"<tr>{''.join(f'<td{side}>{cell}</td>' for cell, side in zip(shown, sides, strict=True))}</tr>"
+    return "".join(f"<td{side}>{cell}</td>" for cell, side in zip(shown, sides, strict=True))
 
 
 def _cell(cell: str, badges: Mapping[str, str]) -> str:

@@ -28,7 +28,7 @@ FAR: tuple[tuple[float, float, Side], ...] = tuple(
     for angle in (2 * math.pi * k / ANGLES for k in range(ANGLES))
 )
 SPOTS = NEAR + FAR
-OUTSIDE, HIDDEN, CROSSED, MARKED, AWAY = 50.0, 30.0, 8.0, 1.0, 0.02
+OUTSIDE, HIDDEN, CROSSED, MARKED, AWAY = 50.0, 30.0, 8.0, 3.0, 0.02
 """How bad it is to lie beyond the plane; on another label; on a leader, or the own leader on a label; on a mark; to be a
 point away."""
 

@@ -48,20 +48,20 @@ def lost(mine: Mapping[str, float], solo: Mapping[str, float]) -> dict[str, floa
     return {name: (mine[name] - solo[name]) / whole for name in mine} if whole > 0 and solo else {}
 
 
-def percents(missing: float, shares: Mapping[str, float]) -> list[tuple[str, int]]:
-    """Return (category or "", whole percents), the largest `NAMED` first, the rest ("") last: they add up to `missing`,
+def percents(missing: float, shares: Mapping[str, float], most: int = NAMED) -> list[tuple[str, int]]:
+    """Return (category or "", whole percents), the largest `most` first, the rest ("") last: they add up to `missing`,
     rounded.
 
     Further losses, those below one percent, and what is gained are in the rest; it may be negative.
     """
     whole = round(100 * missing)
     named = [(name, round(100 * share)) for name, share in sorted(shares.items(), key=lambda item: -item[1])]
-    named = [(name, share) for name, share in named if share >= 1][:NAMED]
+    named = [(name, share) for name, share in named if share >= 1][:most]
     rest = whole - sum(share for _, share in named)
     return [*named, ("", rest)] if rest else named
 
 
-def in_words(missing: float, shares: Mapping[str, float], hidden: bool = False) -> str:
+def in_words(missing: float, shares: Mapping[str, float], hidden: bool = False, most: int = NAMED) -> str:
     """Return `of the missing 26 %: 15 waiting for others, 8 exchanging, 3 of other causes`; empty where nothing is missing.
 
     `hidden`: collectives lie inside the steps.
@@ -70,8 +70,14 @@ def in_words(missing: float, shares: Mapping[str, float], hidden: bool = False) 
     if whole <= 0:
         return ""
     words = WORDS | ({"compute": IN_STEPS} if hidden else {})
-    texts = [f"{share} {words[name]}" if name else _rest(share) for name, share in percents(missing, shares)]
+    texts = [f"{share} {words[name]}" if name else _rest(share) for name, share in percents(missing, shares, most)]
     return f"of the missing {whole} %: {', '.join(texts)}"
+
+
+def cause(shares: Mapping[str, float], hidden: bool = False) -> str:
+    """Return the words for the largest share."""
+    name = max(shares, key=lambda each: shares[each])
+    return "exchanging inside longer steps" if hidden and name == "compute" else WORDS[name]
 
 
 def _rest(share: int) -> str:

@@ -38,8 +38,8 @@ def _block(block: Block) -> str:
             return _safe(text)
         case Facts(items):
             return "\n".join(f"- **{question}** {_safe(text)}" for question, text in items)
-        case Beside(picture, other):
-            return f"{_block(picture)}\n\n{_block(other)}"
+        case Beside(picture, other, note):
+            return "\n\n".join(filter(None, [_block(picture), _block(other), _safe(note)]))
         case Tiles(items):
             return _table(
                 TableBlock(tuple({"": tile.label, "value": tile.value, "of": tile.note} for tile in items), 3)

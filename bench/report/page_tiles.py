@@ -15,7 +15,7 @@ from bench.report.page_words import UNMEASURED, between, difference, names, perc
 
 def tiles(each: Answer) -> tuple[Tile, ...]:
     """Return what is as good as one device, then time to the target and speed of the way of training that the answer names,
-    and the lowest quality."""
+    and the largest loss of quality."""
     best, worst = each.chosen, lowest(each.options)
     known = (
         quality_tile(each.options),
@@ -87,4 +87,6 @@ def lowest(options: Sequence[Option]) -> Option | None:
 def _lowest(option: Option) -> Tile:
     metric = plain(option.cell.about.final.eval_metric)
     interval = f"95 %: {span(option).removesuffix(' pt')}" if span(option) else "no interval"
-    return Tile(f"lowest {metric}", difference(option), f"{plain(option.cell.label)}; {interval}")
+    worse = option.quality is not None and option.quality.difference.value < 0
+    value = difference(option).lstrip("-") if worse else "none"
+    return Tile(f"largest loss of {metric}", value, f"{plain(option.cell.label)}: {difference(option)}, {interval}")

@@ -6,7 +6,7 @@ Every text about a cell comes from the `Option` that its row and its point in th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bench.base.figures import plural
 from bench.report.answer import Option
@@ -24,6 +24,37 @@ NAMES = 3
 WORDS = 14
 """Of a reason."""
 UNMEASURED = "not measurable yet"
+RECOMMENDED = "→ "
+"""Before the name of what is recommended, in a table."""
+WRONG: Mapping[str, str] = {
+    "agreement": "replicas differ",
+    "audit": "does not repeat",
+    "average": "averages wrong",
+    "breakdown": "times do not add up",
+    "curve": "another learning curve",
+    "data": "wrong data",
+    "determinism": "does not repeat",
+    "diverged": "diverges",
+    "eval_loss": "test loss too high",
+    "evaluation": "evaluation wrong",
+    "figures": "figures wrong",
+    "idle": "a rank idles",
+    "ledger": "samples lost or repeated",
+    "pairs": "steps differ",
+    "peak_memory": "memory wrong",
+    "rate": "learning rate wrong",
+    "samples": "too many samples",
+    "seeds": "seeds are alike",
+    "speed": "too slow",
+    "status": "a run failed",
+    "target": "misses the target",
+    "train_loss": "training loss too high",
+    "variance": "scatters more",
+    "visits": "samples lost or repeated",
+    "volume": "wrong traffic",
+    "windows": "averaged too late",
+}
+"""Check -> what it found wrong where it failed."""
 QUALITY: dict[Name, str] = {
     "PASS": "quality OK",
     "FAIL": "failed",
@@ -58,7 +89,7 @@ def state(option: Option, judged: bool = True) -> str:
         return QUALITY[standing(option)]
     if wrong.check == "quality":
         return f"{plain(final.eval_metric)} too {'low' if final.higher_is_better else 'high'}"
-    return f"{wrong.check.replace('_', ' ')} failed"
+    return WRONG.get(wrong.check, f"{wrong.check.replace('_', ' ')} failed")
 
 
 def standing(option: Option) -> Name:
@@ -156,6 +187,11 @@ def allowed(option: Option) -> str:
     if option.quality is None or option.quality.margin is None:
         return ""
     return gap(-option.quality.margin, option.cell.about.final.eval_metric).lstrip("+-")
+
+
+def permitted(option: Option) -> str:
+    """Return `up to 0.50 points worse is allowed`; empty without a verdict."""
+    return f"up to {allowed(option).replace(' pt', ' points')} worse is allowed" if allowed(option) else ""
 
 
 def span(option: Option) -> str:

@@ -14,12 +14,13 @@ from bench.report.answer import Option
 from bench.report.blocks import plain
 from bench.report.facts import LEFT, LIMITS, SURE, disturbances, missing_share
 from bench.report.page import Page, listed, percent
-from bench.report.page_words import UNMEASURED, between, of_one, remedy, standing, state
+from bench.report.page_words import UNMEASURED, between, difference, of_one, permitted, remedy, standing, state
 from bench.report.scaling_series import ScalingSeries
 from bench.results.cells import Cell
+from bench.validate.verdict import Name
 
 CAUSES = 2
-"""Series whose losses are told; the others have them further below."""
+"""Of the losses of a series, the largest."""
 
 
 class Studied(NamedTuple):
@@ -69,7 +70,28 @@ def sentence(page: Page, studied: Studied) -> str:
     w, best = studied.series.workload, best_of(page, studied.options)
     cut = f"batch {w.batch_size}, cut over the devices"
     how = cut if studied.series.kind == "strong" else f"batch {w.batch_size} on each"
-    return f"**{studied.series.kind.capitalize()} scaling of `{plain(w.model)}`** ({how}): {_advice(best)}."
+    text = f"**{studied.series.kind.capitalize()} scaling of `{plain(w.model)}`** ({how}): {_advice(best)}."
+    if hopeful := undecided(studied.options, best):
+        text += f" Quicker, not yet shown to be as good: {_names(hopeful)}."
+    return text
+
+
+def undecided(options: Sequence[Option], best: Option | None) -> list[Option]:
+    """Return what is shown to be quicker than one device on as many devices as the `best`, seems quicker than that, and is not
+    decided to be as good."""
+    size = 0 if best is None else best.cell.about.world_size
+    open_ = [o for o in options if o.cell.about.world_size == size and standing(o) == "INCONCLUSIVE" and quicker(o)]
+    return [option for option in open_ if best is not None and speed(option) > speed(best)]
+
+
+def _names(options: Sequence[Option]) -> str:
+    return listed(plain(option.cell.about.mode) for option in options)
+
+
+def taken(page: Page, studied: Studied) -> Option | None:
+    """Return what `sentence` says to take; None: it says something else."""
+    best = best_of(page, studied.options)
+    return best if best is not None and quicker(best) and best.passed and not best.later else None
 
 
 def _advice(best: Option | None) -> str:
@@ -90,7 +112,13 @@ def _advice(best: Option | None) -> str:
     if best.later:
         return f"**stay with one device**: {who} has {figures}, but it is later at the target{_arrival(best)}"
     sooner = "at the target sooner" if best.sooner else "not shown to be sooner at the target"
-    return f"**take {who}**: {figures}; {sooner}{_arrival(best)}; as good as one device"
+    return f"**take {who}**: {figures}; {sooner}{_arrival(best)}; as good as one device{_gap(best)}"
+
+
+def _gap(best: Option) -> str:
+    if best.quality is None or best.quality.margin is None:
+        return ""
+    return f" ({plain(best.cell.about.final.eval_metric)} {difference(best)})"
 
 
 def _arrival(best: Option) -> str:
@@ -98,7 +126,7 @@ def _arrival(best: Option) -> str:
 
 
 def _lacks(best: Option) -> str:
-    return "its quality is not judged" if best.failing is None else f"its quality: {state(best)}"
+    return "its quality is not judged" if best.failing is None else f"the verdict is: {state(best)}"
 
 
 def facts(page: Page, shown: Sequence[Studied], cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
@@ -116,11 +144,14 @@ def facts(page: Page, shown: Sequence[Studied], cells: Sequence[Cell]) -> tuple[
 def quality(options: Sequence[Option]) -> str:
     """Return how many ways of training come to which verdict."""
     groups: dict[str, list[Option]] = defaultdict(list)
+    options = list({option.cell.name: option for option in options}.values())  # one may be in two series
     for option in options:
         groups[state(option)].append(option)
     passed = sum(option.passed for option in options)
     others = [f"{words}: {len(some)}" for words, some in groups.items() if not some[0].passed]
-    return f"{passed} of {plural(len(options), 'way')} in the table are{''.join(f'; {text}' for text in others)}."
+    text = f"{passed} of {plural(len(options), 'way')} are{''.join(f'; {text}' for text in others)}."
+    (limit, *more) = {permitted(option) for option in options if permitted(option)} or {""}
+    return text if more or not limit else f"{text} {limit[0].upper()}{limit[1:]}."
 
 
 def seeds(options: Sequence[Option]) -> str:
@@ -129,7 +160,7 @@ def seeds(options: Sequence[Option]) -> str:
     text = f"{plural(counts[0], 'seed')} of each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     if counts[-1] < 2:
         return f"{text}: it shows no spread."
-    return f"{text}. What is recommended is quicker in all of its 95 % interval."
+    return f"{text}; what is recommended is quicker at 95 %."
 
 
 def shared(page: Page, series: Sequence[ScalingSeries]) -> str:
@@ -145,34 +176,48 @@ def losses(page: Page, shown: Sequence[Studied]) -> str:
     causes = []
     for each in shown:
         best = best_of(page, each.options)
-        if best is not None and best.efficiency is not None and known(best) and (where := missing_share(best)):
-            causes.append((best.efficiency.value, f"{plain(title(each.series))}: {where}"))
-    return " ".join(f"{text}." for _, text in sorted(causes)[:CAUSES])
+        if best is not None and best.efficiency is not None and known(best) and (where := missing_share(best, CAUSES)):
+            causes.append((best.efficiency.value, f"{_series(each)}: {where}"))
+    return " ".join(f"{text}." for _, text in sorted(causes))
 
 
 def left(page: Page, shown: Sequence[Studied]) -> str:
     """Return what would change what is said, and how to have it."""
     options = [option for each in shown for option in each.options]
-    open_ = [option for option in options if standing(option) == "INCONCLUSIVE"]
-    failed = [option for option in options if standing(option) == "FAIL"]
-    unjudged = [option for option in options if standing(option) in ("NO_BASELINE", "REFUSED")]
+    open_ = _places(shown, "INCONCLUSIVE")
+    failed = _places(shown, "FAIL", worded=True)
+    unjudged = _places(shown, "NO_BASELINE", "REFUSED")
     texts = []
     if any(option.disturbed for option in options):
         texts.append("Rerun what other programs disturbed.")
-    if open_:
-        texts.append(f"More seeds for what is not decided ({_of_modes(open_)}): `bench more` trains them.")
     if failed:
-        texts.append(f"Look into {_of_modes(failed)}: {listed(dict.fromkeys(map(state, failed)))}.")
+        texts.append(f"Look into {failed}.")
+    if open_:
+        texts.append(f"More seeds for what is not decided ({open_}): `bench more` trains them.")
     if unjudged:
-        texts.append(f"A baseline for {_of_modes(unjudged)}: `bench more` proposes one.")
+        texts.append(f"A baseline for {unjudged}: `bench more` proposes one.")
     if shared(page, [each.series for each in shown]):
         texts.append("Speeds on more devices want a core for each.")
-    return " ".join(texts) or "Nothing: more seeds would only narrow the intervals."
+    return " ".join(texts) or "Nothing required; optional: more seeds would narrow the intervals."
 
 
-def _of_modes(options: Sequence[Option]) -> str:
-    """Return `nccl_sync on 2 and 4, cpu_async on 4`."""
-    sizes: dict[str, set[int]] = defaultdict(set)
-    for option in options:
-        sizes[option.cell.about.mode].add(option.cell.about.world_size)
-    return ", ".join(f"{plain(mode)} on {listed(map(str, sorted(some)))}" for mode, some in sizes.items())
+def _series(each: Studied) -> str:
+    return f"{plain(each.series.workload.model)} {each.series.kind}"
+
+
+def _places(shown: Sequence[Studied], *verdicts: Name, worded: bool = False) -> str:
+    """Return where verdicts are so: `mlp weak: nccl_sync on 2 and 4, cpu_async on 4; ...`, `worded`: with what was found.
+    What is in two series is named with the first."""
+    told: set[str] = set()
+    texts = []
+    for each in shown:
+        sizes: dict[str, list[str]] = defaultdict(list)
+        for option in each.options:
+            if standing(option) in verdicts and option.cell.name not in told:
+                told.add(option.cell.name)
+                found = f" ({state(option)})" if worded else ""
+                sizes[plain(option.cell.about.mode)].append(f"{option.cell.about.world_size}{found}")
+        if sizes:
+            names = ", ".join(f"{mode} on {listed(some)}" for mode, some in sizes.items())
+            texts.append(f"{_series(each)}: {names}")
+    return "; ".join(texts)

@@ -10,11 +10,11 @@ from bench.report.blocks import plain
 from bench.report.page import Page, listed
 from bench.report.page_words import (
     UNMEASURED,
-    allowed,
     between,
     difference,
     names,
     of_one,
+    permitted,
     reason,
     remedy,
     span,
@@ -59,16 +59,32 @@ def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool
     seeds = f"{ours} seeds each" if ours == theirs else f"{ours} seeds, one device {theirs}"
     metric = plain(best.cell.about.final.eval_metric)
     ends = f", 95 %: {span(best)}" if span(best) else ""
+    reaches = "" if brief else "it reaches "
     text = (
-        f"**Train {model} with {plain(best.cell.label)}**: it reaches {target(workload, best)} in {of_one(best.time)}, "
+        f"**Train {model} with {plain(best.cell.label)}**: {reaches}{target(workload, best)} in {of_one(best.time)}, "
     )
-    figures = f" ({metric} {difference(best)}{ends}; the margin is {allowed(best)} less; {seeds})"
+    figures = f" ({metric} {difference(best)}{ends}; {permitted(best)}; {seeds})"
     text += f"as good as one device{'' if brief else figures}."
     if each.equals:
-        text += (
-            f" As quick, as far as can be told, with no better {metric}: {names(each.equals, each.options, EQUALS)}."
-        )
+        better = "" if brief else f", with no better {metric}"
+        text += f" As quick, as far as is known{better}: {names(each.equals, each.options, EQUALS)}."
+    if hopeful := undecided(each, best):
+        text += f" Perhaps quicker, not yet shown to be as good: {names(hopeful, each.options, EQUALS)}."
     return text
+
+
+def undecided(each: Answer, best: Option) -> list[Option]:
+    """Return what seems to be sooner at the target than the `best`, and of which it is not decided whether it is as good."""
+    return [
+        option
+        for option in each.options
+        if option.failing is not None
+        and option.failing.name == "INCONCLUSIVE"
+        and option.sooner
+        and option.time is not None
+        and best.time is not None
+        and option.time.value < best.time.value
+    ]
 
 
 def _lacks(workload: Workload, cells: Sequence[Cell], each: Answer, best: Option) -> str:

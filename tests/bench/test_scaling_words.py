@@ -78,7 +78,7 @@ STUDY = {("nccl_sync", 1): 1000.0, **WEAK}
         (dict.fromkeys(STUDY, "PASS"), STUDY, "take cpu_async on 2 devices"),
         ({**dict.fromkeys(STUDY, "PASS"), ("cpu_async", 2): "FAIL"}, STUDY, "take nccl_sync on 2 devices"),
         (dict.fromkeys(STUDY, "FAIL"), STUDY, "**no recommendation yet**: cpu_async on 2 devices"),
-        (dict.fromkeys(STUDY, "FAIL"), STUDY, "but its quality: accuracy too low"),
+        (dict.fromkeys(STUDY, "FAIL"), STUDY, "but the verdict is: accuracy too low"),
         ({}, STUDY, "but its quality is not judged"),
         (dict.fromkeys(STUDY, "PASS"), dict.fromkeys(STUDY, 600.0), "**stay with one device**"),
     ],
@@ -118,9 +118,9 @@ def test_every_number_of_devices_has_its_own_verdict(tmp_path: Path) -> None:
     sync = {head: cell.rpartition(BADGE)[2] for head, cell in rows["nccl_sync"].items()}
     assert (sync["1 device"], sync["2 devices"]) == ("quality OK", "not decided")
     assert sync["4 devices on 2 cores"] == "accuracy too low"
-    assert rows["cpu_async"]["4 devices on 2 cores"] == "–"
-    assert quality(each.options) == "2 of 4 ways in the table are; not decided: 1; accuracy too low: 1."
+    assert rows["**→ cpu_async**"]["4 devices on 2 cores"] == "–"
+    assert quality(each.options) == "2 of 4 ways are; not decided: 1; accuracy too low: 1."
     todo = left(page, [each])
     assert "nccl_sync on 2" in todo
-    assert "Look into nccl_sync on 4: accuracy too low." in todo
+    assert "nccl_sync on 4 (accuracy too low)." in todo
     assert all(text for _, text in facts(page, [each], page.cells))

@@ -26,7 +26,7 @@ from bench.report.frontier import picture
 from bench.report.glossary import paragraph
 from bench.report.page import Page, listed, more
 from bench.report.page_tiles import tiles
-from bench.report.page_words import arrival, badges, difference, reason, share, state, times
+from bench.report.page_words import RECOMMENDED, arrival, badges, difference, reason, share, state, times
 from bench.report.scaling_series import ScalingSeries, scaling
 from bench.report.sections.scaled import blocks as scaling_blocks
 from bench.report.sentence import sentence
@@ -41,7 +41,7 @@ KINDS: tuple[Kind, ...] = ("use", "one", "open", "nothing")
 """What can be done comes first."""
 INCHES, AMONG = (4.7, 2.9), (4.9, 2.05)
 """Of the picture of a workload, and of one of several."""
-SOONER = "sooner than one device?"
+SOONER = "sooner?"
 """Heading of the column that answers it."""
 EVERY = "Every way of training"
 """Heading of the section with all rows."""
@@ -70,21 +70,24 @@ def section(page: Page) -> list[Block]:
 
 def _block(page: Page, number: int, several: bool, workload: Workload, cells: list[Cell], each: Answer) -> list[Block]:
     """Return what is said of one workload, in fewer words of one of several."""
-    lead: list[Block] = [LeadText(sentence(page, workload, cells, each, several)), SmallText(setup(page, cells, each))]
+    lead, given = LeadText(sentence(page, workload, cells, each, several)), setup(page, cells, each)
     if not each.options:
-        return nonempty(lead)
+        return nonempty(lead, SmallText(given))
     name = "answer" if number == 0 else f"answer-{number + 1}"
     drawn = picture(page, workload, each, name, AMONG if several else INCHES)
-    rows = table(page, each.options[:ROWS], seeds=len({len(cell.one_each) for cell in cells}) > 1)
+    chosen = each.chosen if each.kind == "use" else None
+    rows = table(page, each.options[:ROWS], seeds=len({len(cell.one_each) for cell in cells}) > 1, chosen=chosen)
     rest = more(len(each.options) - ROWS, "way", f"*{EVERY}* has them all")
     known = () if each.why == "no solo" else facts(page, cells, each, brief=several)
-    beside = rows if drawn is None else Beside(drawn, rows)
+    beside = [SmallText(given), rows] if drawn is None else Beside(drawn, rows, given)
     return nonempty(lead, Tiles(() if several else tiles(each)), beside, rest, Facts(known, lines=several))
 
 
-def table(page: Page, options: Sequence[Option], named: bool = False, seeds: bool = True) -> Verdicts:
-    """Return a row for each way of training, `named` with its model, and with its `seeds`; columns that say nothing are left
-    out."""
+def table(
+    page: Page, options: Sequence[Option], named: bool = False, seeds: bool = True, chosen: Option | None = None
+) -> Verdicts:
+    """Return a row for each way of training, `named` with its model, and with its `seeds`, that of the `chosen` one marked;
+    columns that say nothing are left out."""
     sizes = {option.cell.about.world_size for option in options}
     modes = {option.cell.about.mode for option in options}
     size = sizes.pop() if len(sizes) == 1 and len(modes) == len(options) and not named else None
@@ -92,7 +95,11 @@ def table(page: Page, options: Sequence[Option], named: bool = False, seeds: boo
     out = {"why": not any(each["why"] for each in rows), "seeds": not seeds}
     rows = [{name: cell for name, cell in each.items() if not out.get(name)} for each in rows]
     left = list(rows[0]).index(SOONER) + 1
-    return Verdicts(tuple(rows), left=left, badges=badges(options))
+    marked = tuple(place for place, option in enumerate(options) if option is chosen)
+    for place in marked:
+        first = next(iter(rows[place]))
+        rows[place][first] = f"**{RECOMMENDED}{rows[place][first]}**"
+    return Verdicts(tuple(rows), left=left, badges=badges(options), marked=marked)
 
 
 def row(page: Page, option: Option, named: bool = False, size: int | None = None) -> dict[str, str]:
@@ -135,7 +142,7 @@ def _devices(page: Page) -> str:
     if kinds == {"cpu"} and len(cores) == 1:
         made = {plain(cpu) for m in page.runs if (cpu := m.env.get("cpu"))}
         of = f" of {made.pop()}" if len(made) == 1 else ""
-        return f"×2: two devices, a process (*rank*) each; {plural(cores.pop(), 'core')}{of} in all."
+        return f"×2: two devices, a process (*rank*) each; {plural(cores.pop(), 'core')}{of}."
     return "×2: two devices, each with a process of its own (a *rank*)." if kinds else ""
 
 
@@ -143,15 +150,18 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
     """Explain columns and names, those that are shown."""
     options = [option for each in answers for option in each.options]
     columns: Mapping[str, bool] = {
-        "*Quality OK*: shown to be no worse than one device by more than the *margin*, which the scatter of one device's "
-        "seeds sets before": bool(page.verdicts),
-        "*sooner*: yes, no: the 95 % interval of the time is below, above one device's": bool(options),
-        "*efficiency*: samples per second, over those of as many single devices": bool(options or series),
-        "*not comparable*: no baseline is of this very task": any(v.name == "REFUSED" for v in page.verdicts),
-        "*… failed*: the check of that name; *Verdicts* says why": any(
-            v.name == "FAIL" and v.check != "quality" for v in page.verdicts
+        f"*{RECOMMENDED.strip()}*: recommended": bool(series) or any(each.kind == "use" for each in answers),
+        "*quality OK*: shown to be no worse than is allowed; the scatter of one device's seeds sets that": bool(
+            page.verdicts
         ),
+        "*sooner?* at the target than one device, at 95 %": bool(options),
+        "*efficiency*: speed over that of as many single devices": bool(options or series),
+        "*not comparable*, *not judged*: no recorded runs of one device (*baseline*) are of this very task": any(
+            v.name in ("REFUSED", "NO_BASELINE") for v in page.verdicts
+        ),
+        "*red*: what a check found; *Verdicts* says more": any(v.name == "FAIL" for v in page.verdicts),
         "*pt*: percentage points": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
+        "*±*: standard deviation of seeds": any(cell.eval.sd is not None for cell in page.cells),
         "*unclear*: the interval's ends differ by a factor of 4 or more": any(
             ratio is not None and ratio.wide for option in options for ratio in (option.time, option.efficiency)
         ),

@@ -16,15 +16,15 @@ from bench.report.answer import Option, options_of
 from bench.report.blocks import BADGE, Block, Facts, LeadText, Picture, Verdicts, nonempty, plain
 from bench.report.compare import Rival
 from bench.report.page import NONE, Page, more, percent
-from bench.report.page_words import badges, difference, state
+from bench.report.page_words import RECOMMENDED, badges, difference, state
 from bench.report.scaling_series import ScalingSeries
-from bench.report.scaling_words import Studied, facts, known, sentence, speed, title
+from bench.report.scaling_words import Studied, facts, known, sentence, speed, taken, title
 
 SERIES = 6
 """As many are shown."""
 WIDE, NARROW = (4.4, 2.5), (2.85, 1.65)
 """Inches of the plot of a series: of one of two, of one of more."""
-LOWEST = "lowest quality"
+LOWEST = "largest loss of quality"
 """Heading of the column of the number of devices with the worst result."""
 COLUMNS = 3
 """Numbers of devices that have a column, the largest: with the others, seven."""
@@ -57,19 +57,25 @@ def table(page: Page, shown: Sequence[Studied]) -> Verdicts:
     efficiency, and what came of the verdicts."""
     sizes = sorted({size for series, _ in shown for size in series.sizes})[-COLUMNS:]
     cores = page.cores(shown[0].series.solo)
-    rows = []
-    for series, options in shown:
+    rows: list[dict[str, str]] = []
+    marked = []
+    for studied in shown:
+        series, options = studied
+        best = taken(page, studied)
         for mode, group in groupby(options, key=lambda option: option.cell.about.mode):
             sized = {option.cell.about.world_size: option for option in group}
+            here = best is not None and best.cell.about.mode == mode
+            marked += [len(rows)] * here
             rows.append(
                 {
                     "scaling": plain(title(series)),
-                    "way of training": plain(mode),
+                    "way of training": f"**{RECOMMENDED}{plain(mode)}**" if here else plain(mode),
                     **{_head(size, cores): _cell(sized.get(size), bool(page.verdicts)) for size in sizes},
                     LOWEST: difference(min(sized.values(), key=_behind)),
                 }
             )
-    return Verdicts(tuple(rows), left=2, badges=badges([option for _, options in shown for option in options]))
+    every = [option for _, options in shown for option in options]
+    return Verdicts(tuple(rows), left=2, badges=badges(every), marked=tuple(marked))
 
 
 def _behind(option: Option) -> float:
