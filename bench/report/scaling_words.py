@@ -77,8 +77,8 @@ def sentence(page: Page, studied: Studied) -> str:
 
 
 def undecided(options: Sequence[Option], best: Option | None) -> list[Option]:
-    """Return what is shown to be quicker than one device on as many devices as the `best`, seems quicker than that, and is not
-    decided to be as good."""
+    """Return what is shown to be quicker than one device, on as many devices as the `best`, seems quicker than that, and is
+    not decided to be as good."""
     size = 0 if best is None else best.cell.about.world_size
     open_ = [o for o in options if o.cell.about.world_size == size and standing(o) == "INCONCLUSIVE" and quicker(o)]
     return [option for option in open_ if best is not None and speed(option) > speed(best)]
@@ -208,15 +208,15 @@ def _series(each: Studied) -> str:
 def _places(shown: Sequence[Studied], *verdicts: Name, worded: bool = False) -> str:
     """Return where verdicts are so: `mlp weak: nccl_sync on 2 and 4, cpu_async on 4; ...`, `worded`: with what was found.
     What is in two series is named with the first."""
-    told: set[str] = set()
+    named: set[str] = set()
     texts = []
     for each in shown:
         sizes: dict[str, list[str]] = defaultdict(list)
         for option in each.options:
-            if standing(option) in verdicts and option.cell.name not in told:
-                told.add(option.cell.name)
-                found = f" ({state(option)})" if worded else ""
-                sizes[plain(option.cell.about.mode)].append(f"{option.cell.about.world_size}{found}")
+            if standing(option) in verdicts and option.cell.name not in named:
+                named.add(option.cell.name)
+                result = f" ({state(option)})" if worded else ""
+                sizes[plain(option.cell.about.mode)].append(f"{option.cell.about.world_size}{result}")
         if sizes:
             names = ", ".join(f"{mode} on {listed(some)}" for mode, some in sizes.items())
             texts.append(f"{_series(each)}: {names}")

@@ -119,7 +119,10 @@ def test_every_number_of_devices_has_its_own_verdict(tmp_path: Path) -> None:
     assert (sync["1 device"], sync["2 devices"]) == ("quality OK", "not decided")
     assert sync["4 devices on 2 cores"] == "accuracy too low"
     assert rows["**→ cpu_async**"]["4 devices on 2 cores"] == "–"
-    assert quality(each.options) == "2 of 4 ways are; not decided: 1; accuracy too low: 1."
+    assert (
+        quality(each.options)
+        == "2 of 4 ways are; not decided: 1; accuracy too low: 1. Up to 0.50 points worse is allowed."
+    )
     todo = left(page, [each])
     assert "nccl_sync on 2" in todo
     assert "nccl_sync on 4 (accuracy too low)." in todo

@@ -79,7 +79,7 @@ def _block(page: Page, number: int, several: bool, workload: Workload, cells: li
     rows = table(page, each.options[:ROWS], seeds=len({len(cell.one_each) for cell in cells}) > 1, chosen=chosen)
     rest = more(len(each.options) - ROWS, "way", f"*{EVERY}* has them all")
     known = () if each.why == "no solo" else facts(page, cells, each, brief=several)
-    beside = [SmallText(given), rows] if drawn is None else Beside(drawn, rows, given)
+    beside: list[Block] = [SmallText(given), rows] if drawn is None else [Beside(drawn, rows, given)]
     return nonempty(lead, Tiles(() if several else tiles(each)), beside, rest, Facts(known, lines=several))
 
 
