@@ -8,6 +8,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import Phase, settings
@@ -17,6 +18,10 @@ from tests.warm import Warm
 settings.register_profile("same", derandomize=True, database=None)
 settings.register_profile("new", phases=[Phase.explicit, Phase.reuse, Phase.generate], print_blob=True)
 settings.load_profile(os.environ.get("SCHEDULES", "same"))
+
+# Nothing is kept in, or read from, what belongs to the user.
+_CACHE = TemporaryDirectory(prefix="elche-bench-tests-")
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 # Before anything imports torch: several processes test at once, and threads beyond the cores spin for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

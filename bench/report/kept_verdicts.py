@@ -1,0 +1,101 @@
+"""Verdicts of trees that were judged before, kept in the user's cache folder, so that a report need not read all records.
+
+For reports alone: `bench validate` judges anew each time. Verdicts are kept under the digest of all that they follow from:
+every byte of the run folders and baselines, where they lie, the source of the project, its libraries, and the day. So what
+was changed is judged again. Nothing is kept beside runs: a tree from elsewhere brings no verdicts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from bench.base.paths import CONF, PACKAGE, ROOT
+from bench.base.writing import write_bytes
+from bench.results.cells import Cell
+from bench.validate import Verdict, judge_cells
+from bench.validate.checks import CHECKS
+from bench.validate.expected import FILE
+from bench.validate.rooted import head
+from ddp import regular_files
+
+MOST = 64
+"""Trees whose verdicts are kept, the latest."""
+ENDING = ".verdicts"
+LIBRARIES = ("numpy", "scipy", "msgspec", "pydantic")
+SOURCES = (PACKAGE, ROOT / "ddp", CONF, (PACKAGE / "models").resolve())
+_encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[Verdict])
+
+
+def verdicts(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baselines: Path) -> list[Verdict]:
+    """Return the verdicts of `judge_cells` on what was read already: those kept, where nothing has changed since."""
+    key = _key(grouped, unreadable, baselines)
+    with suppress(OSError, msgspec.MsgspecError):
+        if key:
+            return _decoder.decode(regular_files.content(folder() / key))
+    anew = judge_cells(grouped, unreadable, baselines).verdicts
+    with suppress(OSError):
+        if key and key == _key(grouped, unreadable, baselines):  # nothing was changed meanwhile
+            _keep(folder() / key, _encoder.encode(anew))
+    return anew
+
+
+def _key(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baselines: Path) -> str:
+    """Return the name of the file of verdicts; empty: nothing is kept, as not all that they follow from is known."""
+    if not all(map(CHECKS.is_ours, CHECKS)):
+        return ""
+    try:
+        return f"{_digest(grouped, unreadable, baselines)}{ENDING}"
+    except OSError:
+        return ""
+
+
+def folder() -> Path:
+    """Return where verdicts are kept: for this user alone."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "elche-bench" / "verdicts"
+
+
+def _keep(path: Path, body: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_bytes(path, body)
+    for old in sorted(path.parent.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime)[:-MOST]:
+        old.unlink(missing_ok=True)
+
+
+def _digest(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baselines: Path) -> str:
+    """Return the digest of all that verdicts follow from: results as read, and files as they lie there. Raise OSError."""
+    place = baselines if baselines.is_dir() else baselines.parent
+    runs = [run for cell in grouped for run in cell.runs]
+    about = [*map(version, LIBRARIES), sys.version, str(datetime.now(UTC).date()), str(Path.cwd()), repr(unreadable)]
+    about += [cell.name for cell in grouped] + [run.metrics.model_dump_json() for run in runs]
+    about += [repr(run.config) for run in runs] + [head(place), str(baselines)]
+    total = sha256()
+    for text in about:
+        total.update(sha256(text.encode(errors="surrogateescape")).digest())
+    for path in (*_files(run.path for run in runs), *_files([baselines, place / FILE]), *_files(SOURCES)):
+        total.update(sha256(os.fsencode(path)).digest())
+        total.update(sha256(regular_files.content(path)).digest())
+    return total.hexdigest()
+
+
+def _files(roots: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files in folders, and what is no folder itself, in a fixed order; of sources, none compiled. Raise
+    OSError for what may not be looked into."""
+    for root in roots:
+        unread: list[OSError] = []
+        for place, folders, names in regular_files.walk(root, unread):
+            folders[:] = sorted(name for name in folders if name != "__pycache__")
+            yield from (place / name for name in sorted(names))
+        if unread:
+            raise unread[0]
+        if root.is_file():
+            yield root
