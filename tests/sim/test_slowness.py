@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.slowness import named_of
 from ddp.core.commands import Plan
 from ddp.core.event_parts import WorkSeconds
 from ddp.core.events import Averaged, Progress
@@ -166,3 +167,11 @@ def test_one_that_waits_for_its_input_still_tells_what_the_machine_does() -> Non
         for rank, work in enumerate(works):
             fold.add(Progress(float(at), rank, 0, 1, 100, 0.5, 0.0, 0.1, work=work))
     assert [(each.rank, each.cause) for each in fold.ranks] == [(0, INPUT), (1, HOST)]
+
+
+def test_the_benchmark_counts_who_is_named_already_and_was_not_sound_since() -> None:
+    held = SlowRank(0, INPUT, 3.0, 1.0, 2.0, 2, healed=9.0)
+    over = SlowRank(0, INPUT, 3.0, 1.0, 2.0, 2, healed=4.5)
+    anew = SlowRank(0, COMPUTE, 3.0, 4.0, 5.0, 2)
+    late, other = SlowRank(0, COMPUTE, 3.0, 6.5, 7.5, 2), SlowRank(1, INPUT, 3.0, 4.0, 5.0, 2)
+    assert named_of([held, over, anew, late, other], 0, 4.0, 7.0, 6.0) == [held, anew]
