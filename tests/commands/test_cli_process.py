@@ -15,6 +15,7 @@ import pytest
 from bench.base import interrupts
 from bench.results.runfolder import find_runs
 from tests.bench.dashboards import until
+from tests.held_up import in_time
 from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,8 +57,8 @@ def test_an_interrupted_run_is_killed_within_3_seconds(tmp_path, number):
     assert any("hanging" in line for line in process.stdout)
     told = time.monotonic()
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
-    assert time.monotonic() - told < 3
+    _, err = process.communicate(timeout=60)
+    assert in_time(told, 3.0)
     assert process.returncode == 130
     assert "Traceback" not in err
     (run,), problems = find_runs(tmp_path / "runs")
@@ -83,10 +84,10 @@ def test_an_interrupt_at_startup_leaves_nothing(tmp_path):
     """Beyond the one line that says so. The signal goes to the whole group, as from a terminal: the fork server, which is
     importing, once answered with a traceback."""
     process = start(tmp_path, "-m", "bench", "model=mlp", "mode=nccl_sync")
-    until(lambda: len(psutil.Process(process.pid).children()) >= 2, 30)
+    until(lambda: len(psutil.Process(process.pid).children()) >= 2, 60)
     time.sleep(0.3)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "bench: interrupted\n")
     assert list(tmp_path.iterdir()) == []
 
