@@ -87,6 +87,8 @@ def check_recording(
         if name is not None:
             raise ValueError(f"name={name!r} without output: say where the run folder belongs, such as output='runs'")
         return None
+    if name is None:
+        raise ValueError(f"output={str(output)!r} without name: say what the runs are of, such as name='touch'")
     for key, value in (("name", name), ("metric", metric)):
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             raise ValueError(f"{key}={value!r} must be a word of letters, digits and _ . -, such as {key}='touch'")
