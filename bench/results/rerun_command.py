@@ -78,8 +78,8 @@ def script_of(run: Run) -> str | None:
     arguments = script.get("arguments")
     words = ["python", *what, *(map(str, arguments) if isinstance(arguments, list) else ())]
     paths = os.pathsep.join(map(str, script.get("pythonpath") or ()))
-    found = f"PYTHONPATH={shlex.quote(paths)} " if paths else ""
-    return f"cd {shlex.quote(str(script.get('folder')))} && {found}{shlex.join(words)}"
+    variable = f"PYTHONPATH={shlex.quote(paths)} " if paths else ""
+    return f"cd {shlex.quote(str(script.get('folder')))} && {variable}{shlex.join(words)}"
 
 
 def setting(key: str, value: Any) -> str:

@@ -151,8 +151,8 @@ def script() -> Script:
     path = Path(file).resolve()
     spec = getattr(main, "__spec__", None)
     module = None if spec is None else str(spec.name)
-    found = [str(Path(name).resolve()) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name]
-    paths = tuple(name for name in found if name != str(ROOT))
+    folders = [str(Path(name).resolve()) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name]
+    paths = tuple(name for name in folders if name != str(ROOT))
     sha = sha256(path.read_bytes()).hexdigest()
     return replace(here, path=str(path), sha256=sha, module=module, pythonpath=paths)
 
