@@ -98,7 +98,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def held(folder: Path) -> bool:
+def at_work(folder: Path) -> bool:
     """Return whether this process is at work in a folder."""
     return os.path.abspath(str(folder)) in _HELD
 
@@ -106,7 +106,7 @@ def held(folder: Path) -> bool:
 def occupied(folder: Path) -> bool:
     """Return whether a process, this one, another one or one of another host, may be at work in a hidden folder."""
     own = hidden(folder)
-    return own is not None and (held(folder) or (alive(own.pid) if own.here else leased(folder)))
+    return own is not None and (at_work(folder) or alive(own.pid) if own.here else leased(folder))
 
 
 def leased(folder: Path) -> bool:

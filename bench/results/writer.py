@@ -12,7 +12,7 @@ from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
 
 from bench.base.usage import reason
-from bench.results.lease import Lease, held, hidden, making, moved, occupied
+from bench.results.lease import Lease, at_work, hidden, making, moved, occupied
 from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, may_be_ok, place, resumable, resuming
 
 TRIES = 5
@@ -38,7 +38,7 @@ class RunWriter:
         self._place = place(output, model, mode, run_id)
         parent = self._place.parent
         self.path = making(self._place)
-        if held(self.path):
+        if at_work(self.path):
             raise ValueError(
                 f"{self._place} is in the making by this process already: wait for that run (join()), or give this one "
                 "another name or seed"

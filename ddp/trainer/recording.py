@@ -6,8 +6,6 @@ before. Must not know what a run folder holds.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Protocol
 from ddp import settings as checks
 from ddp.engine.modes import Mode
 from ddp.engine.solo import Emit
+from ddp.monitor.harness import harness_module
 from ddp.replica.task import Job
 from ddp.trainer.task import Parts
 
@@ -101,9 +100,5 @@ def check_recording(
 
 def make_recorder(order: RecordOrder) -> Recorder:
     """Return who records it. Raise ValueError where the harness is not installed, or the run cannot be described."""
-    if importlib.util.find_spec(RECORDER.partition(".")[0]) is None:
-        raise ValueError(
-            "output needs the harness, which is not installed here: install elche-bench, or leave output out"
-        )
-    recorder: Recorder = importlib.import_module(RECORDER).recorder(order)
+    recorder: Recorder = harness_module(RECORDER, "output needs", ", or leave output out").recorder(order)
     return recorder
