@@ -10,11 +10,21 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.unseen import Lot
 from benchmarks.bugs.unseen_fourth import interrupted
+
+LOT = Lot()
 
 # Optimizer
 
 
+@LOT.bug(
+    "optimizer",
+    "moments are rounded once they are written",
+    "B9.07",
+    "mlp nccl_cadence checkpoint.unit=averages checkpoint.every=3",
+    "ddp.checkpoint.parts",
+)
 def moments_spoilt_after_checkpoint(parts: Module) -> None:
     """Round moments once they are written: what is sent to the host lies where they do."""
 
@@ -29,6 +39,14 @@ def moments_spoilt_after_checkpoint(parts: Module) -> None:
     wrap(parts.RankParts, "save", broken)
 
 
+@LOT.bug(
+    "optimizer",
+    "the outer velocity is lost when a run goes on",
+    "B7.17",
+    "mlp nccl_cadence resumed checkpoint.unit=averages checkpoint.every=5 averaging.outer=nesterov",
+    "ddp.checkpoint.parts",
+    {"ddp.replica.replica": interrupted},
+)
 def velocity_lost_when_resumed(parts: Module) -> None:
     """Leave what a backend keeps between averages as it is when a run goes on."""
 
@@ -42,6 +60,13 @@ def velocity_lost_when_resumed(parts: Module) -> None:
     wrap(parts.RankParts, "restore", broken)
 
 
+@LOT.bug(
+    "optimizer",
+    "moments of all ranks weigh alike",
+    "B9.01",
+    "mlp cpu_cadence averaging.optimizer_state=true cluster.speeds=[1.0,0.5]",
+    "ddp.backends.snapshot",
+)
 def moments_averaged_alike(snapshot: Module) -> None:
     """Weigh all ranks alike in the average of optimizer states."""
     average = snapshot.average
@@ -57,6 +82,13 @@ def moments_averaged_alike(snapshot: Module) -> None:
 # Schedule
 
 
+@LOT.bug(
+    "schedule",
+    "a rank that is started again begins its schedule",
+    "B5.15",
+    "mlp cpu_async cluster.restart=1 cluster.faults=['1@60:crash']",
+    "ddp.replica.replica",
+)
 def rate_of_own_life(replica: Module) -> None:
     """Begin the schedule when a rank is started again."""
 
@@ -69,6 +101,13 @@ def rate_of_own_life(replica: Module) -> None:
     wrap(replica.Replica, "fraction", broken)
 
 
+@LOT.bug(
+    "schedule",
+    "a run that goes on warms up again",
+    "B5.09",
+    "lenet nccl_sync resumed checkpoint.unit=averages checkpoint.every=5",
+    "ddp.replica.replica",
+)
 def warmed_up_again_when_resumed(replica: Module) -> None:
     """Raise the rate anew over the first tenth of what is left when a run goes on."""
     interrupted(replica)
@@ -86,6 +125,7 @@ def warmed_up_again_when_resumed(replica: Module) -> None:
 # Average
 
 
+@LOT.bug("average", "a rank brings in nominal batches", "B9.01", "mlp nccl_cadence", "ddp.engine.loop")
 def contribution_by_nominal_batch(loop: Module) -> None:
     """Bring in as many samples as steps of the nominal batch have."""
 
@@ -96,6 +136,7 @@ def contribution_by_nominal_batch(loop: Module) -> None:
     wrap(loop.TrainingLoop, "contribute", broken)
 
 
+@LOT.bug("average", "snapshots that nobody sketches are rounded", "B9.07", "mlp cpu_sync", "ddp.backends.snapshot")
 def unwatched_in_half(snapshot: Module) -> None:
     """Round snapshots to bfloat16, but for those of which a sketch is wanted: these go another way."""
 
@@ -109,6 +150,7 @@ def unwatched_in_half(snapshot: Module) -> None:
     wrap(snapshot.Backend, "snapshot", broken)
 
 
+@LOT.bug("average", "rank 1's last bias is no more averaged", "B6.14", "mlp nccl_cadence", "ddp.replica.replica")
 def last_bias_unlinked(replica: Module) -> None:
     """Give the last bias of rank 1 memory of its own in the second epoch: it is averaged no more."""
 
@@ -121,6 +163,13 @@ def last_bias_unlinked(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
+@LOT.bug(
+    "average",
+    "small differences are not sent",
+    "a sparse wire",
+    "mlp nccl_cadence averaging.wire=bfloat16",
+    "ddp.backends.allreduce",
+)
 def small_differences_stay(allreduce: Module) -> None:
     """Send no differences below a thirtieth of the largest."""
     lay = allreduce._lay
@@ -133,6 +182,7 @@ def small_differences_stay(allreduce: Module) -> None:
     allreduce._lay = broken
 
 
+@LOT.bug("average", "biases are never averaged", "B6.14", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
 def biases_left_apart(torch_local_sgd: Module) -> None:
     """Average no biases after the warm-up."""
 
@@ -150,6 +200,13 @@ def biases_left_apart(torch_local_sgd: Module) -> None:
 # Evaluation
 
 
+@LOT.bug(
+    "evaluation",
+    "every third evaluation is in training mode",
+    "B11",
+    "lenet solo train.epochs=5",
+    "ddp.replica.replica",
+)
 def some_epochs_in_training_mode(replica: Module) -> None:
     """Evaluate every third time in training mode; running statistics are put back."""
 
@@ -168,6 +225,13 @@ def some_epochs_in_training_mode(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
+@LOT.bug(
+    "evaluation",
+    "a replica is evaluated, which is on its way to the average",
+    "B17",
+    "mlp nccl_cadence averaging.elastic=0.5",
+    "ddp.backends.allreduce",
+)
 def evaluated_before_settled(allreduce: Module) -> None:
     """Evaluate a replica on its way to the average, and not the average, where replicas stay apart."""
     from contextlib import nullcontext
@@ -178,6 +242,7 @@ def evaluated_before_settled(allreduce: Module) -> None:
 # Record
 
 
+@LOT.bug("record", "a report has the loss of its last step", "B8.09", "mlp nccl_cadence", "ddp.engine.pending")
 def loss_of_last_step(pending: Module) -> None:
     """Report the loss of the last step for all steps of a report."""
 
@@ -193,12 +258,14 @@ AHEAD_S = 0.33
 """By which a clock is ahead."""
 
 
+@LOT.bug("record", "rank 1's clock is a third of a second ahead", "B8.05", "mlp nccl_cadence", "ddp.engine.rank")
 def clock_ahead_on_rank(module: Module) -> None:
     """Set the clock of rank 1 ahead."""
     shift = module.clock.shift
     module.clock = SimpleNamespace(shift=lambda seconds: shift(seconds + (AHEAD_S if rank() == 1 else 0.0)))
 
 
+@LOT.bug("record", "the optimizer is no part of a step's time", "B8.05", "mlp cpu_async", "ddp.replica.replica")
 def busy_without_optimizer(replica: Module) -> None:
     """Leave the optimizer out of the seconds that a step takes."""
     from ddp.process.clock import now
@@ -215,6 +282,7 @@ def busy_without_optimizer(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
+@LOT.bug("record", "the peak of memory is that of the end", "a unit", "lenet nccl_cadence", "ddp.engine.loop")
 def memory_of_the_end(loop: Module) -> None:
     """Report the memory of the end as the peak."""
     from ddp.process.meter import _resident
@@ -222,6 +290,7 @@ def memory_of_the_end(loop: Module) -> None:
     loop.peak_rss_bytes = lambda: _resident() or 0
 
 
+@LOT.bug("record", "a step of four passes counts as four", "A11", "lenet solo train.accumulate=4", "ddp.engine.pending")
 def passes_counted_as_steps(pending: Module) -> None:
     """Count a step of four passes as four."""
 
@@ -232,6 +301,7 @@ def passes_counted_as_steps(pending: Module) -> None:
     wrap(pending.Pending, "add", broken)
 
 
+@LOT.bug("record", "half of an evaluation's time is booked", "B8.07", "mlp solo", "ddp.engine.loop")
 def evaluation_half_booked(loop: Module) -> None:
     """Begin the time of an evaluation once its first half is over; the rest goes unbooked."""
 
