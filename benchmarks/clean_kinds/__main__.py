@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.results.runfolder import find_runs
+from bench.validate import Verdict
 from benchmarks.bugs.__main__ import failed, is_of_the_run
 from benchmarks.clean_kinds.commands import Settings, drawn
 from tests.warm import PICTURES, Warm
@@ -35,10 +36,8 @@ SCRIPT = Path(__file__).parent / "script.py"
 LIMIT_S = 300.0
 FEW_BATCHES = "REFUSED", "idle"
 """The verdict on an epoch that has fewer batches than ranks."""
-REFUSED = re.compile(
-    r"^(ValueError|TypeError|ddp\.\S*(RankFailed|RankLost|Diverged)\b)|^bench: |^usage: ", re.MULTILINE
-)
-"""How what is refused, or fails as it must, ends."""
+CLEAR = re.compile(r"(^|: )(bench|ValueError|TypeError): .{20,}$")
+"""The last line of what is refused, or fails by a mistake in its settings."""
 
 
 @dataclass(frozen=True)
@@ -114,28 +113,28 @@ class Trial:
 
 def crash(trial: Trial, outcome: str) -> str:
     """Return what is wrong about how a command or script ended."""
-    text = trial.text()
-    if not outcome:
+    if not outcome or (CLEAR.search(outcome) and not outcome.startswith("exit code 6")):
         return ""
-    if outcome.startswith("exit code 6") or (trial.settings and "Traceback" in text):
-        return f"a traceback: {outcome}"
-    return "" if REFUSED.search(text) else f"ended without a clear word: {outcome}"
+    return f"ended without a clear word: {outcome}"
 
 
 def judged(trial: Trial) -> str:
     """Return a line of what came of a trial."""
     began = time.monotonic()
     outcome = trial.train()
-    verdicts = [
-        one for one in failed(trial.folder, NONE) if is_of_the_run(one) and (one.name, one.check) != FEW_BATCHES
-    ]
-    alarms = [f"{verdict.name} {verdict.check}: {verdict.line}" for verdict in verdicts]
+    alarms = [f"{one.name} {one.check}: {one.line}" for one in failed(trial.folder, NONE) if _counts(one, outcome)]
     alarms += [wrong] if (wrong := crash(trial, outcome)) else []
     if not outcome and not find_runs(trial.folder)[0]:
         alarms.append("no run came of it")
     name = str(trial.settings or trial.text().partition("\n")[0])
     lines = "\n    ".join(f"ALARM {alarm}" for alarm in alarms) or outcome or "no alarm"
     return f"{trial.number}: {name}: {time.monotonic() - began:.0f} s\n    {lines}"
+
+
+def _counts(verdict: Verdict, outcome: str) -> bool:
+    """Whether a verdict of failure is an alarm: not that a run failed which `crash` looks at."""
+    known = (verdict.name, verdict.check) == FEW_BATCHES or (verdict.check == "status" and bool(outcome))
+    return is_of_the_run(verdict) and not known
 
 
 def main() -> int:

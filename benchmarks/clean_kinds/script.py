@@ -231,6 +231,8 @@ def options(mode: str, ranks: int) -> Iterator[tuple[str, Any]]:
     ):
         if DRAW.random() < chance:
             yield name, DRAW.choice(choices)
+    if KIND == "norm":
+        yield "drop_last", True  # a batch of one sample has no deviation
     if KIND == "lengths":
         yield "collate_fn", padded
     elif SHAPE == "tensors" and DRAW.random() < 0.2:
@@ -251,7 +253,7 @@ def main() -> None:
     mode = DRAW.choice((*MODES * 2, *MORE_MODES))
     ranks = 1 if mode == "solo" else DRAW.choice((1, 2, 2, 3, 4))
     optimizer, test = DRAW.choice(list(OPTIMIZERS)), DRAW.choice((judged, judged, metric_alone, None))
-    batch, epochs = DRAW.choice((1, 8, 16, 33, 128)), DRAW.choice((1, 2, 3))
+    batch, epochs = DRAW.choice((1, 8, 16, 33, 128) if SAMPLES < 100 else (16, 33, 128)), DRAW.choice((1, 2, 3))
     chosen, (train, tested) = dict(options(mode, ranks)), sets()
     told = {name: value if isinstance(value, int | float | str | list) else "own" for name, value in chosen.items()}
     print(

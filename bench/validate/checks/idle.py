@@ -60,7 +60,7 @@ def _scarce(run: Run) -> str:
     if not 0 < batches < m.world_size or all(_samples(run)):
         return ""
     most = (samples - 1) // (m.world_size - 1)
-    advice = f"train.batch_size={most} gives each one" if most else "train with fewer ranks"
+    advice = f"a batch size of {most} gives each one" if most else "train with fewer ranks"
     number = "1 batch" if batches == 1 else f"{batches} batches"
     return f"an epoch of {samples} samples has {number} for {m.world_size} ranks, and some train nothing: {advice}"
 
