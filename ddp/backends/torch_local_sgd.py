@@ -39,7 +39,9 @@ class LocalStep(TorchStep):
         self.module = module
         self._local = state
         self._places: list[Tensor] = [parameter.data for parameter in self.replica.state.parameters]
-        self.replica.replace_optimizer(PostLocalSGDOptimizer(self.replica.optimizer, averager))
+        own = self.replica.optimizer
+        own.register_step_post_hook(lambda *_: self.slowdown.computed())  # an average of the replicas may follow
+        self.replica.replace_optimizer(PostLocalSGDOptimizer(own, averager))
 
     @property
     def apart(self) -> bool:
