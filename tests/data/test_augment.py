@@ -125,5 +125,5 @@ def test_what_cannot_be_augmented_is_refused() -> None:
 
 
 def test_bounds_in_place_of_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match="0.8 is no size"):
+    with pytest.raises(ValueError, match=r"0\.8 is no size"):
         Draws(0, 0, torch.arange(3)).uniform(0.8, 1.2)  # type: ignore[arg-type]
