@@ -80,8 +80,10 @@ def _recurrent() -> dict[Any, Callable[..., int]]:
     and two backwards. Arguments are shapes: inputs, then the matrices, one by one or in a list."""
 
     def forward(inputs: Sequence[int], *weights: Any, **_: Any) -> int:
-        listed = weights[0] if weights[0] and not isinstance(weights[0][0], int) else weights[:4]
-        return 2 * prod(inputs[:-1]) * sum(rows * columns for rows, columns in (w for w in listed if len(w) == 2))
+        listed: Sequence[Sequence[int]] = (
+            weights[0] if weights[0] and not isinstance(weights[0][0], int) else weights[:4]
+        )
+        return 2 * prod(inputs[:-1]) * sum(prod(shape) for shape in listed if len(shape) == 2)
 
     def backward(*shapes: Any, **named: Any) -> int:
         return 2 * forward(*shapes, **named)

@@ -7,6 +7,7 @@ from benchmarks.bugs import (
     unseen_seventh_results,
     unseen_seventh_steps,
     unseen_sixth,
+    unseen_sixth_records,
     unseen_sixth_results,
 )
 from benchmarks.bugs.average import AVERAGE
@@ -25,8 +26,8 @@ from benchmarks.bugs.unseen_last import FOURTH
 
 LISTED = (DATA, ORDER, FORWARD, GRADIENT, OPTIMIZER, SCHEDULE, AVERAGE, EVALUATION, RECORD)
 LOTS = (
-    *(UNSEEN, FOURTH, FIFTH, unseen_sixth.LOT.bugs, unseen_sixth_results.LOT.bugs, unseen_seventh.LOT.bugs),
-    *(unseen_seventh_steps.LOT.bugs, unseen_seventh_results.LOT.bugs),
+    *(UNSEEN, FOURTH, FIFTH, unseen_sixth.LOT.bugs, unseen_sixth_results.LOT.bugs, unseen_sixth_records.LOT.bugs),
+    *(unseen_seventh.LOT.bugs, unseen_seventh_steps.LOT.bugs, unseen_seventh_results.LOT.bugs),
 )
 """Those by people who had not seen the checks, and the sixth lot, by somebody who looked for gaps."""
 BUGS: dict[str, Bug] = {name: bug for lot in (*(family.bugs for family in LISTED), *LOTS) for name, bug in lot.items()}
