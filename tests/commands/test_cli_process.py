@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.base import interrupts
 from bench.results.runfolder import find_runs
 from tests.bench.dashboards import until
 from tests.held_up import in_time
@@ -49,7 +50,7 @@ def test_a_typo_exits_2_without_a_traceback(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_is_killed_within_3_seconds(tmp_path, number):
     process = start(tmp_path, "-c", FAKED, "model=mlp", "mode=solo", fake="hang")
     assert process.stdout is not None
@@ -64,6 +65,19 @@ def test_an_interrupted_run_is_killed_within_3_seconds(tmp_path, number):
     assert (run.metrics.status, problems) == ("killed", [])
     assert {"timeline.json", "timeline.html", "timeline.csv"} <= {path.name for path in run.path.iterdir()}
     assert not list((tmp_path / "runs").rglob(".*"))
+
+
+def test_the_end_of_the_terminal_is_ignored_where_somebody_has_it_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupts.listening():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interrupts.interrupted()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with interrupts.listening(), pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_an_interrupt_at_startup_leaves_nothing(tmp_path):
