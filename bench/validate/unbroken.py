@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from bench.validate.records import Records
+from bench.validate.run_records import Records
 
 
 def unbroken(known: Records) -> Records:

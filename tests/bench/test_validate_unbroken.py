@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bench.validate.checks.average import _Rounds
-from bench.validate.records import Records
+from bench.validate.run_records import Records
 from bench.validate.unbroken import unbroken
 from ddp.core.commands import Reduce
 from ddp.core.events import Averaged, Ready, Snapshot

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.validate.records import Records
+from bench.validate.run_records import Records
 from bench.validate.resumption import begun_otherwise
 from ddp.checkpoint import parts
 from ddp.core.checkpoint_settings import Checkpointing
