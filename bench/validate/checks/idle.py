@@ -115,7 +115,7 @@ def _notable(sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _sizes(known: Records, rank: int, epoch: int | None = None) -> NDArray[np.float64]:
     """Return the sizes of the gradients of a rank, [sketched steps with samples, groups]; of an epoch alone, if given."""
     events = [event for event in known.progress if event.rank == rank and epoch in (None, event.epoch)]
-    steps = [step for event in events for step in event.exchanged if step.samples]
+    steps = [step for event in events for step in event.exchanged if step.samples and not step.model]
     return np.array([decode(step.before).sizes for step in steps]).reshape(len(steps), len(known.groups))
 
 
