@@ -15,7 +15,7 @@ from torchvision.datasets.utils import download_url
 from bench.models.data import data_set, image_folder, mnist
 from bench.models.data.download import Remote, fetch
 from tests.models.data_files import write_images, write_mnist
-from tests.models.test_data_download import CONTENT, Site
+from tests.models.site import CONTENT, Site
 
 DIGEST = hashlib.md5(CONTENT).hexdigest()
 WAYS: dict[str, tuple[int, Callable[[str, Path], object]]] = {

@@ -30,7 +30,7 @@ from ddp.launcher.interfaces import interface_of, on_loopback
 from ddp.remote import attendance, head, secret
 from ddp.remote import seat as seats
 from ddp.remote.seat import Seat, seat
-from tests.bench.test_plan import BASE, planned
+from tests.bench.planned import BASE, planned
 
 ENVIRONMENT = {
     "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "2", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1",

@@ -1,4 +1,4 @@
-"""The plan: resolution, identity of cells and runs, and every refusal."""
+"""The plan: resolution, and identity of cells and runs."""
 
 from __future__ import annotations
 
@@ -11,34 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
+from bench.config.config import Choice, ClusterConfig, DataConfig, ModelConfig, ProfileConfig, TrainConfig
 from bench.config.config_checks import Machine
 from bench.config.plan import plan
 from bench.models.data import DATA, DataOptions
-from bench.models.setup import Recipe, Setup
 from ddp.core.policies import POLICIES
 from ddp.replica.task import epoch_samples
-
-SETUP = Setup(
-    summary="",
-    citation="",
-    published="",
-    metric="accuracy",
-    higher_is_better=True,
-    recipes={"quick": Recipe(data="digits", epochs=3, batch_size=32, lr=0.1, target=0.9, lr_scale_ratio=0.5)},
-    task=lambda recipe, folder: None,  # type: ignore[arg-type, return-value]
-    depth=20,
-)
-BASE = Config(model=ModelConfig("mlp"), engine=Choice("elche"), policy={"name": "cadence"}, backend=Choice("nccl"))
-
+from tests.bench.planned import BASE, SETUP, planned
 
 FOLDERS = st.text().filter(lambda text: text.strip() and "\0" not in text)
 NAME = "w2-s0-6724010d"
 """Run id of `BASE` since there are plans. What is added later must not rename the cells that do not use it."""
-
-
-def planned(gpus=0, **changes):
-    return plan(replace(BASE, **changes), SETUP, ("digits", "mnist"), Machine(cores=2, gpus=gpus))
 
 
 def test_what_is_left_open_is_the_recipes():
@@ -181,84 +164,6 @@ def test_saying_the_default_is_saying_nothing():
     assert said.spec.run_id == planned().spec.run_id
 
 
-@pytest.mark.parametrize(
-    ("change", "remedy"),
-    [
-        ({"world_size": 0}, "between 1 and 64"),
-        ({"world_size": -1}, "between 1 and 64"),
-        ({"world_size": 65}, "between 1 and 64"),
-        ({"world_size": 2, "engine": Choice("solo")}, "leave it out"),
-        ({"engine": Choice("graph"), "policy": {"name": "async"}}, "choose one of sync, cadence"),
-        ({"engine": Choice("graph"), "cluster": ClusterConfig(faults=["1@40:crash"])}, "use mode=nccl_sync"),
-        ({"engine": Choice("elch")}, "did you mean 'elche'"),
-        ({"backend": Choice("ncll")}, "did you mean 'nccl'"),
-        ({"policy": {"name": "cadense"}}, "did you mean 'cadence'"),
-        ({"policy": {"name": "cadence", "ancor": 1}}, "did you mean 'anchor'"),
-        ({"policy": {"name": "cadence", "anchor": 0}}, "anchor=1 or more"),
-        ({"recipe": "quik"}, "did you mean 'quick'"),
-        ({"data": DataConfig(name="minst")}, "did you mean 'mnist'"),
-        ({"train": TrainConfig(epochs=0)}, "whole number from 1 to 1000000"),
-        ({"train": TrainConfig(batch_size=0)}, "whole number from 1 to 1000000000"),
-        ({"train": TrainConfig(lr=0.0)}, "train.lr=0.0 must be a finite number"),
-        ({"train": TrainConfig(lr=float("nan"))}, "train.lr=nan must be a finite number"),
-        ({"train": TrainConfig(lr_scale_ratio=-1.0)}, "0: the same rate for any world_size"),
-        ({"train": TrainConfig(lr_scale_ratio=float("inf"))}, "0: the same rate for any world_size"),
-        ({"train": TrainConfig(max_grad_norm=0.0)}, "leave it out for no limit"),
-        ({"train": TrainConfig(max_grad_norm=float("nan"))}, "leave it out for no limit"),
-        ({"train": TrainConfig(accumulate=0)}, "train.accumulate=0 must be a whole number from 1"),
-        ({"train": TrainConfig(steps=0)}, "train.steps=0 must be a whole number from 1"),
-        ({"train": TrainConfig(steps=10, epochs=3)}, "cannot be cut into 3 epochs of equally many steps: 9 can"),
-        ({"train": TrainConfig(global_batch_size=20, accumulate=4)}, "2 ranks in 4 micro-batches: 16 can"),
-        ({"train": TrainConfig(precision="fp8")}, "train.precision='fp8' is not one of fp32, bf16, fp16"),
-        ({"train": TrainConfig(precision="fp16"), "backend": Choice("torch_local_sgd")}, "choose one of solo, "),
-        ({"seed": -1}, "0 or more"),
-        ({"cluster": ClusterConfig(speeds=[1.0])}, "1 values for 2 ranks"),
-        ({"cluster": ClusterConfig(speeds=[1.0, 0.0])}, "from 0.01 to 1"),
-        ({"cluster": ClusterConfig(speeds=[1.0, 1.5])}, "from 0.01 to 1"),
-        ({"cluster": ClusterConfig(speeds=[1.0, float("nan")])}, "from 0.01 to 1"),
-        ({"cluster": ClusterConfig(device="gpu")}, "cluster.device"),
-        ({"cluster": ClusterConfig(device="cuda")}, "no GPU"),
-        ({"cluster": ClusterConfig(deadline_s=0.0)}, "from 0.1 to"),
-        ({"cluster": ClusterConfig(transport="memry")}, "did you mean 'memory'"),
-        ({"cluster": ClusterConfig(transport="nccl")}, "needs a GPU for every rank"),
-        ({"train": TrainConfig(global_batch_size=33)}, "32 can"),
-        ({"train": TrainConfig(global_batch_size=0)}, "2 can"),
-        ({"train": TrainConfig(global_batch_size=64, batch_size=32)}, "give one of them"),
-        ({"cluster": ClusterConfig(faults=["2@40:crash"])}, "ranks are 0 to 1"),
-        ({"cluster": ClusterConfig(faults=["1@40"])}, "of the form RANK@STEP:KIND"),
-        ({"cluster": ClusterConfig(faults=["1@40:vanish"])}, "is not one of crash, raise"),
-        ({"cluster": ClusterConfig(faults=["0@4:crash"]), "world_size": 1}, "use world_size=2 or more"),
-        ({"profile": ProfileConfig(steps=-1)}, "not between 0 and 100"),
-        ({"profile": ProfileConfig(steps=101)}, "not between 0 and 100"),
-        ({"profile": ProfileConfig(steps=5), "engine": Choice("graph")}, "threads of one process"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_refused_in_one_line(change, remedy):
-    with pytest.raises(ValueError, match=re.escape(remedy)) as caught:
-        planned(**change)
-    assert "\n" not in str(caught.value)
-
-
-def test_profiling_is_of_one_host_and_said():
-    run = planned(profile=ProfileConfig(steps=10))
-    assert run.job.profile_steps == 10
-    assert run.spec.config["profile"] == {"steps": 10}
-    assert "profile" not in planned().spec.config
-    assert "torch.profiler slows 10 steps" in run.spec.warnings[0]
-    with pytest.raises(ValueError, match=r"profile\.steps on 2 hosts"):
-        plan(replace(BASE, profile=ProfileConfig(steps=1)), SETUP, ("digits",), Machine(cores=2, hosts=2))
-
-
-def test_a_reader_is_told_of_what_distorts():
-    assert planned().spec.warnings == ()
-    assert "4 ranks share 2 cores" in planned(world_size=4).spec.warnings[0]
-    assert planned(world_size=4, gpus=4).spec.warnings == ()
-    emulated = planned(cluster=ClusterConfig(speeds=[1.0, 0.4])).spec
-    assert "1/0.4" in emulated.warnings[0]
-    assert emulated.speeds == (1.0, 0.4)
-
-
 def test_a_fault_script_reaches_the_job_in_order_and_every_output():
     run = planned(cluster=ClusterConfig(faults=["1@40:crash", "0@10:slow*3.0"], tolerate_loss=False))
     assert [str(fault) for fault in run.job.faults] == ["0@10:slow*3", "1@40:crash"]
@@ -284,20 +189,3 @@ def test_settings_of_the_data_are_of_the_cell():
     assert runs[0].spec.run_id == runs[2].spec.run_id
     assert [run.spec.config["data"].get("seq_len") for run in runs] == [64, 32, 64, None]
     assert runs[1].job.task.args[1].data_options.seq_len == 32
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (DataConfig(seq_len=8), "data.seq_len means nothing to data set digits"),
-        (DataConfig(name="pydoc", seq_len=0), "data.seq_len=0 must be a whole number from 1"),
-        (DataConfig(name="pydoc", seq_len=2**70), "must be a whole number from 1"),
-        (DataConfig(shape=[3, 32]), r"data.shape=\[3,32\] must be channels, height and width"),
-        (DataConfig(shape=[3, -1, 32]), "data.shape=-1 must be"),
-        (DataConfig(path=""), "data.path='' is no path"),
-    ],
-)
-def test_settings_of_the_data_that_cannot_be(data, said):
-    with pytest.raises(ValueError, match=said) as caught:
-        plan(replace(BASE, data=data), SETUP, DATA, Machine(cores=2))
-    assert "\n" not in str(caught.value)

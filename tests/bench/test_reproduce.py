@@ -34,7 +34,7 @@ from bench.results.rerun_command import command, setting
 from bench.results.runfolder import Run
 from ddp.core.averaging import Averaging
 from ddp.core.loader_settings import Loading
-from tests.bench.test_plan import SETUP
+from tests.bench.planned import SETUP
 
 MODES = {  # name -> (engine, policy, backend)
     "solo": ("solo", "cadence", "nccl"),

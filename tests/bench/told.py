@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -101,3 +102,13 @@ def baseline(folder: Path) -> Path:
     write_proposals(folder / "runs", folder / "proposals", TODAY)
     accept(folder / "proposals", folder / "baselines")
     return folder / "baselines"
+
+
+def each(kind: type[Any] | tuple[type[Any], ...], change: Callable[[Any], Any]) -> Change:
+    """The change of all records of a kind."""
+    return lambda records: [change(record) if isinstance(record, kind) else record for record in records]
+
+
+def second(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same for rank 1 alone."""
+    return lambda event: change(event) if event.rank else event

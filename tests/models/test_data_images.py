@@ -1,11 +1,9 @@
-"""A user's own images: what is found, held out, decoded once and kept; and what is wrong with them, by name."""
+"""A user's own images: what is found, held out, decoded once and kept."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,44 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
-from bench.models.data import DataOptions, data_set, decode, image_folder, kept, prepare
-from tests.models.data_files import picture, write_images
-
-Folders = tuple[Path, Path]
-
-
-@pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
-    """(images, data folder); the temporary folder is one of the test's own."""
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr("bench.models.data.images.AT_ONCE", 0)
-    write_images(tmp_path / "images")
-    return tmp_path / "images", tmp_path / "data"
-
-
-def ready(images: Path, data_dir: Path, **settings: object) -> list[tuple[torch.Tensor, ...]]:
-    """Bytes of the images and labels of train and eval."""
-    asked = DataOptions(path=str(images), **settings)
-    prepare("image_folder", str(data_dir), asked)
-    return [source.tensors for source in data_set("image_folder", str(data_dir), asked).load()]
+from bench.models.data import DataOptions, data_set, decode, kept, prepare
+from tests.models.data_files import picture
+from tests.models.user_images import Folders, left, ready, refused
 
 
 def colours(part: tuple[torch.Tensor, ...]) -> list[int]:
     """The number that each image was painted with."""
     return part[0][:, 0, 0, 0].tolist()
-
-
-def left(data_dir: Path) -> list[Path]:
-    """What is kept in the data folder, hidden or not, beside the lock."""
-    return [path for path in data_dir.glob("decoded/*") if path.name != ".decoded.lock"]
-
-
-def refused(images: Path, data_dir: Path, said: str, **settings: object) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
-        ready(images, data_dir, **settings)
-    assert "\n" not in str(caught.value)
-    assert not left(data_dir), "nothing is kept of it"
 
 
 def test_a_fifth_of_each_class_is_held_out_by_a_seed(folders: Folders) -> None:
@@ -183,99 +151,6 @@ def test_kept_images_that_are_damaged_are_named(name: str, folders: Folders) -> 
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match=rf"damaged file {path}; remove the folder"):
         ready(*folders)
-
-
-def truncate(root: Path) -> None:
-    path = root / "dog" / "3.jpg"
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)).save(path)
-    path.write_bytes(path.read_bytes()[:-40])
-
-
-DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "corrupt": (lambda root: (root / "dog" / "3.png").write_bytes(b"no image"), r"cannot read image .*dog/3\.png \("),
-    "truncated": (truncate, r"cannot read image .*dog/3\.jpg \(image file is truncated"),
-    "a pipe": (lambda root: os.mkfifo(root / "dog" / "pipe.png"), r"cannot read image .*dog/pipe\.png \(it is no file"),
-    "empty file": (lambda root: (root / "eel" / "7.png").write_bytes(b""), r"cannot read image .*eel/7\.png \("),
-    "dangling link": (
-        lambda root: (root / "cat" / "x.png").symlink_to("gone"),
-        r"cannot read image .*cat/x\.png \(it is no file, or a link to none",
-    ),
-    "values of 32 bits": (
-        lambda root: Image.fromarray(np.ones((4, 6), np.float32)).save(root / "dog" / "3.tif"),
-        r"cannot read image .*dog/3\.tif \(its values are of 32 bits",
-    ),
-    "links in a circle": (
-        lambda root: (shutil.rmtree(root), root.symlink_to(root)),
-        r"data\.path=.*images is no folder",
-    ),
-    "empty folder": (lambda root: (root / "fox").mkdir(), r"images/fox has no images \(\.jpg, "),
-    "no images": (
-        lambda root: [path.rename(path.with_suffix(".txt")) for path in root.glob("cat/*")],
-        "cat has no images",
-    ),
-    "no classes": (
-        lambda root: [shutil.rmtree(root / name) for name in ("cat", "dog", "eel")],
-        "images has no folders; put the images of each class into a folder of its own",
-    ),
-    "not there": (shutil.rmtree, r"data\.path=.*images is no folder"),
-    "a file": (lambda root: (shutil.rmtree(root), root.write_text("")), r"data\.path=.*images is no folder"),
-    "train alone": (
-        lambda root: [
-            (root / "train").mkdir(),
-            *(path.rename(root / "train" / path.name) for path in root.glob("???")),
-        ],
-        "has a folder train, but neither test nor val",
-    ),
-    "val alone": (
-        lambda root: [
-            (root / "val").mkdir(),
-            *(path.rename(root / "val" / path.name) for path in root.glob("???") if path.name != "val"),
-        ],
-        "has val, but no train; add one",
-    ),
-    "parts by other names": (
-        lambda root: [
-            shutil.copytree(root, root.with_name("all")),
-            *(shutil.rmtree(path) for path in root.glob("???")),
-            shutil.copytree(root.with_name("all"), root / "Training"),
-            shutil.copytree(root.with_name("all"), root / "Testing"),
-        ],
-        "has Testing and Training, but no train; add one, laid out as they are, or rename them: train, and test or val",
-    ),
-    "a class that was not trained": (
-        lambda root: [
-            picture(root / "train" / "cat" / "a.png"),
-            picture(root / "test" / "dgo" / "b.png"),
-        ],
-        r"images/test/dgo: there is no class of this name in .*images/train; rename the folder or remove it",
-    ),
-    "a test of nothing": (
-        lambda root: [picture(root / "train" / "cat" / "a.png"), (root / "test").mkdir()],
-        "images/test has no images",
-    ),
-    "one image a class": (
-        lambda root: [path.unlink() for path in root.glob("*/[1-9].png")],
-        "too few images to hold a fifth of each class out",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_what_is_wrong_is_named(name: str, folders: Folders) -> None:
-    change, said = DAMAGES[name]
-    change(folders[0])
-    refused(*folders, said)
-
-
-def test_settings_that_images_cannot_have(folders: Folders) -> None:
-    refused(*folders, r"data\.shape: 2 channels; images of a folder have 3 \(RGB\) or 1 \(grey\)", shape=(2, 4, 4))
-    with pytest.raises(ValueError, match=re.escape("needs data.path=FOLDER")):
-        prepare("image_folder", str(folders[1]))
-
-
-def test_links_that_lead_in_circles_are_not_followed(folders: Folders) -> None:
-    (folders[0] / "cat" / "again").symlink_to(folders[0])
-    assert len(image_folder.listing(folders[0], 0).train) == 24
 
 
 def test_a_place_depends_on_names_sizes_times_labels_and_form(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.errors import RankFailed, RankLost
 from ddp.core.events import Evaluated, Ready
 from ddp.replica.task import Task, Tensors
-from tests.bench.test_plan import planned
+from tests.bench.planned import planned
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
