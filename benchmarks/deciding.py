@@ -88,7 +88,7 @@ def deciding(policy: str, ranks: int, rounds: int) -> float:
 def table(rows: list[Row]) -> str:
     """Return the rows as a table."""
     lines = [
-        "| policy | ranks x rounds | CPU s | µs per event, played | of that the coordinator | peak MiB |",
+        "| policy | ranks x rounds | CPU s | µs per event, played | the coordinator alone, with messages | peak MiB |",
         "|---|---|---|---|---|---|",
     ]
     for row in rows:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -16,7 +14,7 @@ from typing import Any
 import psutil
 
 from bench.faults import exercise
-from bench.faults.meaning import PROCESSES, WHOLE, FaultCell, FaultOutcome, chosen
+from bench.faults.meaning import PROCESSES, WHOLE, FaultCell, FaultOutcome, chosen, documented
 from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult, Timed, full_strength, missing, noticed, outcome, went_on
 from bench.faults.process_proofs import PAUSE_S, SLOW, note_of, proof
@@ -28,10 +26,13 @@ from ddp.core.events import Merged, Progress
 from ddp.core.faults import PhaseFault
 from ddp.core.spans import measure
 from ddp.engine import ENGINES
+from ddp.process import forkserver
 from ddp.registry import imported
 from ddp.replica.task import Job
 
-BATCH, EPOCHS, DEADLINE_S = 8, 16, 4.0
+BATCH, DEADLINE_S = 8, 4.0
+EPOCHS, SHORT = 16, 6
+"""Of a run to which a rank is to come back meanwhile, and of another one."""
 LIMIT_S = 300
 LATER = 60
 """Steps of a rank after which there are checkpoints to go on from."""
@@ -82,7 +83,7 @@ def job_of(cell: FaultCell, size: int, folder: Path) -> Job:
     (folder / "scratch").mkdir()
     return Job(
         exercise.task,
-        EPOCHS,
+        epochs_of(cell),
         BATCH,
         0,
         1 if mode.one_rank else size,
@@ -97,6 +98,12 @@ def job_of(cell: FaultCell, size: int, folder: Path) -> Job:
         checkpoint_folder=folder / "checkpoints",
         preload=(exercise.__name__,),
     )
+
+
+def epochs_of(cell: FaultCell) -> int:
+    """Return how long the run of a cell is."""
+    returns = cell.kind in ("crash", "stop", "raise", "lost message") and not _kills_all(cell)
+    return EPOCHS if returns and FaultOutcome.LOST in documented(cell) else SHORT
 
 
 def _kills_all(cell: FaultCell) -> bool:
@@ -116,18 +123,22 @@ def run(job: Job, engine: str) -> Ended:
 
 def aside(job: Job, engine: str, folder: Path) -> tuple[Ended | None, str]:
     """Run a job in a process of its own, which may be killed or stand still. Return what `run` does, or None and how it
-    ended."""
+    ended. The process is forked from the server that ranks are forked from: it imports nothing."""
     (folder / "job").write_bytes(pickle.dumps((job, engine)))
-    code = "import sys; from bench.faults.processes import run_stored; run_stored(sys.argv[1])"
-    command = [sys.executable, "-c", code, str(folder)]
-    try:
-        child = subprocess.run(command, timeout=LIMIT_S, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
-    except subprocess.TimeoutExpired:
+    child = forkserver.warm(job.preload).Process(target=run_stored, args=(str(folder),))
+    with forkserver.script_left_alone():
+        child.start()
+    child.join(LIMIT_S)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
         return None, f"it was not over after {LIMIT_S} s"
-    if child.returncode == 0:
+    if child.exitcode == 0:
         return pickle.loads(regular_files.content(folder / "ended")), ""
-    words = child.stderr.decode(errors="replace").strip()[-200:]
-    return None, KILLED if child.returncode == -signal.SIGKILL else f"exit code {child.returncode}: {words}"
+    if child.exitcode == -signal.SIGKILL:
+        return None, KILLED
+    left = folder / "error"
+    return None, f"exit code {child.exitcode}: {left.read_text()[-200:] if left.exists() else 'without a word'}"
 
 
 def run_stored(folder: str) -> None:
@@ -135,7 +146,11 @@ def run_stored(folder: str) -> None:
     job, engine = pickle.loads(regular_files.content(Path(folder, "job")))
     pid = float(os.getpid())
     faults = (replace(fault, value=pid) if fault.kind == "coordinator" else fault for fault in job.phase_faults)
-    ended = run(replace(job, phase_faults=tuple(faults)), engine)
+    try:
+        ended = run(replace(job, phase_faults=tuple(faults)), engine)
+    except Exception as error:
+        Path(folder, "error").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+        raise
     Path(folder, "ended").write_bytes(pickle.dumps(ended))
 
 
@@ -149,9 +164,10 @@ def _played(cell: FaultCell, size: int, folder: Path) -> FaultResult:
     happened = proof(cell, records, job.scratch, hit, status, error)
     notes = [note for rank in hit if (note := note_of(job.scratch, rank)) is not None]
     since = min((note.at for note in notes), default=0.0)
-    ended, absent = what is FaultOutcome.ENDED, missing(records, exercise.SAMPLES, EPOCHS)
+    ended, absent = what is FaultOutcome.ENDED, missing(records, exercise.SAMPLES, job.epochs)
+    planned = exercise.SAMPLES * job.epochs
     if mode.one_rank:  # it has no ledger: what it trained is what it reported
-        absent = exercise.SAMPLES * EPOCHS - _reported(records)
+        absent = planned - _reported(records)
     return FaultResult(
         cell,
         PROCESSES,
@@ -161,7 +177,7 @@ def _played(cell: FaultCell, size: int, folder: Path) -> FaultResult:
         noticed(records, hit, since) if cell.kind != "slow" else None,
         None if ended else went_on(records, hit, size, since),
         None if ended else full_strength(records, hit, since),
-        0 if ended else max(_reported(records) - (exercise.SAMPLES * EPOCHS - absent), 0),
+        0 if ended else max(_reported(records) - (planned - absent), 0),
         absent,
         error,
     )
@@ -227,6 +243,6 @@ def _resumed(cell: FaultCell, size: int, folder: Path, job: Job, happened: str) 
         return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.ENDED, error=error)
     merged = sum(measure(record.spans) for _, record in records if isinstance(record, Merged))
     trained = _reported(records) if MODES[cell.mode].one_rank else merged
-    absent = exercise.SAMPLES * EPOCHS - source.books.samples - trained
+    absent = exercise.SAMPLES * job.epochs - source.books.samples - trained
     full = full_strength(records, range(job.world_size), began)
     return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.RESUMED, on_s=full, full_s=full, missing=absent)

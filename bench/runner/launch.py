@@ -46,6 +46,7 @@ from ddp.engine import ENGINES
 from ddp.engine.fault_injector import struck
 from ddp.engine.ranks import OFFERS
 from ddp.engine.solo import Emit
+from ddp.process import ending
 from ddp.process.clock import now
 from ddp.process.codec import Record, decode, encode, stamp
 from ddp.process.scratch import scratch
@@ -273,11 +274,18 @@ def _train(job: Job, engine: str, journal: Journal, monitor: ProgressDisplay, wa
         return _End("failed", f"{type(cause).__name__}: {cause}", cause=cause)
     except Diverged as error:
         return _End("diverged", str(error), cause=error)
-    except RankFailed as error:
-        return _End("failed", str(error), error.traceback, error)
     except EngineError as error:
-        return _End("failed", str(error), cause=error)
+        return _broken(error)
     return _End("ok")
+
+
+def _broken(error: EngineError) -> _End:
+    """Return the end by `error`. Whoever announces the end of a job ends its processes too, the fork server's and the ranks'
+    among them: what breaks after that is the job's end, and nobody's failure."""
+    trace = error.traceback if isinstance(error, RankFailed) else None
+    if ending.announced():
+        return _End("killed", f"interrupted: {error}", trace, KeyboardInterrupt(str(error)))
+    return _End("failed", str(error), trace, error)
 
 
 def _announce(spec: RunSpec, monitor: ProgressDisplay, source: ResumeSource | None) -> None:

@@ -95,6 +95,8 @@ class TorchStep:
 
     takes_sparse = True
     """It exchanges sparse gradients over gloo, of layers that declare them; no engine does over NCCL."""
+    waits_behind = True
+    """It waits for other ranks at the end of the backward pass alone."""
     averages_all = False
     """Every gradient is averaged whole on every rank, in every step: so it can be sketched before and after."""
 
@@ -105,6 +107,8 @@ class TorchStep:
         self._watch, self._accumulate = sparse.Watch(job.backend), job.step.accumulate
         self._sketches = replica.step_sketches if self.averages_all else NoSketches()
         self._hooks: list[Any] = []
+        self.slowdown, self._marked = loop.slowdown, False
+        self._queued = True
 
     def build(self) -> None:
         """Wrap the replica: `module`, and the optimizer if need be. All ranks do so at once."""
@@ -133,7 +137,22 @@ class TorchStep:
         self._sketches.add([(parameter, gradient / factor, 0)])
 
     def backward(self) -> None:
-        """Do nothing: PyTorch's hooks are at work."""
+        """Leave the exchange to PyTorch's hooks; of an emulated slow rank, mark where its own work ends."""
+        if not self.slowdown.slow or not self.waits_behind:
+            return
+        self._queued = False
+        if not self._marked:
+            self._marked = True
+            for parameter in self.replica.state.parameters:
+                if parameter.requires_grad:
+                    parameter.register_hook(self._mark)  # type: ignore[no-untyped-call]
+
+    def _mark(self, gradient: Tensor) -> None:
+        """Have autograd say when all gradients are there: before PyTorch, which asks for the same later, waits for the
+        buckets that are on their way."""
+        if not self._queued:
+            self._queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self.slowdown.computed)
 
     def one_pass(self, last: bool) -> AbstractContextManager[None]:
         """Have PyTorch exchange gradients in the last pass alone."""

@@ -33,7 +33,7 @@ choice to the user; its older size-based rule took 100 million."""
 class FullyShardedStep(TorchStep):
     """Every rank has a slice of everything."""
 
-    takes_sparse = False
+    takes_sparse = waits_behind = False
     group_elements = GROUP_ELEMENTS
 
     def build(self) -> None:

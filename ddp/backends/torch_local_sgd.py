@@ -46,7 +46,9 @@ class LocalStep(TorchStep):
         self._local = state
         self._places: list[Tensor] = [parameter.data for parameter in self.replica.state.parameters]
         self._watch_averages(averager)
-        self.replica.replace_optimizer(PostLocalSGDOptimizer(self.replica.optimizer, averager))
+        own = self.replica.optimizer
+        own.register_step_post_hook(lambda *_: self.slowdown.computed())  # an average of the replicas may follow
+        self.replica.replace_optimizer(PostLocalSGDOptimizer(own, averager))
 
     def _watch_averages(self, averager: PeriodicModelAverager) -> None:
         """Have averages be sketched, those that the documents say are due, whatever the averager does then."""

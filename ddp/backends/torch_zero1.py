@@ -34,11 +34,14 @@ class ZeroStep(TorchStep):
         settings = {name: value for name, value in task_made.defaults.items() if name in taken}
         groups = [dict(group) for group in task_made.param_groups]
         try:
-            self.replica.replace_optimizer(ZeroRedundancyOptimizer(groups, optimizer_class=kind, **settings))
+            optimizer = ZeroRedundancyOptimizer(groups, optimizer_class=kind, **settings)
         except TypeError as error:
             raise ValueError(
                 f"torch_zero1 cannot make another {kind.__name__} from its settings ({error}); use torch_ddp"
             ) from error
+        # Behind the rank's own part of the step the parts of the others are waited for.
+        optimizer.optim.register_step_post_hook(lambda *_: self.slowdown.computed())
+        self.replica.replace_optimizer(optimizer)
 
     def pieces(self) -> Iterator[StatePiece]:
         """Iterate over the model, and what this rank has of the optimizer's state."""

@@ -31,10 +31,22 @@ class Slowdown:
         """So many times as long as it needs a transfer over this rank's emulated link takes."""
         self._held = 0.0
         """Seconds that the batch of this step came late."""
+        self._computed: float | None = None
+        """When this part of a step had computed all, and went on to wait for other ranks."""
         self._waited, self._before = waited, 0.0
         self._owed = 0.0
         self._recent: dict[str, deque[float]] = {}
         """Part of a step -> seconds of real work, of the last steps."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether steps are to take longer than they do."""
+        return self._factor > 0.0
+
+    def computed(self) -> None:
+        """Note that what is left of this part of a step waits for other ranks: no slow device waits 1/speed times as long,
+        and two that did would each wait for the other's waiting."""
+        self._computed = now()
 
     def slow_down(self, factor: float) -> None:
         """Take `factor` (1 or more) times as long for a step as until now."""
@@ -74,7 +86,8 @@ class Slowdown:
         """Sleep after `busy_s` seconds of a step, or of a part of one; return now."""
         meter.rest()
         at = now()
-        busy_s, self._held = max(busy_s - self._held, 0.0), 0.0
+        others = 0.0 if self._computed is None else at - self._computed
+        busy_s, self._held, self._computed = max(busy_s - self._held - others, 0.0), 0.0, None
         if (recent := self._recent.get(part)) is None:
             self._recent[part] = deque(maxlen=MEMORY)
             return at

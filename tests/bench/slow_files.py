@@ -123,6 +123,27 @@ class Server:
         self.now = max(self.now, until)
 
 
+class Probe:
+    """A file without a name, as `tempfile.TemporaryFile` makes one where the file system has no such thing: it has a name
+    for a moment, in which its host may die."""
+
+    def __init__(self, dir: SlowPath, prefix: str) -> None:
+        name = dir / f"{prefix}{len(dir.server.states)}"
+        name.touch()
+        self.made = dir.server.now
+        name.unlink()
+
+    def __enter__(self) -> Probe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def fileno(self) -> Probe:
+        """Return what `os.fstat` is asked of."""
+        return self
+
+
 class SlowPath(PurePosixPath):
     """A path of that file system, with the methods that run folders are written by."""
 

@@ -15,6 +15,9 @@ from bench.config.overrides import readable
 from bench.models import MODELS, mlp
 from bench.models.data import DATA, Entry
 from bench.results.runfolder import find_runs
+from ddp.core.errors import Exhausted
+from ddp.process import ending
+from tests.bench import fake_engine
 from tests.bench.cli_words import SOLO, folders
 
 
@@ -73,6 +76,35 @@ def test_an_interrupt_ends_run_and_sweep(quiet, monkeypatch):
         quiet("-m", *SOLO, "seed=0,1")
     assert [run.metrics.status for run in find_runs(Path("runs"))[0]] == ["killed"]
     assert not list(Path("runs").rglob(".tmp*"))
+
+
+@pytest.mark.parametrize(
+    "words", [SOLO, ("model=mlp", "mode=zero1", "world_size=2", "cluster.restart=always")], ids=len
+)
+def test_ranks_that_are_lost_after_the_end_was_announced_are_no_failure(quiet, monkeypatch, words):
+    """Found on SLURM: a task that was requeued while its ranks were started ended as failed, and was not done again."""
+    monkeypatch.setenv("BENCH_FAKE", "told")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            quiet("-m", *words, "seed=0,1")
+    finally:
+        ending.withdraw()
+    (run,), _ = find_runs(Path("runs"))
+    assert run.metrics.status == "killed"
+    assert len(fake_engine.runs) == 1, "neither again nor the next one"
+
+
+def test_a_fork_server_that_is_told_as_well_is_no_failure(quiet, monkeypatch):
+    def gone(*parts: object, **more: object) -> None:
+        ending.announce()
+        raise Exhausted("the fork server cannot be started: it is gone")
+
+    monkeypatch.setattr("bench.command.run.make_plan", gone)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            quiet(*SOLO)
+    finally:
+        ending.withdraw()
 
 
 def test_a_defect_of_ours_leaves_no_half_folder(quiet, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,23 @@ def test_going_on_waits_for_the_lease_of_another_host_and_not_longer(
     ticking.join()
     with pytest.raises(ValueError, match="has no checkpoint"):
         locate(place)
+
+
+def test_who_is_killed_while_it_asks_for_the_time_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[list[Path]] = []
+
+    def looked(descriptor: int, *, real: Callable[[int], os.stat_result] = os.fstat) -> os.stat_result:
+        seen.append(list(tmp_path.iterdir()))
+        return real(descriptor)
+
+    monkeypatch.setattr(os, "fstat", looked)
+    before = time.time()
+    assert before - 1.0 < lease.now(tmp_path) < time.time() + 1.0
+    assert seen
+    assert not any(seen)
+    assert lease.now(tmp_path / "missing") >= before
 
 
 def test_names_say_whose_a_hidden_folder_is(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bench.results import lease, writer
 from bench.results.lease import LEASE_S, RENEWAL_S
 from bench.results.runfolder import CHECKPOINTS, EVENTS, METRICS
 from bench.results.writer import RunWriter
-from tests.bench.slow_files import Host, Server, SlowPath, rename, rmtree, utime
+from tests.bench.slow_files import Host, Probe, Server, SlowPath, rename, rmtree, utime
 
 CELL = ("mlp", "nccl_cadence", "w2-s0-abc")
 PLACE = "/runs/mlp/nccl_cadence/w2-s0-abc"
@@ -60,7 +60,11 @@ def shared() -> Iterator[tuple[Server, list[Host]]]:
         patch.setattr(writer, "Lease", VirtualLease)
         patch.setattr(writer, "may_be_ok", may_be_ok)
         # A lease that another test has left renews its folder meanwhile.
-        own = {"getpid": lambda: server.host.pid if server.host else 0}
+        own = {
+            "getpid": lambda: server.host.pid if server.host else 0,
+            "fstat": lambda probe: SimpleNamespace(st_mtime=probe.made),
+        }
+        patch.setattr(lease, "TemporaryFile", Probe)
         patch.setattr(lease, "os", SimpleNamespace(**vars(os) | own))
         patch.setattr(lease, "HOST", "none")
         patch.setattr(lease, "alive", alive)

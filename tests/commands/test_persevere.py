@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,10 +13,16 @@ import psutil
 import pytest
 
 from bench.results.runfolder import Run, find_runs
+from bench.runner import persevere
+from bench.runner.launch import CutShort
 from bench.runner.persevere import Attempts
 from bench.runner.supervise import requested
 from ddp.core.errors import Diverged, RankFailed, RankLost
+from ddp.core.faults import Fault, parse
+from ddp.core.policies import POLICIES
+from ddp.replica.task import Job
 from tests.commands.killed_runs import SMALL, command, in_model, written
+from tests.runtime import toy
 from tests.warm import PICTURES, Warm, wait_for
 
 KEPT = ("checkpoint.every=7", "checkpoint.unit=averages", "train.epochs=8", "world_size=2")
@@ -45,6 +52,31 @@ def test_all_ranks_begin_again_as_often_as_they_may_and_not_for_the_same_error(t
     assert [wrong.once_more(RankFailed(0, "ValueError: no", "..."), tmp_path) for _ in range(2)] == [True, False]
     assert not attempts(None, "nccl").once_more(RankFailed(0, "ValueError: no", "..."), tmp_path), "several raised"
     assert attempts(None, "nccl").once_more(lost, tmp_path), "all were lost"
+
+
+@dataclass(frozen=True)
+class OnlyJob:
+    """What is asked of a plan."""
+
+    job: Job
+
+
+def test_what_lasts_is_met_again_and_what_struck_once_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A link that was slow before all ranks began again stays slow."""
+    script = tuple(map(parse, ("0@3:crash", "1@2:slow*3", "0@2:link*4", "1@1:input", "1@2:heal", "0@90:raise")))
+    met: list[tuple[Fault, ...]] = []
+
+    def launched(plan: Any, *_: object, **__: object) -> str:
+        met.append(plan.job.faults)
+        if len(met) == 1:
+            raise CutShort(RankLost("rank 0: gone"), script[:-1])
+        return "the outcome"
+
+    job = Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "zero1", tmp_path, faults=script, restarts=None)
+    monkeypatch.setattr(persevere, "launch", launched)
+    monkeypatch.setattr(persevere, "source_of", lambda broken: None)
+    persevere.launch_on(cast(Any, OnlyJob(job)), cast(Any, None), None, 0)
+    assert met == [script, script[1:]]
 
 
 def the_run(folder: Path) -> Run:

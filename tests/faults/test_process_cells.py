@@ -24,6 +24,7 @@ PLAYED = [
     FaultCell("coordinator killed", "checkpoint", "all", "cpu_sync"),
     FaultCell("stop", "step", "last", "zero2"),
     FaultCell("crash", "collective", "first", "torch_ddp"),
+    FaultCell("slow", "step", "two", "torch_zero1"),
     FaultCell("crash", "evaluation", "all", "graph_sync"),
     FaultCell("pause", "step", "all", "graph_cadence"),
     FaultCell("raise", "step", "all", "solo"),

@@ -66,6 +66,23 @@ def test_what_steps_waited_for_a_core_before_is_not_multiplied(clock: Clock) -> 
     assert slept(clock, slow, *[(STEP_S, "step")] * 20) == pytest.approx(20 * 2 * STEP_S, rel=0.06)
 
 
+def test_what_a_part_of_a_step_waits_for_other_ranks_is_not_multiplied(clock: Clock) -> None:
+    """Of two slow ranks in PyTorch's engines each waited for the other's waiting: steps of 24 ms grew to seconds."""
+    slow = Slowdown(1.0, lambda: 0.0)
+    slept(clock, slow, (STEP_S, "step"))
+    assert not slow.slow
+    slow.slow_down(6.0)
+    assert slow.slow
+    for _ in range(20):
+        began = slow.begin()
+        clock.at += STEP_S
+        slow.computed()
+        clock.at += 30 * STEP_S
+        slow.pay(clock.at - began, clock)
+    assert clock.slept == pytest.approx(20 * 5 * STEP_S, rel=0.01)
+    assert slept(clock, slow, *[(STEP_S, "step")] * 20) == pytest.approx(20 * 5 * STEP_S, rel=0.01), "nor afterwards"
+
+
 def test_a_batch_that_comes_late_makes_a_step_so_many_times_as_long(clock: Clock) -> None:
     """The lateness is no work: it does not grow with itself."""
     slow = Slowdown(1.0, lambda: 0.0)
