@@ -21,6 +21,8 @@ from ddp.process.cores import cores
 
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
 """Recorded where they are installed. Nothing here needs torchvision; data sets of users do."""
+DISTRIBUTION = "elche-bench"
+"""What this package is called where it is installed."""
 BUSY = "other programs used"
 """How the warning begins that a run was not alone on its cores; whoever asks for it looks for these words."""
 GIT_S = 5.0
@@ -64,10 +66,15 @@ def shared_cores(environ: Mapping[str, str], total: int) -> str | None:
 
 
 def source() -> dict[str, Any]:
-    """Return the commit of the source tree and whether it was changed; nulls where there is no git."""
+    """Return the commit of the source tree and whether it was changed; nulls where there is no git, with the `version`
+    where an installed package has no tree."""
     sha = _git("rev-parse", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no")
-    return {"sha": sha, "dirty": None if changed is None else bool(changed)}
+    state = {"sha": sha, "dirty": None if changed is None else bool(changed)}
+    if sha is None and not (ROOT / "pyproject.toml").exists():
+        with suppress(PackageNotFoundError):
+            state["version"] = version(DISTRIBUTION)
+    return state
 
 
 def commit(name: str) -> str | None:

@@ -6,8 +6,10 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 
+NO_ROOM = (ENOSPC, EDQUOT, EFBIG)
 _BREAKS = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]+")
 _ORDERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -38,9 +40,11 @@ def usage() -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """Return what went wrong, and with which file, if that is known."""
+    """Return what went wrong, and with which file, if that is known: of a copy, the one that there is no room for."""
     what = str(error.strerror or error)
-    return what if error.filename is None else f"{what}: {error.filename}"
+    copied = error.errno in NO_ROOM and error.filename2 is not None
+    name = error.filename2 if copied else error.filename
+    return what if name is None else f"{what}: {name}"
 
 
 def path_of(text: str) -> Path:

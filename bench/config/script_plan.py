@@ -35,6 +35,8 @@ class Script:
     """In which it was started."""
     module: str | None = None
     """`package.module`, where it was started by `python -m`."""
+    pythonpath: tuple[str, ...] = ()
+    """Folders that `PYTHONPATH` named, absolute: without them what the script imports may not be found."""
 
 
 @dataclass(frozen=True)

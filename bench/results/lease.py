@@ -38,6 +38,8 @@ def _host() -> str:
 
 
 HOST = _host()
+_HELD: set[str] = set()
+"""Folders whose lease this process has."""
 
 
 class Hidden(NamedTuple):
@@ -95,10 +97,15 @@ def alive(pid: int) -> bool:
         return False
 
 
+def at_work(folder: Path) -> bool:
+    """Return whether this process is at work in a folder."""
+    return os.path.abspath(str(folder)) in _HELD
+
+
 def occupied(folder: Path) -> bool:
-    """Return whether another process, here or on another host, may be at work in a hidden folder."""
+    """Return whether a process, this one, another one or one of another host, may be at work in a hidden folder."""
     own = hidden(folder)
-    return own is not None and (alive(own.pid) if own.here else leased(folder))
+    return own is not None and (at_work(folder) or alive(own.pid) if own.here else leased(folder))
 
 
 def leased(folder: Path) -> bool:
@@ -134,6 +141,7 @@ class Lease:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._released = folder, threading.Event()
+        _HELD.add(os.path.abspath(str(folder)))
         threading.Thread(target=self._renew, name="lease", daemon=True).start()
 
     def _renew(self) -> None:
@@ -144,3 +152,4 @@ class Lease:
     def release(self) -> None:
         """End the renewals."""
         self._released.set()
+        _HELD.discard(os.path.abspath(str(self._folder)))

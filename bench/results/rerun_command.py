@@ -7,6 +7,7 @@ the command means this cell and no other. It is made of what lies in a folder, s
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -76,7 +77,9 @@ def script_of(run: Run) -> str | None:
     what = ["-m", str(script["module"])] if script.get("module") else [str(script["path"])]
     arguments = script.get("arguments")
     words = ["python", *what, *(map(str, arguments) if isinstance(arguments, list) else ())]
-    return f"cd {shlex.quote(str(script.get('folder')))} && {shlex.join(words)}"
+    paths = os.pathsep.join(map(str, script.get("pythonpath") or ()))
+    variable = f"PYTHONPATH={shlex.quote(paths)} " if paths else ""
+    return f"cd {shlex.quote(str(script.get('folder')))} && {variable}{shlex.join(words)}"
 
 
 def setting(key: str, value: Any) -> str:

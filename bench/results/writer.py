@@ -12,7 +12,7 @@ from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
 
 from bench.base.usage import reason
-from bench.results.lease import Lease, hidden, making, moved, occupied
+from bench.results.lease import Lease, at_work, hidden, making, moved, occupied
 from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, may_be_ok, place, resumable, resuming
 
 TRIES = 5
@@ -30,13 +30,19 @@ class Unwritten(OSError):
 class RunWriter:
     """A run folder in the making: write files under `path`, then `commit` or `discard`.
 
-    Raises ValueError with one line if the folder cannot be made (read-only disk, a file in the way).
+    Raises ValueError with one line if the folder cannot be made (read-only disk, a file in the way, this process at work in
+    it).
     """
 
     def __init__(self, output: Path, model: str, mode: str, run_id: str) -> None:
         self._place = place(output, model, mode, run_id)
         parent = self._place.parent
         self.path = making(self._place)
+        if at_work(self.path):
+            raise ValueError(
+                f"{self._place} is in the making by this process already: wait for that run (join()), or give this one "
+                "another name or seed"
+            )
         try:
             parent.mkdir(parents=True, exist_ok=True)
             _clean(parent, run_id)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import warnings
 from dataclasses import fields, replace
@@ -17,6 +18,7 @@ import torch
 from rich.console import Console
 
 from bench.base import canonical
+from bench.base.paths import ROOT
 from bench.base.usage import UsageError
 from bench.config.config_checks import Machine
 from bench.config.plan import ScriptPlan
@@ -149,7 +151,10 @@ def script() -> Script:
     path = Path(file).resolve()
     spec = getattr(main, "__spec__", None)
     module = None if spec is None else str(spec.name)
-    return replace(here, path=str(path), sha256=sha256(path.read_bytes()).hexdigest(), module=module)
+    folders = [str(Path(name).resolve()) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name]
+    paths = tuple(name for name in folders if name != str(ROOT))
+    sha = sha256(path.read_bytes()).hexdigest()
+    return replace(here, path=str(path), sha256=sha, module=module, pythonpath=paths)
 
 
 def _kind(source: Any) -> str:

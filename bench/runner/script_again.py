@@ -91,6 +91,7 @@ def _start(run: Run, order: Again) -> int:
     words = [sys.executable, *what, *map(str, known.get("arguments") or ())]
     print(f"runs {path} again", file=sys.stderr, flush=True)
     variables = environment.inherited() | {AGAIN: msgspec.json.encode(order).decode()}
+    variables["PYTHONPATH"] = os.pathsep.join([*map(str, known.get("pythonpath") or ()), variables["PYTHONPATH"]])
     return run_process(words, folder, variables)
 
 

@@ -193,7 +193,8 @@ def _footer(levels: Sequence[LevelClaim], spreads: Sequence[Spread], rates: Sequ
     ]
     if hard := [claim for claim in levels if not claim.only_proved and smallest(claim) * len(levels) > PROOF]:
         fewest = min(claim.seeds for claim in hard)
-        lines.append(f"{fewest} seeds can prove no loss in a family of {len(levels)} but a gross one: 5 or more can")
+        family = f"a family of {len(levels)}"
+        lines.append(f"{plural(fewest, 'seed')} can prove no loss in {family} but a gross one: 5 or more can")
     weakest = min(levels, key=lambda claim: claim.power)
     where = f"({weakest.case.cell.name}, {weakest.check})"
     lines.append(f"power at equality, last look: {weakest.power:.4f} or more {where}")

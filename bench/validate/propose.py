@@ -120,7 +120,7 @@ def _sound(cell: Cell, dirty: bool) -> list[Run]:
             f"{name}: trained from a source tree with uncommitted changes, which a commit does not mend afterwards: say "
             f"--dirty, or commit and train again: {rerun(cell)}"
         )
-    if not dirty and not all(m.git.get("sha") for m in cell.ok):
+    if not dirty and not all(m.git.get("sha") or m.git.get("version") for m in cell.ok):
         raise ValueError(f"{name}: no commit is recorded of the source that made it (git was not there); say --dirty")
     return [run for run in cell.runs if run.metrics.status == "ok"]
 

@@ -99,8 +99,8 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """The line with its command."""
-        return f"{self.line}; reproduce: {self.reproduce}" if self.reproduce else self.line
+        """The line, with its command unless all is well."""
+        return f"{self.line}; reproduce: {self.reproduce}" if self.reproduce and self.name != "PASS" else self.line
 
     def __str__(self) -> str:
         return f"{self.name:<14} {self.cell}  {self.check}: {self.text}"

@@ -19,6 +19,7 @@ from ddp.data.source import TensorSource, move
 
 Collate = Callable[[list[Any]], Any]
 """A list of samples -> a batch."""
+UNEQUAL = "; pad samples to one size, or give Trainer a collate_fn that does"
 
 
 class _Turn:
@@ -68,7 +69,7 @@ class MapSource:
         wanted = indices.tolist()
         with self._turn.taken():
             samples = self._read(wanted, draws)
-        with _blamed(f"samples {some(wanted)} make no batch"):
+        with _blamed(f"samples {some(wanted)} make no batch", self._collate):
             return move(_put_together(self._collate, samples), self._device)
 
     def _read(self, wanted: list[int], draws: Draws | None) -> list[Any]:
@@ -114,12 +115,14 @@ class MapSource:
 
 
 @contextmanager
-def _blamed(what: str) -> Iterator[None]:
-    """Raise BadSample of `what` for whatever the user's code raises inside."""
+def _blamed(what: str, collate: Collate | None = None) -> Iterator[None]:
+    """Raise BadSample of `what` for whatever the user's code raises inside, with the remedy where torch's own `collate` met
+    samples of several sizes."""
     try:
         yield
     except Exception as error:
-        raise BadSample(f"{what}: {type(error).__name__}: {error}") from error
+        remedy = UNEQUAL if collate is default_collate and "equal size" in str(error) else ""
+        raise BadSample(f"{what}: {type(error).__name__}: {error}{remedy}") from error
 
 
 class Rows:

@@ -72,7 +72,20 @@ def layers(model: Any, call: Callable[[], Any]) -> Json:
     return graph
 
 
-def _module(name: str) -> Any:
-    if importlib.util.find_spec(name.partition(".")[0]) is None:
-        raise ValueError("timelines and pages need the harness, which is not installed here: install elche-bench")
+def harness_module(name: str, purpose: str, remedy: str = "") -> Any:
+    """Return a module of the harness. Raise ValueError where there is none, or another package has its name; the line says
+    what needs it, and ends with the `remedy`."""
+    spec = importlib.util.find_spec(name.partition(".")[0])
+    if spec is None:
+        raise ValueError(f"{purpose} the harness, which is not installed here: install elche-bench{remedy}")
+    there = Path(spec.origin or ".").resolve().parent
+    if there.parent != Path(__file__).resolve().parents[2]:
+        raise ValueError(
+            f"{purpose} the harness, the package `bench`, and here {there} has that name: rename that folder, or keep the "
+            f"script in another one{remedy}"
+        )
     return importlib.import_module(name)
+
+
+def _module(name: str) -> Any:
+    return harness_module(name, "timelines and pages need")

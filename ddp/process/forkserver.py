@@ -90,10 +90,24 @@ def script_left_alone() -> Iterator[None]:
     """Start processes inside that do not run the user's script again, as those of `multiprocessing` do.
 
     What a rank needs is sent to it. So a script works without `if __name__ == "__main__"`, and its top level does not
-    run once for every rank."""
-    with _hiding:
+    run once for every rank. Nor do they hear of a start method that others registered here, such as joblib's `loky`: they
+    would not know it."""
+    with _hiding, _known_method():
         script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
             yield
         finally:
             sys.modules["__main__"] = script
+
+
+@contextmanager
+def _known_method() -> Iterator[None]:
+    before = multiprocessing.get_start_method(allow_none=True)
+    if before is None or before in multiprocessing.get_all_start_methods():
+        yield
+        return
+    multiprocessing.set_start_method("forkserver", force=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(before, force=True)

@@ -6,8 +6,6 @@ before. Must not know what a run folder holds.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Protocol
 from ddp import settings as checks
 from ddp.engine.modes import Mode
 from ddp.engine.solo import Emit
+from ddp.monitor.harness import harness_module
 from ddp.replica.task import Job
 from ddp.trainer.task import Parts
 
@@ -87,6 +86,8 @@ def check_recording(
         if name is not None:
             raise ValueError(f"name={name!r} without output: say where the run folder belongs, such as output='runs'")
         return None
+    if name is None:
+        raise ValueError(f"output={str(output)!r} without name: say what the runs are of, such as name='touch'")
     for key, value in (("name", name), ("metric", metric)):
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             raise ValueError(f"{key}={value!r} must be a word of letters, digits and _ . -, such as {key}='touch'")
@@ -99,9 +100,5 @@ def check_recording(
 
 def make_recorder(order: RecordOrder) -> Recorder:
     """Return who records it. Raise ValueError where the harness is not installed, or the run cannot be described."""
-    if importlib.util.find_spec(RECORDER.partition(".")[0]) is None:
-        raise ValueError(
-            "output needs the harness, which is not installed here: install elche-bench, or leave output out"
-        )
-    recorder: Recorder = importlib.import_module(RECORDER).recorder(order)
+    recorder: Recorder = harness_module(RECORDER, "output needs", ", or leave output out").recorder(order)
     return recorder

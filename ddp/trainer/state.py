@@ -54,7 +54,9 @@ class TrainedState:
     @property
     def _size(self) -> str:
         own = [tensor.numel() for name, tensor in self.params.items() if name not in self.tied]
-        return f"{sum(own):,} parameters in {len(own)} tensors, {len(self.buffers)} buffers"
+        tensors = "1 tensor" if len(own) == 1 else f"{len(own)} tensors"
+        buffers = "1 buffer" if len(self.buffers) == 1 else f"{len(self.buffers)} buffers"
+        return f"{sum(own):,} parameters in {tensors}, {buffers}"
 
     def state_dict(self) -> dict[str, Any]:
         """Return all of it, as `load_state_dict` takes it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -231,3 +232,15 @@ def test_a_file_for_a_folder_of_checkpoints_is_refused_before_the_run(make: Make
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"checkpoint_folder=.*file is a file; give a folder"):
         make(world_size=1, checkpoint_folder=tmp_path / "file")
+
+
+def test_a_package_of_the_users_called_bench_is_named(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "bench" / "__init__.py"
+    theirs.parent.mkdir()
+    theirs.touch()
+    spec = importlib.util.spec_from_file_location("bench", theirs)
+    monkeypatch.setattr("ddp.monitor.harness.importlib.util.find_spec", lambda name: spec)
+    with pytest.raises(ValueError, match=f"^output needs the harness, .* {theirs.parent} has that name: rename that"):
+        make(output=tmp_path / "runs", name="touch").run()

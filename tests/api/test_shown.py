@@ -93,7 +93,7 @@ def test_long_runs_show_their_end_and_what_is_not_known_is_left_out() -> None:
 
 def test_a_state_alone_says_its_size() -> None:
     state = TrainedState({"w": toy.data()[0]}, {})
-    assert str(state) == f"{toy.SAMPLES * 6:,} parameters in 1 tensors, 0 buffers"
+    assert str(state) == f"{toy.SAMPLES * 6:,} parameters in 1 tensor, 0 buffers"
 
 
 def test_a_parameter_with_two_names_counts_once(make: Make) -> None:

@@ -1,4 +1,4 @@
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, version
 
 import psutil
 
@@ -10,6 +10,12 @@ def test_it_never_fails_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert environment.source() == {"sha": None, "dirty": None}
     assert environment.describe()["cores"] >= 1
+
+
+def test_an_installed_package_says_its_version(monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "_git", lambda *arguments: None)
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    assert environment.source() == {"sha": None, "dirty": None, "version": version("elche-bench")}
 
 
 def test_own_work_is_no_disturbance(monkeypatch):

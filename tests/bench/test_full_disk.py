@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import resource
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.base.usage import reason
 from bench.base.writing import write_text
 from bench.results.journal import Journal
 from ddp.core.events import Alive
@@ -77,3 +80,10 @@ def test_a_file_that_cannot_be_written_is_named_and_stays_as_it_was(tmp_path: Pa
     assert caught.value.filename == str(path)
     assert path.read_text() == "{}"
     assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.json"]
+
+
+def test_of_a_copy_the_full_place_is_named() -> None:
+    """`shutil` names what it read first."""
+    for code, place in ((errno.ENOSPC, "runs/kept"), (errno.EACCES, "memory/kept")):
+        error = OSError(code, os.strerror(code), "memory/kept", None, "runs/kept")
+        assert reason(error) == f"{os.strerror(code)}: {place}"

@@ -13,6 +13,7 @@ import pytest
 
 from bench import judge
 from bench.command import cli
+from bench.results.rerun_command import command
 from bench.results.runfolder import find_runs
 from tests.bench.scripts import in_threads, step, trainer
 from tests.runtime import toy
@@ -129,3 +130,36 @@ def test_no_baseline_judges_another_step_or_other_data(tmp_path: Path, monkeypat
             field = "training.code" if "train_step" in changed else "training.data"
             assert field in refused.text
             assert not {"quality"} & {verdict.check for verdict in other.verdicts}
+
+
+PACKAGE = """
+import sys
+from helper import SEED
+from tests.bench.scripts import trainer
+trainer("runs", audit=False, mode="solo", world_size=None, seed=SEED).run().join()
+"""
+
+
+def test_what_pythonpath_named_is_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the shell that runs it again knows nothing of it."""
+    for name in ("lib", "here"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lib/helper.py").write_text("SEED = 7\n")
+    script = tmp_path / "here/touch.py"
+    script.write_text(PACKAGE)
+    started: list[str] = []
+
+    def note(words: list[str], folder: str, variables: Mapping[str, str]) -> int:
+        started.append(variables["PYTHONPATH"].split(os.pathsep)[0])
+        return 1
+
+    with in_threads() as patch:
+        patch.setattr("bench.runner.script.write_report", lambda *paths: None)
+        patch.syspath_prepend(tmp_path / "lib")
+        assert start(["python", str(script)], script.parent, {"PYTHONPATH": "../lib"}) == 0
+        patch.setattr("bench.runner.script_again.run_process", note)
+        (run,), _ = find_runs(script.parent / "runs")
+        assert cli.dispatch(["rerun", str(run.path)]) == 2
+    capsys.readouterr()
+    assert started == [str(tmp_path / "lib")]
+    assert command([run]) == f"cd {script.parent} && PYTHONPATH={tmp_path / 'lib'} python {script}"

@@ -194,7 +194,7 @@ def test_what_a_callback_raises_ends_the_run_and_the_records_say_so(tmp_path: Pa
 @pytest.mark.parametrize(
     ("given", "remedy"),
     [
-        ({"name": None}, "name=None must be a word"),
+        ({"name": None}, "without name: say what the runs are of, such as name='touch'"),
         ({"name": "a/b"}, "name='a/b' must be a word"),
         ({"output": None}, "name='touch' without output"),
         ({"output": ""}, "output='' is no path"),

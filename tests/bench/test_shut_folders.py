@@ -138,3 +138,15 @@ def test_an_audit_says_which_runs_it_does_not_know(
     assert (
         f"left out, so what it uses is not known: runs/mlp/nccl_cadence/{shut.name}: {SHUT}" in capsys.readouterr().out
     )
+
+
+def test_a_process_makes_a_run_once_at_a_time(tmp_path: Path) -> None:
+    """As by two Trainers of one name and seed in a script."""
+    cell = (tmp_path, "touch", "solo", "w1-s0-0123abcd")
+    first = RunWriter(*cell)
+    (first.path / "events.jsonl").touch()
+    with pytest.raises(ValueError, match="in the making by this process already: wait for that run"):
+        RunWriter(*cell)
+    assert (first.path / "events.jsonl").exists()
+    first.commit("failed")
+    RunWriter(*cell).discard()

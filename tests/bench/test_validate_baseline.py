@@ -157,6 +157,8 @@ def test_a_changed_tree_makes_no_baseline_unless_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no commit is recorded"):
         write_proposals(nowhere, tmp_path / "p", TODAY)
     assert write_proposals(tmp_path / "runs", tmp_path / "p", TODAY, dirty=True)
+    installed = changed_runs(tmp_path / "installed", {"sha": None, "dirty": None, "version": "0.1.0"})
+    assert write_proposals(installed, tmp_path / "q", TODAY)
 
 
 def test_audit_tells_of_age_and_power(base: Path) -> None:

@@ -39,3 +39,19 @@ def test_a_rank_keeps_the_memory_that_a_step_gives_back() -> None:
     assert ours.poll(60.0)
     assert ours.recv() < 1000
     process.join()
+
+
+class _Foreign(multiprocessing.context.SpawnContext):  # as joblib's `loky` registers one
+    _name = "foreign"
+
+
+def test_processes_hear_of_no_start_method_that_they_do_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(multiprocessing.context._concrete_contexts, "foreign", _Foreign())  # type: ignore[attr-defined]
+    before = multiprocessing.get_start_method(allow_none=True)
+    try:
+        multiprocessing.set_start_method("foreign", force=True)
+        with forkserver.script_left_alone():
+            assert multiprocessing.get_start_method() == "forkserver"
+        assert multiprocessing.get_start_method() == "foreign"
+    finally:
+        multiprocessing.set_start_method(before, force=True)
