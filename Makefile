@@ -26,12 +26,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What computes takes both cores, test by test. What starts processes mostly waits for them: file by file, four at a time.
-COMPUTING := tests/core tests/sim tests/data tests/models tests/bench
+# File by file, four at a time on two cores: while some wait for the processes that they started, others compute.
 test: lint
 ifeq ($(ARGS),)
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 10 $(COMPUTING)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 10 $(addprefix --ignore ,$(COMPUTING)) tests
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20 tests
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif

@@ -67,10 +67,11 @@ def at_home(text: str) -> str:
 
 
 def to_reports(text: str) -> str:
-    """Lead links to example reports to their pages, where they lie on the site."""
+    """Lead links to example reports and to README.md to their pages on the site."""
 
     def led(match: re.Match[str]) -> str:
         target = re.sub(r"^((?:\.\./)*?)(?:\.\./)?(reports/\w+)/report\.md$", r"\1\2/report.html", match[2])
+        target = re.sub(r"^\.\./\.\./README\.md", "../index.md", target)
         return f"{match[1]}{target}{match[3]}"
 
     return _LINK.sub(led, text)

@@ -10,12 +10,11 @@ factor. Modes whose ranks meet in collectives do so over emulated links, which b
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -26,7 +25,7 @@ from bench.results.runfolder import find_runs
 from benchmarks.documents import put
 from ddp.core.events import Progress
 from ddp.core.faults import Fault
-from ddp.core.slowness import COMPUTE, HOST, INPUT, LINK, SlowFold
+from ddp.core.slowness import COMPUTE, HOST, INPUT, LINK, SlowFold, SlowRank
 from ddp.process.codec import decode
 
 MODES = ("nccl_cadence", "cpu_async", "nccl_sync", "nccl_async", "cpu_cadence")
@@ -107,22 +106,34 @@ def judged(folder: Path, phases: list[SlowPhase]) -> Iterator[tuple[str, str]]:
         if begin is None:
             continue
         later = [at for at in fold.ends[phase.rank] if at > begin]
-        until = later[min(WITHIN, len(later) - 1)] if later else begin  # the first is in part before
-        named = [each for each in left if each.rank == phase.rank and begin < each.named <= until + 1e-9]
-        left = [each for each in left if each not in named]
+        until = later[min(WITHIN, len(later) - 1)] + 1e-9 if later else begin  # the first is in part before
+        named = named_of(left, phase.rank, begin, until, min(end or until, until))
+        left = [each for each in left if each not in named or each.named <= begin]
         if end is None and not named:
             continue  # the run was over before three windows of it
         causes = [each.cause for each in named]
-        word = RIGHT if CAUSE[phase.kind] in causes else AS_HOST if HOST in causes else MISSED
-        yield phase.kind, word
+        yield phase.kind, RIGHT if CAUSE[phase.kind] in causes else AS_HOST if HOST in causes else MISSED
     yield from (("none", AS_HOST if each.cause == HOST else FALSE) for each in left)
 
 
+def named_of(ranks: Sequence[SlowRank], rank: int, begin: float, until: float, held: float) -> list[SlowRank]:
+    """Return the namings of a rank that count in a phase: those that come in its first windows, and those of before that
+    hold until `held`, too: who meets the next phase before it is as fast as ever is not named anew."""
+    return [
+        each
+        for each in ranks
+        if each.rank == rank
+        and (begin < each.named <= until or (each.named <= begin and (each.healed is None or each.healed >= held)))
+    ]
+
+
 def trained(tree: Path, seed: int, clean: bool) -> Path:
-    """Train one run, and return its folder. Raises CalledProcessError."""
+    """Return the folder of a run, which is trained if it is not there. Raises CalledProcessError."""
     phases = [] if clean else phases_of(seed)
     script = ",".join(str(fault) for phase in phases for fault in phase.faults)
     place = tree / f"{'clean' if clean else 'slow'}-{seed}"
+    if place.is_dir() and (there := find_runs(place)[0]):
+        return there[0].path
     links = "" if not mode_of(seed).startswith(LINKED) else SHORT if mode_of(seed) == "nccl_sync" else LONG
     words = [
         "model=mlp",
@@ -149,19 +160,12 @@ def trained(tree: Path, seed: int, clean: bool) -> Path:
 def outcomes(tree: Path, clean: bool, wanted: int) -> Counter[tuple[str, str]]:
     """Return how often each (kind, outcome) came in runs enough for so many phases, or so many clean runs; what was trained
     before is not trained again."""
-    notes, total = tree / ("clean.jsonl" if clean else "slow.jsonl"), Counter[tuple[str, str]]()
-    tree.mkdir(parents=True, exist_ok=True)
-    done = [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
+    total = Counter[tuple[str, str]]()
     for seed in count():
         if (seed if clean else sum(n for (kind, _), n in total.items() if kind != "none")) >= wanted:
             return total
-        if seed < len(done):
-            found = [(kind, word) for kind, word in done[seed]]
-        else:
-            found = list(judged(trained(tree, seed, clean), [] if clean else phases_of(seed)))
-            with notes.open("a") as file:
-                file.write(json.dumps(found) + "\n")
-            print("clean" if clean else "slow", seed, found, flush=True)
+        found = list(judged(trained(tree, seed, clean), [] if clean else phases_of(seed)))
+        print("clean" if clean else "slow", seed, found, flush=True)
         total.update(found)
     raise AssertionError("seeds do not end")
 

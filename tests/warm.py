@@ -16,6 +16,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -78,7 +79,7 @@ class Process:
             self.wait(0.0)
         return self.returncode
 
-    def wait(self, timeout_s: float = 60.0) -> int:
+    def wait(self, timeout_s: float = 100.0) -> int:
         """Its exit code. Raises TimeoutError."""
         if self.returncode is None:
             self.returncode = int(self._hear(timeout_s))
@@ -89,7 +90,7 @@ class Process:
                     time.sleep(0.001)
         return self.returncode
 
-    def result(self, timeout_s: float = 60.0) -> tuple[int, str, str]:
+    def result(self, timeout_s: float = 100.0) -> tuple[int, str, str]:
         """Its exit code, output and errors, once it has ended; it is forgotten then."""
         try:
             code = self.wait(timeout_s)
@@ -117,21 +118,44 @@ def _read(file: Any) -> str:
     return str(file.read())
 
 
+class WarmServer:
+    """The process that commands are forked from. It imports nothing until somebody connects, and ends with its owner."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="warm-")
+        self.path = f"{self._folder.name}/line"
+        """Where it listens, for any number of tests."""
+        theirs, self._owned = os.pipe()
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.path)
+            listener.listen(64)
+            fds = (listener.fileno(), theirs)
+            code = f"from tests.warm import serve; serve{fds}"
+            self._process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment, pass_fds=fds)
+        os.close(theirs)
+
+    def close(self) -> None:
+        os.close(self._owned)
+        self._process.wait(30)
+        self._folder.cleanup()
+
+
 class Warm:
-    """The process that commands are forked from; a context manager. None of them outlives it unseen: end them first."""
+    """A line to a server, to one's own if there is none at `path`; a context manager. End all commands before it ends."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self._own = None if path else WarmServer()
+        self._line = socket.socket(socket.AF_UNIX)
+        self._line.connect(path or self._own.path)  # type: ignore[union-attr]
 
     def __enter__(self) -> Warm:
-        self._line, theirs = socket.socketpair()
-        code = f"from tests.warm import serve; serve({theirs.fileno()})"
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        fds = (theirs.fileno(),)
-        self._server = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment, pass_fds=fds)
-        theirs.close()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._line.close()
-        self._server.wait(30)
+        if self._own is not None:
+            self._own.close()
 
     def start(
         self, folder: Path, *words: str, env: Mapping[str, str] | None = None, stdout: int | None = None
@@ -149,25 +173,36 @@ class Warm:
         return Process(ours, out, err)
 
 
-def serve(descriptor: int) -> None:
-    """Fork a command for every request, until the other end is closed."""
+def serve(listening: int, owned: int) -> None:
+    """Fork a command for every request of whoever connects, until the other end of `owned` is closed."""
+    listener, lines = socket.socket(fileno=listening), list[socket.socket]()
+    select.select([listening, owned], [], [])
     for name in PRELOAD:
         importlib.import_module(name)
     gc.freeze()  # collections in what is forked leave these alone
-    line = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # minders are nobody's business
     while True:
-        head, fds, _, _ = socket.recv_fds(line, 4, 3)
-        if not head:
+        ready, _, _ = select.select([owned, listener, *lines], [], [])
+        if owned in ready:
             os._exit(0)  # torch takes a second to tidy up what nobody will see
-        asked = json.loads(line.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
-        if _fork() == 0:
-            line.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _mind(asked, *fds)
-            return
-        for fd in fds:
-            os.close(fd)
+        if listener in ready:
+            lines.append(listener.accept()[0])
+        for line in filter(ready.__contains__, tuple(lines)):
+            head, fds, _, _ = socket.recv_fds(line, 4, 3)
+            if not head:
+                lines.remove(line)
+                line.close()
+                continue
+            asked = json.loads(line.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
+            if _fork() == 0:
+                for open_here in (listener, *lines):
+                    open_here.close()
+                os.close(owned)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                _mind(asked, *fds)
+                return
+            for fd in fds:
+                os.close(fd)
 
 
 def _fork() -> int:
@@ -249,7 +284,7 @@ def _forked_fork_server(path: bytes, words: Sequence[str], fds: Sequence[int]) -
         os._exit(0)
 
 
-def wait_for(what: Any, process: Process, timeout_s: float = 60.0) -> Any:
+def wait_for(what: Any, process: Process, timeout_s: float = 100.0) -> Any:
     """What `what()` returns as soon as it is something, or the process has ended."""
     deadline = time.monotonic() + timeout_s
     while not (found := what()) and process.poll() is None and time.monotonic() < deadline:

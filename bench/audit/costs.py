@@ -3,10 +3,11 @@ tokens, operations. Must not use the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import isclose
+from collections.abc import Callable, Iterator, Sequence
+from math import isclose, prod
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bench.audit.again import Bench, moved
@@ -66,9 +67,27 @@ def _flop(bench: Bench) -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
     batch = moved(_first(bench), bench.device)
-    counter = FlopCounterMode(display=False)
+    counter = FlopCounterMode(display=False, custom_mapping=_recurrent())
     with counter:
         bench.task.loss(bench.model, batch).backward()  # type: ignore[no-untyped-call]
     for parameter in bench.parameters.values():
         parameter.grad = None
     return float(counter.get_total_flops()) / min(bench.rules.batch_size, bench.rules.samples)
+
+
+def _recurrent() -> dict[Any, Callable[..., int]]:
+    """Return the operations of fused recurrent layers, which the counter takes for none: a token times every matrix,
+    and two backwards. Arguments are shapes: inputs, then the matrices, one by one or in a list."""
+
+    def forward(inputs: Sequence[int], *weights: Any, **_: Any) -> int:
+        listed: Sequence[Sequence[int]] = (
+            weights[0] if weights[0] and not isinstance(weights[0][0], int) else weights[:4]
+        )
+        return 2 * prod(inputs[:-1]) * sum(prod(shape) for shape in listed if len(shape) == 2)
+
+    def backward(*shapes: Any, **named: Any) -> int:
+        return 2 * forward(*shapes, **named)
+
+    ops = torch.ops.aten
+    passes = {ops.mkldnn_rnn_layer: forward, ops.mkldnn_rnn_layer_backward: backward}
+    return {**passes, ops._cudnn_rnn: forward, ops._cudnn_rnn_backward: backward}

@@ -23,7 +23,7 @@ class Exit(IntEnum):
     INTERNAL = 6
     """A defect of the harness."""
     KILLED = 130
-    """Ctrl-C or SIGTERM."""
+    """Ctrl-C, SIGTERM or SIGHUP."""
 
 
 _GRAVITY = [

@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM: both raise KeyboardInterrupt, wherever the command is, and are remembered.
+"""Ctrl-C, SIGTERM and SIGHUP: each raises KeyboardInterrupt, wherever the command is, and is remembered.
+
+SIGHUP, the end of a terminal, is left alone where somebody has it ignored, as `nohup` does.
 
 With `BENCH_SAVE_S`, which schedulers' commands have, the first SIGTERM asks for a checkpoint, and is Ctrl-C so many seconds
 later at the latest. Remembered, because an exception raised in the middle of an import or of a callback can be swallowed on
@@ -21,6 +23,7 @@ from ddp.process import ending
 
 SAVE = "BENCH_SAVE_S"
 """Variable: seconds that SIGTERM leaves for a checkpoint."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _seen: list[int] = []
 
 
@@ -53,7 +56,7 @@ def _patience_s() -> float:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, or as a word that comes before it. Main thread only."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C; SIGTERM perhaps as a word that comes before it. Main thread only."""
     _seen.clear()
     ending.withdraw()
     with _handled_by(_save_first if _patience_s() else _raise):
@@ -100,7 +103,8 @@ def leave(code: int, word: str = "") -> NoReturn:
 
 @contextmanager
 def _handled_by(handler: object) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}  # type: ignore[arg-type]
+    heard = [number for number in ENDING if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}  # type: ignore[arg-type]
     try:
         yield
     finally:

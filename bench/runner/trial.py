@@ -10,6 +10,8 @@ from torch import Tensor
 
 from bench.config.plan import RunPlan
 from bench.models import MODELS
+from ddp.core.loader_settings import Loading
+from ddp.data.batch_loader import refuse_samplewise
 from ddp.registry import blamed, is_ours
 from ddp.replica.task import Task
 
@@ -26,7 +28,7 @@ def tried(plan: RunPlan) -> Task:
     with blamed("model", name, MODELS[name]):
         try:
             task = plan.job.task()
-            _step(task, plan.spec.batch_size)
+            _step(task, plan.spec.batch_size, plan.job.loading)
         except ValueError as error:
             if not is_ours(error):
                 raise
@@ -36,10 +38,12 @@ def tried(plan: RunPlan) -> Task:
     raise refused
 
 
-def _step(task: Task, batch_size: int) -> None:
+def _step(task: Task, batch_size: int, loading: Loading) -> None:
     """Take one training step and evaluate once. Raise what the user's code raises, and TypeError for what it returns."""
     with torch.random.fork_rng(devices=[]):
         model, train, test = task.model(), task.train_data(), task.eval_data()
+        for source in (train, test):
+            refuse_samplewise(loading, source)
         optimizer = task.optimizer(list(model.parameters()))
         loss = task.loss(model, train.batch(torch.arange(min(batch_size, len(train)))))
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.models.data.options import DataOptions
 from bench.models.parts import classification
-from bench.models.setup import Recipe, Setup
+from benchmarks.bugs.own_parts import setup
 
 DECAY = 0.3
 """Of matrices; other parameters have none, and half the rate."""
@@ -30,16 +29,12 @@ def in_groups(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimize
     return torch.optim.AdamW(groups, lr=lr)
 
 
-SETUP = Setup(
-    summary="a convolution on augmented digits",
-    citation="ours",
-    published="none",
-    metric="accuracy",
-    higher_is_better=True,
-    recipes={
-        "quick": Recipe(
-            *("noisy_digits", 3, 16, 3e-3, 0.5, "cosine"), augment=True, data_options=DataOptions(samples=7546)
-        )
-    },
-    task=partial(classification, build, in_groups),
+SETUP = setup(
+    "a convolution on augmented digits",
+    partial(classification, build, in_groups),
+    3e-3,
+    7546,
+    target=0.5,
+    schedule="cosine",
+    augment=True,
 )

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bench.models.data.options import DataOptions
 from bench.models.parts import classification
-from bench.models.setup import Recipe, Setup
+from bench.models.setup import Recipe
+from benchmarks.bugs.own_parts import hidden, setup
 from ddp.data import as_source
 from ddp.replica.task import Task, Tensors
 
@@ -39,25 +39,11 @@ def means(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
     return F.cross_entropy(logits, labels), (logits.argmax(1) == labels).double().mean()
 
 
-def build(data: Any) -> nn.Module:
-    """Build it: [n, c, h, w] -> logits."""
-    channels, height, width = data.shape
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 64), nn.ReLU(), nn.Linear(64, data.classes))
-
-
 def task(recipe: Recipe, data_dir: str) -> Task:
     """Return the task."""
-    plain = classification(build, torch.optim.Adam, recipe, data_dir)
+    plain = classification(hidden, torch.optim.Adam, recipe, data_dir)
     noisy = lambda: as_source(Noisy(plain.train_data()))  # noqa: E731
     return replace(plain, train_data=noisy, evaluate=means, means=True)
 
 
-SETUP = Setup(
-    summary="digits with noise of their own",
-    citation="ours",
-    published="none",
-    metric="accuracy",
-    higher_is_better=True,
-    recipes={"quick": Recipe("noisy_digits", 3, 16, 5e-3, 0.8, data_options=DataOptions(samples=SAMPLES))},
-    task=task,
-)
+SETUP = setup("digits with noise of their own", task, 5e-3, SAMPLES)

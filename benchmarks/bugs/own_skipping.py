@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.models.data.options import DataOptions
 from bench.models.parts import classification
-from bench.models.setup import Recipe, Setup
+from benchmarks.bugs.own_parts import setup
 
 LAYERS, WIDTH = 4, 64
 
@@ -33,12 +32,10 @@ class Skipping(nn.Module):
         return self.last(state)
 
 
-SETUP = Setup(
-    summary="layers that are left out at random",
-    citation="ours",
-    published="none",
-    metric="accuracy",
-    higher_is_better=True,
-    recipes={"quick": Recipe("noisy_digits", 3, 16, 0.02, 0.8, "cosine", data_options=DataOptions(samples=7546))},
-    task=partial(classification, Skipping, partial(torch.optim.SGD, momentum=0.9, weight_decay=1e-3)),
+SETUP = setup(
+    "layers that are left out at random",
+    partial(classification, Skipping, partial(torch.optim.SGD, momentum=0.9, weight_decay=1e-3)),
+    0.02,
+    7546,
+    schedule="cosine",
 )

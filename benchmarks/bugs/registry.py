@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from benchmarks.bugs import (
+    unseen_seventh,
+    unseen_seventh_results,
+    unseen_seventh_steps,
+    unseen_sixth,
+    unseen_sixth_records,
+    unseen_sixth_results,
+)
 from benchmarks.bugs.average import AVERAGE
 from benchmarks.bugs.bug import Bug
 from benchmarks.bugs.data import DATA
@@ -15,11 +23,12 @@ from benchmarks.bugs.schedule import SCHEDULE
 from benchmarks.bugs.unseen import UNSEEN
 from benchmarks.bugs.unseen_fifth_rows import FIFTH
 from benchmarks.bugs.unseen_last import FOURTH
-from benchmarks.bugs.unseen_seventh_rows import SEVENTH
-from benchmarks.bugs.unseen_sixth_rows import SIXTH
 
 LISTED = (DATA, ORDER, FORWARD, GRADIENT, OPTIMIZER, SCHEDULE, AVERAGE, EVALUATION, RECORD)
-BUGS: dict[str, Bug] = (
-    {name: bug for family in LISTED for name, bug in family.bugs.items()} | UNSEEN | FOURTH | FIFTH | SIXTH | SEVENTH
+LOTS = (
+    *(UNSEEN, FOURTH, FIFTH, unseen_sixth.LOT.bugs, unseen_sixth_results.LOT.bugs, unseen_sixth_records.LOT.bugs),
+    *(unseen_seventh.LOT.bugs, unseen_seventh_steps.LOT.bugs, unseen_seventh_results.LOT.bugs),
 )
+"""Those by people who had not seen the checks, and the sixth lot, by somebody who looked for gaps."""
+BUGS: dict[str, Bug] = {name: bug for lot in (*(family.bugs for family in LISTED), *LOTS) for name, bug in lot.items()}
 """Name -> bug."""

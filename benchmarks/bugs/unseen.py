@@ -3,13 +3,14 @@
 Real ones, as engineers make them or other projects had them (`source`: the number in a list of historical defects, or a
 sentence), in nine families. Each is a function that breaks a module as it is imported (`benchmarks.bugs.hooks`). A run with
 one ends well, and is another run than without. Whatever check fails will do. Another one is a function in one of the files
-beside this, and a row here: `python -m benchmarks.bugs NAME` tries it, and it is left as it is, caught or not.
+beside this, under `@LOT.bug`: `python -m benchmarks.bugs NAME` tries it, and it is left as it is, caught or not.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import ModuleType
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType, ModuleType
 
 from benchmarks.bugs import unseen_more as m
 from benchmarks.bugs import unseen_steps as s
@@ -24,17 +25,47 @@ Row = tuple[str, str, str, str | dict[str, Patch]]
 RESUMED, RESUMING = "resumed", ["checkpoint.spacing_s=0", "cluster.tolerate_loss=false"]
 
 
+def entered(family: str, breaks: str, source: str, cell: str, broken: Mapping[str, Patch]) -> Bug:
+    """Return a bug that whatever check may find."""
+    model, mode, *settings = cell.split()
+    resumed = RESUMED in settings
+    settings = [*RESUMING, *(word for word in settings if word != RESUMED)] if resumed else settings
+    bug = Bug(f"{family}: {breaks}", "unseen", source, "any", (mode,), broken, (model,))
+    return replace(bug, settings=tuple(settings), resumed=resumed)
+
+
 def family_of(family: str, patches: ModuleType, /, **rows: Row) -> dict[str, Bug]:
     """Return the bugs of a family by name, which is that of their patch in a file."""
     bugs: dict[str, Bug] = {}
     for name, (breaks, source, cell, module) in rows.items():
-        model, mode, *settings = cell.split()
-        resumed = RESUMED in settings
-        settings = RESUMING if resumed else settings
         broken: dict[str, Patch] = {module: getattr(patches, name)} if isinstance(module, str) else module
-        bugs[name] = Bug(f"{family}: {breaks}", "unseen", source, "any", (mode,), broken, (model,))
-        bugs[name] = replace(bugs[name], settings=tuple(settings), resumed=resumed)
+        bugs[name] = entered(family, breaks, source, cell, broken)
     return bugs
+
+
+@dataclass(frozen=True)
+class Lot:
+    """The unseen bugs of a file, by name."""
+
+    bugs: dict[str, Bug] = field(default_factory=dict)
+
+    def bug(
+        self,
+        family: str,
+        breaks: str,
+        source: str,
+        cell: str,
+        module: str,
+        more: Mapping[str, Patch] = MappingProxyType({}),
+    ) -> Callable[[Patch], Patch]:
+        """Enter the patch that follows, under its name. `cell`: model, mode and settings; `more`: other modules' patches."""
+
+        def enter(patch: Patch) -> Patch:
+            assert patch.__name__ not in self.bugs, patch.__name__
+            self.bugs[patch.__name__] = entered(family, breaks, source, cell, {module: patch, **more})
+            return patch
+
+        return enter
 
 
 NCCL, CPU, MEAN = "ddp.backends.allreduce", "ddp.backends.snapshot", "ddp.replica.weighted_mean"

@@ -11,10 +11,20 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, counted, wrap
+from benchmarks.bugs.unseen import Lot
+
+LOT = Lot()
 
 # Data
 
 
+@LOT.bug(
+    "data",
+    "short batches are filled up with earlier samples",
+    "B01",
+    "conv_ae nccl_sync world_size=4 data.samples=1000",
+    "ddp.replica.replica",
+)
 def short_batches_filled_up(replica: Module) -> None:
     """Fill the short batches at the end of an epoch up with samples of an earlier one, so that all have one shape."""
 
@@ -29,6 +39,13 @@ def short_batches_filled_up(replica: Module) -> None:
     wrap(replica.Replica, "read", broken)
 
 
+@LOT.bug(
+    "data",
+    "all samples of a batch draw the same noise",
+    "A17",
+    "benchmarks.bugs.own_noisy cpu_cadence",
+    "ddp.data.dataset",
+)
 def noise_of_first_sample(dataset: Module) -> None:
     """Have all samples of a batch draw what its first one draws: readers are seeded by batch."""
 
@@ -43,11 +60,25 @@ def noise_of_first_sample(dataset: Module) -> None:
 # Order
 
 
+@LOT.bug(
+    "order",
+    "a sampler is asked for epoch 0 alone",
+    "A01",
+    "benchmarks.bugs.own_sampled nccl_sync",
+    "ddp.data.epoch_order",
+)
 def sampler_of_first_epoch(epoch_order: Module) -> None:
     """Ask a user's sampler for epoch 0 each time."""
     wrap(epoch_order.EpochOrder, "_sampled", lambda sampled, self, epoch: sampled(0))
 
 
+@LOT.bug(
+    "order",
+    "passes of a long epoch are in one order",
+    "A01",
+    "mlp nccl_cadence world_size=3 train.steps=1600",
+    "ddp.data.epoch_order",
+)
 def passes_in_one_order(epoch_order: Module) -> None:
     """Have all passes of a long epoch in the order of the first one."""
 
@@ -61,6 +92,13 @@ def passes_in_one_order(epoch_order: Module) -> None:
 # Forward
 
 
+@LOT.bug(
+    "forward",
+    "passes of a step drop the same units",
+    "A17",
+    "gpt_nano nccl_sync train.accumulate=2",
+    "ddp.replica.replica",
+)
 def one_mask_for_all_passes(replica: Module) -> None:
     """Seed every pass of a step as its first one: all drop the same units."""
 
@@ -74,6 +112,13 @@ def one_mask_for_all_passes(replica: Module) -> None:
     wrap(replica.Replica, "_draw", broken)
 
 
+@LOT.bug(
+    "forward",
+    "norms learn from a step's first pass",
+    "B21",
+    "lenet nccl_sync train.accumulate=2",
+    "ddp.replica.replica",
+)
 def statistics_of_first_pass(replica: Module) -> None:
     """Move the running statistics of norms once in a step, by the first of its passes."""
 
@@ -99,11 +144,25 @@ def statistics_of_first_pass(replica: Module) -> None:
 # Gradient
 
 
+@LOT.bug(
+    "gradient",
+    "unused parameters have gradients of zeros",
+    "C10",
+    "benchmarks.bugs.own_skipping nccl_sync",
+    "ddp.gradients.step_gradients",
+)
 def unused_get_zeros(step_gradients: Module) -> None:
     """Leave parameters that no rank used a gradient of zeros, by which the optimizer moves them."""
     wrap(step_gradients.StepGradients, "unpack", lambda unpack, self: self._changes.take())
 
 
+@LOT.bug(
+    "gradient",
+    "gradients with a bucket of their own are not weighed",
+    "B6.18",
+    "resnet_graph zero2",
+    "ddp.gradients.owned",
+)
 def large_ones_unweighted(owned: Module) -> None:
     """Send a gradient that has a bucket of its own without its rank's weight."""
 
@@ -116,6 +175,13 @@ def large_ones_unweighted(owned: Module) -> None:
     wrap(owned.OwnedGradients, "_take_in", broken)
 
 
+@LOT.bug(
+    "gradient",
+    "unequal replicas weigh alike",
+    "B9.01",
+    "mlp graph_cadence cluster.speeds=[1.0,0.4]",
+    "ddp.graph.accumulate",
+)
 def replicas_weigh_alike(accumulate: Module) -> None:
     """Weigh the replicas of a window alike, whatever they trained."""
 

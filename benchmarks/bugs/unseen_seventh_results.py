@@ -12,10 +12,20 @@ from functools import partial
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, wrap
+from benchmarks.bugs.unseen import Lot
+
+LOT = Lot()
 
 # Evaluation
 
 
+@LOT.bug(
+    "evaluation",
+    "means of short batches count as whole",
+    "B07",
+    "benchmarks.bugs.own_noisy cpu_async",
+    "ddp.replica.replica",
+)
 def short_means_count_whole(replica: Module) -> None:
     """Count the means of a short batch for as many samples as a batch has."""
 
@@ -30,6 +40,7 @@ def short_means_count_whole(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
+@LOT.bug("evaluation", "the first whole model is evaluated again", "B7.13", "conv_ae zero3", "ddp.sharding.zero3")
 def whole_model_kept(zero3: Module) -> None:
     """Put the whole model together once; later evaluations have it still."""
 
@@ -45,6 +56,7 @@ def whole_model_kept(zero3: Module) -> None:
     wrap(zero3.Zero3, "whole", lambda whole, self: kept(self, whole))
 
 
+@LOT.bug("evaluation", "replicas are evaluated before their last step", "B17", "mlp graph_cadence", "ddp.graph.engine")
 def evaluated_before_update(engine: Module) -> None:
     """Evaluate replicas that have not taken their last step."""
 
@@ -59,6 +71,13 @@ def evaluated_before_update(engine: Module) -> None:
 # Record
 
 
+@LOT.bug(
+    "record",
+    "data is booked as forward pass",
+    "B8.07",
+    "conv_ae cpu_cadence loader.kind=streaming",
+    "ddp.process.meter",
+)
 def data_booked_as_forward(meter: Module) -> None:
     """Book the time until a batch is there as part of the forward pass."""
 
@@ -72,6 +91,7 @@ def data_booked_as_forward(meter: Module) -> None:
     wrap(meter.Meter, "add", broken)
 
 
+@LOT.bug("record", "a batch's tokens are a sample's", "B8.03", "gpt_nano nccl_sync", "ddp.replica.figures")
 def tokens_of_batch(figures: Module) -> None:
     """Take the tokens of a batch for those of a sample."""
 
@@ -84,6 +104,13 @@ def tokens_of_batch(figures: Module) -> None:
     wrap(figures.StepFigures, "counting", broken)
 
 
+@LOT.bug(
+    "record",
+    "work is divided by all passes' samples",
+    "B8.03",
+    "lenet solo train.accumulate=2 profile.steps=5",
+    "ddp.replica.figures",
+)
 def work_over_all_passes(figures: Module) -> None:
     """Divide the work of one pass by the samples of all passes of a step."""
 
@@ -95,6 +122,7 @@ def work_over_all_passes(figures: Module) -> None:
     wrap(figures.StepFigures, "_counted", lambda counted, self, samples: counted(samples * self.passes))
 
 
+@LOT.bug("record", "scalars are the last step's", "B8.09", "lenet nccl_cadence", "ddp.replica.scalars")
 def scalars_of_last_step(scalars: Module) -> None:
     """Forget what the step before has recorded when another one begins."""
 
@@ -105,6 +133,7 @@ def scalars_of_last_step(scalars: Module) -> None:
     wrap(scalars.Scalars, "__enter__", broken)
 
 
+@LOT.bug("record", "a loss is divided twice", "B8.11", "vit zero1 train.accumulate=2", "ddp.replica.replica")
 def training_loss_divided(replica: Module) -> None:
     """Divide the loss of a step by its passes once more, for the record."""
 

@@ -11,10 +11,20 @@ from functools import partial
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+from benchmarks.bugs.unseen import Lot
+
+LOT = Lot()
 
 # Data
 
 
+@LOT.bug(
+    "data",
+    "every 40th batch that is read ahead is the one before it",
+    "C14",
+    "lenet nccl_sync loader.kind=streaming",
+    "ddp.data.streaming",
+)
 def readers_share_memory(streaming: Module) -> None:
     """Have the reader's every 40th batch lie where the one before lies: its memory is given away too early."""
 
@@ -27,6 +37,13 @@ def readers_share_memory(streaming: Module) -> None:
     wrap(streaming.Streaming, "get", broken)
 
 
+@LOT.bug(
+    "data",
+    "what a lost rank leaves is read from a batch further on",
+    "A21",
+    "mlp cpu_async world_size=3 cluster.faults=['2@120:crash']",
+    "ddp.data.gather",
+)
 def survivors_read_a_batch_on(gather: Module) -> None:
     """Read what was taken over from a lost rank, which lies before what was trained last, from a batch further on."""
 
@@ -47,6 +64,7 @@ LATE = 0.95
 """Part of an epoch from which on rank 1 is in the next one's order."""
 
 
+@LOT.bug("order", "rank 1 ends epochs in the next one's order", "A07", "mlp cpu_async", "ddp.data.gather")
 def next_order_early(gather: Module) -> None:
     """Have rank 1 read the last samples of an epoch in the order of the next one: its reader is ahead."""
 
@@ -58,6 +76,13 @@ def next_order_early(gather: Module) -> None:
     wrap(gather.Gather, "indices", broken)
 
 
+@LOT.bug(
+    "order",
+    "the rest of an epoch is its beginning again",
+    "A09",
+    "mlp nccl_sync resumed checkpoint.unit=averages checkpoint.every=5",
+    "ddp.replica.replica",
+)
 def restarts_at_epoch(replica: Module) -> None:
     """Have a rank that goes on from a checkpoint read the part of an epoch that is left from that epoch's beginning."""
     from benchmarks.bugs.unseen_fourth import interrupted
@@ -83,11 +108,13 @@ def restarts_at_epoch(replica: Module) -> None:
 # Forward
 
 
+@LOT.bug("forward", "a set-up drops twice as much", "B5.17", "gpt_nano nccl_sync", "bench.models.gpt_nano")
 def dropout_of_setup(gpt_nano: Module) -> None:
     """Drop a fifth, where the set-up drops a tenth."""
     gpt_nano.DROPOUT = 0.2
 
 
+@LOT.bug("forward", "a set-up's norms have another epsilon", "B5.17", "lenet nccl_cadence", "bench.models.lenet")
 def epsilon_of_setup(lenet: Module) -> None:
     """Give the set-up's batch norms another epsilon."""
     stage = lenet._stage
@@ -100,6 +127,13 @@ def epsilon_of_setup(lenet: Module) -> None:
     lenet._stage = broken
 
 
+@LOT.bug(
+    "forward",
+    "rank 1's running statistics stand when a run goes on",
+    "B21",
+    "lenet cpu_async resumed",
+    "ddp.replica.replica",
+)
 def statistics_stand_when_resumed(replica: Module) -> None:
     """Keep the running statistics of norms where the checkpoint had them, on rank 1."""
     from benchmarks.bugs.unseen_fourth import interrupted
@@ -117,6 +151,13 @@ def statistics_stand_when_resumed(replica: Module) -> None:
 # Gradient
 
 
+@LOT.bug(
+    "gradient",
+    "a short global batch counts as a whole one",
+    "C02",
+    "mlp nccl_sync world_size=3",
+    "ddp.gradients.average",
+)
 def short_batch_by_nominal(average: Module) -> None:
     """Weigh gradients of a short global batch by the samples that it should have."""
 
@@ -129,6 +170,7 @@ def short_batch_by_nominal(average: Module) -> None:
     wrap(average.GradientAverage, "begin", broken)
 
 
+@LOT.bug("gradient", "gradients of every 400th step are doubled", "C22", "mlp nccl_sync", "ddp.gradients.average")
 def doubled_now_and_then(average: Module) -> None:
     """Double the gradients of every 400th step, on all ranks."""
 
@@ -141,6 +183,7 @@ def doubled_now_and_then(average: Module) -> None:
     wrap(average.GradientAverage, "exchange", broken)
 
 
+@LOT.bug("gradient", "passes add up in bfloat16", "B9.05", "lenet solo train.accumulate=4", "ddp.replica.replica")
 def passes_added_in_half(replica: Module) -> None:
     """Round what the passes of a step have added up to bfloat16 after each of them."""
 
@@ -153,6 +196,13 @@ def passes_added_in_half(replica: Module) -> None:
     wrap(replica.Replica, "_gradients", broken)
 
 
+@LOT.bug(
+    "gradient",
+    "a rank weighs as one of three when two are left",
+    "B6.24",
+    "lenet nccl_sync world_size=3 cluster.faults=['2@120:crash']",
+    "ddp.gradients.average",
+)
 def divided_by_those_who_began(average: Module) -> None:
     """Give a rank the weight of one among those that the run began with, also when one is lost."""
 
@@ -168,6 +218,7 @@ def divided_by_those_who_began(average: Module) -> None:
 # Set-ups
 
 
+@LOT.bug("optimizer", "a set-up has no weight decay", "D17", "resnet solo", "bench.models.resnet")
 def decay_of_setup(resnet: Module) -> None:
     """Lose the weight decay of a set-up."""
     import torch
@@ -180,6 +231,7 @@ def decay_of_setup(resnet: Module) -> None:
     resnet.SETUP = replace(resnet.SETUP, task=partial(task_of, resnet.build))
 
 
+@LOT.bug("schedule", "half a cosine ends at a fiftieth", "B5.07", "mlp nccl_cadence", "bench.models.parts")
 def schedule_of_setup(parts: Module) -> None:
     """Have half a cosine end at a fiftieth of the rate."""
     cosine = parts.SCHEDULES["cosine"]

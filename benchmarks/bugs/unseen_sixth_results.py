@@ -1,20 +1,29 @@
-"""Defects of `benchmarks.bugs.unseen` in optimizers, schedules, averages, evaluations and records: of runs that lose
-ranks, go on from a checkpoint, or where nobody looks.
+"""Defects of `benchmarks.bugs.unseen` in optimizers, schedules, averages and evaluations: of runs that lose ranks,
+go on from a checkpoint, or where nobody looks.
 
 Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.unseen import Lot
 from benchmarks.bugs.unseen_fourth import interrupted
+
+LOT = Lot()
 
 # Optimizer
 
 
+@LOT.bug(
+    "optimizer",
+    "moments are rounded once they are written",
+    "B9.07",
+    "mlp nccl_cadence checkpoint.unit=averages checkpoint.every=3",
+    "ddp.checkpoint.parts",
+)
 def moments_spoilt_after_checkpoint(parts: Module) -> None:
     """Round moments once they are written: what is sent to the host lies where they do."""
 
@@ -29,6 +38,14 @@ def moments_spoilt_after_checkpoint(parts: Module) -> None:
     wrap(parts.RankParts, "save", broken)
 
 
+@LOT.bug(
+    "optimizer",
+    "the outer velocity is lost when a run goes on",
+    "B7.17",
+    "mlp nccl_cadence resumed checkpoint.unit=averages checkpoint.every=5 averaging.outer=nesterov",
+    "ddp.checkpoint.parts",
+    {"ddp.replica.replica": interrupted},
+)
 def velocity_lost_when_resumed(parts: Module) -> None:
     """Leave what a backend keeps between averages as it is when a run goes on."""
 
@@ -42,6 +59,13 @@ def velocity_lost_when_resumed(parts: Module) -> None:
     wrap(parts.RankParts, "restore", broken)
 
 
+@LOT.bug(
+    "optimizer",
+    "moments of all ranks weigh alike",
+    "B9.01",
+    "mlp cpu_cadence averaging.optimizer_state=true cluster.speeds=[1.0,0.5]",
+    "ddp.backends.snapshot",
+)
 def moments_averaged_alike(snapshot: Module) -> None:
     """Weigh all ranks alike in the average of optimizer states."""
     average = snapshot.average
@@ -57,6 +81,13 @@ def moments_averaged_alike(snapshot: Module) -> None:
 # Schedule
 
 
+@LOT.bug(
+    "schedule",
+    "a rank that is started again begins its schedule",
+    "B5.15",
+    "mlp cpu_async cluster.restart=1 cluster.faults=['1@60:crash']",
+    "ddp.replica.replica",
+)
 def rate_of_own_life(replica: Module) -> None:
     """Begin the schedule when a rank is started again."""
 
@@ -69,6 +100,13 @@ def rate_of_own_life(replica: Module) -> None:
     wrap(replica.Replica, "fraction", broken)
 
 
+@LOT.bug(
+    "schedule",
+    "a run that goes on warms up again",
+    "B5.09",
+    "lenet nccl_sync resumed checkpoint.unit=averages checkpoint.every=5",
+    "ddp.replica.replica",
+)
 def warmed_up_again_when_resumed(replica: Module) -> None:
     """Raise the rate anew over the first tenth of what is left when a run goes on."""
     interrupted(replica)
@@ -86,6 +124,7 @@ def warmed_up_again_when_resumed(replica: Module) -> None:
 # Average
 
 
+@LOT.bug("average", "a rank brings in nominal batches", "B9.01", "mlp nccl_cadence", "ddp.engine.loop")
 def contribution_by_nominal_batch(loop: Module) -> None:
     """Bring in as many samples as steps of the nominal batch have."""
 
@@ -96,6 +135,7 @@ def contribution_by_nominal_batch(loop: Module) -> None:
     wrap(loop.TrainingLoop, "contribute", broken)
 
 
+@LOT.bug("average", "snapshots that nobody sketches are rounded", "B9.07", "mlp cpu_sync", "ddp.backends.snapshot")
 def unwatched_in_half(snapshot: Module) -> None:
     """Round snapshots to bfloat16, but for those of which a sketch is wanted: these go another way."""
 
@@ -109,6 +149,7 @@ def unwatched_in_half(snapshot: Module) -> None:
     wrap(snapshot.Backend, "snapshot", broken)
 
 
+@LOT.bug("average", "rank 1's last bias is no more averaged", "B6.14", "mlp nccl_cadence", "ddp.replica.replica")
 def last_bias_unlinked(replica: Module) -> None:
     """Give the last bias of rank 1 memory of its own in the second epoch: it is averaged no more."""
 
@@ -121,6 +162,13 @@ def last_bias_unlinked(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
+@LOT.bug(
+    "average",
+    "small differences are not sent",
+    "a sparse wire",
+    "mlp nccl_cadence averaging.wire=bfloat16",
+    "ddp.backends.allreduce",
+)
 def small_differences_stay(allreduce: Module) -> None:
     """Send no differences below a thirtieth of the largest."""
     lay = allreduce._lay
@@ -133,6 +181,7 @@ def small_differences_stay(allreduce: Module) -> None:
     allreduce._lay = broken
 
 
+@LOT.bug("average", "biases are never averaged", "B6.14", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
 def biases_left_apart(torch_local_sgd: Module) -> None:
     """Average no biases after the warm-up."""
 
@@ -150,6 +199,13 @@ def biases_left_apart(torch_local_sgd: Module) -> None:
 # Evaluation
 
 
+@LOT.bug(
+    "evaluation",
+    "every third evaluation is in training mode",
+    "B11",
+    "lenet solo train.epochs=5",
+    "ddp.replica.replica",
+)
 def some_epochs_in_training_mode(replica: Module) -> None:
     """Evaluate every third time in training mode; running statistics are put back."""
 
@@ -168,85 +224,15 @@ def some_epochs_in_training_mode(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
+@LOT.bug(
+    "evaluation",
+    "a replica is evaluated, which is on its way to the average",
+    "B17",
+    "mlp nccl_cadence averaging.elastic=0.5",
+    "ddp.backends.allreduce",
+)
 def evaluated_before_settled(allreduce: Module) -> None:
     """Evaluate a replica on its way to the average, and not the average, where replicas stay apart."""
     from contextlib import nullcontext
 
     wrap(allreduce.Backend, "consensus", lambda consensus, self, exact: nullcontext())
-
-
-# Record
-
-
-def loss_of_last_step(pending: Module) -> None:
-    """Report the loss of the last step for all steps of a report."""
-
-    def broken(add: Any, self: Any, loss: Any, samples: int, busy_s: float) -> None:
-        add(loss, samples, busy_s)
-        if loss is not None:
-            self._loss_sum = loss.detach().item() * self.samples
-
-    wrap(pending.Pending, "add", broken)
-
-
-AHEAD_S = 0.33
-"""By which a clock is ahead."""
-
-
-def clock_ahead_on_rank(module: Module) -> None:
-    """Set the clock of rank 1 ahead."""
-    shift = module.clock.shift
-    module.clock = SimpleNamespace(shift=lambda seconds: shift(seconds + (AHEAD_S if rank() == 1 else 0.0)))
-
-
-def busy_without_optimizer(replica: Module) -> None:
-    """Leave the optimizer out of the seconds that a step takes."""
-    from ddp.process.clock import now
-
-    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
-        ready, began = self.passes.ready, [now()]
-        self.passes.ready = lambda *about: (began.append(now()), ready(*about))[1]
-        try:
-            loss, busy = step(batch, seen)
-        finally:
-            del self.passes.ready
-        return loss, busy - (now() - began[-1])
-
-    wrap(replica.Replica, "step", broken)
-
-
-def memory_of_the_end(loop: Module) -> None:
-    """Report the memory of the end as the peak."""
-    from ddp.process.meter import _resident
-
-    loop.peak_rss_bytes = lambda: _resident() or 0
-
-
-def passes_counted_as_steps(pending: Module) -> None:
-    """Count a step of four passes as four."""
-
-    def broken(add: Any, self: Any, *about: Any) -> None:
-        add(*about)
-        self.steps += 3
-
-    wrap(pending.Pending, "add", broken)
-
-
-def evaluation_half_booked(loop: Module) -> None:
-    """Begin the time of an evaluation once its first half is over; the rest goes unbooked."""
-
-    def broken(evaluate: Any, self: Any, *about: Any) -> Any:
-        add = self.meter.add
-
-        def later(kind: str, since: float, *more: Any, **named: Any) -> Any:
-            if kind == "evaluate":
-                since += (loop.now() - since) / 2
-            return add(kind, since, *more, **named)
-
-        self.meter.add = later
-        try:
-            return evaluate(*about)
-        finally:
-            del self.meter.add
-
-    wrap(loop.TrainingLoop, "evaluate", broken)

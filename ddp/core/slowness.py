@@ -246,13 +246,14 @@ class SlowFold:
 
 def cause_of(now: _Pace, usual: _Pace, others: float) -> str:
     """Return why a rank's own work takes longer: what grew most. `others`: how many times as long the other ranks take;
-    where they became slow with it, it is the machine."""
+    where they became slow with it, and it is not slow by what they take, it is the machine."""
     grown = {
         COMPUTE: now.compute - usual.compute * others,
         INPUT: now.data - usual.data,
         HOST: usual.compute * (others - 1.0),
     }
-    return max(grown, key=grown.__getitem__)
+    cause = max(grown, key=grown.__getitem__)
+    return HOST if cause == COMPUTE and now.own < SLOW * (usual.own + grown[HOST]) else cause
 
 
 def _median(paces: Iterable[_Pace]) -> _Pace:

@@ -21,6 +21,15 @@ from ddp.data.streaming import Streaming
 BatchLoader = Resident | Streaming
 
 
+def refuse_samplewise(loading: Loading, source: Any) -> None:
+    """Raise ValueError for data that lies nowhere, which is to be resident."""
+    if loading.kind == "resident" and getattr(source, "nbytes", None) is None:
+        raise ValueError(
+            f"loader kind=resident, but {type(source).__name__} gives samples one by one, and may give others each time; "
+            "give tensors, or leave it to kind=auto"
+        )
+
+
 def feed(
     source: Any,
     visits: EpochOrder,
@@ -33,11 +42,7 @@ def feed(
 
     `deadline_s`: how long a batch may take to be there. Raise ValueError for data that cannot be as `loading` asks for."""
     size: int | None = getattr(source, "nbytes", None)
-    if loading.kind == "resident" and size is None:
-        raise ValueError(
-            f"loader kind=resident, but {type(source).__name__} gives samples one by one, and may give others each time; "
-            "give tensors, or leave it to kind=auto"
-        )
+    refuse_samplewise(loading, source)
     note = ""
     if size is not None and (loading.kind == "resident" or (loading.kind == "auto" and size <= room(loading, device))):
         try:

@@ -45,7 +45,9 @@ class Draws:
         return (_shifted(self._next(shape), 32) * (high - low) >> 32) + low
 
     def _next(self, shape: tuple[int, ...]) -> Tensor:
-        """Draw 64 random bits each, int64, shape [n, *shape]."""
+        """Draw 64 random bits each, int64, shape [n, *shape]. Raise ValueError for sizes that are no whole numbers."""
+        if wrong := [size for size in shape if not isinstance(size, int)]:
+            raise ValueError(f"{wrong[0]!r} is no size: draws are of [0, 1), `uniform(3)` of shape [batch, 3]")
         count = math.prod(shape)
         places = torch.arange(self._taken + 1, self._taken + 1 + count, device=self.keys.device)
         self._taken += count

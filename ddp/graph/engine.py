@@ -130,7 +130,7 @@ class _Engine:
             if self._seen % self._samples == 0:
                 self._evaluate(epoch)
             self._save_if_due()
-        self._everywhere(TrainingLoop.finish)
+        self._everywhere(lambda loop: loop.finish())
 
     def close(self) -> None:
         """End what runs in the background."""

@@ -17,6 +17,7 @@ from ddp.checkpoint.same_data import SameData
 from ddp.core.checkpoint_settings import MOST, UNITS, Checkpointing
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT, POLICIES
+from ddp.data.batch_loader import refuse_samplewise
 from ddp.data.dataset import collated
 from ddp.data.epoch_order import EpochOrder
 from ddp.engine.modes import PAIRING, Mode, backend_of, engine_of, mode_of, modes
@@ -133,8 +134,10 @@ def check_data(job: Job, parts: Parts) -> None:
         data.check(load_part(last.path / checkpoint.MODEL, last.origin(None)).get("data"))
 
 
-def check_loading(loading: Loading) -> Loading:
-    """Return the settings of the loader. Raise ValueError for those that contradict each other."""
+def check_loading(loading: Loading, *sources: Any) -> Loading:
+    """Return the settings of the loader. Raise ValueError for those that contradict each other, or the data."""
+    for source in sources:
+        refuse_samplewise(loading, source)
     if loading.kind == "resident" and loading.prefetch is not None:
         raise ValueError(
             f"prefetch={loading.prefetch} with loader='resident', which reads nothing ahead; leave one of them out"

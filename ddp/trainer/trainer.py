@@ -199,7 +199,11 @@ class Trainer:
             world_size=size,
             policy=checks.make_policy(way.policy or DEFAULT, {**way.settings, **settings}),
             backend=way.backend or arguments.BACKEND,
-            loading=arguments.check_loading(Loading(loader, prefetch, vram_max_usage, memory_max_usage)),
+            loading=arguments.check_loading(
+                Loading(loader, prefetch, vram_max_usage, memory_max_usage),
+                self._parts.dataset,
+                self._parts.eval_dataset,
+            ),
             scratch=Path(),  # made for each run
             device=device,
             transport=checks.check_transport(transport, gpus >= beside),

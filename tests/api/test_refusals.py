@@ -11,11 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import StepLR
-from torch.utils.data import IterableDataset
+from torch.utils.data import Dataset, IterableDataset
 
 from ddp import RankFailed, RoundRobinSampler
 from tests.api.conftest import Make, right
 from tests.runtime import toy
+
+
+class Named(Dataset[dict[str, Tensor]]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"image": torch.zeros(6)}
 
 
 class Endless(IterableDataset[int]):
@@ -88,6 +96,7 @@ class Endless(IterableDataset[int]):
         ({"seed": 2**63}, "seed=9223372036854775808 must be a whole number from 0 to 2147483647"),
         ({"prefetch": 10**22}, "must be a whole number from 1 to 1000"),
         ({"prefetch": 3, "loader": "resident"}, "reads nothing ahead"),
+        ({"dataset": Named(), "loader": "resident"}, "MapSource gives samples one by one"),
         ({"anchor": 10**22, "max_anchor": 10**23}, "is more steps than there are"),
         ({"lr_scale_ratio": 1e308}, "0 leaves the learning rate as it is"),
         ({"partition_ratios": (0.5, 0.6)}, "are 1.1 of the work, not 1; write [0.4545, 0.5455]"),

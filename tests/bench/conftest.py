@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from bench.base import environment
 from bench.command import cli
 from bench.config import plan
+from bench.runner import launch
 from ddp.engine import ENGINES
 from ddp.process import forkserver
 from tests.bench import fake_engine
@@ -31,6 +33,7 @@ def faked(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Bench:
     resolve = plan.resolve
     monkeypatch.setattr(plan, "resolve", lambda *parts: resolve(*parts) | {"audit": False})
     monkeypatch.setattr(forkserver, "warm", lambda preload=(): None)
+    monkeypatch.setattr(launch, "short_collections", nullcontext)  # it ends what tests keep from the collector
     monkeypatch.setattr(environment, "disturbed", lambda *usage: None)
     monkeypatch.delenv("BENCH_FAKE", raising=False)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it: put it back

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bench.validate.checks.idle import _epochs
+from bench.validate.checks.idle import _epochs, _windows
 from bench.validate.records import Records
 from ddp.core.event_parts import StepSketch
 from ddp.core.events import Averaged, Progress, Ready
@@ -77,3 +78,12 @@ def test_a_tensor_that_stands_still_in_the_last_epoch_is_named() -> None:
 def test_what_chance_and_roundings_can_do_is_not(change: dict[str, Any]) -> None:
     """Few steps; moves that may be lost in roundings; a tensor that has no gradients there."""
     assert _epochs(records(after=STANDS, **change), 2) == ""
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.0])
+def test_a_window_at_rate_0_need_not_move(rate: float) -> None:
+    """A schedule may begin with it, and short runs have few windows."""
+    known = records(way=0.0)
+    at_rate = [replace(report, lr=rate) for report in known.progress]
+    wrong = _windows(replace(known, progress=at_rate), 2)
+    assert wrong == ("rank 0 reports steps, but its replica did not move in 11 of 11 windows" if rate else "")

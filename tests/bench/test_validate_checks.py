@@ -68,6 +68,18 @@ def test_a_volume_that_is_not_the_formulas_fails(tmp_path: Path, factor: float) 
     assert one(tmp_path, tmp_path / "none", "volume").name == "FAIL"
 
 
+@pytest.mark.parametrize("check", ["volume", "breakdown"])
+def test_a_rank_that_came_later_sent_less_and_has_no_wall_time(tmp_path: Path, check: str) -> None:
+    spec = make_spec("nccl_cadence")
+    metrics = with_eval(spec, 0.97)
+    sync = metrics.sync.model_copy(update={"bytes": int(metrics.sync.bytes * 0.9)})
+    for late in ([], [1]):
+        write_run(tmp_path / str(late), spec, metrics.model_copy(update={"sync": sync, "breakdown": [], "late": late}))
+    assert one(tmp_path / "[]", tmp_path / "none", check).name == "FAIL"
+    late = [v.name for v in judge([tmp_path / "[1]"], tmp_path / "none").verdicts if v.check == check]
+    assert "FAIL" not in late
+
+
 def test_two_runs_of_a_seed_must_have_the_same_bits(tmp_path: Path) -> None:
     for name, sha in (("a", "one"), ("b", "one"), ("c", "two")):
         changed(tmp_path / name, "nccl_sync", 1, params_sha256=sha)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.audit.costs import _recurrent
 from bench.results.analysis.stream import sort
 from bench.results.analysis.work import PEAKS, memory, work
 from ddp.core.event_parts import StepWork
@@ -98,3 +99,17 @@ def test_fused_recurrent_layers_are_counted(wanted: bool) -> None:
         lstm(inputs)[0].sum().backward()
     matrices = sum(p.numel() for p in lstm.parameters() if p.dim() == 2)
     assert (counter.get_total_flops() == 3 * 2 * 3 * 4 * matrices) == wanted
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_the_audit_counts_recurrent_layers_alike(kind: type[nn.RNNBase]) -> None:
+    counts = []
+    for mapping in (FUSED, _recurrent()):
+        with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+            kind(5, 7, 2, batch_first=True)(torch.randn(3, 4, 5))[0].sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
+    matrices = [(5, 7), (7, 7), (7,), (7,)]
+    assert {of((3, 4, 5), list(matrices)) for of in list(_recurrent().values())[2::2]} == {2 * 12 * (35 + 49)}, (
+        "on a GPU"
+    )

@@ -122,3 +122,8 @@ def test_what_cannot_be_augmented_is_refused() -> None:
     for low, high in ((0, 0), (3, 1), (0, 2**31)):
         with pytest.raises(ValueError, match="no integer can be drawn"):
             draws.integers(low, high)
+
+
+def test_bounds_in_place_of_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"0\.8 is no size"):
+        Draws(0, 0, torch.arange(3)).uniform(0.8, 1.2)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from ddp.data.epoch_order import EpochOrder
 from ddp.data.errors import BadSample, LateBatch
 from ddp.data.streaming import END_S, NAME, Streaming, _Shelf, _Slot
 from tests.data.fed import Samples, batches, images, make, same
+from tests.held_up import in_time
 
 
 class Played:
@@ -199,7 +200,7 @@ def test_a_data_set_that_hangs_is_not_waited_for_beyond_the_deadline() -> None:
     (thread,) = [one for one in threading.enumerate() if one.name == NAME]
     before = time.monotonic()
     streaming.close()
-    assert time.monotonic() - before < END_S / 2, "the rank is to say what is late before it is taken for lost"
+    assert in_time(before, END_S / 2), "the rank is to say what is late before it is taken for lost"
     samples.free.set()
     thread.join(END_S)
 

@@ -26,7 +26,7 @@ PLAYED = [
     FaultCell("crash", "collective", "first", "torch_ddp"),
     FaultCell("slow", "step", "two", "torch_zero1"),
     FaultCell("crash", "evaluation", "all", "graph_sync"),
-    FaultCell("pause", "step", "all", "graph_cadence"),
+    FaultCell("pause", "end", "all", "graph_cadence"),
     FaultCell("raise", "step", "all", "solo"),
 ]
 

@@ -18,6 +18,7 @@ from torch.distributed import HashStore
 
 import ddp
 from ddp.parallel.group import make
+from tests.held_up import in_time
 from tests.parallel.conftest import Together, run_together
 from tests.parallel.test_module import batch, loss, net, replay, same, train
 from tests.processes import exit_codes
@@ -91,7 +92,7 @@ def dies(folder: Path, transport: str) -> None:
         else:
             with pytest.raises(ddp.RankLost, match="rank 0 cannot go on: rank 1 is gone"):
                 loss(wrapped, batch(group.rank, step)).backward()
-            assert time.monotonic() - began < GROUP_TIMEOUT_S / 2
+            assert in_time(began, GROUP_TIMEOUT_S / 2)
 
 
 @pytest.mark.parametrize("transport", ["memory", "gloo"])

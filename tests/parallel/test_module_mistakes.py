@@ -13,6 +13,7 @@ from torch import nn
 
 from ddp import DistributedDataParallel, RankLost, wrap
 from ddp.parallel.group import Group
+from tests.held_up import in_time
 from tests.parallel.conftest import Together, run_together
 from tests.parallel.wrapped import batch, loss, net, other, train
 
@@ -85,7 +86,7 @@ def test_unequal_numbers_of_batches_are_an_error_that_says_what_to_do(cap: float
     assert none is None
     with pytest.raises(RankLost, match=r"rank 0 cannot go on: rank 1 has left; .* sync_gradients\(samples=0\)"):
         raise one
-    assert time.monotonic() - began < 10
+    assert in_time(began, 10.0)
 
 
 def test_a_rank_that_does_not_come_is_named_after_the_time_limit() -> None:

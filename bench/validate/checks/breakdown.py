@@ -41,7 +41,8 @@ def check(case: Case) -> Verdict | None:
     cell = case.cell
     if not cell.ok:
         return None
-    missing = [m for m in cell.ok if len(m.breakdown) != m.world_size]
+    # Where a rank came later, or never, ranks have no time in common.
+    missing = [m for m in cell.ok if len(m.breakdown) != (0 if m.late else m.world_size)]
     totals = [sum(getattr(rank, name) for name in FRACTIONS) for m in cell.ok for rank in m.breakdown]
     off = max((abs(total - 1) for total in totals), default=0.0)
     line = f"the fractions of every rank sum to 1 within {off:.1g} (allowed: {TOLERANCE:g})"

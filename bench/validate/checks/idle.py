@@ -60,7 +60,7 @@ def _scarce(run: Run) -> str:
     if not 0 < batches < m.world_size or all(_samples(run)):
         return ""
     most = (samples - 1) // (m.world_size - 1)
-    advice = f"train.batch_size={most} gives each one" if most else "train with fewer ranks"
+    advice = f"a batch size of {most} gives each one" if most else "train with fewer ranks"
     number = "1 batch" if batches == 1 else f"{batches} batches"
     return f"an epoch of {samples} samples has {number} for {m.world_size} ranks, and some train nothing: {advice}"
 
@@ -196,11 +196,12 @@ def _rows(rows: Sequence[NDArray[np.float64]], known: Records) -> NDArray[np.flo
 
 
 def _moved(known: Records, rank: int) -> dict[int, _Window]:
-    """Return by round how far the groups moved in each window in which a rank reports steps and of which sketches tell."""
+    """Return by round how far the groups moved in each window in which a rank reports steps at a rate above 0, as a schedule
+    may begin or end with it, and of which sketches tell."""
     answers = {event.round: event for event in known.averaged if event.rank == rank and event.sketch_after}
     epochs: dict[int | None, set[int]] = defaultdict(set)
     for report in known.progress:
-        if report.rank == rank:
+        if report.rank == rank and report.lr:
             epochs[report.after].add(report.epoch)
     units = np.array([UNITS.get(group.dtype, UNITS["float32"])[0] for group in known.groups])
     windows: dict[int, _Window] = {}
@@ -211,7 +212,7 @@ def _moved(known: Records, rank: int) -> dict[int, _Window]:
         own = "" if event is None else event.sketch if isinstance(event, Snapshot) else event.sketch_before
         if event is None or not own or number not in answers:
             continue
-        if last is not None and last.round == number - 1 and event.steps:
+        if last is not None and last.round == number - 1 and event.steps and epochs[last.round]:
             # What was trained while the last average was under way moved the replica before that was applied.
             way = np.maximum(_way(own, last.sketch_after), _way(laid, last.sketch_before))
             hidden = SAFETY * event.steps * units * np.nan_to_num(decode(own).sizes)

@@ -36,8 +36,8 @@ def check(case: Case) -> Verdict | None:
 
 
 def formula(run: Run) -> int | None:
-    """Return the bytes that all ranks hand over; None where the formula does not apply."""
-    return volume.formula(run.metrics, run.config)
+    """Return the bytes that all ranks hand over; None where the formula does not apply, as where a rank came later."""
+    return None if run.metrics.late else volume.formula(run.metrics, run.config)
 
 
 def _most(m: Metrics, expected: int, state: bool) -> float:
