@@ -202,8 +202,10 @@ def _moved(known: Records, rank: int) -> dict[int, _Window]:
     answers = {event.round: event for event in known.averaged if event.rank == rank and event.sketch_after}
     epochs: dict[int | None, set[int]] = defaultdict(set)
     for report in known.progress:
-        if report.rank == rank and report.lr:
+        if report.rank == rank:
             epochs[report.after].add(report.epoch)
+    at_rate = {report.after for report in known.progress if report.rank == rank and report.lr}
+    rested = epochs.keys() - at_rate
     units = np.array([UNITS.get(group.dtype, UNITS["float32"])[0] for group in known.groups])
     windows: dict[int, _Window] = {}
     last: Averaged | None = None
@@ -213,7 +215,7 @@ def _moved(known: Records, rank: int) -> dict[int, _Window]:
         own = "" if event is None else event.sketch if isinstance(event, Snapshot) else event.sketch_before
         if event is None or not own or number not in answers:
             continue
-        if last is not None and last.round == number - 1 and event.steps and epochs[last.round]:
+        if last is not None and last.round == number - 1 and event.steps and last.round not in rested:
             # What was trained while the last average was under way moved the replica before that was applied.
             way = np.maximum(_way(own, last.sketch_after), _way(laid, last.sketch_before))
             hidden = SAFETY * event.steps * units * np.nan_to_num(decode(own).sizes)
