@@ -16,8 +16,9 @@ import numpy as np
 from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.records import Records, lost_nobody, recorded
+from bench.validate.records import lost_nobody, recorded
 from bench.validate.reference import Sets
+from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.event_parts import DataContent, SetContent, Trained
 from ddp.permutation import visited

@@ -18,7 +18,8 @@ from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.linear import SAFETY, UNITS
-from bench.validate.records import Records, recorded
+from bench.validate.records import recorded
+from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Averaged, Snapshot
 from ddp.sketches import decode
@@ -114,7 +115,7 @@ def _notable(sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _sizes(known: Records, rank: int, epoch: int | None = None) -> NDArray[np.float64]:
     """Return the sizes of the gradients of a rank, [sketched steps with samples, groups]; of an epoch alone, if given."""
     events = [event for event in known.progress if event.rank == rank and epoch in (None, event.epoch)]
-    steps = [step for event in events for step in event.exchanged if step.samples]
+    steps = [step for event in events for step in event.exchanged if step.samples and not step.model]
     return np.array([decode(step.before).sizes for step in steps]).reshape(len(steps), len(known.groups))
 
 
