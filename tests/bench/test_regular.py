@@ -41,6 +41,7 @@ OWN = {
     ("base/console.py", "os.open"): "the null device",
     ("config/compose.py", "read_text"): "what a searching sweeper left in the command's own folder",
     ("config/key_docs.py", "read_text"): "sources of the package",
+    ("faults/processes.py", "read_text"): "what a process of this command left in its own folder",
     ("config/point_task.py", "read_bytes"): "what a process of this command left in its own folder",
     ("runner/script.py", "read_bytes"): "the user's script",
     ("__main__.py", "os.open"): "the null device",
