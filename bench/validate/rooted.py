@@ -48,12 +48,12 @@ def committed(path: Path) -> str | None:
     return digest if isinstance(digest, str) else None
 
 
-@lru_cache(maxsize=256)
 def head(folder: Path) -> str:
     """Return the commit that a folder is in; empty: git has none."""
     return (_git(folder / "any", "rev-parse", "HEAD") or "").strip()
 
 
+@lru_cache(maxsize=256)
 def _history(path: Path, written: int) -> list[tuple[str, dict[str, object]]]:
     """Return (commit, content) of the latest versions, the newest first. `written` makes another file of a changed one."""
     listed = _git(path, "log", f"-n{VERSIONS}", "--format=%H", "--", path.name)
