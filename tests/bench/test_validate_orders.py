@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.validate.checks.data import FEW, _in_order
-from bench.validate.records import Records
+from bench.validate.run_records import Records
 from ddp.core.event_parts import Trained
 from ddp.core.events import Ready
 from ddp.permutation import visited
