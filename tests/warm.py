@@ -137,7 +137,8 @@ class WarmServer:
 
     def close(self) -> None:
         os.close(self._owned)
-        self._process.wait(30)
+        self._process.kill()  # it may still import
+        self._process.wait()
         self._folder.cleanup()
 
 
@@ -176,7 +177,8 @@ class Warm:
 def serve(listening: int, owned: int) -> None:
     """Fork a command for every request of whoever connects, until the other end of `owned` is closed."""
     listener, lines = socket.socket(fileno=listening), list[socket.socket]()
-    select.select([listening, owned], [], [])
+    if owned in select.select([listening, owned], [], [])[0]:
+        return
     for name in PRELOAD:
         importlib.import_module(name)
     gc.freeze()  # collections in what is forked leave these alone

@@ -220,12 +220,26 @@ class _Auditor:
     def _evaluations(self) -> Iterator[AuditItem]:
         """Evaluate the model of the end again, and that of an epoch before."""
         order, figures = self._order, {epoch: recorded for epoch, *recorded in self._order.evaluations}
-        for epoch, (name, parts) in self._kept.evaluated.items() if order.planned else ():
-            yield self._evaluation(parts, tuple(figures.get(epoch, (None, None))), epoch=epoch, files=[name])
+        reported = {epoch: (loss, metric) for epoch, loss, metric in order.shown}
+        for epoch, kept in sorted(self._kept.evaluated.items()) if order.planned else ():
+            about: dict[str, Any] = {"epoch": epoch, "files": [kept.file]}
+            if kept.batches and (line := evaluation.added_up(kept, reported.get(epoch, (None, None)))):
+                yield AuditItem(what="evaluation", outcome="different", line=line, **about)
+            elif kept.whole:
+                yield self._evaluation(kept.model, tuple(figures.get(epoch, (None, None))), **about)
+            elif kept.batches:
+                start, stop, loss, metric = evaluation.spot(epoch, kept, order)
+                means = tuple(None if total is None else total / (stop - start) for total in (loss, metric))
+                yield self._evaluation(kept.model, means, spans=[(start, stop)], **about)
         yield self._evaluation(self._kept.final, (order.eval_loss, order.eval), final=True)
 
     def _evaluation(
-        self, parts: Parts, recorded: tuple[float | None, ...], final: bool = False, **about: Any
+        self,
+        parts: Parts,
+        recorded: tuple[float | None, ...],
+        final: bool = False,
+        spans: list[evaluation.Span] | None = None,
+        **about: Any,
     ) -> AuditItem:
         try:
             state = whole((name, part) for name, each in parts.items() for part in each)
@@ -243,7 +257,7 @@ class _Auditor:
         if not repeatable(self._bench.test_data):
             line = "the test set gives other samples at each reading"
             return AuditItem(what="evaluation", outcome="skipped", line=line, **about)
-        line = evaluation.different(self._bench, self._order, (recorded[0], recorded[1]))
+        line = evaluation.different(self._bench, self._order, (recorded[0], recorded[1]), spans)
         return AuditItem(what="evaluation", outcome="different" if line else "equal", line=line, **about)
 
 

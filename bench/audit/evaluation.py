@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isclose, isnan, nan
 
 import numpy as np
@@ -10,28 +11,39 @@ import torch
 from bench.audit.again import Bench, moved
 from bench.audit.compare import DEVICE_ROUNDING, shake_of
 from bench.audit.definitions import defined, is_near
+from bench.audit.kept import EvaluatedBatch, KeptEvaluation
 from bench.audit.order import AuditOrder
 from bench.audit.reading import rows
+from bench.audit.seeds import seed_of
+
+Span = tuple[int, int]
+"""Positions of a batch in the test set."""
 
 SHAKES, SIZE, SLACK = 3, 8.0, 4.0
 """So often it is evaluated with parameters that are off by so many times what a step is tried with; the figures may be off
 by so many times what that changes. A sample whose two best answers are as good as equal may be counted either way."""
+BATCHES = 1000
+"""So many are kept of an evaluation at most."""
 ROUNDING = 1e-6
 """Of a loss: what sums in another order may be off by."""
 EXACT = 1e-5
 """Of figures by definition: nearer than one sample of many, farther than roundings of a sum."""
 
 
-def different(bench: Bench, order: AuditOrder, recorded: tuple[float | None, float | None]) -> str:
-    """Return what is not as `recorded` (loss, metric) of the evaluation of the model that `bench` has; empty: nothing."""
+def different(
+    bench: Bench, order: AuditOrder, recorded: tuple[float | None, float | None], spans: Sequence[Span] | None = None
+) -> str:
+    """Return what is not as `recorded` (loss, metric) of the evaluation of the model that `bench` has; empty: nothing.
+    `spans`: positions of the batches; None: all of the test set."""
     if not len(bench.test_data):
         return ""
-    (loss, metric), known = evaluate(bench, order.world_size)
+    spans = parts_of(bench, order.world_size) if spans is None else spans
+    (loss, metric), known = evaluate(bench, spans)
     same = known is None or all(isclose(*pair, rel_tol=EXACT) for pair in zip(known, (loss, metric), strict=True))
     if (loss, metric) == recorded and same:
         return ""
     size = SIZE * (DEVICE_ROUNDING / 8 if order.coarse else shake_of(list(bench.parameters.values())))
-    shaken = [_shaken(bench, order.world_size, size, number) for number in range(SHAKES)]
+    shaken = [_shaken(bench, spans, size, number) for number in range(SHAKES)]
     spread = [max(abs(each[k] - value) for each in shaken) for k, value in enumerate((loss, metric))]
     noise = [SLACK * each + ROUNDING * abs(value) for each, value in zip(spread, (loss, metric), strict=True)]
     lines = []
@@ -51,33 +63,53 @@ def different(bench: Bench, order: AuditOrder, recorded: tuple[float | None, flo
     return "; ".join(lines)
 
 
+def spot(epoch: int, evaluation: KeptEvaluation, order: AuditOrder) -> EvaluatedBatch:
+    """Return the batch of an evaluation that is done again, by a draw of the run and the epoch."""
+    return evaluation.batches[seed_of(order.seed, "spot", order.run_id, epoch) % len(evaluation.batches)]
+
+
+def added_up(evaluation: KeptEvaluation, reported: tuple[float | None, float | None]) -> str:
+    """Say how the batches of the first rank do not add up to what it reported (sums of loss and metric)."""
+    sums = zip(*(batch[2:] for batch in evaluation.batches), strict=True)
+    for what, values, total in zip(("losses", "metrics"), sums, reported, strict=True):
+        parts = [value for value in values if value is not None]
+        whole = len(parts) == len(evaluation.batches) and len(parts) < BATCHES
+        if whole and total is not None and not isclose(sum(parts), total, rel_tol=EXACT, abs_tol=EXACT):
+            return f"sum of the {what}: {total:.6g} in the run, its batches have {sum(parts):.6g}"
+    return ""
+
+
+def parts_of(bench: Bench, ranks: int) -> list[Span]:
+    """Return the positions of all batches: each rank has a part of the test set."""
+    size, most = len(bench.test_data), bench.task.eval_batch
+    ends = [(size * rank // ranks, size * (rank + 1) // ranks) for rank in range(ranks)]
+    return [(start, min(start + most, last)) for first, last in ends for start in range(first, last, most)]
+
+
 @torch.no_grad()
-def evaluate(bench: Bench, ranks: int) -> tuple[tuple[float, float], tuple[float, float] | None]:
-    """Return mean loss and metric over the test set, of which each rank has a part; and what both are by definition, None
-    where that is not known."""
+def evaluate(bench: Bench, spans: Sequence[Span]) -> tuple[tuple[float, float], tuple[float, float] | None]:
+    """Return mean loss and metric over batches of the test set; and what both are by definition, None where that is not
+    known."""
     task, model, source = bench.task, bench.model, bench.test_data
     model.eval()
-    size, loss, metric, known = len(source), 0.0, 0.0, [0.0, 0.0]
-    for rank in range(ranks):
-        first, last = size * rank // ranks, size * (rank + 1) // ranks
-        for start in range(first, last, task.eval_batch):
-            indices = np.arange(start, min(start + task.eval_batch, last))
-            batch = moved(rows(source, indices), bench.device)
-            weight = len(indices) if task.means else 1
-            losses, metrics = task.evaluate(model, batch)
-            loss, metric = loss + float(losses) * weight, metric + float(metrics) * weight
-            own = defined(bench.rules.model, bench.outputs, batch) or (nan, nan)
-            known = [total + part for total, part in zip(known, own, strict=True)]
+    size, loss, metric, known = sum(stop - start for start, stop in spans), 0.0, 0.0, [0.0, 0.0]
+    for start, stop in spans:
+        batch = moved(rows(source, np.arange(start, stop)), bench.device)
+        weight = stop - start if task.means else 1
+        losses, metrics = task.evaluate(model, batch)
+        loss, metric = loss + float(losses) * weight, metric + float(metrics) * weight
+        own = defined(bench.rules.model, bench.outputs, batch) or (nan, nan)
+        known = [total + part for total, part in zip(known, own, strict=True)]
     mean = (known[0] / size, known[1] / size)
     return (loss / size, metric / size), None if isnan(mean[0]) else mean
 
 
 @torch.no_grad()
-def _shaken(bench: Bench, ranks: int, size: float, number: int) -> tuple[float, float]:
+def _shaken(bench: Bench, spans: Sequence[Span], size: float, number: int) -> tuple[float, float]:
     """Return the same with each parameter off by `size` of itself."""
     kept = {name: parameter.detach().clone() for name, parameter in bench.parameters.items()}
     bench.shake(size, number)
-    figures, _ = evaluate(bench, ranks)
+    figures, _ = evaluate(bench, spans)
     for name, parameter in bench.parameters.items():
         parameter.copy_(kept[name])
     return figures

@@ -109,6 +109,22 @@ class KeptStep:
         return f"rank {self.rank}, epoch {self.epoch}, step {self.step}"
 
 
+EvaluatedBatch = tuple[int, int, float | None, float | None]
+"""Positions of a batch, sums of loss and metric; None: not finite."""
+
+
+@dataclass(frozen=True)
+class KeptEvaluation:
+    """The model that was evaluated after an epoch."""
+
+    file: str
+    model: Parts
+    whole: bool = True
+    """Whether it is to be evaluated again on the whole test set; else on one batch."""
+    batches: tuple[EvaluatedBatch, ...] = ()
+    """Of the first rank; empty: an earlier version."""
+
+
 @dataclass(frozen=True)
 class Kept:
     """All that is there."""
@@ -117,8 +133,8 @@ class Kept:
     final: Parts = field(default_factory=dict)
     ends: dict[int, Parts] = field(default_factory=dict)
     """Rank -> the model that it ended with, as far as it kept it."""
-    evaluated: dict[int, tuple[str, Parts]] = field(default_factory=dict)
-    """Epoch before the last -> the file of the model that was evaluated after it, and what is in it."""
+    evaluated: dict[int, KeptEvaluation] = field(default_factory=dict)
+    """By epoch before the last."""
     averages: list[dict[str, Any]] = field(default_factory=list)
     """Digests of optimizer states before and after averages, with `rank` and `round`."""
     missing: list[str] = field(default_factory=list)
@@ -160,7 +176,8 @@ def _take(kept: Kept, name: str, values: mmap.mmap) -> None:
         kept.averages.extend({**entry, "rank": about["rank"]} for entry in about["averages"])
         return
     if "evaluated" in about:
-        kept.evaluated[about["epoch"]] = name, about["evaluated"]
+        batches = tuple((start, stop, loss, metric) for start, stop, loss, metric in about.get("batches", ()))
+        kept.evaluated[about["epoch"]] = KeptEvaluation(name, about["evaluated"], about.get("whole", True), batches)
         return
     about |= {name: tuple(about[name]) for name in ("losses", "rates")}
     about["work"] = _spans(about["work"])

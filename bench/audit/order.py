@@ -14,7 +14,7 @@ from bench.config.plan import LaunchPlan
 from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
 from ddp.core.event_parts import StepWork
-from ddp.core.events import Finished, Progress, Ready, Resumed, Saved
+from ddp.core.events import Evaluated, Finished, Progress, Ready, Resumed, Saved
 from ddp.core.step_settings import PLAIN, StepSettings
 from ddp.engine.modes import engine_of
 from ddp.process.codec import Record
@@ -71,6 +71,8 @@ class AuditOrder:
     params_sha256: str | None
     evaluations: tuple[tuple[int, float | None, float | None], ...] = ()
     """(epoch, loss, metric) on the test set."""
+    shown: tuple[tuple[int, float | None, float | None], ...] = ()
+    """(epoch, sum of losses, of metrics) of what the first rank evaluated."""
     step: StepSettings = PLAIN
     batch_size: int = 0
     """Samples of one step of one rank."""
@@ -180,6 +182,7 @@ def order_of(
         eval_loss=last.eval_loss if last is not None else None,
         params_sha256=metrics.params_sha256,
         evaluations=tuple((row.epoch, row.eval_loss, row.eval) for row in metrics.epochs),
+        shown=tuple((e.epoch, e.loss_sum, e.metric_sum) for e in records if isinstance(e, Evaluated) and not e.rank),
         step=job.step,
         batch_size=job.batch_size,
         length=epoch_samples(job),

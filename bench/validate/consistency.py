@@ -18,8 +18,9 @@ from bench.results.chain import seal_of
 from bench.results.recompute import ROUNDING, differences, digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, read_object, tame_all, there
 from bench.results.schema import READABLE, SCHEMA_VERSION, SINCE, Metrics, RecordSeal
-from bench.validate.records import Reading, Records, as_planned, reading, unsealed
+from bench.validate.records import Reading, as_planned, reading, unsealed
 from bench.validate.resumption import most_ranks
+from bench.validate.run_records import Records
 from ddp.sketches import decode
 
 ROOM = 2

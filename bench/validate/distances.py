@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.validate.records import Records
+from bench.validate.run_records import Records
 from ddp.core.event_parts import SketchGroup
 from ddp.core.events import Averaged
 from ddp.sketches import SUMS, decode

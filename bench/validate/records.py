@@ -8,11 +8,9 @@ the business of the ledger. Of a run that was gone on with, the records tell wha
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,9 +20,9 @@ from bench.results.chain import Seal, is_chained, lines
 from bench.results.recompute import header_of, result
 from bench.results.runfolder import EVENTS, METRICS, Run, there
 from bench.results.schema import Metrics
-from ddp.core.commands import Apply, Average, Evaluate, Plan, Reduce
+from bench.validate.run_records import Order, Records
+from ddp.core.commands import Plan, Reduce
 from ddp.core.errors import ProtocolError
-from ddp.core.event_parts import SketchGroup, StepSketch
 from ddp.core.events import (
     Averaged,
     Evaluated,
@@ -35,175 +33,25 @@ from ddp.core.events import (
     Resumed,
     RoundClosed,
     Saved,
+    Shared,
     Slice,
     Snapshot,
     Trained,
 )
+from ddp.core.join_events import Joined
 from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.process import codec
 from ddp.process.codec import Record
-from ddp.sketches import decode
 
-Order = Average | Apply | Evaluate
 WANTED: tuple[type[Any], ...] = (
     *(Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved),
-    *(Plan, RunHeader, RunEnd, Reduce),
+    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joined),
 )
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')
 _NAMES = {cls.__name__.encode() for cls in (*WANTED, *ORDERS)}
-BETWEEN_STEPS = ("wait", "evaluate", "checkpoint")
-"""Kinds of slices that lie in no step."""
-Collective = tuple[int, float, float, int]
-"""A rank's part in a collective: rank, begin, end, bytes."""
 _MOST = (b'{"type":"Slice"', b'{"type":"Memory"')
 """How lines begin that are by far the most, and not wanted."""
-
-
-@dataclass(frozen=True)
-class Records:
-    """Events of a run by kind, in the order recorded."""
-
-    ready: list[Ready] = field(default_factory=list)
-    progress: list[Progress] = field(default_factory=list)
-    snapshots: list[Snapshot] = field(default_factory=list)
-    averaged: list[Averaged] = field(default_factory=list)
-    evaluated: list[Evaluated] = field(default_factory=list)
-    closed: list[RoundClosed] = field(default_factory=list)
-    finished: list[Finished] = field(default_factory=list)
-    trained: list[Trained] = field(default_factory=list)
-    resumed: list[Resumed] = field(default_factory=list)
-    saved: list[Saved] = field(default_factory=list)
-    plans: list[Plan] = field(default_factory=list)
-    headers: list[RunHeader] = field(default_factory=list)
-    ends: list[RunEnd] = field(default_factory=list)
-    reduces: list[Reduce] = field(default_factory=list)
-    orders: list[Order] = field(default_factory=list)
-    slices: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """How many slices of each kind every rank recorded since the run was last gone on with, as what a killed process had
-    measured is gone with it; empty: an earlier version, of which they are not read."""
-    seconds: defaultdict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
-    """How long they took."""
-    spans: dict[tuple[int, str], tuple[float, float]] = field(default_factory=dict)
-    """Begin of the first and end of the last."""
-    rests: defaultdict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
-    """Begin and end of what a rank did that is in no step, in no order."""
-    collectives: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
-    """By number, what ranks say of each that they stood in."""
-    hidden: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
-    """The same of those that went beside the training."""
-    memory: dict[int, Memory] = field(default_factory=dict)
-    """By rank, the most that it measured of its memory since the run was last gone on with."""
-
-    @property
-    def groups(self) -> tuple[SketchGroup, ...]:
-        """What sketches are of, row by row; empty: an earlier version made none."""
-        return next((event.sketched for event in self.ready if event.sketched), ())
-
-    def measured(self) -> Records:
-        """Return the records since the run was last gone on with, of those kinds that measurements are held against."""
-        began = self.resumed[-1].at if self.resumed else -inf
-        return replace(
-            self,
-            ready=[event for event in self.ready if event.at >= began],
-            progress=[event for event in self.progress if event.at >= began],
-            evaluated=[event for event in self.evaluated if event.at >= began],
-            averaged=[event for event in self.averaged if event.at >= began],
-            saved=[event for event in self.saved if event.at >= began],
-            closed=[event for event in self.closed if event.at >= began],
-        )
-
-    def measure_anew(self) -> None:
-        """Forget what was measured: another process goes on with the run."""
-        for measurements in (
-            *(self.slices, self.seconds, self.spans, self.rests, self.memory),
-            *(self.collectives, self.hidden),
-        ):
-            measurements.clear()
-
-    def add_slice(self, record: Slice) -> None:
-        """Count a slice in."""
-        key, end = (record.rank, record.kind), record.at + record.seconds
-        self.slices[key] += 1
-        self.seconds[key] += record.seconds
-        begun, ended = self.spans.get(key, (record.at, end))
-        self.spans[key] = min(begun, record.at), max(ended, end)
-        if record.kind in BETWEEN_STEPS:
-            self.rests[record.rank].append((record.at, end))
-        elif record.kind in ("exchange", "hidden"):
-            groups = self.collectives if record.kind == "exchange" else self.hidden
-            groups[record.seq].append((record.rank, record.at, end, record.bytes))
-
-    def add_memory(self, record: Memory) -> None:
-        """Take in what a rank measured of its memory."""
-        most = self.memory.get(record.rank, record)
-        resident = max(most.rss_bytes, record.rss_bytes)
-        on_device = max(most.device_bytes or 0, record.device_bytes or 0)
-        self.memory[record.rank] = replace(record, rss_bytes=resident, device_bytes=on_device)
-
-    def torn(self) -> set[int]:
-        """Return the epochs in which a run was gone on with: ranks sum up beyond the snapshots that the checkpoint has of
-        them, so some of their samples are told of twice."""
-        return {
-            epoch
-            for at in (event.at for event in self.resumed)
-            for epoch in {e.epoch for e in self.trained if e.at <= at} & {e.epoch for e in self.trained if e.at > at}
-        }
-
-    def contributions(self) -> dict[int, dict[int, Snapshot | Averaged]]:
-        """Return round -> rank -> what tells of its contribution: its snapshot where it made one, else its answer."""
-        rounds: dict[int, dict[int, Snapshot | Averaged]] = {}
-        for event in self.snapshots or self.averaged:
-            rounds.setdefault(event.round, {})[event.rank] = event
-        return rounds
-
-    def exchanges(self, world_size: int) -> Iterator[tuple[StepSketch, ...]]:
-        """Iterate over the sketched exchanges inside steps that all ranks recorded, each by rank. `world_size`: their number
-        in the end, which was another before the run went on with it."""
-        changes = [event for event in self.resumed if event.ranks]
-        ends, sizes = [event.at for event in changes], [*(event.ranks for event in changes), world_size]
-        parts = zip([-inf, *ends], [*ends, inf], sizes, strict=True)
-        for begin, end, ranks in parts:
-            by_rank: list[dict[int, StepSketch]] = [{} for _ in range(ranks)]
-            for event in self.progress:
-                if begin <= event.at < end:
-                    by_rank[event.rank] |= {sketch.step: sketch for sketch in event.exchanged if sketch.after}
-            for step in sorted(set.intersection(*map(set, by_rank)) if by_rank else ()):
-                yield tuple(own[step] for own in by_rank)
-
-    def evaluated_rounds(self) -> dict[int, int]:
-        """Return epoch -> the round whose average its evaluation was ordered on: the last one that was given out."""
-        rounds: dict[int, int] = {}
-        last: int | None = None
-        applied = any(isinstance(order, Apply) for order in self.orders)
-        for order in self.orders:
-            if isinstance(order, Evaluate):
-                if last is not None:
-                    rounds.setdefault(order.epoch, last)
-            elif isinstance(order, Apply) or not applied:
-                last = order.round
-        return rounds
-
-    def still(self, group: int) -> bool:
-        """Return whether every rank ended with a group's values as they were at the beginning."""
-        began, ended = [event.sketch for event in self.ready], [event.sketch for event in self.finished]
-        known = bool(ended) and all(began) and all(ended)
-        return known and len({decode(text).sums[group].tobytes() for text in (*began, *ended)}) == 1
-
-    def sketches(self) -> Iterator[str]:
-        """Iterate over all sketches of models and gradients."""
-        for event in self.progress:
-            for step in event.exchanged:
-                yield from (step.before, step.after)
-        for averaged in self.averaged:
-            yield from (averaged.sketch_before, averaged.sketch_after, averaged.sketch_average)
-        states: list[Ready | Snapshot | Evaluated | Saved] = [
-            *self.ready,
-            *self.snapshots,
-            *self.evaluated,
-            *self.saved,
-        ]
-        yield from (event.sketch for event in (*states, *self.finished))
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.results.schema import Metrics
-from bench.validate.linear import apart, combine
-from bench.validate.records import Records
-from ddp.core.event_parts import OptimizerSketch, SketchGroup
+from bench.validate.run_records import Records
+from bench.validate.state_copies import kept_otherwise, unlike
 from ddp.core.events import Ready, Resumed, Saved
 from ddp.sketches import decode
 
@@ -44,9 +43,9 @@ def _ready(known: Records, resumed: Resumed) -> Iterator[Ready]:
 
 
 def _model(known: Records, saved: Saved, ready: Ready) -> str:
-    if not ready.sketch or len(decode(ready.sketch).sizes) != len(known.groups):
+    if ready.sketch and len(decode(ready.sketch).sizes) != len(known.groups):
         return ""
-    far = apart(known.groups, ready.sketch, combine([(1.0, decode(saved.sketch))]), 0.0)
+    far = unlike(known.groups, ready.sketch, saved.sketch)
     return f"another model ({far})" if far else ""
 
 
@@ -54,14 +53,4 @@ def _optimizer(saved: dict[int, Saved], ready: Ready) -> str:
     own = saved.get(ready.rank)  # a rank that was lost goes on with the state of another
     if own is None:
         return ""
-    if [name for name, _ in own.optimizer] != [name for name, _ in ready.optimizer]:
-        return f"{_listed(ready.optimizer)} as the state of its optimizer, which was {_listed(own.optimizer)}"
-    for (name, old), (_, new) in zip(own.optimizer, ready.optimizer, strict=True):
-        group = SketchGroup(f"optimizer.{name}", "optimizer", 1, "float32", False)
-        if far := apart([group], new, combine([(1.0, decode(old))]), 0.0):
-            return f"another state of its optimizer ({far})"
-    return ""
-
-
-def _listed(sketches: OptimizerSketch) -> str:
-    return ", ".join(name for name, _ in sketches) or "nothing"
+    return kept_otherwise(own.optimizer, ready.optimizer)

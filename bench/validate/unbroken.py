@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
-from bench.validate.records import Records
+from bench.validate.run_records import Records
+from ddp.core.events import Progress
 
 
 def unbroken(known: Records) -> Records:
     """Return the records of a run that lost ranks, but for what a loss may have torn.
 
     Of snapshots those that were ordered to be averaged. Where ranks meet, a round to which not the same came as to the one
-    before has no sketches: one that was lost may be in the average, and never said so."""
+    before has no sketches: one that was lost may be in the average, and never said so. A rank that joins counts its steps
+    anew, so that its exchanges inside them are not those that the others have by these numbers."""
+    known = replace(known, progress=list(_numbered(known)))
     if known.snapshots:
         members = {order.round: order.members for order in known.reduces}
         return replace(known, snapshots=[each for each in known.snapshots if each.rank in members.get(each.round, ())])
@@ -24,3 +29,12 @@ def unbroken(known: Records) -> Records:
         each if each.round in whole else replace(each, sketch_before="", sketch_after="") for each in known.averaged
     ]
     return replace(known, averaged=torn)
+
+
+def _numbered(known: Records) -> Iterator[Progress]:
+    """Iterate over reports, without the exchanges of ranks that have joined."""
+    back: dict[int, float] = {}
+    for event in known.joined:
+        back.setdefault(event.rank, event.at)
+    for report in known.progress:
+        yield replace(report, exchanged=()) if report.at >= back.get(report.rank, inf) else report

@@ -10,6 +10,7 @@ would be local. The mean counts every rank alike; the optimizers' state stays wi
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -18,7 +19,9 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.optim import PostLocalSGDOptimizer
 
 from ddp.backends.torch_backend import TorchBackend, TorchStep
+from ddp.core.spans import Batch
 from ddp.replica.flat import swapped
+from ddp.replica.step_sketches import AverageSketches, NoSketches
 
 WARMUP = 100
 PERIOD = 4
@@ -28,6 +31,9 @@ class LocalStep(TorchStep):
     """Every rank has a replica of its own, after the warm-up."""
 
     warmup, period = WARMUP, PERIOD
+    averages_all = True
+    _begun = 0
+    """Steps."""
 
     def build(self) -> None:
         """Make hook, averager and optimizer, as documented."""
@@ -39,9 +45,28 @@ class LocalStep(TorchStep):
         self.module = module
         self._local = state
         self._places: list[Tensor] = [parameter.data for parameter in self.replica.state.parameters]
+        self._watch_averages(averager)
         own = self.replica.optimizer
         own.register_step_post_hook(lambda *_: self.slowdown.computed())  # an average of the replicas may follow
         self.replica.replace_optimizer(PostLocalSGDOptimizer(own, averager))
+
+    def _watch_averages(self, averager: PeriodicModelAverager) -> None:
+        """Have averages be sketched, those that the documents say are due, whatever the averager does then."""
+        replica, average = self.replica, averager.average_parameters
+        sketches = AverageSketches(replica.step_sketches, self.warmup, self.period)
+
+        def watched(params: Any) -> None:
+            with sketches.around(self._begun - 1, replica.state.parameters):
+                average(params)
+
+        averager.average_parameters = watched  # type: ignore[method-assign]
+
+    def begin(self, batch: Batch) -> float:
+        """Begin a step, in whose gradients there is nothing to compare once they are the rank's own."""
+        self._begun += 1
+        if self._begun > self.warmup:
+            self._sketches = NoSketches()
+        return super().begin(batch)
 
     @property
     def apart(self) -> bool:

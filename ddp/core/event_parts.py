@@ -47,6 +47,8 @@ class StepSketch:
     """Empty: the step was the rank's own, and buffers are not in `before`."""
     parts: bool = False
     """`after` is of the parts of the gradients that this rank owns: all ranks' add up to the whole."""
+    model: bool = False
+    """Not of gradients, but of the parameters themselves behind the optimizer; all ranks' weigh alike."""
 
 
 @dataclass(frozen=True)

@@ -142,9 +142,12 @@ class AverageFailed(FromRank):
 
 @dataclass(frozen=True)
 class Shared(FromRank):
-    """A rank has sent what others missed of a round."""
+    """A rank has sent what others missed of a round; to ranks that join, with sketches of its model, if that is sent, and of
+    its optimizer."""
 
     round: int
+    sketch: Sketch = ""
+    optimizer: OptimizerSketch = ()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from ddp.backends.base import Backend
+from ddp.core.events import Shared
 from ddp.core.join_events import Joined
 from ddp.engine.loop import TrainingLoop
 from ddp.process.clock import now
@@ -19,12 +20,15 @@ def _file(scratch: Path, round: int) -> Path:
     return scratch / f"shared-{round}.pt"
 
 
-def send(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> None:
-    """Write the state for ranks that join: of the optimizer as this rank has it now, and of the last average."""
+def send(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Shared:
+    """Write the state for ranks that join: of the optimizer as this rank has it now, and of the last average. Return what is
+    reported of it: of a model that all step alike, too."""
     replica = loop.replica
     state = {"optimizer": replica.optimizer.state_dict(), "passes": replica.passes.capture()}
     counters = {"version": loop.version, "rates": replica.rates.capture()}
     torch.save({**state, **counters, "backend": backend.handed_over()}, _file(scratch, round))
+    model = replica.sketcher.model() if replica.in_step is not None else ""
+    return Shared(now(), loop.rank, round, model, replica.sketcher.optimizer(replica.optimizer))
 
 
 def load_sent(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Joined:

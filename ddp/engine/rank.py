@@ -198,8 +198,7 @@ class RankLoop:
             case Leave():
                 self._leave(action)
             case SendState() if action.joins:
-                send(self._job.scratch, action.round, loop, backend)
-                self._channel.send(Shared(now(), rank, action.round))
+                self._channel.send(send(self._job.scratch, action.round, loop, backend))
             case LoadState() if action.joins:
                 self._channel.send(load_sent(self._job.scratch, action.round, loop, backend))
             case SendState():

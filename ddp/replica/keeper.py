@@ -50,6 +50,8 @@ TIMES = 5
 """Bytes that a kept step takes, in those of parameters and buffers: momenta, and most of it twice."""
 RESTS = 8
 """Evaluations and checkpoints of a process over which the state is compared."""
+BATCHES = 1000
+"""Of an evaluation, whose figures are kept at most."""
 OF_MODEL = f"{PARAMETERS} ", f"{BUFFERS} "
 """How labels of parameters and buffers begin."""
 SPARE = 4
@@ -271,16 +273,19 @@ class StepKeeper:
             self._awaited = {"round": round, "before": self._optimizer()}
 
     def evaluated(self, epoch: int) -> None:
-        """Keep the model that was evaluated after an epoch, on the first rank, if that is the first one, or the one drawn
-        between that and the last."""
-        last = self._job.epochs - 1
-        between = 1 + drawn(self._job.audit, max(last - 1, 1), "evaluation")
-        if self._rank or epoch == last or epoch not in (0, between):
+        """Keep the model that was evaluated after an epoch, on the first rank, and what came of each batch: `whole` of the
+        first epoch, and of one drawn between that and the last; of others as many as there is room for."""
+        replica, key, last = self._replica, self._job.audit, self._job.epochs - 1
+        whole = epoch in (0, 1 + drawn(key, max(last - 1, 1), "evaluation"))
+        others = drawn(key, max(last, 1), "evaluated", epoch) * replica.state.bytes < CHEAP // 2
+        if self._rank or epoch == last or not (whole or others):
             return
+        shown = [(*span, finite(loss), finite(metric)) for *span, loss, metric in replica.shown[:BATCHES]]
+        about = {"rank": self._rank, "epoch": epoch, "whole": whole, "batches": shown}
         path = self._job.scratch / f"kept-0-evaluated-{epoch}.state"
         with suppress(OSError), PieceFile(path, self._rank) as file:
-            entries = file.lay(of_model(self._replica.model, shared=False))
-            self._files.append(file.close({"rank": self._rank, "epoch": epoch, "evaluated": entries}))
+            about["evaluated"] = file.lay(of_model(replica.model, shared=False))
+            self._files.append(file.close(about))
 
     def finish(self) -> Files:
         """Keep the final model, on the first rank; return what is kept: names, sizes and digests."""

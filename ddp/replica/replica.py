@@ -52,7 +52,7 @@ class Replica:
         torch.set_num_threads(1)
         torch.manual_seed(derive(job.seed, "init"))
         seed_others(derive(job.seed, "init"))  # all ranks make the same model
-        self._job, self._meter, self._slowdown = job, meter, slowdown
+        self._job, self._meter, self._slowdown, self._device = job, meter, slowdown, device
         self.task = job.task()
         self.model = _module(self.task.model()).to(device)
         self.state = FlatState(self.model)
@@ -66,14 +66,14 @@ class Replica:
         """What the optimizer was made with."""
         self.rates = Rates(self.optimizer, self.task.schedule, job.lr_scale)
         self.scalars = Scalars()
-        self._device = device
         self._source, evaluated = self.task.train_data(), self.task.eval_data()
         visits = _order(self.task, job, len(self._source))
         patience = PATIENCE * job.deadline_s
         self.feed, note = feed(self._source, visits, device, job.loading, self.task.augment, patience)
         in_turn = EpochOrder(0, len(evaluated), shuffle=False)
         self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
-        self._eval_size = len(evaluated)
+        self.shown: list[tuple[int, int, float, float]] = []
+        """Of each batch that was evaluated last: its positions, sums of loss and metric."""
         self.record = DataRecord(self.feed.gather, self._eval.gather, visits)
         """What both data sets hold, and what is trained and evaluated on."""
         self.data = (self._source, visits, self.task.augment), (evaluated, in_turn, None)
@@ -256,12 +256,13 @@ class Replica:
 
         `heartbeat` is called after every batch.
         """
-        size, most = self._eval_size, self.task.eval_batch
+        size, most = len(self.data[1][0]), self.task.eval_batch
         first, last = size * part // parts, size * (part + 1) // parts
         batches = [Batch(0, start, min(start + most, last), 0) for start in range(first, last, most)]
         self._eval.expect(batches)
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
+        self.shown.clear()
         loss_sum = metric_sum = content = 0.0
         for batch in batches:
             tensors: Tensors = self._eval.get(batch)
@@ -269,8 +270,8 @@ class Replica:
             with self.passes.eager():
                 loss, metric = self.task.evaluate(self.model, tensors)
             weight = batch.samples if self.task.means else 1
-            loss_sum += float(loss) * weight
-            metric_sum += float(metric) * weight
+            self.shown.append((batch.start, batch.stop, float(loss) * weight, float(metric) * weight))
+            loss_sum, metric_sum = loss_sum + self.shown[-1][2], metric_sum + self.shown[-1][3]
             content += value_sum(tensors)
             heartbeat()
         for module in training:

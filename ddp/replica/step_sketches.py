@@ -5,7 +5,8 @@ Knows which steps; not how gradients travel, nor whose they are in the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -26,7 +27,7 @@ class StepSketches:
     """The drawn steps of one rank, in a run of about `steps` of them; 0: each is drawn. In others nothing is done."""
 
     def __init__(self, sketcher: Sketcher, key: int, steps: int) -> None:
-        self._sketcher, self._key = sketcher, key
+        self._sketcher, self._key, self.steps = sketcher, key, steps
         self._rate = min(STEPS / steps, MOST) if steps else 1.0
         self._number, self._next = -1, 0
         self._before: StepSum | None = None
@@ -73,6 +74,32 @@ class StepSketches:
         if self._before is not None:
             self._before.add(whole(parameters))
             self.waiting.append(StepSketch(self._number, samples, samples, self._before.text(buffers=False)))
+            self._before = None
+
+
+class AverageSketches(StepSketches):
+    """The drawn averages of parameters, where somebody else's optimizer makes them every few steps."""
+
+    def __init__(self, own: StepSketches, first: int, period: int) -> None:
+        """`own`: the rank's sketches of gradients, beside which these wait to be reported. `first`: the step in which the
+        first average is due, and every `period` steps the next."""
+        super().__init__(own._sketcher, own._key, max(own.steps - first, 1) // period + 1)
+        self.waiting, self._first, self._period = own.waiting, first, period
+
+    @contextmanager
+    def around(self, step: int, parameters: Sequence[Tensor]) -> Iterator[None]:
+        """Surround the end of the rank's own step number `step`, and whatever average there is in it."""
+        if step < self._first or (step - self._first) % self._period:
+            yield
+            return
+        self.begin()
+        self.add((parameter, parameter.detach(), 0) for parameter in parameters)
+        self.exchange(buffers=False)
+        yield
+        if self._before is not None:
+            after = self._sketcher.step()
+            after.add((parameter, parameter.detach(), 0) for parameter in parameters)
+            self.waiting.append(StepSketch(step, 1, 1, self._text, after.text(buffers=False), model=True))
             self._before = None
 
 

@@ -129,11 +129,6 @@ class Simulation:
         """Have `happen(*args)` called `delay` seconds from now."""
         self._timeline.after(delay, happen, *args)
 
-    def contained(self, rank: int) -> list[TrainedBatch]:
-        """Return the steps that are in the replica of `rank`."""
-        bits = self.ranks[rank].content
-        return [entry for index, entry in enumerate(self.trained) if bits >> index & 1]
-
     def _send(self, event: RankEvent) -> None:
         size = self.costs.bytes if isinstance(event, Snapshot) else 0
         life = self._crew.all[event.rank].life

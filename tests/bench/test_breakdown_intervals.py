@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.validate.checks import breakdown
-from bench.validate.records import Records
+from bench.validate.run_records import Records
 
 WAITS = tuple((at + 0.8, at + 1.0) for at in range(10))
 """Of ten seconds, the last 0.2 of each."""

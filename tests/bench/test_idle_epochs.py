@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.validate.checks.idle import _epochs, _windows
-from bench.validate.records import Records
+from bench.validate.run_records import Records
 from ddp.core.event_parts import StepSketch
 from ddp.core.events import Averaged, Progress, Ready
 from tests.bench.sketched import GROUPS, put, sketch

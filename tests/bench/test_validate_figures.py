@@ -15,8 +15,9 @@ from bench.results.chain import lines
 from bench.results.runfolder import EVENTS, Run, find_runs
 from bench.validate.checks import figures
 from bench.validate.findings import Case
-from bench.validate.records import Records, records
+from bench.validate.records import records
 from bench.validate.recount.learning import learning
+from bench.validate.run_records import Records
 from ddp.core import summary
 from ddp.core.events import Evaluated
 from ddp.process import codec

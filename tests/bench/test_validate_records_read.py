@@ -61,7 +61,7 @@ def test_a_rank_that_no_batch_is_left_for_is_no_defect(tmp_path: Path, base: Pat
     (folder / METRICS).write_text(json.dumps(metrics))
     (found,) = [v for v in judge([tmp_path], base, Terms(today=TODAY)).verdicts if v.check == "idle"]
     assert found.name == name
-    assert ("1 batch for 2 ranks" in found.line) == ("train.batch_size=1919 " in found.line) == (name == "REFUSED")
+    assert ("1 batch for 2 ranks" in found.line) == ("batch size of 1919 " in found.line) == (name == "REFUSED")
 
 
 def timed(e: Any) -> Any:

@@ -15,7 +15,8 @@ from bench.results.runfolder import find_runs
 from bench.validate.checks import peak_memory, rate
 from bench.validate.distances import amiss
 from bench.validate.findings import Case
-from bench.validate.records import Records, recorded
+from bench.validate.records import recorded
+from bench.validate.run_records import Records
 from ddp.core.event_parts import SketchGroup
 from ddp.core.events import Averaged, Finished, Memory, Progress, Ready
 from ddp.sketches import encode

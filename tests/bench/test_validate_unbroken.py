@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bench.validate.checks.average import _Rounds
-from bench.validate.records import Records
+from bench.validate.run_records import Records
 from bench.validate.unbroken import unbroken
 from ddp.core.commands import Reduce
-from ddp.core.events import Averaged, Ready, Snapshot
+from ddp.core.event_parts import StepSketch
+from ddp.core.events import Averaged, Progress, Ready, Snapshot
+from ddp.core.join_events import Joined
 from tests.bench.sketched import GROUPS, mixed, sketch
 
 OWN = [sketch(1.0 + rank, -2.0 * rank, 0.5) for rank in range(3)]
@@ -43,3 +45,16 @@ def test_snapshots_count_that_were_ordered_to_be_averaged() -> None:
             answers = [replace(each, steps=0, samples=0) for each in averaged(0, members, became)]
             known = Records(snapshots=snapshots, averaged=answers, reduces=[order])
             assert bool(wrong(known)) is (became != made)
+
+
+def test_exchanges_of_a_rank_that_joined_are_numbered_anew() -> None:
+    def reported(at: float, rank: int, step: int) -> Progress:
+        exchanged = (StepSketch(step, 10, 20, OWN[rank], OWN[rank]),)
+        return Progress(at, rank, 0, 1, 10, 0.1, 1.0, 0.1, exchanged=exchanged)
+
+    reports = [reported(1.0, 0, 0), reported(1.0, 1, 0), reported(2.0, 0, 7), reported(2.0, 1, 7)]
+    again = [reported(4.0, 0, 9), reported(4.0, 1, 0), reported(5.0, 0, 13), reported(5.0, 1, 13)]
+    known = unbroken(Records(progress=reports + again, joined=[Joined(3.0, 1, 4)]))
+    compared = [(own[0].step, own[1]) for own in known.exchanges(2)]
+    assert [step for step, _ in compared] == [0, 7]
+    assert compared[0][1].before == OWN[1]

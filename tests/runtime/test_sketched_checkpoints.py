@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.validate.records import Records
 from bench.validate.resumption import begun_otherwise
+from bench.validate.run_records import Records
 from ddp.checkpoint import parts
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.events import Ready, Resumed, Saved

@@ -30,7 +30,9 @@ def covered_once(played: Simulation) -> None:
     """Law 1: every sample of every epoch is in the replica of every survivor, and in it once."""
     live = played.coordinator.cohort.live
     for rank in live:
-        held = [(entry.batch.epoch, entry.batch.start, entry.batch.stop) for entry in played.contained(rank)]
+        bits = played.ranks[rank].content
+        inside = [entry.batch for index, entry in enumerate(played.trained) if bits >> index & 1]
+        held = [(batch.epoch, batch.start, batch.stop) for batch in inside]
         tiled(held, played.world, f"rank {rank}")
     merged = [record for _, record in played.records if isinstance(record, Merged)]
     tiled([(event.epoch, *span) for event in merged for span in event.spans], played.world, "the record")

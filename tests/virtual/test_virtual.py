@@ -22,9 +22,9 @@ from ddp.data.source import TensorSource
 from ddp.replica.task import Task
 from ddp.virtual import engine
 from ddp.virtual.fitness import unfit
-from ddp.virtual.recorded import RecordedRun, evaluations
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
+from tests.virtual.recorded import RecordedRun, evaluations
 
 TOLERANCE = 1e-12
 """Relative, in double precision: of parameters and losses of the vectorised path to those of the sequential one."""

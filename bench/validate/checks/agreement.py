@@ -1,5 +1,7 @@
-"""Replicas are one: every rank ended with the same parameters and buffers, bit for bit, and went on from a checkpoint with
-what was saved there."""
+"""Replicas are one: every rank ended with the same parameters and buffers, bit for bit.
+
+What ranks save is the model that all share; they go on from a checkpoint with what was saved there, and join with what was
+sent."""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.linear import apart, combine
-from bench.validate.records import records
+from bench.validate.records import lost_nobody, records
 from bench.validate.resumption import begun_otherwise
+from bench.validate.state_copies import joined_otherwise, saved_otherwise
 from bench.validate.verdict import Verdict, verdict
 from ddp.sketches import decode
 
@@ -26,10 +29,19 @@ def check(case: Case) -> Verdict | None:
             where = _where(run)
             line = f"seed {run.metrics.seed}: the ranks ended with different parameters{where}"
             return verdict("FAIL", "agreement", cell, line)
-        known = records(run) if run.metrics.resumed else None
-        if known is not None and known.groups and (wrong := begun_otherwise(known)):
+        if wrong := _copies(run):
             return verdict("FAIL", "agreement", cell, f"seed {run.metrics.seed}: {wrong}")
     return verdict("PASS", "agreement", cell, f"all ranks of {plural(len(runs), 'run')} ended with the same bits")
+
+
+def _copies(run: Run) -> str:
+    """Say which copy of a state is none: of a checkpoint, of what a run went on with, of what a rank joined with."""
+    known, settings = records(run, lost=True), run.config.get("averaging")
+    if known is None or not known.groups:
+        return ""
+    if not lost_nobody(run.metrics):
+        return joined_otherwise(known, settings if isinstance(settings, dict) else {})
+    return saved_otherwise(known) or begun_otherwise(known)
 
 
 def _where(run: Run) -> str:

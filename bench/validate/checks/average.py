@@ -22,8 +22,9 @@ from bench.results.runfolder import Run
 from bench.validate import distances
 from bench.validate.findings import Case
 from bench.validate.linear import UNITS, Combined, apart, combine, distance, mean
-from bench.validate.records import Records, lost_nobody, recorded
+from bench.validate.records import lost_nobody, recorded
 from bench.validate.resumption import most_ranks
+from bench.validate.run_records import Records
 from bench.validate.unbroken import unbroken
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.event_parts import OptimizerSketch, SketchGroup, StepSketch
@@ -34,6 +35,8 @@ OUTER = {"momentum": (1.0, 0.9), "nesterov": (0.7, 0.9)}
 """Outer optimizer -> learning rate and momentum where none are set."""
 NARROW = {"bfloat16": 2.0**-9}
 """Wires that are narrower than the sums, and their rounding, relative to what changed since the last average."""
+LOCAL = {"torch_local_sgd": (100, 4)}
+"""Backends whose parameters are averaged every few steps inside a step: the first step with an average, and their period."""
 FEW = 4
 """Roundings beside two for each rank: of weighing, dividing, adding to what was there."""
 
@@ -53,6 +56,8 @@ def check(case: Case) -> Verdict | None:
 def _averages(run: Run, known: Records) -> Iterator[str]:
     """Say of each average that can be looked at what is wrong with it."""
     m, settings = run.metrics, run.config.get("averaging")
+    if m.backend in LOCAL and not known.resumed:
+        yield from _due(known, m.world_size, *LOCAL[m.backend])
     # The gradients of micro-batches are added up, by some before they are exchanged, by others after it.
     yield from _inside_steps(known, m.world_size, most_ranks(m) * micro_batches(run.config))
     if m.policy is not None and isinstance(settings, dict):
@@ -207,6 +212,17 @@ class _Outer:
         carried = mu**2 if self._nesterov else mu
         share = np.where(on > 0, self._lr * ahead, 1.0)
         return combine([(share, here), (1.0 - share, last), (-self._lr * carried * on, kept)])
+
+
+def _due(known: Records, world_size: int, first: int, period: int) -> Iterator[str]:
+    """Say which rank of a run with averages that are due inside steps has none, or one that is not due."""
+    for rank in range(world_size if world_size > 1 else 0):
+        own = [event for event in known.progress if event.rank == rank]
+        steps = [each.step for event in own for each in event.exchanged if each.model]
+        if not steps and sum(event.steps for event in own) > first:
+            yield f"rank {rank}: no average of parameters is on record, the first is due in step {first}"
+        if early := [step for step in steps if step < first or (step - first) % period]:
+            yield f"rank {rank}: parameters were averaged in step {early[0]}, where no average is due"
 
 
 def _inside_steps(known: Records, world_size: int, parts: int) -> Iterator[str]:

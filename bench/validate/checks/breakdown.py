@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 from bench.results.runfolder import Run
 from bench.validate.findings import UNBLOCKED, Case
-from bench.validate.records import BETWEEN_STEPS, Records, recorded
+from bench.validate.records import recorded
+from bench.validate.run_records import BETWEEN_STEPS, Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
 from ddp.core.events import Averaged

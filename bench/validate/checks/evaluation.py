@@ -8,17 +8,15 @@ last epoch the model that the run ends with.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.linear import SketchDifference, apart, combine
-from bench.validate.records import Records, recorded
+from bench.validate.records import recorded
 from bench.validate.reference import Sets
+from bench.validate.run_records import Records
+from bench.validate.state_copies import unlike
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.event_parts import SketchGroup
 from ddp.core.events import Evaluated
-from ddp.sketches import decode
 
 NEAR = 1e-9
 """Relative: sums in double precision, of parts."""
@@ -70,19 +68,13 @@ def _models(known: Records) -> str:
     for epoch, events in sorted(by_epoch.items()):
         first = events[0].sketch
         for event in events[1:]:
-            if far := _unlike(groups, event.sketch, first):
+            if far := unlike(groups, event.sketch, first):
                 return f"epoch {epoch}: ranks {events[0].rank} and {event.rank} evaluated different models ({far})"
         made = averages.get(rounds[epoch], "") if epoch in rounds else ""
-        if far := _unlike(groups, first, made):
+        if far := unlike(groups, first, made):
             return f"epoch {epoch}: what was evaluated is not the average of round {rounds[epoch]} ({far})"
     last = by_epoch[max(by_epoch)][0].sketch if by_epoch else ""
     for end in known.finished:
-        if far := _unlike(groups, end.sketch, last):
+        if far := unlike(groups, end.sketch, last):
             return f"rank {end.rank} ended with another model than was evaluated last ({far})"
     return ""
-
-
-def _unlike(groups: Sequence[SketchGroup], text: str, wanted: str) -> SketchDifference | None:
-    """Return where two sketches of what should be the same values differ; None where one was not made."""
-    same = not text or not wanted or text == wanted
-    return None if same else apart(groups, text, combine([(1.0, decode(wanted))]), 0.0)

@@ -13,12 +13,13 @@ from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.results.schema import SCHEMA_VERSION
 from bench.validate.findings import Case
-from bench.validate.records import Records, recorded
+from bench.validate.records import recorded
 from bench.validate.recount.figure import Figure
 from bench.validate.recount.identity import identity
 from bench.validate.recount.learning import learning
 from bench.validate.recount.rounds import rounds
 from bench.validate.recount.timing import meeting, timing
+from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 
 

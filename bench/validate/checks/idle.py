@@ -18,7 +18,8 @@ from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.linear import SAFETY, UNITS
-from bench.validate.records import Records, recorded
+from bench.validate.records import recorded
+from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Averaged, Snapshot
 from ddp.sketches import decode
@@ -114,7 +115,7 @@ def _notable(sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _sizes(known: Records, rank: int, epoch: int | None = None) -> NDArray[np.float64]:
     """Return the sizes of the gradients of a rank, [sketched steps with samples, groups]; of an epoch alone, if given."""
     events = [event for event in known.progress if event.rank == rank and epoch in (None, event.epoch)]
-    steps = [step for event in events for step in event.exchanged if step.samples]
+    steps = [step for event in events for step in event.exchanged if step.samples and not step.model]
     return np.array([decode(step.before).sizes for step in steps]).reshape(len(steps), len(known.groups))
 
 
@@ -201,8 +202,10 @@ def _moved(known: Records, rank: int) -> dict[int, _Window]:
     answers = {event.round: event for event in known.averaged if event.rank == rank and event.sketch_after}
     epochs: dict[int | None, set[int]] = defaultdict(set)
     for report in known.progress:
-        if report.rank == rank and report.lr:
+        if report.rank == rank:
             epochs[report.after].add(report.epoch)
+    at_rate = {report.after for report in known.progress if report.rank == rank and report.lr}
+    rested = epochs.keys() - at_rate
     units = np.array([UNITS.get(group.dtype, UNITS["float32"])[0] for group in known.groups])
     windows: dict[int, _Window] = {}
     last: Averaged | None = None
@@ -212,7 +215,7 @@ def _moved(known: Records, rank: int) -> dict[int, _Window]:
         own = "" if event is None else event.sketch if isinstance(event, Snapshot) else event.sketch_before
         if event is None or not own or number not in answers:
             continue
-        if last is not None and last.round == number - 1 and event.steps and epochs[last.round]:
+        if last is not None and last.round == number - 1 and event.steps and last.round not in rested:
             # What was trained while the last average was under way moved the replica before that was applied.
             way = np.maximum(_way(own, last.sketch_after), _way(laid, last.sketch_before))
             hidden = SAFETY * event.steps * units * np.nan_to_num(decode(own).sizes)

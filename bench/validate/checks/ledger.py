@@ -10,7 +10,8 @@ from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.results.schema import LedgerTotals
 from bench.validate.findings import Case
-from bench.validate.records import Records, recorded
+from bench.validate.records import recorded
+from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Progress
 

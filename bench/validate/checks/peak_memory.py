@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.records import Records, recorded
+from bench.validate.records import recorded
+from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 
 NEARLY = 0.9

@@ -12,8 +12,9 @@ import numpy as np
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
 from bench.validate.findings import Case
-from bench.validate.records import Records, recorded
+from bench.validate.records import recorded
 from bench.validate.reference import Reference
+from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 
 NEAR = 0.01

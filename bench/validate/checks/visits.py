@@ -14,8 +14,9 @@ from math import inf
 from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import UNBLOCKED, Case
-from bench.validate.records import Records, recorded
+from bench.validate.records import recorded
 from bench.validate.reference import Sets
+from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.permutation import visited
 from ddp.tally import MODULUS, tally

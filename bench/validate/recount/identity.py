@@ -8,8 +8,8 @@ from typing import Any
 
 from bench.results.cells import micro_batches
 from bench.results.schema import Metrics
-from bench.validate.records import Records
 from bench.validate.recount.figure import Figure
+from bench.validate.run_records import Records
 from ddp.core.event_parts import StepWork
 
 SETTINGS = {

@@ -9,8 +9,8 @@ from functools import cached_property
 from math import fsum, inf
 
 from bench.results.schema import Epoch, Metrics
-from bench.validate.records import Records
 from bench.validate.recount.figure import Figure
+from bench.validate.run_records import Records
 from ddp.core.events import Evaluated, Progress
 
 

@@ -8,9 +8,9 @@ from itertools import accumulate
 from math import fsum
 
 from bench.results.schema import Metrics
-from bench.validate.records import Records
 from bench.validate.recount.figure import Figure
 from bench.validate.resumption import most_ranks
+from bench.validate.run_records import Records
 from ddp.core.events import Averaged, Progress, RoundClosed, Snapshot
 
 SECOND = 1e-6

@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 
 from bench.results.schema import Metrics
-from bench.validate.records import Collective, Records
 from bench.validate.recount.figure import Figure
 from bench.validate.recount.learning import trained_until
+from bench.validate.run_records import Collective, Records
 
 SECOND = 1e-3
 """Seconds that a time may be off: stretches that touch are cut at one end or the other."""

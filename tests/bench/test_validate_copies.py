@@ -1,0 +1,77 @@
+"""What ranks save is what all share; what a rank joins with is what another sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.validate.run_records import Records
+from bench.validate.state_copies import joined_otherwise, saved_otherwise
+from ddp.core.event_parts import SketchGroup
+from ddp.core.events import Averaged, Ready, Resumed, Saved, Shared
+from ddp.core.join_events import Joined
+from ddp.sketches import encode
+
+GROUPS = (SketchGroup("weight", "parameters", 4, "float32", True),)
+
+
+def sketch(value: float) -> str:
+    return encode(np.array([[value, -value]]), np.array([abs(value)]))
+
+
+ONE, OTHER = sketch(1.0), sketch(1.001)
+READY = Ready(0.0, 0, 100, 4, "", "cpu", "gloo", "resident", "", 0, 0.0, 0, GROUPS)
+AVERAGES = [Averaged(1.0, rank, 3, 1, 1, 0.1, 1, 0.1, sketch_after=OTHER, sketch_average=ONE) for rank in (0, 1)]
+SAVED = [Saved(2.0, rank, 0, (), sketch=ONE) for rank in (0, 1)]
+RECORDS = Records(ready=[READY], averaged=AVERAGES, saved=SAVED)
+MOMENTS = ("exp_avg", ONE), ("step", ONE)
+JOIN = Records(
+    ready=[READY],
+    averaged=AVERAGES,
+    shared=[Shared(3.0, 0, 4, optimizer=MOMENTS)],
+    joined=[Joined(4.0, 1, 4, sketch=ONE, optimizer=MOMENTS)],
+)
+
+
+def test_the_average_is_saved() -> None:
+    assert saved_otherwise(RECORDS) == ""
+
+
+def test_a_replica_in_its_place_is_named() -> None:
+    own = [replace(event, sketch=OTHER) for event in SAVED]
+    assert "checkpoint 0, rank 1: another model was saved than on rank 0" in saved_otherwise(
+        replace(RECORDS, saved=[SAVED[0], own[1]])
+    )
+    assert "what was saved is not the average of round 3" in saved_otherwise(replace(RECORDS, saved=own))
+
+
+def test_averages_of_a_process_that_is_gone_are_none_of_the_next() -> None:
+    own = [replace(event, sketch=OTHER) for event in SAVED]
+    gone = Resumed(1.5, 0, 2, 0, "there")
+    assert saved_otherwise(replace(RECORDS, saved=own, resumed=[gone])) == ""
+
+
+def test_a_rank_joins_with_what_was_sent() -> None:
+    assert joined_otherwise(JOIN, {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("joined", "sign"),
+    [
+        ({"optimizer": ()}, "with nothing as the state of its optimizer, which was exp_avg, step"),
+        ({"optimizer": (("exp_avg", OTHER), ("step", ONE))}, "another state of its optimizer (optimizer.exp_avg"),
+        ({"sketch": OTHER}, "another model than all share (weight"),
+    ],
+)
+def test_what_was_not_taken_over_is_named(joined: dict[str, object], sign: str) -> None:
+    broken = replace(JOIN, joined=[replace(JOIN.joined[0], **joined)])  # type: ignore[arg-type]
+    assert sign in joined_otherwise(broken, {})
+
+
+def test_averaged_moments_are_the_average_s() -> None:
+    """The sender has gone on from them, so that only names are compared."""
+    moved = (("exp_avg", OTHER), ("step", ONE))
+    on = replace(JOIN, joined=[replace(JOIN.joined[0], optimizer=moved)])
+    assert joined_otherwise(on, {"optimizer_state": True}) == ""
