@@ -18,10 +18,10 @@ __all__ = ["judge", "load"]
 def judge(run: RunHandle | str | Path, baseline: str | Path | None = None) -> Judgement:
     """Return the verdicts on a run, a `RunHandle` or a run folder; `print` shows them. Waits for the run to end.
 
-    Seeds of the same cell that finished earlier, in the same tree, count with it. `baseline`: folder of baselines, or one of
-    its files; None: the committed ones. `Judgement.code` is the exit code that `bench validate` would have.
+    Runs of the same configuration with other seeds in the same tree are judged with it. `baseline`: folder of baselines, or
+    one of its files; None: the committed ones. `Judgement.code` is the exit code of `bench validate`.
 
-    Raises ValueError for a run that was not recorded, and for a folder that is none.
+    Raises ValueError for a run without `output`, and for a path that is not a folder.
     """
     from bench.base.paths import BASELINES
     from bench.results.cells import apart, cells
@@ -47,11 +47,11 @@ def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
 
     `what`:
 
-    - `runs`: a row for each run. Every value of `metrics.json` that is no list, nested ones dotted: `final.eval` (unit of
-      the metric, `final.eval_metric`; an accuracy is a fraction), `final.train_loss`, `time_s.*` (seconds),
-      `throughput.samples_per_s` (samples per second), `throughput.efficiency` (fraction), `sync.ms_p50` (milliseconds),
-      `sync.bytes`; `faults` and `warnings` are numbers of them. `bench/metrics.schema.json` has the units of all. The
-      configuration as `config.*`, such as `config.policy.anchor`; its lists as text.
+    - `runs`: a row for each run, with every value of `metrics.json` that is not a list, nested names joined by dots:
+      `final.eval` (unit of the metric, `final.eval_metric`; an accuracy is a fraction), `final.train_loss`,
+      `time_s.*` (seconds), `throughput.samples_per_s` (samples per second), `throughput.efficiency` (fraction),
+      `sync.ms_p50` (milliseconds), `sync.bytes`; `faults` and `warnings` are counts. `bench/metrics.schema.json` has all
+      units. The configuration is in `config.*`, such as `config.policy.anchor`, with lists as text.
     - `epochs`: a row for each epoch, from 0: `samples` trained by then, `train_loss`, `eval`, `eval_loss`, `lr`, `seconds`
       of training by then, and recorded scalars as `scalars.*`.
     - `ranks`: a row for each rank, from 0: `samples_per_s`, `wall_s` (seconds), the fractions of it (`compute`, `data`,
@@ -60,10 +60,10 @@ def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
     - `events`: a row for each record of `events.jsonl`: `line`, `type`, `since_s` (seconds since the first one, the launch),
       and the record's own fields, in the units of `ddp.core.events`; `record.model` is a record's field `model`.
 
-    Every row names its run: `path`, `run_id`, `model`, `mode`, `world_size`, `seed`, `config_hash`. What is not known is
+    Every row names its run: `path`, `run_id`, `model`, `mode`, `world_size`, `seed`, `config_hash`. Unknown values are
     missing.
 
-    A folder that cannot be read is left out, with a warning that names it. Raises ValueError if `path` is no folder.
+    Skips unreadable folders with a warning. Raises ValueError if `path` is not a folder.
     """
     from bench.results.frames import load as frames  # pandas takes its time, and few commands need it
 

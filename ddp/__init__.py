@@ -4,12 +4,12 @@
 
     state = Trainer(model_factory, optimizer_factory, train_step, dataset, batch_size=32, epochs=10).run().join()
 
-or, in one process and with a loop of your own, `ddp.setup(graph, builder, optimizer_factory)`.
+or, in one process and with your own loop, `ddp.setup(graph, builder, optimizer_factory)`.
 
-`ddp.core` decides (pure), `ddp.engine` obeys (processes, clocks, collectives), `ddp.sim` plays the same core in
-virtual time, `ddp.graph` builds models and trains them in one process, `ddp.data` feeds them, `ddp.trainer` is the interface
-for users, `ddp.parallel` one for loops of their own (`DistributedDataParallel`, `wrap`). Importing `ddp` itself imports none
-of them: its names are looked up when they are first used.
+`ddp.core` decides (pure), `ddp.engine` executes (processes, clocks, collectives), `ddp.sim` simulates the same core in
+virtual time. `ddp.data` loads data. `ddp.trainer` is the interface for users, `ddp.parallel` (`DistributedDataParallel`,
+`wrap`) and `ddp.graph` (one process) are those for loops of their own. Importing `ddp` imports none of them: a name is
+imported when it is first used.
 """
 
 from __future__ import annotations

@@ -82,7 +82,9 @@ def _report(arguments: list[str]) -> int:
     parser = verb_parser("report", "Write the report (Markdown, HTML and PNG) over a run folder or a tree of them.")
     parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
     parser.add_argument("--out", type=path_of, help="folder to write into (default: reports/<name of path>)")
-    parser.add_argument("--baseline", type=there, default=BASELINES, help="what the verdicts at its head compare with")
+    parser.add_argument(
+        "--baseline", type=there, default=BASELINES, help="folder of baselines for the verdicts, or one of its files"
+    )
     new = "an earlier tree: what is new, gone and changed"
     parser.add_argument("--previous", type=path_of, metavar="TREE", help=new)
     planned = "what was planned (default: the experiment that writes there)"
@@ -163,7 +165,7 @@ def _audit(arguments: list[str]) -> int:
 def _more(arguments: list[str]) -> int:
     parser = verb_parser("more", "Train the seeds, or the baseline, that the verdicts on a run or a tree lack.")
     parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
-    parser.add_argument("--baseline", type=there, default=BASELINES, help="what the verdicts compare with")
+    parser.add_argument("--baseline", type=there, default=BASELINES, help="folder of baselines, or one of its files")
     parser.add_argument("--show", action="store_true", help="print the commands, train nothing")
     options = parser.read(arguments)
     from bench.command.more import more
@@ -176,7 +178,9 @@ def _compare(arguments: list[str]) -> int:
     parser = verb_parser("compare", f"Write what changed between {two}.")
     parser.add_argument("before", metavar="A", help="a tree, a commit or a machine")
     parser.add_argument("now", metavar="B", help="the same")
-    parser.add_argument("--runs", type=path_of, default=RUNS, help="where commits and machines are looked for")
+    parser.add_argument(
+        "--runs", type=path_of, default=RUNS, help="tree of runs in which to look for commits and machines"
+    )
     parser.add_argument("--out", type=path_of, default=Path("reports/comparison"), help="folder to write into")
     parser.add_argument("--github", action="store_true", help="append to the step summary (default in GitHub Actions)")
     options = parser.read(arguments)

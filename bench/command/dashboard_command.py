@@ -22,9 +22,9 @@ def dashboard(arguments: list[str], runs: Path) -> int:
     served = "Serve a page over runs, those in progress too"
     parser = verb_parser("dashboard", f"{served} (`dashboard export`: write it to a file).")
     parser.add_argument("path", type=path_of, nargs="?", default=runs, help="run folder or tree (default: runs)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine alone)")
-    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
-    parser.add_argument("--baseline", type=there, default=BASELINES, help="what verdicts compare with")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: only this machine)")
+    parser.add_argument("--port", type=int, default=0, help="default: any free port")
+    parser.add_argument("--baseline", type=there, default=BASELINES, help="folder of baselines, or one of its files")
     # Beside a run: serve on this, as long as it lasts.
     parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--private", action="store_true", help=argparse.SUPPRESS)
@@ -49,7 +49,7 @@ def _dashboard_export(arguments: list[str]) -> int:
     )
     parser.add_argument("path", type=path_of, help="run folder or tree")
     parser.add_argument("--out", type=path_of, default=Path("dashboard.html"), help="default: dashboard.html")
-    parser.add_argument("--baseline", type=there, default=BASELINES, help="what verdicts compare with")
+    parser.add_argument("--baseline", type=there, default=BASELINES, help="folder of baselines, or one of its files")
     options = parser.read(arguments)
     from bench.dashboard.command import export
 

@@ -33,13 +33,13 @@ def add(parser: Parser) -> None:
     """Add the arguments of the verb."""
     parser.add_argument("--matrix", action="store_true", help="play the matrix: every kind in every phase")
     parser.add_argument("--world", default=VIRTUAL, choices=(*WORLDS, EVERY_WORLD), help="where (default: virtual)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells that are played at a time (default: 1)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="combinations to play at a time (default: 1)")
     for name, every in CHOICES.items():
         parser.add_argument(f"--{name}", metavar="A,B", help=f"of {', '.join(every)} (default: all)")
     parser.add_argument("--sizes", metavar="N,N", help="numbers of ranks (default: 8,64; in processes 3)")
     parser.add_argument("--out", type=path_of, default=Path("runs/faults"), help="folder (default: runs/faults)")
     parser.add_argument("--report", type=path_of, metavar="DIR", help="write table and heat map there (default: --out)")
-    parser.add_argument("--fresh", action="store_true", help="play again what was played before")
+    parser.add_argument("--fresh", action="store_true", help="repeat combinations that were played before")
     parser.add_argument("--json", type=path_of, metavar="FILE", help="write all results there")
 
 

@@ -41,7 +41,9 @@ def add(parser: Parser) -> None:
     parser.add_argument("--ranks", type=int, default=400, help="ranks, a node each (default: 400)")
     parser.add_argument("--hours", type=float, default=24.0, help="of training without failures (default: 24)")
     every = ",".join(ways())
-    parser.add_argument("--policies", default=every, metavar="A,B", help=f"ways of going on (default: {every})")
+    parser.add_argument(
+        "--policies", default=every, metavar="A,B", help=f"ways of continuing after a failure (default: {every})"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
     times = "failures and repairs come so many times as fast (default: 1; of a trace: all of it in --hours)"
     parser.add_argument("--compress", type=float, metavar="X", help=times)
@@ -56,7 +58,7 @@ def add(parser: Parser) -> None:
         default = _default(name)
         help = f"{what} (default: {default:g})"
         parser.add_argument(f"--{name}", type=float, default=default, metavar="S", help=help)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result to this file, as JSON")
 
 
 def _default(name: str) -> float:

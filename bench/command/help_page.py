@@ -19,8 +19,8 @@ from ddp.engine import ENGINES
 from ddp.engine.modes import modes
 
 USAGE = """\
-usage: python -m bench [key=value ...]    train one cell of the matrix; with -m and commas, a sweep of them
-       python -m bench plan [key=value ...]    what it would train, and how long that takes
+usage: python -m bench [key=value ...]    train one run; with -m and commas, a sweep of runs
+       python -m bench plan [key=value ...]    show what would be trained, and how long that takes
        python -m bench list|doctor|report|validate|more|compare|baseline|rerun|replay|audit|prove [--help]
        python -m bench faults|join|goodput|explain|predict|timeline|dashboard [--help]
 """

@@ -28,7 +28,7 @@ POLL_S = 0.05
 
 def add(parser: Parser) -> None:
     """Add the arguments of the verb."""
-    parser.add_argument("path", type=path_of, help="run that is going on: its folder, or a tree with one such run")
+    parser.add_argument("path", type=path_of, help="running run: its folder, or a tree with one running run")
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="processes to offer (default: 1)")
     parser.add_argument("--wait", type=float, default=60.0, metavar="S", help="most seconds to wait (default: 60)")
 

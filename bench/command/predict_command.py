@@ -42,7 +42,9 @@ MOST_FOLDERS = 512
 
 def add(parser: Parser) -> None:
     """Add the arguments of the verb."""
-    parser.add_argument("paths", type=path_of, nargs="+", metavar="RUN", help="run folders to calibrate on")
+    parser.add_argument(
+        "paths", type=path_of, nargs="+", metavar="RUN", help="run folders to take step times and costs from"
+    )
     parser.add_argument("--ranks", metavar="N,M", help="numbers of ranks (default: that of the run)")
     links = f"links, as in cluster.links; {AS_CALIBRATED}: those of the run (default: {AS_CALIBRATED})"
     parser.add_argument("--links", default=AS_CALIBRATED, metavar="A,B", help=links)
@@ -56,13 +58,13 @@ def add(parser: Parser) -> None:
     cores = "all ranks share so many cores of one host (default: each has its own)"
     parser.add_argument("--cores", type=int, metavar="N", help=cores)
     parser.add_argument("--anchor", type=int, metavar="N", help="steps of the slowest rank in every window")
-    parser.add_argument("--heal", type=int, metavar="RANK", help="this rank is as fast as the fastest")
-    parser.add_argument("--bandwidth", type=float, default=1.0, metavar="X", help="links have so many times theirs")
+    parser.add_argument("--heal", type=int, metavar="RANK", help="make this rank as fast as the fastest")
+    parser.add_argument("--bandwidth", type=float, default=1.0, metavar="X", help="factor on the bandwidth of links")
     alone = "for each cell also: slow ranks healed, twice the bandwidth, other policies and windows"
     parser.add_argument("--what-if", action="store_true", help=alone)
     out = "tree of run folders to write, as report and dashboard read them (default: predicted; none: write none)"
     parser.add_argument("--output", type=path_of, default=Path("predicted"), metavar="TREE", help=out)
-    parser.add_argument("--json", type=path_of, metavar="FILE", help="write all of it there")
+    parser.add_argument("--json", type=path_of, metavar="FILE", help="also write the result to this file, as JSON")
 
 
 def predict(options: argparse.Namespace) -> Exit:

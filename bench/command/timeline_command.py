@@ -17,9 +17,9 @@ def timeline(arguments: list[str]) -> Exit:
     parser.add_argument("path", type=path_of, metavar="[open] RUN", help="run folder")
     if opens:
         parser.prog += " open"
-        parser.add_argument("--no-browser", action="store_true", help="print the address, start no browser")
+        parser.add_argument("--no-browser", action="store_true", help="print the address instead of starting a browser")
     else:
-        parser.add_argument("--to", metavar="FORMAT", help="a format of others instead: chakra")
+        parser.add_argument("--to", metavar="FORMAT", help="write another format instead: chakra")
     options = parser.read(arguments[opens:])
     from bench.timeline import FILES
     from bench.timeline.rewrite import export, locate, rewrite

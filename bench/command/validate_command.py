@@ -28,16 +28,21 @@ def add_validate(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
     add = parser.add_argument
     add("path", type=path_of, nargs="*", default=[runs], help=f"run folders or trees (default: {runs})")
     add("--baseline", type=there, default=baselines, help="folder of baselines, or one of its files")
-    add("--brief", action="store_true", help="print what did not pass, and the summary")
-    add("--experiment", metavar="NAME", help="demand every run that it plans")
+    add("--brief", action="store_true", help="print only what did not pass, and the summary")
+    add("--experiment", metavar="NAME", help="make planned runs that are missing INCONCLUSIVE")
     add("--junit", type=file_of, help="write the verdicts as JUnit XML")
     add("--github", action="store_true", help="annotations and step summary (default in GitHub Actions)")
     add("--with", dest="optional", action="append", default=[], metavar="CHECK", help="also: rcp")
-    add("--only", action="append", default=[], metavar="CHECK", help="this check (and `status`); can be said again")
-    add("--accept-improvement", action="store_true", help="better than can be is no reason to stop")
-    add("--allow-expired", action="store_true", help="compare with baselines whose last day is over")
-    add("--allow-inconclusive", action="store_true", help="too few seeds for a verdict: exit code 0, not 3")
-    add("--allow-mismatch", default="", metavar="FIELD,...", help="fields that may differ; is recorded")
+    add("--only", action="append", default=[], metavar="CHECK", help="only this check (and `status`); may be repeated")
+    add("--accept-improvement", action="store_true", help="accept results that are better than plausible")
+    add("--allow-expired", action="store_true", help="compare with expired baselines too")
+    add("--allow-inconclusive", action="store_true", help="exit code 0 instead of 3 if seeds are too few")
+    add(
+        "--allow-mismatch",
+        default="",
+        metavar="FIELD,...",
+        help="fields that may differ from the baseline; exit code at least 3",
+    )
 
 
 def validate(options: argparse.Namespace) -> Exit:

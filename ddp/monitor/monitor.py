@@ -32,7 +32,7 @@ LOOK_S = 0.5
 
 
 class Monitor:
-    """Shows runs of this script on a live page: those of a `Trainer`, of a graph, of a loop of your own.
+    """Shows runs of this script on a live page: of a `Trainer`, of a graph, or of your own loop.
 
         monitor = ddp.Monitor(epochs=10)
         run.setup_monitor(monitor)          # of Trainer.run(); or monitor.watch(graph), or neither
@@ -40,8 +40,8 @@ class Monitor:
         monitor.log(epoch, seconds, {"loss": loss, "accuracy": accuracy})
         monitor.finish()
 
-    `epochs`: how many there will be. The page is served by another process, on this machine alone, until `finish`, the end
-    of the block, or the end of this process, however it comes. No file is left but what `save_html` writes.
+    `epochs`: number of epochs planned. Another process serves the page, only on this machine, until `finish`, the end of the
+    block, or the end of this process. Only `save_html` leaves a file.
     """
 
     def __init__(self, epochs: int) -> None:
@@ -59,12 +59,12 @@ class Monitor:
 
     @property
     def address(self) -> str | None:
-        """Return where the page is; None: it is not served."""
+        """Return the address of the page; None: it is not served."""
         return self._page.address if self._page is not None else None
 
     def serve(self, port: int = 0) -> str:
-        """Serve the page on 127.0.0.1; return its address. `port` 0: any that is free. Raises OSError, in one line, for a
-        port that is taken."""
+        """Serve the page on 127.0.0.1; return its address. `port` 0: any free port. Raises OSError for a
+        port that is in use."""
         if self._page is None:
             root = self._folder()
             try:
@@ -80,7 +80,7 @@ class Monitor:
         return self._page.address
 
     def watch(self, model: nn.Module) -> None:
-        """Begin a run of a loop of your own that trains `model`: any module, or a `Graph`, of which replicas, shares and
+        """Begin a run of your own loop that trains `model`: a module, or a `Graph`, whose replicas, shares and
         schedule are shown. Its layers are shown after its first forward pass."""
         self._begin_loop(model)
 
@@ -92,11 +92,11 @@ class Monitor:
         /,
         **figures: float | None,
     ) -> None:
-        """Note that `epoch` (from 0) is over, after so many seconds.
+        """Record the end of `epoch` (from 0), which took `seconds`.
 
         `metrics`: a mapping of names to numbers, a watched graph (its `record_scalar`s), an `EpochMetrics`; keywords add to
         it. `loss`, `eval`, `eval_loss`, `lr` and `samples` mean what they do in `EpochMetrics`, other names are scalars. A
-        run of a `Trainer` has told all of it already: nothing is added. Raises ValueError for what is no number."""
+        `Trainer` records all of this itself: nothing is added. Raises ValueError for a value that is not a number."""
         number = whole("epoch", epoch, 0, MOST_EPOCHS)
         spent = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
         if self._trained:
@@ -107,7 +107,7 @@ class Monitor:
         self._loop.log(number, spent, _figures(metrics) | figures)
 
     def finish(self) -> None:
-        """End the page, and forget the folder behind it; `save_html` still works."""
+        """Stop serving the page and delete its temporary folder; `save_html` still works."""
         if self._looking is not None:
             self._looking.close()
             self._looking = None

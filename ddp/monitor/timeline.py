@@ -30,9 +30,9 @@ class Timeline:
             Trainer(..., timeline=timeline).run().join()
         timeline.save_html("timeline.html")
 
-    Several runs may share it, one after the other; `run` of the methods that save is the number of one, -1 the last. In a
-    loop of your own, `measure` records a stretch of time. `poll_ms`: from one measurement of this process's memory and
-    processors to the next, where the ranks are in it; ranks that are processes measure themselves. Leaves no file.
+    Several runs may share it, one after the other; the methods that save take the number of a `run`, -1 for the last. In
+    your own loop, `measure` records the time of a block. `poll_ms`: milliseconds between measurements of this process's
+    memory and processor time, if ranks run in it; ranks that are processes measure themselves. Writes no file by itself.
     """
 
     def __init__(self, poll_ms: float = 100.0) -> None:
@@ -50,14 +50,14 @@ class Timeline:
         return len(self._runs)
 
     def start(self) -> None:
-        """Record from here on. A run that begins does so as well, unless `stop` was called."""
+        """Start recording. The begin of a run does this too, unless `stop` was called."""
         with self._lock:
             self._stopped = False
             if self._looking is None:
                 self._looking = Looking(self._look, self._poll_s, "ddp-timeline")
 
     def stop(self) -> None:
-        """Record nothing more."""
+        """Stop recording."""
         with self._lock:
             looking, self._looking, self._stopped = self._looking, None, True
         if looking is not None:
@@ -108,8 +108,8 @@ class Timeline:
 
     @contextmanager
     def measure(self, kind: str, rank: int = 0) -> Iterator[None]:
-        """Record the time of the block as `kind`: `data`, `forward`, `backward`, `optimizer`, `exchange`, ... ValueError for
-        another one. Work on a GPU counts as far as the host waits for it."""
+        """Record the time of the block as `kind`: `data`, `forward`, `backward`, `optimizer`, `exchange`, ... Raises
+        ValueError for another kind. Work on a GPU counts only while the host waits for it."""
         if kind not in KINDS:
             raise ValueError(f"measure({kind!r}): choose one of {', '.join(KINDS)}")
         began = now()

@@ -45,7 +45,7 @@ class Group:
         self._texts = StoreExchange(store, rank, world_size, timeout_s)
         self._transport, self._held = make_transport(transport, self._texts, store, device, rank, world_size, timeout_s)
         self.transport: str = self._transport.name
-        """What collectives go through: `memory`, `gloo` or `nccl`."""
+        """Transport of the collectives: `memory`, `gloo` or `nccl`."""
         self._regions = 0
         self._courier: Courier | None = None
         self._under_way: list[Callable[[], None]] = []
@@ -126,7 +126,7 @@ class Group:
         return RankLost(f"rank {self.rank} cannot go on: {why}; {REMEDY}")
 
     def broadcast(self, tensors: Sequence[Tensor] | Tensor, src: int = 0) -> None:
-        """Give all ranks the values of rank `src`, bit for bit. Raises ValueError, RankLost."""
+        """Broadcast the values of rank `src` to all ranks, bit for bit. Raises ValueError, RankLost."""
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
         if src not in range(self.world_size):
             raise ValueError(f"src={src!r} must be a rank from 0 to {self.world_size - 1}")
@@ -165,7 +165,7 @@ class Group:
         self.all_reduce(torch.zeros(1, device=self.device))
 
     def close(self) -> None:
-        """Leave. Who still waits for this rank gets an error. A forked copy of this process leaves nothing."""
+        """Leave the group. Ranks that still wait for this one get an error. A forked copy of this process does nothing."""
         global _current
         if os.getpid() != self._process:
             return
@@ -190,7 +190,7 @@ def init(
     device: str | torch.device | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Group:
-    """Meet the other ranks; the group is what `DistributedDataParallel` and `wrap` use from here on.
+    """Join the other ranks and return the group, which `DistributedDataParallel` and `wrap` use from then on.
 
     Ranks are known from the arguments, or from torch's default process group, or from the environment of torchrun (RANK,
     WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT). `store`: where to meet instead, any store of `torch.distributed`.
@@ -237,12 +237,12 @@ def get_rank() -> int:
 
 
 def get_world_size() -> int:
-    """Return how many ranks there are."""
+    """Return the number of ranks."""
     return current().world_size
 
 
 def get_local_rank() -> int:
-    """Return this process's place among the ranks of its host: what torchrun says in LOCAL_RANK; without it the rank, as
+    """Return this process's index among the ranks of its host: torchrun's LOCAL_RANK. Without it the rank, because
     ranks that are started by hand share a host."""
     local = os.environ.get("LOCAL_RANK", "")
     return int(local) if local.isdecimal() else current().rank

@@ -107,16 +107,16 @@ class RunHandle:
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the run, once it has ended; None before, and of a run without `output`."""
+        """Folder of the run, once it has ended; None before, and for a run without `output`."""
         return self._recorder.folder if self._recorder is not None else None
 
     def __repr__(self) -> str:
-        """Return the run and how it stands, in one line."""
+        """Return the run and its state, in one line."""
         summary = self.summary()
         return f"<RunHandle: {summary.headline}{summary.figures and f'; {summary.figures}'}>"
 
     def __str__(self) -> str:
-        """Return the same, and what else there is to know of it."""
+        """Return the same with all details."""
         return "\n".join(self.summary().lines())
 
     def _repr_html_(self) -> str:
@@ -124,7 +124,7 @@ class RunHandle:
         return self.summary().html()
 
     def summary(self) -> RunSummary:
-        """Return what there is to say of the run now; does not wait."""
+        """Return the state of the run now; does not wait."""
         state, error = "running", self._error
         if self._state is not None:
             state = "finished"
@@ -136,11 +136,11 @@ class RunHandle:
         return RunSummary(mode, metric, self._devices, planned, state, self._seconds, epochs, notes, self.folder)
 
     def next_metrics(self) -> EpochMetrics | None:
-        """Wait for the next epoch to be complete; None once there will be no more, for whatever reason (`join` says)."""
+        """Wait for the next epoch to be complete and return its metrics; None at the end of the run (`join` says why)."""
         with self._ending_if_interrupted():
             metrics = self._metrics.get()
         if metrics is None:
-            self._metrics.put(None)  # for whoever asks again
+            self._metrics.put(None)  # for the next call
         return metrics
 
     def poll_metrics(self) -> list[EpochMetrics]:
@@ -157,15 +157,15 @@ class RunHandle:
             ready.append(metrics)
 
     def wait(self) -> None:
-        """Wait for the end, whatever it is."""
+        """Wait for the end, without raising the error of a failed run."""
         with self._ending_if_interrupted():
             self._ended.wait()
             self._thread.join()
 
     def join(self) -> TrainedState:
-        """Wait for the end. Raises what ended the run if it did not come to its own end.
+        """Wait for the end and return the trained state.
 
-        RankFailed (a rank raised: carries its rank and traceback), RankLost, Diverged, Aborted, other EngineErrors, OSError.
+        Raises RankFailed (with the rank and its traceback), RankLost, Diverged, Aborted, other EngineErrors, OSError.
         """
         self.wait()
         if self._state is None:

@@ -38,22 +38,23 @@ from ddp.trainer.task import NoSamples, Parts, make_task, pack
 
 
 class Trainer:
-    """Trains a model on several devices of equal or unequal speed, or in place where there is but one.
+    """Trains a model on several devices of equal or unequal speed; with one device in this process.
 
     Args:
         model_factory: makes the model, on the CPU; called once in every rank. Random initialisation is the same in all, as
             torch is seeded from `seed`.
-        optimizer_factory: list of parameters -> optimizer, or a list of optimizers with parameters of their own; their
+        optimizer_factory: list of parameters -> optimizer, or a list of optimizers with different parameters. Their
             learning rates are those at schedule 1.
         train_step: (model, batch) -> mean loss over the batch, a scalar tensor. May call `ddp.record_scalar`.
         dataset: a tensor or a tuple of tensors of equal length, a TensorDataset, any map-style Dataset (batches are put
             together by `default_collate`), or a `ddp.replica.task.Source`. Batches arrive on the rank's device.
         batch_size: samples of one step of one rank; with `accumulate`, of each micro-batch.
         epochs: passes over the data, all ranks together.
-        steps: steps of the run, each of all ranks' batches, in place of passes over the data: then `epochs` are equal parts
-            of the run.
-        policy: when replicas are brought together: a key of `ddp.core.policies.POLICIES`; None: `cadence`.
-        backend: how: `nccl` (a collective; gloo where ranks do not have a GPU each), `cpu` (snapshots); None: `nccl`.
+        steps: number of steps of the run, instead of passes over the data. A step has a batch of every rank, and `epochs`
+            are equal parts of the run.
+        policy: when replicas are averaged: a key of `ddp.core.policies.POLICIES`; None: `cadence`.
+        backend: how: `nccl` (a collective; over gloo or shared memory without a GPU for each rank), `cpu` (snapshots); None:
+            `nccl`.
         world_size: number of ranks; None: those that torchrun, srun or mpirun has started, or one for each CUDA device. One
             rank trains in this process.
         seed: of every random number.
@@ -63,45 +64,45 @@ class Trainer:
         eval_batch_size: samples of one call of `eval_step`.
         schedule: fraction of all training samples seen by all ranks, in [0, 1] -> factor on the learning rates.
         lr_scale_ratio: learning rates are multiplied by 1 + lr_scale_ratio * (world_size - 1).
-        max_grad_norm: most that the L2 norm of a step's gradients may be; None: no limit.
+        max_grad_norm: limit of the L2 norm of a step's gradients; None: no limit.
         accumulate: micro-batches of a rank's step, whose gradients add up.
         precision: of multiplications in training: `fp32`, or `bf16`, `fp16` by torch's autocast.
         compile: the model is trained through torch.compile.
         deterministic: PyTorch takes deterministic algorithms, or raises where it has none.
-        augment: (batch, `ddp.Draws`) -> batch, for training alone: the same for a sample whatever the rank, the batch and
-            the mode, as its random numbers come from (seed, epoch, sample). `ddp.crop_and_flip(4)` is one.
-        sampler: the samples of an epoch in their order, in place of a permutation of all: a function of the epoch, or a
-            sampler of PyTorch. Every rank calls it; as many samples in every epoch.
-        drop_last: leave out, at the end of an epoch, what makes no whole batch on every rank.
-        collate_fn: list of samples -> batch, in place of `default_collate`; of both data sets.
-        loader: `resident` (the data lies on each rank's device), `streaming` (a thread reads ahead), or `auto`: each rank as
+        augment: (batch, `ddp.Draws`) -> batch, only for training. Random numbers come from (seed, epoch, sample), so a
+            sample is augmented alike on every rank, in every batch and mode. `ddp.crop_and_flip(4)` is one.
+        sampler: the samples of an epoch in their order, instead of a permutation of all: a function of the epoch, or a
+            sampler of PyTorch. Every rank calls it. All epochs have equally many samples.
+        drop_last: drop the samples at the end of an epoch that do not fill a batch on every rank.
+        collate_fn: list of samples -> batch, instead of `default_collate`; for both data sets.
+        loader: `resident` (the data is on each rank's device), `streaming` (a thread prefetches), or `auto`: each rank as
             its memory allows. `docs/reference/loader.md`.
-        prefetch: batches that streaming reads ahead; None: as there is room.
+        prefetch: batches that streaming prefetches; None: as memory allows.
         vram_max_usage, memory_max_usage: share of a GPU's and of the host's free memory that data may take.
         epoch_callback: (epoch, WorkerHandle) -> None, called in every rank before its first step of an epoch.
-        checkpoint_folder: where checkpoints are laid down, the last two of them; None: none are made.
-        checkpoint_every: epochs or averages from one to the next (the end of the run needs none); None: 1.
-        checkpoint_unit: `epochs` (None) or `averages`; where gradients are averaged inside the step, and with one rank,
-            every step is an average.
-        checkpoint_callback: (CheckpointInfo) -> None, called in this process, in a thread of the run, for each of them. What
-            it raises ends the run. The run's books stand still meanwhile, and ranks wait once they have done what they were
-            granted: what lasts long belongs into a thread of its own.
-        resume: a checkpoint folder, or one checkpoint in it, to go on from; the run must be what it was.
-        speeds: emulated relative speed of each rank in [0.01, 1]; empty: as fast as it goes.
-        device: `cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own.
-        transport: what the collectives of backend `nccl` go through: `memory` or `gloo` on CPUs, `nccl`, or `auto`.
-        deadline_s: how long a rank may be silent, and a step, evaluation batch or callback may last.
-        tolerate_loss: go on without a rank that is lost, whose unfinished samples others train; otherwise the run fails.
+        checkpoint_folder: folder of the last two checkpoints; None: none are saved.
+        checkpoint_every: epochs or averages between checkpoints (the end of the run saves none); None: 1.
+        checkpoint_unit: `epochs` (None) or `averages`. In modes that average gradients, and with one rank, every step
+            counts as an average.
+        checkpoint_callback: (CheckpointInfo) -> None, called in this process, in a thread of the run, for each of them. An
+            exception in it ends the run. Until it returns the coordinator does nothing else, and ranks wait once they have
+            trained what they were granted: do long work in another thread.
+        resume: a checkpoint folder, or one checkpoint in it, to continue from; the other arguments must be unchanged.
+        speeds: emulated relative speed of each rank in [0.01, 1]; empty: full speed.
+        device: `cpu`, `cuda`, or `auto`: CUDA if there is a GPU for each rank.
+        transport: transport of the collectives of backend `nccl`: `memory` or `gloo` on CPUs, `nccl`, or `auto`.
+        deadline_s: maximum seconds of silence of a rank, and of a step, evaluation batch or callback.
+        tolerate_loss: continue without a lost rank, whose unfinished samples others train; otherwise the run fails.
         faults: what goes wrong on purpose, such as `1@40:crash`: before its step 40, rank 1 is killed. The kinds:
             `docs/reference/faults.md`.
-        output: folder for run folders, `<output>/<name>/<mode>/<run_id>/`, as `python -m bench` writes them; None: none is
-            written. Needs the harness.
-        name: what the model is called there.
-        metric: what `eval_step` measures, `accuracy` for instance; in run folders alone, as what follows.
+        output: folder for run folders, `<output>/<name>/<mode>/<run_id>/`, as `python -m bench` writes them; None: no
+            run folder. Needs the package `bench`.
+        name: name of the model in run folders.
+        metric: name of what `eval_step` measures, such as `accuracy`. This and the next two are only for run folders.
         higher_is_better: whether a larger metric is a better one.
-        target: value of the metric that counts as reached; None: none does.
-        audit: keep some steps of a recorded run, and do them again when it is over.
-        mode: any mode (`docs/reference/modes.md`), in place of policy and backend: `solo`, `graph_sync`, `zero3`, ...
+        target: value of the metric to reach; None: no target.
+        audit: record some steps of a run with `output`, and repeat them in plain PyTorch at the end.
+        mode: any mode (`docs/reference/modes.md`), instead of policy and backend: `solo`, `graph_sync`, `zero3`, ...
         timeline: a `ddp.Timeline`, or a function of every record and its time.
         settings: settings of the policy (`python -m bench list policies`): anchor, max_anchor, overhead_target, ...
 
