@@ -63,8 +63,19 @@ def test_a_window_ahead_was_granted_a_round_earlier_where_nobody_blocks() -> Non
     elche = schedule(plans, rounds)
     assert beyond_orders(make_metrics(make_spec("cpu_cadence")), elche, {}) == ""
     assert "round 3" in beyond_orders(make_metrics(make_spec("nccl_cadence")), elche, {})
-    much = schedule(plans, [*rounds[:4], window(0.76, 4, 18, 5)])
+    much = schedule(plans, [*rounds[:4], window(0.76, 4, 28, 5)])
     assert "round 4" in beyond_orders(make_metrics(make_spec("cpu_cadence")), much, {})
+
+
+def test_where_nobody_blocks_each_rank_acts_on_an_order_of_its_own() -> None:
+    """Of a run of four ranks: ranks 0 and 1 had trained by the third order, ranks 2 and 3 by the second one still."""
+    plans = [plan(0.494, 10, 10, 10, 10), plan(0.54, 20, 31, 59, 83), plan(0.564, 47, 15, 15, 13)]
+    ends = [(0.538, 11, 15, 15, 15), (0.5639, 20, 19, 16, 11), (0.6516, 67, 62, 118, 147)]
+    rounds = [window(seconds, number, *steps) for number, (seconds, *steps) in enumerate(ends)]
+    metrics = make_metrics(make_spec("cpu_async", world_size=4))
+    assert beyond_orders(metrics, schedule(plans, rounds), {}) == ""
+    much = schedule(plans, [*rounds[:2], window(0.6516, 2, 97, 65, 121, 169)])
+    assert "round 2" in beyond_orders(metrics, much, {})
 
 
 def test_no_order_is_beyond_the_settings() -> None:

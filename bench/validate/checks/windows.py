@@ -1,9 +1,9 @@
 """Rounds are held against the plan: no window is longer than the orders in force allow, no order beyond the settings.
 
 Counts are upper bounds: the end of an epoch cuts windows short. Where ranks block, all together train what is ordered,
-whoever takes over whose steps; where nobody blocks, a rank may be a window ahead. An order in force is one given since the
-round before the last, as what was granted under it may end only now; where nobody blocks, since the one before that, as the
-window ahead was granted with it.
+whoever takes over whose steps. Where nobody blocks, a rank may be a window ahead, and each acts on an order of its own. An
+order in force is one given since the round before the last, as what was granted under it may end only now; where nobody
+blocks, since the one before that, as the window ahead was granted with it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def beyond_orders(m: Metrics, elche: Elche, settings: Mapping[str, JsonValue]) -
         orders = [*older, *(plan for plan in given if plan.seconds > since)]
         if not orders:
             continue  # from before the record begins
-        most = windows * max(sum(plan.counts) for plan in orders) + beyond + m.world_size
+        together = max(sum(plan.counts) for plan in orders)
+        each = sum(map(max, zip(*(plan.counts for plan in orders), strict=False)))  # some may act on one, some on another
+        most = windows * (each if m.backend == UNBLOCKED else together) + beyond + m.world_size
         if sum(row.steps) > most:
             steps = " + ".join(map(str, row.steps))
             return f"round {row.round}: windows of {steps} steps, and {most} in all are ordered at most, {orders[-1].counts}"
