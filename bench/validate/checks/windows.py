@@ -65,7 +65,7 @@ def beyond_orders(m: Metrics, elche: Elche, settings: Mapping[str, JsonValue]) -
         if not orders:
             continue  # from before the record begins
         together = max(sum(plan.counts) for plan in orders)
-        each = sum(map(max, zip(*(plan.counts for plan in orders), strict=False)))  # some may act on one, some on another
+        each = sum(map(max, zip(*(plan.counts for plan in orders), strict=False)))  # ranks may act on different ones
         most = windows * (each if m.backend == UNBLOCKED else together) + beyond + m.world_size
         if sum(row.steps) > most:
             steps = " + ".join(map(str, row.steps))
