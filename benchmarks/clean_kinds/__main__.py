@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +89,8 @@ class Trial:
             due = bool(kills) and not there.issuperset(self._checkpoints())
             if due or time.monotonic() - began > LIMIT_S:
                 time.sleep(kills[0] if due else 0.0)
-                os.killpg(process.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(process.pid, signal.SIGKILL)
             if joiners and not joining and list(self.folder.glob("*/*/.tmp-*/events.jsonl")):
                 offer = *BENCH, "join", str(self.folder), "--ranks", str(joiners)
                 joining.append(self.warm.start(ROOT, *offer, env={PICTURES: "none"}))

@@ -87,3 +87,9 @@ def test_a_window_at_rate_0_need_not_move(rate: float) -> None:
     at_rate = [replace(report, lr=rate) for report in known.progress]
     wrong = _windows(replace(known, progress=at_rate), 2)
     assert wrong == ("rank 0 reports steps, but its replica did not move in 11 of 11 windows" if rate else "")
+
+
+def test_an_optimizer_may_go_by_the_rate_of_the_step_before() -> None:
+    known = records(way=0.0)
+    at_rate = [replace(report, lr=0.0 if report.after == -1 else 0.1) for report in known.progress]
+    assert "in 10 of 10 windows" in _windows(replace(known, progress=at_rate), 2)

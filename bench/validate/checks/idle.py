@@ -205,7 +205,8 @@ def _moved(known: Records, rank: int) -> dict[int, _Window]:
         if report.rank == rank:
             epochs[report.after].add(report.epoch)
     at_rate = {report.after for report in known.progress if report.rank == rank and report.lr}
-    rested = epochs.keys() - at_rate
+    rested = {after for after in epochs.keys() - at_rate if after is not None}
+    rested |= {after + 1 for after in rested}  # some optimizers, such as ASGD, go by the rate of the step before
     units = np.array([UNITS.get(group.dtype, UNITS["float32"])[0] for group in known.groups])
     windows: dict[int, _Window] = {}
     last: Averaged | None = None
