@@ -1,9 +1,11 @@
-"""What sketches cost: their part of the processor time of a run, and how much they add to its records.
+"""What sketches cost, and what is kept for audits: their parts of the processor time of a run, and what sketches add to its
+records.
 
     python -m benchmarks.sketches [--epochs N] [--write]
 
 Whole runs of quick recipes with two ranks, which take turns in one process, so that the clock counts nobody else's work.
-Time in sketches is counted in the run that it is a part of: two runs, one without, differ by more than it is.
+Time in either is counted in the run that it is a part of: two runs, one without, differ by more than it is. The audit itself
+comes after the training, in a process of its own.
 """
 
 from __future__ import annotations
@@ -32,17 +34,20 @@ from ddp.engine import elche
 from ddp.engine.in_process import InProcessRanks
 from ddp.process.codec import encode
 from ddp.replica import sketcher, step_sketches
+from ddp.replica.keeper import StepKeeper
 
 MODELS, MODES = ("mlp", "lenet", "resnet_graph", "gpt_nano"), ("nccl_cadence", "cpu_async", "nccl_sync")
 WHEN = [f"{name}_{when}" for name in ("sketch", "optimizer") for when in ("before", "after", "average")]
 FIELDS = ("sketch", "sketched", "exchanged", "optimizer", *WHEN)
 TIMES = 5
 """How often records are encoded."""
-SPENDING = (
+Spending = Sequence[tuple[type, tuple[str, ...]]]
+SKETCHING: Spending = (
     (sketcher.Sketcher, ("model", "optimizer")),
     (sketcher.StepSum, ("add", "text")),
     (step_sketches.StepSketches, ("begin",)),
 )
+KEEPING: Spending = ((StepKeeper, ("due", "begin", "add", "end", "cut", "rests", "average", "evaluated", "finish")),)
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class Cost:
     round_s: float
     cpu_s: float
     sketch_s: float
+    kept_s: float
     bytes: int
     sketch_bytes: int
 
@@ -70,8 +76,8 @@ def planned(words: Sequence[str]) -> RunPlan:
         return plan(config, models.load(config.model.name), DATA, Machine(cores=2, gpus=0))
 
 
-def timed(spent: list[float]) -> Callable[[], None]:
-    """Count the seconds that a thread spends in sketches; return what ends that."""
+def timed(spent: list[float], spending: Spending) -> Callable[[], None]:
+    """Count the seconds that a thread spends in methods; return what ends that."""
     depth, undo = [0], []
 
     def around(owner: type, name: str) -> None:
@@ -89,7 +95,7 @@ def timed(spent: list[float]) -> Callable[[], None]:
         setattr(owner, name, outer)
         undo.append(lambda: setattr(owner, name, inner))
 
-    for owner, names in SPENDING:
+    for owner, names in spending:
         for name in names:
             around(owner, name)
     return lambda: [end() for end in undo] and None
@@ -116,7 +122,7 @@ def measure(model: str, mode: str, epochs: int) -> Cost:
     """Train one cell."""
     words = [f"model={model}", f"mode={mode}", "recipe=quick", "world_size=2"]
     made = planned([*words, f"train.epochs={epochs}"] if epochs else words)
-    spent, clock, records = [0.0], [0.0, 0.0], list[tuple[Any, float]]()
+    spent, kept, clock, records = [0.0], [0.0], [0.0, 0.0], list[tuple[Any, float]]()
 
     def emit(record: Any, at: float) -> None:
         if isinstance(record, Ready | Finished):  # from the last rank that is ready to the last that is done
@@ -124,13 +130,14 @@ def measure(model: str, mode: str, epochs: int) -> Cost:
         records.append((record, at))
 
     processes, elche.RankProcesses = elche.RankProcesses, InProcessRanks  # type: ignore[assignment, misc]
-    end = timed(spent)
+    ends = timed(spent, SKETCHING), timed(kept, KEEPING)
     try:
         with tempfile.TemporaryDirectory() as folder:
             elche.run(replace(made.job, scratch=Path(folder), checkpoints=None), emit)
             slices = sum(path.stat().st_size for path in Path(folder).glob("slices-*.jsonl"))
     finally:
-        end()
+        for end in ends:
+            end()
         elche.RankProcesses = processes  # type: ignore[misc]
     plain = [(bare(record), at) for record, at in records]
     lines, without = [encode(*each) for each in records], [encode(*each) for each in plain]
@@ -142,18 +149,22 @@ def measure(model: str, mode: str, epochs: int) -> Cost:
     count += sum(len(record.exchanged) for record, _ in records if isinstance(record, Progress))
     count += sum(isinstance(record, Evaluated | Ready | Finished) for record, _ in records)
     seconds = spent[0] + max(writing, 0.0)
-    return Cost(model, mode, count, len(closed), round_s, clock[1] - clock[0], seconds, slices + less, size - less)
+    return Cost(
+        model, mode, count, len(closed), round_s, clock[1] - clock[0], seconds, kept[0], slices + less, size - less
+    )
 
 
 def table(costs: Sequence[Cost]) -> str:
     """In Markdown."""
-    head = "| model | mode | rounds | ms a round | sketched | of the processor time | of the records |"
+    head = (
+        "| model | mode | rounds | ms a round | sketched | of the processor time | of the records | kept for audits |"
+    )
     rows = [
         f"| {c.model} | {c.mode} | {c.rounds or '-'} | {f'{1e3 * c.round_s:.0f}' if c.rounds else '-'} | {c.sketches} "
-        f"| {c.sketch_s / c.cpu_s:.2%} | {c.sketch_bytes / c.bytes:+.1%} |"
+        f"| {c.sketch_s / c.cpu_s:.2%} | {c.sketch_bytes / c.bytes:+.1%} | {c.kept_s / c.cpu_s:.2%} |"
         for c in costs
     ]
-    return "\n".join([head, "|:--|:--|--:|--:|--:|--:|--:|", *rows])
+    return "\n".join([head, "|:--|:--|--:|--:|--:|--:|--:|--:|", *rows])
 
 
 def main() -> int:
