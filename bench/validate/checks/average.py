@@ -218,8 +218,9 @@ def _due(known: Records, world_size: int, first: int, period: int) -> Iterator[s
     """Say which rank of a run with averages that are due inside steps has none, or one that is not due."""
     for rank in range(world_size if world_size > 1 else 0):
         own = [event for event in known.progress if event.rank == rank]
-        steps = [each.step for event in own for each in event.exchanged if each.model]
-        if not steps and sum(event.steps for event in own) > first:
+        recorded = [each for event in own for each in event.exchanged]  # earlier versions recorded none
+        steps = [each.step for each in recorded if each.model]
+        if recorded and not steps and sum(event.steps for event in own) > first:
             yield f"rank {rank}: no average of parameters is on record, the first is due in step {first}"
         if early := [step for step in steps if step < first or (step - first) % period]:
             yield f"rank {rank}: parameters were averaged in step {early[0]}, where no average is due"
