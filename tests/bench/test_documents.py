@@ -23,7 +23,7 @@ from ddp.core.policies import POLICIES
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-MOST_WORDS = 27_310
+MOST_WORDS = 27_340
 """Half of what there was before the documents were divided by kind."""
 
 
