@@ -56,11 +56,16 @@ def _patience_s() -> float:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C; SIGTERM perhaps as a word that comes before it. Main thread only."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C; SIGTERM perhaps as a word that comes before it. Forget them at the end. Main thread
+    only."""
     _seen.clear()
     ending.withdraw()
-    with _handled_by(_save_first if _patience_s() else _raise):
-        yield
+    try:
+        with _handled_by(_save_first if _patience_s() else _raise):
+            yield
+    finally:  # what comes next in this process was not interrupted
+        _seen.clear()
+        ending.withdraw()
 
 
 def interrupted() -> bool:

@@ -120,6 +120,11 @@ class StepKeeper:
         """Whether a step is the work of all ranks."""
         return self.windowed or self._replica.in_step is not None
 
+    @property
+    def awaits(self) -> bool:
+        """Whether the next step tells if the state was left alone."""
+        return self._awaited is not None
+
     def due(self, batch: Batch, seen: float, step: int, averages: int) -> bool:
         """Return whether something is to be kept from this step on, the rank's own number `step`, after `averages`."""
         if getattr(self._replica.in_step, "apart", False):
@@ -172,13 +177,8 @@ class StepKeeper:
     def begin(self, batch: Batch, work: Sequence[Span], seen: float, step: int, averages: int) -> None:
         """Keep the state before a step on `batch`, of which positions `work` are this rank's."""
         self._one = None
-        about: dict[str, Any] = {
-            "rank": self._rank,
-            "step": step,
-            "averages": averages,
-            "epoch": batch.epoch,
-            "seen": seen,
-        }
+        about: dict[str, Any] = {"rank": self._rank, "step": step, "averages": averages}
+        about |= {"epoch": batch.epoch, "seen": seen}
         about |= {"work": work, "total": batch.total, "together": self._together}
         if (scale := self._replica.passes.scale) is not None:
             about["scale"] = (scale.value, scale.steps)

@@ -76,6 +76,7 @@ def test_the_end_of_the_terminal_is_ignored_where_somebody_has_it_so():
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         with interrupts.listening(), pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGHUP)
+        assert not interrupts.interrupted(), "what this process does next would end as interrupted"
     finally:
         signal.signal(signal.SIGHUP, before)
 
