@@ -56,8 +56,9 @@ def _patience_s() -> float:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C; SIGTERM perhaps as a word that comes before it. Forget them at the end. Main thread
-    only."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C; SIGTERM perhaps as a word that comes before it. Forget them at the end.
+
+    Main thread only."""
     _seen.clear()
     ending.withdraw()
     try:
