@@ -22,7 +22,7 @@ from ddp.replica.task import Task
 CONTENTS = Path(__file__).with_name("contents.json")
 """Data set -> part -> sha256 of its content: `python -m bench.audit.contents` writes it."""
 SAMPLES = 4
-"""That are read twice."""
+"""Samples of a data set that are read twice."""
 PADDING = 4
 """Pixels by which a recipe with `augment` moves images at most."""
 

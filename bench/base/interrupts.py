@@ -59,14 +59,17 @@ def listening() -> Iterator[None]:
     """Treat SIGTERM and SIGHUP as Ctrl-C; SIGTERM perhaps as a word that comes before it. Forget them at the end.
 
     Main thread only."""
-    _seen.clear()
-    ending.withdraw()
+    _forget()
     try:
         with _handled_by(_save_first if _patience_s() else _raise):
             yield
     finally:  # what comes next in this process was not interrupted
-        _seen.clear()
-        ending.withdraw()
+        _forget()
+
+
+def _forget() -> None:
+    _seen.clear()
+    ending.withdraw()
 
 
 def interrupted() -> bool:

@@ -270,8 +270,9 @@ class Replica:
             with self.passes.eager():
                 loss, metric = self.task.evaluate(self.model, tensors)
             weight = batch.samples if self.task.means else 1
-            self.shown.append((batch.start, batch.stop, float(loss) * weight, float(metric) * weight))
-            loss_sum, metric_sum = loss_sum + self.shown[-1][2], metric_sum + self.shown[-1][3]
+            sums = float(loss) * weight, float(metric) * weight
+            self.shown.append((batch.start, batch.stop, *sums))
+            loss_sum, metric_sum = loss_sum + sums[0], metric_sum + sums[1]
             content += value_sum(tensors)
             heartbeat()
         for module in training:

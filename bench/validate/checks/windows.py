@@ -64,9 +64,10 @@ def beyond_orders(m: Metrics, elche: Elche, settings: Mapping[str, JsonValue]) -
         orders = [*older, *(plan for plan in given if plan.seconds > since)]
         if not orders:
             continue  # from before the record begins
-        together = max(sum(plan.counts) for plan in orders)
-        each = sum(map(max, zip(*(plan.counts for plan in orders), strict=False)))  # ranks may act on different ones
-        most = windows * (each if m.backend == UNBLOCKED else together) + beyond + m.world_size
+        counts = [plan.counts for plan in orders]
+        apart = m.backend == UNBLOCKED  # ranks may act on different orders
+        ordered = sum(map(max, zip(*counts, strict=False))) if apart else max(map(sum, counts))
+        most = windows * ordered + beyond + m.world_size
         if sum(row.steps) > most:
             steps = " + ".join(map(str, row.steps))
             return f"round {row.round}: windows of {steps} steps, and {most} in all are ordered at most, {orders[-1].counts}"
