@@ -166,8 +166,10 @@ class Bench:
         after = {name: tensor.clone() for name, tensor in self.state(optimizers).items()}
         moves = {name: after[name] - first for name, first in begun.items()}
         dense = [p for p in self.parameters.values() if p.grad is not None and not p.grad.is_sparse]
-        self.gradient_bytes = held = sum(p.nbytes for p in dense)
-        return Done(losses, after, moves, tuple(self._undefined), scale, (norm,), (held,), tuple(self._metrics))
+        self.gradient_bytes = sum(p.nbytes for p in dense)
+        return Done(
+            losses, after, moves, tuple(self._undefined), scale, (norm,), (self.gradient_bytes,), tuple(self._metrics)
+        )
 
     def batch(self, start: int, stop: int) -> Any:
         """Return what the model sees at positions of the first epoch."""

@@ -16,7 +16,7 @@ from bench.audit import evaluation, reports
 from bench.audit.again import Bench
 from bench.audit.between import MOST_LINES, chains, ends, left_alone
 from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
-from bench.audit.costs import StepBytes, costs, held
+from bench.audit.costs import StepBytes, costs, step_bytes
 from bench.audit.counters import counted
 from bench.audit.figures import counted_from, figures_apart, weighed
 from bench.audit.kept import (
@@ -160,7 +160,7 @@ class _Auditor:
         after = self._joined(group)
         own, apart = redo(self._bench, before, group), list(self._places(group))
         ranks = [(each.rank, counted_from(self._order, each)) for each in group]
-        self._bytes.append(held(before, own, ranks))
+        self._bytes.append(step_bytes(before, own, ranks))
         for loss, mean in own.undefined:
             apart.append(StepDifference("loss by its definition", f"{loss:.6g}", f"{mean:.6g}", float("inf")))
         losses = [[loss for loss, (a, b) in zip(each.losses, each.batches, strict=True) if b > a] for each in group]

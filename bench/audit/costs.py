@@ -25,7 +25,7 @@ StepBytes = dict[str, dict[tuple[int, int], tuple[int, ...]]]
 """Figure -> (rank, number of a step) -> the bytes that the step may have had."""
 
 
-def held(before: Mapping[Name, Tensor], step: Done, ranks: Sequence[tuple[int, int]]) -> StepBytes:
+def step_bytes(before: Mapping[Name, Tensor], step: Done, ranks: Sequence[tuple[int, int]]) -> StepBytes:
     """Return the bytes of a step that was done again, or of a row. `ranks`: number of each, and that of its first step."""
     state = [tensor for name, tensor in before.items() if name.kind == OPTIMIZER]
     whole = sum(tensor.nbytes for tensor in state)
