@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 from bench.audit.definitions import defined, is_near
 from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
 from bench.audit.rules import Rules, autocast, micro_ends, unscale
+from bench.audit.schedules import stepped
 from bench.audit.seeds import seed_of, step_seed
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Task
@@ -48,6 +49,8 @@ class Done:
     """Of the loss behind it, and steps since it changed."""
     norms: tuple[float, ...] = ()
     """Of the gradients of each step, all parameters' that an optimizer has, before they are limited."""
+    gradient_bytes: tuple[int, ...] = ()
+    """Of each step, of those parameters that have one, sparse ones left out."""
     metrics: tuple[float, ...] = ()
     """By rank, the sum of the metric over its samples by definition; not a number where that is not known."""
 
@@ -61,6 +64,7 @@ class Bench:
         random.seed(seed_of(rules.seed, "init"))
         np.random.seed(seed_of(rules.seed, "init") % 2**32)
         self.model = task.model().to(device)
+        self._schedule = stepped(task.schedule)
         self.parameters = dict(self.model.named_parameters())
         self.buffers = dict(self.model.named_buffers())
         self.outputs: Any = None
@@ -73,6 +77,8 @@ class Bench:
         self._scale, self._metrics = 1.0, list[float]()
         self.optimizer_bytes: int | None = None
         """What the optimizer kept after the last step that was done; None: none was."""
+        self.gradient_bytes: int | None = None
+        """Of those parameters that had one in it, sparse ones left out."""
         self.initial = {name: tensor.clone() for name, tensor in self.state(None).items()}
 
     @cached_property
@@ -85,7 +91,7 @@ class Bench:
 
     def rates(self, seen: float) -> list[float]:
         """Return the rates of the parameter groups once all ranks have seen so many samples."""
-        factor = max(self.task.schedule(min(seen / (self.rules.epochs * self.rules.samples), 1.0)), 0.0)
+        factor = max(self._schedule(min(seen / (self.rules.epochs * self.rules.samples), 1.0)), 0.0)
         return [rate * factor * self.rules.lr_scale for rate in self._own_rates]
 
     @cached_property
@@ -159,7 +165,11 @@ class Bench:
         self.optimizer_bytes = sum(value.nbytes for value in kept if isinstance(value, Tensor))
         after = {name: tensor.clone() for name, tensor in self.state(optimizers).items()}
         moves = {name: after[name] - first for name, first in begun.items()}
-        return Done(losses, after, moves, tuple(self._undefined), scale, (norm,), tuple(self._metrics))
+        dense = [p for p in self.parameters.values() if p.grad is not None and not p.grad.is_sparse]
+        self.gradient_bytes = sum(p.nbytes for p in dense)
+        return Done(
+            losses, after, moves, tuple(self._undefined), scale, (norm,), (self.gradient_bytes,), tuple(self._metrics)
+        )
 
     def batch(self, start: int, stop: int) -> Any:
         """Return what the model sees at positions of the first epoch."""

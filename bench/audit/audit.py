@@ -16,9 +16,9 @@ from bench.audit import evaluation, reports
 from bench.audit.again import Bench
 from bench.audit.between import MOST_LINES, chains, ends, left_alone
 from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
-from bench.audit.costs import costs
+from bench.audit.costs import StepBytes, costs, step_bytes
 from bench.audit.counters import counted
-from bench.audit.figures import figures_apart, weighed
+from bench.audit.figures import counted_from, figures_apart, weighed
 from bench.audit.kept import (
     BUFFERS,
     OPTIMIZER,
@@ -64,14 +64,15 @@ class _Auditor:
     def __init__(self, order: AuditOrder, task: Task, kept: Kept) -> None:
         self._order, self._kept = order, kept
         whole = order.batch_size * order.world_size if task.drop_last else 1
-        self._data = TrainingData(task.train_data(), order.seed, order.augment, order.length, whole)
-        self._unknowable = unknowable(task, self._data.source, order.augment, not order.model)
+        self._data = TrainingData(task, order.seed, order.augment if order.model else None, order.length, whole)
+        self._unknowable = unknowable(task, self._data)
         self.final_sha256: str | None = None
+        self._bytes: list[StepBytes] = []
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
         ranks = 1 if order.one_process else order.world_size
         limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, ranks
         rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, *limits)
-        self._bench = Bench(task, rules, self._data, self._device)
+        self._bench = Bench(task, rules, self._data.batch, self._device)
 
     def items(self) -> Iterator[AuditItem]:
         """Iterate over the outcomes."""
@@ -90,7 +91,7 @@ class _Auditor:
         yield from reports.rates(self._order, self._bench)
         yield from reports.in_turn(self._order, self._kept.steps)
         yield from weighed(self._order)
-        yield from costs(self._order, self._bench)
+        yield from costs(self._order, self._bench, self._bytes)
         yield from setup(self._order, self._bench.task, self._data.sample())
         yield from self._positions(groups)
         yield from chains(self._order, self._kept.steps)
@@ -128,6 +129,8 @@ class _Auditor:
                 raise Incomplete(self._unknowable)
             self._complete(group)
             apart, largest = self._differences(group)
+            if apart and not all(self._data.steady(first.epoch, *span) for each in group for span in each.batches):
+                raise Incomplete("the data set gives other samples at each reading")
         except Incomplete as error:
             return AuditItem(**about, outcome="skipped", line=str(error))
         more = f"; and {len(apart) - MOST_LINES} more" if len(apart) > MOST_LINES else ""
@@ -156,6 +159,8 @@ class _Auditor:
         before = whole(every(group, "before"))
         after = self._joined(group)
         own, apart = redo(self._bench, before, group), list(self._places(group))
+        ranks = [(each.rank, counted_from(self._order, each)) for each in group]
+        self._bytes.append(step_bytes(before, own, ranks))
         for loss, mean in own.undefined:
             apart.append(StepDifference("loss by its definition", f"{loss:.6g}", f"{mean:.6g}", float("inf")))
         losses = [[loss for loss, (a, b) in zip(each.losses, each.batches, strict=True) if b > a] for each in group]

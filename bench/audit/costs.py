@@ -3,14 +3,15 @@ tokens, operations. Must not use the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isclose, prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.audit.again import Bench, moved
+from bench.audit.again import Bench, Done, moved
+from bench.audit.kept import OPTIMIZER, Name
 from bench.audit.order import AuditOrder
 from bench.results.audit_file import AuditItem
 
@@ -18,18 +19,33 @@ COUNTED = 1e-3
 """Relative: operations of a sample, which are counted on a batch of some size."""
 
 
-def costs(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
-    """Compare the figures of each rank; where ranks have parts of a model, those that are of the whole of it."""
+MEASURED = 2
+"""Bytes are of so many steps of a rank, the last of those whose norm it recorded first."""
+StepBytes = dict[str, dict[tuple[int, int], tuple[int, ...]]]
+"""Figure -> (rank, number of a step) -> the bytes that the step may have had."""
+
+
+def step_bytes(before: Mapping[Name, Tensor], step: Done, ranks: Sequence[tuple[int, int]]) -> StepBytes:
+    """Return the bytes of a step that was done again, or of a row. `ranks`: number of each, and that of its first step."""
+    state = [tensor for name, tensor in before.items() if name.kind == OPTIMIZER]
+    whole = sum(tensor.nbytes for tensor in state)
+    # Numbers of Python's are kept as such tensors.
+    numbers = sum(tensor.nbytes for tensor in state if not tensor.dim() and tensor.dtype == torch.float64)
+    gradients: dict[tuple[int, int], tuple[int, ...]] = {
+        (rank, at + more): (size,) for rank, at in ranks for more, size in enumerate(step.gradient_bytes)
+    }
+    return {"gradient_bytes": gradients, "optimizer_bytes": dict.fromkeys(ranks, (whole, whole - numbers))}
+
+
+def costs(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> Iterator[AuditItem]:
+    """Compare the figures of each rank; where ranks have parts of a model, those that are of the whole of it. `steps`: of
+    those that were done again."""
     wanted: dict[str, float | None] = {"tokens": _tokens(bench)}
     if order.whole:
         wanted["parameter_bytes"] = sum(parameter.nbytes for parameter in bench.parameters.values())
-        if bench.optimizer_bytes is not None:
-            with_gradient = [p for p in bench.parameters.values() if p.grad is not None and not p.grad.is_sparse]
-            wanted["gradient_bytes"] = sum(p.nbytes for p in with_gradient)
-            wanted["optimizer_bytes"] = bench.optimizer_bytes
     if any(work.flop_per_sample is not None for work in order.works):
         wanted["flop_per_sample"] = _flop(bench)
-    lines = list(_apart(order, wanted))
+    lines = [*_apart(order, wanted), *(_of_steps(order, bench, steps) if order.whole else ())]
     count = sum(parameter.numel() for parameter in bench.parameters.values())
     if order.parameters is not None and order.parameters != count:
         lines.append((None, f"ranks counted {order.parameters:,} parameters, the model has {count:,}"))
@@ -43,12 +59,26 @@ def _apart(order: AuditOrder, wanted: dict[str, float | None]) -> Iterator[tuple
     for rank, work in enumerate(order.works):
         for name, value in wanted.items():
             counted = getattr(work, name)
-            # Of a run of fewer than two steps the optimizer has no state when it is measured; a rank that came back at the
-            # end did none.
-            if value is None or counted is None or len(work.norms) < (2 if name == "optimizer_bytes" else 1):
+            # A rank that came back at the end did no step.
+            if value is None or counted is None or not work.norms:
                 continue
             if not isclose(counted, value, rel_tol=COUNTED if name == "flop_per_sample" else 0.0):
                 yield rank, f"{name} of rank {rank} is {counted:,}, the model's {value:,}"
+
+
+def _of_steps(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> Iterator[tuple[int | None, str]]:
+    """Hold the bytes of gradients and of the optimizer's state against those of the same step, as a user's model may have
+    others in each; bundled ones have them alike."""
+    for rank, work in enumerate(order.works):
+        measured = [number for number, _ in work.norms[:MEASURED]]
+        alike = {"gradient_bytes": bench.gradient_bytes, "optimizer_bytes": bench.optimizer_bytes}
+        for name, size in alike.items() if measured else ():
+            counted, wanted = getattr(work, name), tuple[int, ...](() if size is None or not order.model else (size,))
+            for each in steps if not order.model and order.planned and not order.resumed else ():
+                wanted = wanted or each[name].get((rank, measured[-1]), ())
+            # Of a run of fewer steps the optimizer has no state when it is measured.
+            if wanted and counted not in wanted and (name == "gradient_bytes" or len(measured) == MEASURED):
+                yield rank, f"{name} of rank {rank} is {counted:,}, the model's {wanted[0]:,}"
 
 
 def _first(bench: Bench) -> Any:

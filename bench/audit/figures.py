@@ -33,9 +33,7 @@ def figures_apart(
 def _norms(
     order: AuditOrder, bench: Bench, group: Sequence[KeptStep], own: Done, shaken: Done | None
 ) -> Iterator[StepDifference]:
-    first = group[0]
-    # Where ranks are threads a step of all is a whole window.
-    begin = first.averages if order.one_process and first.together else first.step
+    first, begin = group[0], counted_from(order, group[0])
     parameters = list(bench.parameters.values())
     # A sum of squares in the type of the gradients: a rounding of each, of random signs.
     unit = max(torch.finfo(parameter.dtype).eps for parameter in parameters if parameter.is_floating_point())
@@ -47,6 +45,12 @@ def _norms(
             if not abs(norm - again) <= slack:
                 line = f"norm of the gradients of step {begin + number}{who}"
                 yield StepDifference(line, f"{norm:.6g}", f"{again:.6g}", math.inf)
+
+
+def counted_from(order: AuditOrder, step: KeptStep) -> int:
+    """Return the number that figures of a rank's steps have of this one."""
+    # Where ranks are threads a step of all is a whole window.
+    return step.averages if order.one_process and step.together else step.step
 
 
 def _recorded(order: AuditOrder, first: KeptStep, step: int) -> Iterator[tuple[str, float]]:

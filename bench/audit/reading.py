@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bench.audit.seeds import order_of, shifted
+from bench.audit.draws import SampleDraws, read, sampled
+from bench.audit.seeds import keys_of, order_of
+from ddp.data.dataset import MapSource
 from ddp.data.source import TensorSource
 from ddp.replica.task import Task
 
@@ -35,24 +37,25 @@ def rows(source: Any, indices: NDArray[np.int64]) -> Any:
     return source.batch(wanted)
 
 
-def unknowable(task: Task, source: Any, augment: bool, own: bool) -> str:
-    """Return why what a step saw cannot be read again: code of a user's own draws it. Empty: it can. `augment`: whether the
-    recipe augments; `own`: whether the set-up is a user's, who may do what no recipe says."""
-    if task.sampler is not None:
-        return "the samples of its steps are its own sampler's"
-    function, given = getattr(task.augment, "func", None), getattr(task.augment, "args", ())
-    documented = getattr(function, "__module__", "") == "ddp.data.augment" and given == (PADDING,)
-    if task.augment is not None and not (documented and (augment or not own)):
-        return "what its own augmentation does is not known beyond its run"
-    return "" if repeatable(source) else "the data set gives other samples at each reading"
+def unknowable(task: Task, data: TrainingData) -> str:
+    """Return why what the steps of a run see and do is not known beyond the run: it follows from no seed. Empty: it is."""
+    if task.epoch_callback is not None:
+        return "what epoch_callback does is not known beyond its run"
+    if task.sampler is not None and not np.array_equal(data.visits(0), data.visits(0)):
+        return "the sampler gives another order when it is asked again"
+    if not repeatable(data.source, partial(data.read, 0, 0)):
+        return "the data set gives other samples at each reading"
+    if not data.steady(0, 0, SAMPLES):
+        return "augment gives other samples each time"
+    return ""
 
 
-def repeatable(source: Any) -> bool:
-    """Tell whether some samples are the same when they are read again."""
+def repeatable(source: Any, read: Callable[[NDArray[np.int64]], Any] | None = None) -> bool:
+    """Tell whether some samples are the same when they are read again. `read`: by indices; None: by the source's own."""
     if type(source) is TensorSource or not len(source):
         return True
-    first = np.arange(min(len(source), SAMPLES))
-    return _same(rows(source, first), rows(source, first))
+    read, first = read or partial(rows, source), np.arange(min(len(source), SAMPLES))
+    return _same(read(first), read(first))
 
 
 def _same(first: Any, again: Any) -> bool:
@@ -66,13 +69,19 @@ def _same(first: Any, again: Any) -> bool:
 
 
 class TrainingData:
-    """The training samples by their positions in an epoch."""
+    """The training samples of a task by their positions in an epoch."""
 
-    def __init__(self, source: Any, seed: int, augment: bool, length: int | None = None, whole: int = 1) -> None:
-        """`length`: positions of an epoch; None: as many as samples, cut at the end to a multiple of `whole`."""
-        self.source, self._seed, self._augment = source, seed, augment
-        self._length = len(source) // whole * whole if length is None else length
-        self._order = lru_cache(maxsize=2)(self._visits)
+    def __init__(
+        self, task: Task, seed: int, augment: bool | None = None, length: int | None = None, whole: int = 1
+    ) -> None:
+        """`augment`: whether a recipe augments; None: the task does what its own function does. `length`: positions of an
+        epoch; None: as many as one order has, cut at the end to a multiple of `whole`."""
+        self.source, self._seed, self._sampler = task.train_data(), seed, task.sampler
+        recipe = partial(shifted, PADDING) if augment else None
+        self.augment = recipe if augment is not None else _documented(task.augment)
+        self._order = lru_cache(maxsize=2)(self.visits)
+        self._given = len(self.source) if self._sampler is None else len(sampled(self._sampler, seed, 0))
+        self._length = self._given // whole * whole if length is None else length
 
     def __len__(self) -> int:
         return self._length
@@ -83,22 +92,58 @@ class TrainingData:
         known = isinstance(first, (tuple, list)) and first and isinstance(first[0], Tensor)
         return first[0][0] if known else None  # type: ignore[index]
 
-    def _visits(self, epoch: int) -> NDArray[np.int64]:
+    def visits(self, epoch: int) -> NDArray[np.int64]:
         """Return the samples of an epoch in their order: as many orders of all of them as it takes, the last one cut."""
-        orders = max(-(-self._length // max(len(self.source), 1)), 1)
-        return np.concatenate(
-            [order_of(self._seed, epoch * orders + number, len(self.source)) for number in range(orders)]
-        )[: self._length]
+        orders = max(-(-self._length // max(self._given, 1)), 1)
+        return np.concatenate([self._one(epoch * orders + number) for number in range(orders)])[: self._length]
 
-    def __call__(self, epoch: int, start: int, stop: int) -> Any:
+    def _one(self, number: int) -> NDArray[np.int64]:
+        if self._sampler is not None:
+            return sampled(self._sampler, self._seed, number)
+        return order_of(self._seed, number, self._given)
+
+    def _keys(self, epoch: int, start: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the keys of the streams of samples from a position on: others each time that an epoch has a sample."""
+        again = np.arange(start, start + len(indices)) // max(self._given, 1) * len(self.source)
+        return keys_of(self._seed, epoch, indices + again)
+
+    def read(self, epoch: int, start: int, indices: NDArray[np.int64]) -> Any:
+        """Return what the data set gives for samples from a position on."""
+        if isinstance(self.source, MapSource):
+            return read(self.source, indices, self._keys(epoch, start, indices))
+        return rows(self.source, indices)
+
+    def batch(self, epoch: int, start: int, stop: int) -> Any:
         """Return the samples at positions [start, stop) of an epoch, as the model is to see them."""
         indices = self._order(epoch)[start:stop]
-        first, *others = rows(self.source, indices)
-        if self._augment:
-            # Another stream each time that an epoch has a sample.
-            again = np.arange(start, stop) // len(self.source) * len(self.source)
-            first = torch.from_numpy(shifted(first.numpy(), PADDING, self._seed, epoch, indices + again))
-        return (first, *others)
+        batch = self.read(epoch, start, indices)
+        return batch if self.augment is None else self.augment(batch, SampleDraws(self._keys(epoch, start, indices)))
+
+    def steady(self, epoch: int, start: int, stop: int) -> bool:
+        """Tell whether the model sees the same samples each time."""
+        known = type(self.source) is TensorSource and self.augment is None
+        return known or not self._length or _same(self.batch(epoch, start, stop), self.batch(epoch, start, stop))
+
+
+def _documented(augment: Any) -> Any:
+    """Return what augments: in place of the engine's own function one that is written here."""
+    function, given = getattr(augment, "func", None), getattr(augment, "args", ())
+    return partial(shifted, *given) if getattr(function, "__module__", "") == "ddp.data.augment" else augment
+
+
+def shifted(padding: int, batch: Any, draws: SampleDraws) -> Any:
+    """Move images [n, c, h, w], the first member of a batch, by up to `padding` pixels, and mirror half of them."""
+    images = (batch if isinstance(batch, Tensor) else batch[0]).numpy()
+    count, _, height, width = images.shape
+    down, right = draws.integers(0, 2 * padding + 1, 2).T.tolist()
+    mirrored = draws.integers(0, 2).tolist()
+    room = np.pad(images, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    seen = np.empty_like(images)
+    for n in range(count):
+        crop = room[n, :, down[n] : down[n] + height, right[n] : right[n] + width]
+        seen[n] = crop[:, :, ::-1] if mirrored[n] else crop
+    done = torch.from_numpy(seen)
+    return done if isinstance(batch, Tensor) else (done, *batch[1:])
 
 
 def content(source: Any) -> str:

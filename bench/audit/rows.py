@@ -36,8 +36,9 @@ def redo(bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep],
 def _joined(first: Done, then: Done) -> Done:
     losses = [[*some, *more] for some, more in zip(first.losses, then.losses, strict=True)]
     norms, undefined = (*first.norms, *then.norms), (*first.undefined, *then.undefined)
+    sizes = *first.gradient_bytes, *then.gradient_bytes
     metrics = tuple(some + more for some, more in zip(first.metrics, then.metrics, strict=True))
-    return Done(losses, then.after, then.moves, undefined, then.scale, norms, metrics)
+    return Done(losses, then.after, then.moves, undefined, then.scale, norms, sizes, metrics)
 
 
 def steps_of(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:

@@ -1,4 +1,4 @@
-"""What is random in a run, from its seed, as documented: seeds, the order of samples, and what augmentation draws.
+"""What is random in a run, from its seed, as documented: seeds, the order of samples, and the streams of samples.
 
 On NumPy and the standard library alone; must not import what it checks (`ddp.data`).
 """
@@ -46,25 +46,12 @@ def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return bits ^ (bits >> np.uint64(31))
 
 
-def drawn(seed: int, epoch: int, indices: NDArray[np.int64], limits: tuple[int, ...]) -> list[NDArray[np.int64]]:
-    """Return for each sample the first numbers of its stream, whole ones below each of `limits`."""
-    keys = _mixed(indices.astype(np.uint64) * _GOLDEN + np.uint64(seed_of(seed, "sample", epoch)))
-    numbers = []
-    for place, limit in enumerate(limits, 1):
-        bits = _mixed(keys + np.uint64(place * int(_GOLDEN) % 2**64))
-        numbers.append(((bits >> np.uint64(32)) * np.uint64(limit) >> np.uint64(32)).astype(np.int64))
-    return numbers
+def keys_of(seed: int, epoch: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the key of each sample's stream."""
+    return _mixed(indices.astype(np.uint64) * _GOLDEN + np.uint64(seed_of(seed, "sample", epoch)))
 
 
-def shifted(
-    images: NDArray[np.float32], padding: int, seed: int, epoch: int, indices: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """Return images [n, c, h, w] as a recipe with `augment` shows them: moved by up to `padding` pixels, half mirrored."""
-    count, _, height, width = images.shape
-    down, right, mirrored = drawn(seed, epoch, indices, (2 * padding + 1, 2 * padding + 1, 2))
-    room = np.pad(images, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    seen = np.empty_like(images)
-    for n in range(count):
-        crop = room[n, :, down[n] : down[n] + height, right[n] : right[n] + width]
-        seen[n] = crop[:, :, ::-1] if mirrored[n] else crop
-    return seen
+def numbers_of(keys: NDArray[np.uint64], places: range) -> NDArray[np.uint64]:
+    """Return the numbers at `places`, from 1 on, of each stream, shape [streams, places]."""
+    steps = np.array([place * int(_GOLDEN) % 2**64 for place in places], dtype=np.uint64)
+    return _mixed(keys[:, None] + steps)

@@ -228,16 +228,15 @@ def _loaded(code: CodeType) -> Iterator[str]:
             yield from _loaded(constant)
 
 
-def data_digest(task: TaskDigest, source: Any) -> tuple[str, bool]:
-    """Return the sha256 of a data set, and whether its samples are the same at each reading; where they are not, they are no
-    part of it.
+def data_digest(task: TaskDigest, source: Any) -> str:
+    """Return the sha256 of a data set; samples that are others at each reading are no part of it.
 
     Of tensors all is looked at; of others, the code of their class, their length and some samples at even distances."""
     if type(source) is TensorSource:
-        return task.of(source.tensors), True
+        return task.of(source.tensors)
     if not len(source):
-        return task.of([None]), True
-    about = [type(source), type(getattr(source, "_dataset", None)), len(source)]
+        return task.of([None])
+    about = [type(source), type(getattr(source, "dataset", None)), len(source)]
     positions = torch.tensor(sorted({len(source) * place // DRAWN for place in range(DRAWN)}))
     seen: list[str] = []
     with undisturbed():
@@ -247,6 +246,5 @@ def data_digest(task: TaskDigest, source: Any) -> tuple[str, bool]:
             try:
                 seen.append(task.of([source.batch(positions)]))
             except Exception:  # of the user's own code: it is heard where the sample is trained
-                return task.of(about), False
-    same = seen[0] == seen[1]
-    return task.of([*about, seen[0] if same else None]), same
+                return task.of(about)
+    return task.of([*about, seen[0] if seen[0] == seen[1] else None])

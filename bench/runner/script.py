@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from bench.audit.reading import TrainingData, unknowable
 from bench.base import canonical
 from bench.base.paths import ROOT
 from bench.base.usage import UsageError
@@ -38,7 +39,7 @@ from ddp.replica.task import Job
 from ddp.trainer.mistakes import make_model
 from ddp.trainer.recording import RecordOrder
 from ddp.trainer.sketch import sketch
-from ddp.trainer.task import Parcel, Parts, pack
+from ddp.trainer.task import Parcel, Parts, make_task, pack
 
 AUDITOR = "bench.audit.audit"
 """Module that the fork server imports for the audit."""
@@ -65,9 +66,8 @@ def script_plan(order: RecordOrder, output: str) -> ScriptPlan:
     code = digest.of(
         getattr(parts, part.name) for part in fields(parts) if part.name not in ("dataset", "eval_dataset")
     )
-    read = [data_digest(digest, source) for source in (parts.dataset, parts.eval_dataset)]
-    data = canonical.digest([sha for sha, _ in read])
-    why, parcel = _unaudited(order, all(repeatable for _, repeatable in read))
+    data = canonical.digest([data_digest(digest, source) for source in (parts.dataset, parts.eval_dataset)])
+    why, parcel = _unaudited(order)
     task = ScriptTask(
         name=recording.name,
         data=_kind(parts.dataset),
@@ -88,19 +88,19 @@ def script_plan(order: RecordOrder, output: str) -> ScriptPlan:
     return ScriptPlan(spec, job, graph, parcel if task.audited else None)
 
 
-def _unaudited(order: RecordOrder, repeatable: bool) -> tuple[str, Parcel | None]:
+def _unaudited(order: RecordOrder) -> tuple[str, Parcel | None]:
     """Return why steps of the run cannot be done again; and where they can, and its ranks are in this process, the task for
     another one."""
-    parts = order.parts
-    for name in ("augment", "sampler", "epoch_callback"):
-        if getattr(parts, name) is not None:
-            return f"what {name} does is not known beyond its run", None
-    if not repeatable:
-        return "the data set gives other samples at each reading", None
-    if order.job.world_size > 1 and not ENGINES[order.mode.engine].in_place:
-        return "", None
+    task = make_task(order.parts)
+    with undisturbed():
+        try:
+            why = unknowable(task, TrainingData(task, order.job.seed))
+        except Exception as error:  # of the user's own code: it is heard where the sample is trained
+            why = f"{type(error).__name__}: {error}"
+    if why or (order.job.world_size > 1 and not ENGINES[order.mode.engine].in_place):
+        return why, None
     try:
-        return "", pack(parts)
+        return "", pack(order.parts)
     except ValueError as error:
         return str(error), None
 
@@ -159,7 +159,7 @@ def script() -> Script:
 
 def _kind(source: Any) -> str:
     """Return what results call the data set."""
-    return "tensors" if type(source) is TensorSource else type(getattr(source, "_dataset", source)).__name__
+    return "tensors" if type(source) is TensorSource else type(getattr(source, "dataset", source)).__name__
 
 
 def _sketch(parts: Parts, metric: str) -> tuple[float, dict[str, Any] | None]:

@@ -49,17 +49,17 @@ class MapSource:
     ) -> None:
         if len(dataset) == 0:
             raise ValueError("the data set is empty")
-        self._dataset, self._device, self._turn, self._collate = dataset, device, turn or _Turn(), collate
+        self.dataset, self._device, self._turn, self.collate = dataset, device, turn or _Turn(), collate
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MapSource, (self._dataset, self._device, None, self._collate)
+        return MapSource, (self.dataset, self._device, None, self.collate)
 
     def collated(self, collate: Collate) -> MapSource:
         """Return the same data, whose samples `collate` puts together."""
-        return MapSource(self._dataset, self._device, self._turn, collate)
+        return MapSource(self.dataset, self._device, self._turn, collate)
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self.dataset)
 
     def batch(self, indices: Tensor, draws: Draws | None = None) -> Any:
         """Return the samples at `indices` (int64, shape [n]), in that order, collated, tensors on the device.
@@ -69,8 +69,8 @@ class MapSource:
         wanted = indices.tolist()
         with self._turn.taken():
             samples = self._read(wanted, draws)
-        with _blamed(f"samples {some(wanted)} make no batch", self._collate):
-            return move(_put_together(self._collate, samples), self._device)
+        with _blamed(f"samples {some(wanted)} make no batch", self.collate):
+            return move(_put_together(self.collate, samples), self._device)
 
     def _read(self, wanted: list[int], draws: Draws | None) -> list[Any]:
         several = self._several()
@@ -89,10 +89,10 @@ class MapSource:
 
     def _several(self) -> Any:
         """Return what reads samples together, if anything does; not a Subset that would read them one by one after all."""
-        inner = self._dataset
+        inner = self.dataset
         while type(inner) is Subset:  # random_split of a random_split
             inner = inner.dataset
-        return getattr(self._dataset, "__getitems__", None) if hasattr(inner, "__getitems__") else None
+        return getattr(self.dataset, "__getitems__", None) if hasattr(inner, "__getitems__") else None
 
     def _together(self, several: Any, wanted: list[int]) -> list[Any]:
         with _blamed(f"samples {some(wanted)}"):
@@ -107,11 +107,11 @@ class MapSource:
 
     def _one(self, index: int) -> Any:
         with _blamed(f"sample {index}"):
-            return self._dataset[index]
+            return self.dataset[index]
 
     def to(self, device: torch.device) -> MapSource:
         """Return the same data, whose batches come to `device`."""
-        return MapSource(self._dataset, device, self._turn, self._collate)
+        return MapSource(self.dataset, device, self._turn, self.collate)
 
 
 @contextmanager
@@ -129,7 +129,7 @@ class Rows:
     """Tensors of equal length, as samples (rows of each; of one tensor, the row itself) that `collate` puts together."""
 
     def __init__(self, source: TensorSource, collate: Collate) -> None:
-        self.tensors, self._source, self._collate = source.tensors, source, collate
+        self.tensors, self._source, self.collate = source.tensors, source, collate
 
     def __len__(self) -> int:
         return len(self._source)
@@ -144,11 +144,11 @@ class Rows:
         members = self._source.batch(indices)
         samples = list(zip(*members, strict=True)) if len(members) > 1 else list(members[0])
         with _blamed(f"samples {some(indices.tolist())} make no batch"):
-            return _put_together(self._collate, samples)
+            return _put_together(self.collate, samples)
 
     def to(self, device: torch.device) -> Rows:
         """Return the same data on `device`."""
-        return Rows(self._source.to(device), self._collate)
+        return Rows(self._source.to(device), self.collate)
 
 
 def _put_together(collate: Collate, samples: list[Any]) -> Any:

@@ -35,8 +35,8 @@ class LRSchedule:
 
     def __init__(self, make: Callable[[torch.optim.Optimizer], Any], steps: int, lr: float = 1.0) -> None:
         self.steps = whole("steps", steps, 1, MOST)
-        own = number("lr", lr, 1e-12)
-        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=own, momentum=0.9)
+        self.make, self.lr = make, number("lr", lr, 1e-12)
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=self.lr, momentum=0.9)
         (group,) = optimizer.param_groups
         try:
             scheduler, rates = make(optimizer), []
@@ -55,7 +55,7 @@ class LRSchedule:
             raise ValueError(
                 f"{type(scheduler).__name__} changes more than the learning rate: give it cycle_momentum=False"
             )
-        self._factors = tuple(sound("a factor of the scheduler", rate / own) for rate in rates)
+        self._factors = tuple(sound("a factor of the scheduler", rate / self.lr) for rate in rates)
 
     def __call__(self, seen: float) -> float:
         """Return the factor on the learning rate once the fraction `seen` of all samples, in [0, 1], is trained."""

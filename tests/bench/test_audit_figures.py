@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+from bench.audit.order import works_of
 from bench.models import parts
 from ddp.gradients.average import GradientAverage
 from ddp.replica.figures import StepFigures
@@ -83,3 +86,34 @@ def test_another_training_metric_is_named(
     assert any(sign in line for line in found) if sign else not found, found
     lost = different(audited(*made, model="mlp", planned=False))  # then a rank may count its steps anew
     assert not any("training metric" in line for line in lost)
+
+
+def sometimes() -> Task:
+    """With a layer that half of the passes leave out."""
+
+    class Skipping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.between, self.last = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+        def forward(self, points: Tensor) -> Tensor:
+            state = self.first(points)
+            return self.last(self.between(state) if not self.training or float(torch.rand(())) < 0.5 else state)
+
+    return replace(toy.task(optimizer="Adam"), model=Skipping)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bytes_are_those_of_the_step_that_was_measured(tmp_path: Path, seed: int) -> None:
+    """Others have more gradients, and more of the optimizer's state."""
+    job, records = train_alone(tmp_path, sometimes, seed=seed, epochs=1, batch_size=20)  # so few that all are kept
+    works = works_of(records)
+    assert different(audited(job, records, works=works, whole=True, model="")) == []
+    other = replace(works[0], gradient_bytes=works[0].gradient_bytes + 4)
+    assert [
+        line for line in different(audited(job, records, works=(other,), whole=True, model="")) if "gradient_b" in line
+    ]
+    other = replace(works[0], optimizer_bytes=works[0].optimizer_bytes + 4)
+    assert [
+        line for line in different(audited(job, records, works=(other,), whole=True, model="")) if "optimizer_" in line
+    ]

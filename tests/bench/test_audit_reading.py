@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from bench.audit.costs import _apart
-from bench.audit.reading import repeatable, unknowable
+from bench.audit.reading import SAMPLES, TrainingData, repeatable, unknowable
 from ddp.core.event_parts import StepWork
 from ddp.core.step_settings import StepSettings
+from ddp.data import as_source
 from ddp.data.augment import crop_and_flip
-from ddp.data.source import TensorSource
-from ddp.replica.task import Task
-from tests.bench.audited import audited, different
+from tests.bench.audit_breaks import images
+from tests.bench.audited import audited, different, train_alone
 from tests.bench.test_audit_ranks import POLICY_OF, train_together
 from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
@@ -41,36 +44,40 @@ class Steady(Noisy):
         return {"values": (indices / 0, [indices, 1.0]), "texts": ["one"] * len(indices)}
 
 
-def test_what_own_code_draws_is_not_known() -> None:
-    task, source = toy.task(), TensorSource(torch.rand(4, 2, generator=torch.Generator().manual_seed(1)))
-    shifts = replace(task, augment=crop_and_flip(4))
-    assert not any(unknowable(task, source, augment, own) for augment in (False, True) for own in (False, True))
-    assert not any(unknowable(shifts, source, *each) for each in ((True, True), (True, False), (False, False)))
-    assert "augmentation" in unknowable(shifts, source, False, True)
-    assert "augmentation" in unknowable(replace(task, augment=crop_and_flip(2)), source, True, True)
-    assert "augmentation" in unknowable(replace(task, augment=lambda batch, draws: batch), source, True, False)
-    assert "sampler" in unknowable(replace(task, sampler=lambda epoch: range(4)), source, False, False)
-    assert "at each reading" in unknowable(task, Noisy(), False, False)
+def test_what_follows_from_no_seed_is_not_known() -> None:
+    def why(**changes: Any) -> str:
+        task = replace(toy.task(), **changes)
+        return unknowable(task, TrainingData(task, 3))
+
+    numbers = count()
+    assert why() == ""
+    assert why(augment=crop_and_flip(2), train_data=images) == ""
+    assert why(sampler=lambda epoch: torch.randperm(4)) == ""
+    assert "at each reading" in why(train_data=Noisy)
+    assert "another order" in why(sampler=lambda epoch: [next(numbers) % toy.SAMPLES])
+    assert "augment" in why(augment=lambda batch, draws: (batch[0] + float(np.random.rand()), batch[1]))
+    assert "epoch_callback" in why(epoch_callback=lambda epoch, worker: None)
     assert repeatable(Steady())
     assert not repeatable(Noisy())
 
 
-def backwards(epoch: int) -> Tensor:
-    return torch.arange(toy.SAMPLES).flip(0)
+class Seldom(Dataset[Any]):
+    """Draws from NumPy for one sample alone."""
+
+    def __len__(self) -> int:
+        return toy.SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        points, labels = toy.data()
+        return points[index] + (float(np.random.rand()) if index >= SAMPLES else 0.0), labels[index]
 
 
-def sampled() -> Task:
-    return replace(toy.task(), sampler=backwards)
-
-
-def test_a_run_in_the_order_of_an_own_sampler_is_audited_but_for_its_steps(
-    tmp_path: Path, in_process: Callable[[], None]
-) -> None:
-    report = audited(*train_together(tmp_path, "nccl_sync", sampled))
+def test_a_step_is_not_judged_on_samples_that_do_not_come_again(tmp_path: Path) -> None:
+    report = audited(
+        *train_alone(tmp_path, lambda: replace(toy.task(), train_data=lambda: as_source(Seldom()))), model=""
+    )
     assert different(report) == []
-    assert report.count("equal", "evaluation")
     assert report.count("skipped", "step")
-    assert not report.count("equal", "step")
 
 
 @pytest.mark.parametrize("backend", ["nccl", "torch_ddp"])

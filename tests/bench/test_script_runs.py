@@ -126,7 +126,12 @@ def evens(epoch: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("given", "seen", "audited"),
-    [({"drop_last": True}, True, True), ({"sampler": evens}, False, False), ({"eval_step": None}, True, True)],
+    [
+        ({"drop_last": True}, True, True),
+        ({"sampler": evens}, False, True),
+        ({"eval_step": None}, True, True),
+        ({"epoch_callback": lambda epoch, worker: None}, True, False),
+    ],
 )
 def test_whatever_a_task_leaves_out_is_no_failure(
     given: dict[str, object], seen: bool, audited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
