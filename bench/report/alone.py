@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import fmean
 
 from bench.base.figures import plural
 from bench.report.blocks import Tile, plain
 from bench.report.compare import Rival, mean_share
-from bench.report.page import NONE, Page, levels, number, percent
+from bench.report.page import NONE, levels, number, percent
 from bench.report.time_to_target import reach
+from bench.results.cells import Cell
 
 
-def tiles(page: Page) -> tuple[Tile, ...]:
+def tiles(cells: Sequence[Cell]) -> tuple[Tile, ...]:
     """Return result, speed, time to the target and share of computing of the first cell with a finished run."""
-    cell = next((cell for cell in page.cells if cell.ok), None)
+    cell = next((cell for cell in cells if cell.ok), None)
     if cell is None:
         return ()
     name, target = plain(cell.name), cell.about.target.value

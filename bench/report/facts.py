@@ -14,7 +14,18 @@ from bench.report.blocks import plain
 from bench.report.glossary import meaning
 from bench.report.losses import NAMED, cause, costs, in_words, lost
 from bench.report.page import Page, levels, listed, number, percent
-from bench.report.page_words import UNMEASURED, between, difference, names, percents, permitted, remedy, span, state
+from bench.report.page_words import (
+    UNMEASURED,
+    between,
+    difference,
+    names,
+    percents,
+    permitted,
+    remedy,
+    share_of,
+    span,
+    state,
+)
 from bench.results.cells import Cell, measured
 from bench.validate.checks.speed import disturbed
 
@@ -24,6 +35,7 @@ SHOWN: dict[Kind, str] = {
     "use": "Sooner and as good, both at 95 %:",
     "one": "Later than one device, at 95 %:",
     "open": "Not shown:",
+    "nothing": "",
 }
 """What the evidence comes to."""
 
@@ -80,7 +92,7 @@ def _seeds(best: Option) -> str:
     """Return how many seeds the figures of a way of training are of, its own and one device's told apart."""
     solo, quality = best.rival.solo, best.quality
     ours, theirs = len(best.cell.one_each), 0 if solo is None else len(solo.one_each)
-    text = f"{plural(ours, 'seed')} of it, {theirs} of one device."
+    text = f"{plural(ours, 'seed')} of it{'' if solo is None else f', {theirs} of one device'}."
     timed = best.time or best.speed
     if timed is not None and (timed.n, timed.n_base) != (ours, theirs):
         text += f" Times are of {timed.n} and {timed.n_base} of them."
@@ -96,7 +108,7 @@ def disturbances(cells: Sequence[Cell], best: Option) -> str:
     busy = sum(map(disturbed, runs))
     if not busy:
         return ""
-    where = f"all {len(runs)} runs" if busy == len(runs) else f"{busy} of {plural(len(runs), 'run')}"
+    where = share_of(busy, len(runs))
     means = "times say little" if best.disturbed else "no time here is of them"
     return f"**Other programs used the same cores in {where}**: {means}."
 
@@ -155,7 +167,7 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
     unjudged = [option for option in options if option.failing is not None and option.failing.name == "NO_BASELINE"]
     grave = [option for option in options if option.failing is not None and option not in [*open_, *unjudged]]
     texts = []
-    required = bool(unjudged or grave or each.kind == "open")
+    required = bool(unjudged or grave or each.kind in ("open", "nothing"))
     if busy := sum(disturbed(run.metrics) for cell in cells for run in cell.runs):
         what = "the disturbed run" if busy == 1 else f"the {busy} disturbed runs"
         required = True
@@ -166,6 +178,8 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
         texts.append("A baseline of one device, to judge quality by: `bench more` proposes one.")
     if best is not None and best.time is not None and each.why in ("seeds", "spread") and not best.disturbed:
         texts.append(f"Whether {plain(best.cell.label)} is sooner: {remedy(best, best.time, decide=True)}.")
+    if each.why == "no solo":
+        texts.append("One device beside it, to compare times with: `mode=solo` trains it.")
     if each.why == "limited" and best is not None:
         devices = "two devices or more" if best.cell.about.world_size == 1 else "real devices of its own"
         texts.append(f"Train {plain(best.cell.label)} on {devices}.")

@@ -203,6 +203,13 @@ def span(option: Option) -> str:
     return f"{low.removesuffix(' pt') if is_fraction(metric) else low} to {high}"
 
 
+def share_of(some: int, runs: int) -> str:
+    """Return `the run`, `all 3 runs` or `2 of 3 runs`."""
+    if some < runs:
+        return f"{some} of {plural(runs, 'run')}"
+    return f"all {runs} runs" if runs > 1 else "the run"
+
+
 def reason(option: Option) -> str:
     """Return why it did not pass or is not recommended, in a dozen words. Of quality, from the figures that are shown."""
     wrong = option.failing
@@ -235,6 +242,7 @@ def _quality_reason(option: Option) -> str:
         if d.high is not None and d.high < 0:
             return f"worse, not shown to be by < {allowed(option)}"
         return ""
-    if wrong.name == "INCONCLUSIVE" and (d.low is None or d.low < -margin):
-        return f"maybe > {allowed(option)} worse"
+    if wrong.name == "INCONCLUSIVE":
+        few = f"{plural(d.n, 'seed')} cannot tell yet"
+        return f"maybe > {allowed(option)} worse" if d.low is None or d.low < -margin else few
     return ""

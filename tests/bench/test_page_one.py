@@ -27,6 +27,7 @@ from bench.report.page_words import QUALITY, reason
 from bench.report.plane import Extent, Point, edge_of, limits, ticks
 from bench.report.sections.answer import SOONER, row, section
 from bench.report.sentence import sentence
+from bench.validate.verdict import Name
 from ddp.engine.modes import modes
 from tests.bench.test_answer import GOOD, SOLO, Seconds, page, verdict
 
@@ -144,9 +145,31 @@ def test_figures_name_their_way_of_training_and_workloads_are_kept_apart(tmp_pat
         if isinstance(block, Tiles):
             assert all("nccl_sync ×2" in tile.note for tile in block.items[1:])
     questions = [dict(block.items) for block in found if isinstance(block, Facts)]
-    assert len(questions) == 1, "of the workload that has one device"
+    assert len(questions) == len(both.workloads)
     assert all(each[LIMITS] and each[LEFT] and each[SURE] for each in questions)
+    assert ["`mode=solo`" in each[LEFT] for each in questions] == [False, True]
     assert all(len(block.columns) <= 8 for block in found if isinstance(block, Verdicts))
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        ("PASS", "`mlp` with nccl_sync ×2 is as good as one device"),
+        ("FAIL", "`mlp` with nccl_sync ×2 is worse than one device"),
+        ("INCONCLUSIVE", "`mlp` with nccl_sync ×2 is not yet shown to be as good as one device"),
+    ],
+)
+def test_without_one_device_recorded_runs_of_it_are_what_is_compared_to(tmp_path: Path, name: Name, claim: str) -> None:
+    """Figures of its own stand in for ratios to one device, and no column says nothing."""
+    found = blocks_of(page(tmp_path, {"nccl_sync": QUICK}, {"nccl_sync": name}))
+    (lead,) = [block.text for block in found if isinstance(block, LeadText)]
+    assert lead.startswith(f"**{claim}**: accuracy ")
+    assert lead.endswith("no run of one device is here (`mode=solo` trains one).")
+    (table,) = [block for block in found if isinstance(block, Verdicts)]
+    assert {"samples/s", "accuracy"} <= {*table.columns}.difference(("sooner?", "time / one device's", "efficiency"))
+    assert all(cell not in ("", "–") for each in table.rows for cell in each.values())
+    (tiles,) = [block for block in found if isinstance(block, Tiles)]
+    assert tiles.items[0].label == "final accuracy"
 
 
 def test_every_word_of_a_shown_mode_is_explained(tmp_path: Path) -> None:
