@@ -203,7 +203,7 @@ class SlowFold:
         beside = ratio / max(others, 1.0)
         self._change(rank, own.work, pace, usual, beside, others, at)
         turned, watched = own.work.enter(pace, beside), own.work.named is None
-        if watched and not own.scatter.enter(math.log(max(ratio, LEAST_PACE) / others), len(own.work.row)):
+        if watched and not own.scatter.enter(math.log(max(beside, 1.0)), len(own.work.row)):
             turned = False
         if turned:
             own.scatter.forget()

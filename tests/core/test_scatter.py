@@ -38,5 +38,6 @@ def test_what_is_over_before_it_is_clear_counts_as_chance() -> None:
         for scatter, figure in ((calm, 0.0), (shaken, 0.3)):
             scatter.enter(figure, 1)
             scatter.enter(0.0, 0)
+            scatter.enter(0.0, 0)
     assert calm.enter(0.3, 1)
     assert not shaken.enter(0.3, 1)
