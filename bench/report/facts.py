@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from bench.base.figures import plural
+from bench.report import alone
 from bench.report.answer import Answer, Kind, Option, Timing
 from bench.report.blocks import plain
 from bench.report.glossary import meaning
@@ -63,10 +64,10 @@ def setup(page: Page, cells: Sequence[Cell], each: Answer) -> str:
     about, w = solo.about, solo.workload
     text = f"One device: {plain(about.final.eval_metric)} {levels(solo.eval)}"
     if seconds := measured(Timing.of(solo).seconds):
-        text += f", {about.target.value or 0.0:g} after {number(median(seconds))} s"
+        text += f", the target {about.target.value or 0.0:g} after {number(median(seconds))} s of training"
     sizes = sorted({option.cell.about.world_size for option in each.options} - {1})
     whole = ", ".join(f"{w.batch_size * size} over {size}" for size in sizes)
-    text += f". Batch {w.batch_size} a device{f' ({whole})' if whole else ''}, {plural(w.epochs, 'epoch')}"
+    text += f". Batch {w.batch_size} on one{f', {whole}' if whole else ''}; {plural(w.epochs, 'epoch')}"
     counts = sorted({len(cell.one_each) for cell in cells})
     return f"{text}, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds of each."
 
@@ -109,7 +110,7 @@ def disturbances(cells: Sequence[Cell], best: Option) -> str:
     if not busy:
         return ""
     where = share_of(busy, len(runs))
-    means = "times say little" if best.disturbed else "no time here is of them"
+    means = "times say little" if best.disturbed else "they are left out of all times"
     return f"**Other programs used the same cores in {where}**: {means}."
 
 
@@ -125,8 +126,8 @@ def limit(page: Page, best: Option) -> str:
         shares = missing_share(best)
         words = f"Efficiency {percent(efficiency.value)} ({percents(efficiency)})"
         texts.append(f"{words}; {shares}." if shares else f"{words}.")
-    cores = page.cores(best.cell)
-    texts += [f"{plural(ranks, 'rank')} ran on {plural(cores, 'core')}."] if cores is not None else []
+    if best.rival.solo is None and (spent := alone.spent(best.cell)):
+        texts.append(f"Where its ranks' time went: {spent}.")
     return " ".join(texts)
 
 

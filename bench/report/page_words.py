@@ -195,10 +195,11 @@ def permitted(option: Option) -> str:
 
 
 def span(option: Option) -> str:
-    """Return the interval of the difference to one device's metric; empty where it has none."""
-    if option.quality is None or option.quality.difference.low is None or option.quality.difference.high is None:
+    """Return the interval of the difference to one device's metric; empty where it has none, or would be that of one seed,
+    which shows no spread."""
+    d, metric = None if option.quality is None else option.quality.difference, option.cell.about.final.eval_metric
+    if d is None or d.low is None or d.high is None or d.n < 2:
         return ""
-    d, metric = option.quality.difference, option.cell.about.final.eval_metric
     low, high = gap(-(d.low or 0.0), metric), gap(-(d.high or 0.0), metric)
     return f"{low.removesuffix(' pt') if is_fraction(metric) else low} to {high}"
 

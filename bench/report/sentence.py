@@ -60,6 +60,8 @@ def _recorded(model: str, each: Answer) -> str:
         ways = f"{passed} of {len(options)} ways of training {model}"
         return f"**{ways} are as good as one device**, by its recorded runs. {rest}"
     option = options[0]
+    if option.disturbed:
+        rest = f"**Other programs used the cores: its times say little.** {rest}"
     who = f"{model} with {plain(option.cell.label)}"
     if option.quality is None or (option.failing is not None and option.failing.check != "quality"):
         return f"**{who}: {state(option)}** ({plain(reason(option))}). {rest}"
@@ -93,8 +95,8 @@ def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool
     figures = f" ({metric} {difference(best)}{ends}; {permitted(best)}; {seeds})"
     text += f"as good as one device{'' if brief else figures}."
     if each.equals:
-        better = "" if brief else f", with no better {metric}"
-        text += f" As quick, as far as is known{better}: {names(each.equals, each.options, EQUALS)}."
+        better = "" if brief else f", whose {metric} is no better"
+        text += f" Its time cannot be told from that of {names(each.equals, each.options, EQUALS)}{better}."
     if hopeful := undecided(each, best):
         text += f" Perhaps quicker, not yet shown to be as good: {names(hopeful, each.options, EQUALS)}."
     return text

@@ -49,6 +49,8 @@ TEXTS, RATIOS = ("quality", "why", SOONER), ("time / one device's", "efficiency"
 """Columns after the first that are words; and those that want a run of one device."""
 OPTIONAL = ("why", SOONER, *RATIOS)
 """Columns that are left out where they say nothing."""
+ALLOWED = "2.5 standard deviations of one device's recorded seeds, or the model's floor where that is more"
+"""How much worse is still as good, in words."""
 EVERY = "Every way of training"
 """Heading of the section with all rows."""
 
@@ -83,11 +85,12 @@ def _block(page: Page, number: int, several: bool, workload: Workload, cells: li
     drawn = picture(page, workload, each, name, AMONG if several else INCHES)
     chosen = each.chosen if each.kind == "use" else None
     rows = table(page, each.options[:ROWS], seeds=len({len(cell.one_each) for cell in cells}) > 1, chosen=chosen)
+    beside = [rows] if len(each.options) > 1 or each.why != "no solo" else []  # figures say all of one alone
     rest = more(len(each.options) - ROWS, "way", f"*{EVERY}* has them all")
     known = facts(page, cells, each, brief=several)
-    beside: list[Block] = [SmallText(given), rows] if drawn is None else [Beside(drawn, rows, given)]
+    shown: list[Block] = [SmallText(given), *beside] if drawn is None else [Beside(drawn, rows, given)]
     figures = alone.tiles(cells) if each.why == "no solo" else tiles(each)
-    return nonempty(lead, Tiles(() if several else figures), beside, rest, Facts(known, lines=several))
+    return nonempty(lead, Tiles(() if several else figures), shown, rest, Facts(known, lines=several))
 
 
 def table(
@@ -120,7 +123,7 @@ def row(page: Page, option: Option, named: bool = False, size: int | None = None
         RATIOS[0]: times(option),
         RATIOS[1]: share(option),
         SPEED: number(option.cell.speed.mean),
-        plain(option.cell.about.final.eval_metric): difference(option),
+        f"{plain(option.cell.about.final.eval_metric)} − one device's": difference(option),
         "seeds": str(len(option.cell.one_each)),
     }
 
@@ -151,7 +154,8 @@ def _devices(page: Page) -> str:
     if kinds == {"cpu"} and len(cores) == 1:
         made = {plain(cpu) for m in page.runs if (cpu := m.env.get("cpu"))}
         of = f" of {made.pop()}" if len(made) == 1 else ""
-        return f"×2: two devices, a process (*rank*) each; {plural(cores.pop(), 'core')}{of}."
+        shared = f"all on {plural(cores.pop(), 'core')}{of}"
+        return f"×2: on two devices. A device is a process (*rank*) here, without a GPU, {shared}."
     return "×2: two devices, each with a process of its own (a *rank*)." if kinds else ""
 
 
@@ -159,13 +163,18 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
     """Explain columns and names, those that are shown."""
     options = [option for each in answers for option in each.options]
     against = any(option.rival.solo is not None for option in options)
+    arrow = f"*{RECOMMENDED.strip()}*: recommended"
     columns: Mapping[str, bool] = {
-        f"*{RECOMMENDED.strip()}*: recommended": bool(series) or any(each.kind == "use" for each in answers),
-        "*quality OK*: shown to be no worse than is allowed; the scatter of one device's seeds sets that": bool(
-            page.verdicts
+        f"{arrow}, the quickest": bool(series),
+        f"{arrow}: of the quickest and what is not told apart from it, the best in quality": any(
+            each.kind == "use" for each in answers
         ),
+        f"*quality OK*: shown to be no worse than is allowed, which is {ALLOWED}": any(each.passed for each in options)
+        or bool(series),
+        "*not decided*: more seeds would tell": any(v.name == "INCONCLUSIVE" for v in page.verdicts),
         "*sooner?* at the target than one device, at 95 %": against,
         "*efficiency*: speed over that of as many single devices": against or bool(series),
+        "*1 device*: this way of training on one, over plain training": bool(series),
         "*not comparable*, *not judged*: no recorded runs of one device (*baseline*) are of this very task": any(
             v.name in ("REFUSED", "NO_BASELINE") for v in page.verdicts
         ),
