@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 
 DOCUMENT = 1 << 28
@@ -20,6 +20,8 @@ RECORDS = 1 << 38
 """Bytes of a file that is read line by line, at most."""
 LONGEST = 16 << 20
 """Bytes of a line, at most."""
+BLOCK = 1 << 20
+"""Bytes that are read at once, of a file that is read line by line."""
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -52,11 +54,24 @@ def content(path: Path, most: int = DOCUMENT) -> bytes:
 
 def lines(path: Path, most: int = RECORDS) -> Iterator[bytes]:
     """Yield the lines of a regular file with their ends, none longer than `LONGEST`. Raises OSError."""
+    for block in blocks(path, most):
+        yield from BytesIO(block)
+
+
+def blocks(path: Path, most: int = RECORDS) -> Iterator[bytes]:
+    """Yield the same lines some at a time, with their ends; a last one may have none. Raises OSError."""
+    rest = b""
     with opened(path, most) as file:
-        while line := file.readline(LONGEST + 1):
-            if len(line) > LONGEST:
+        while read := file.read(BLOCK):
+            block = rest + read
+            whole, first = block.rfind(b"\n") + 1, block.find(b"\n") + 1
+            if (first or len(block)) > LONGEST:  # all others are shorter than what was read at once
                 raise OSError(errno.EFBIG, f"a line of more than {LONGEST:,} bytes", str(path))
-            yield line
+            rest = block[whole:]
+            if whole:
+                yield block[:whole]
+    if rest:
+        yield rest
 
 
 def whole_lines(path: Path, most: int = RECORDS) -> Iterator[bytes]:

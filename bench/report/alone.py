@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import fmean
 
 from bench.base.figures import plural
+from bench.report.answer import Timing
 from bench.report.blocks import Tile, plain
 from bench.report.compare import Rival, mean_share
-from bench.report.page import NONE, Page, levels, number, percent
+from bench.report.losses import NAMED, WORDS
+from bench.report.page import NONE, levels, number, percent
 from bench.report.time_to_target import reach
+from bench.results.cells import Cell
+
+LEAST = 0.01
+"""Of the time: a share that is named."""
 
 
-def tiles(page: Page) -> tuple[Tile, ...]:
+def spent(cell: Cell) -> str:
+    """Return the largest shares of its ranks' time, in words: `63 % bookkeeping between steps, 33 % computing`; empty where
+    they were not measured."""
+    known = [m for m in cell.timed if mean_share(m, "compute") is not None]
+    shares = {name: fmean(mean_share(m, name) or 0.0 for m in known) for name in WORDS} if known else {}
+    largest = sorted(shares.items(), key=lambda item: -item[1])[:NAMED]
+    words = {**WORDS, "compute": "computing"}
+    return ", ".join(f"{percent(share)} {words[name]}" for name, share in largest if share >= LEAST)
+
+
+def tiles(cells: Sequence[Cell]) -> tuple[Tile, ...]:
     """Return result, speed, time to the target and share of computing of the first cell with a finished run."""
-    cell = next((cell for cell in page.cells if cell.ok), None)
+    cell = next((cell for cell in cells if cell.ok), None)
     if cell is None:
         return ()
     name, target = plain(cell.name), cell.about.target.value
@@ -22,6 +39,7 @@ def tiles(page: Page) -> tuple[Tile, ...]:
     shares = [share for m in cell.timed if (share := mean_share(m, "compute")) is not None]
     goal = "" if target is None else f"{plain(cell.about.final.eval_metric)} {target:g}"
     known = None if middle is None or math.isinf(middle) else f"{number(middle)} s"
+    rough = Timing.of(cell).disturbed
     shown = (
         Tile(
             f"final {plain(cell.about.final.eval_metric)}", levels(cell.eval), f"{name}, {plural(cell.eval.n, 'seed')}"
@@ -29,9 +47,10 @@ def tiles(page: Page) -> tuple[Tile, ...]:
         Tile(
             "samples/s",
             number(cell.speed.mean),
-            "" if efficiency is None else f"{percent(efficiency)} of its ranks' alone",
+            "" if efficiency is None else f"{percent(efficiency)} of what its ranks could do alone",
+            dim=rough,
         ),
-        Tile("time to target", known or "not reached", goal) if target is not None else None,
+        Tile("time to target", known or "not reached", goal, dim=rough) if target is not None else None,
         Tile("of its ranks' time computing", percent(fmean(shares)), "*Where the time went* has the rest")
         if shares
         else None,

@@ -144,7 +144,7 @@ def answer(page: Page, cells: list[Cell]) -> Answer:
     options = tuple(sorted(options_of(page, rivals(cells)), key=order))
     solo = next((rival.solo for rival in rivals(cells)), None)
     if solo is None:
-        return Answer("nothing", options, why="no solo")
+        return Answer("nothing", options, options[0], why="no solo")
     if not options:
         return Answer("nothing", options, why="alone")
     sound = [option for option in options if option.sound]
@@ -192,7 +192,7 @@ def _option(page: Page, rival: Rival, quality: Quality | None, failing: dict[str
     whole, mine = reach(rival.cell), Timing.of(rival.cell)
     wrong = failing.get(rival.cell.name)
     if rival.solo is None:
-        return Option(rival, whole, mine, None, None, quality, wrong, _limits(page, rival, failing))
+        return Option(rival, whole, mine, None, None, quality, wrong, _limits(page, rival, failing), mine.disturbed)
     theirs, base = Timing.of(rival.solo), reach(rival.solo)
     there = all(side.reached == side.n > 0 for side in (whole, base))
     time = Interval.of(ratio(theirs.seconds, mine.seconds)) if there else None

@@ -9,12 +9,24 @@ from collections.abc import Sequence
 from statistics import median
 
 from bench.base.figures import plural
+from bench.report import alone
 from bench.report.answer import Answer, Kind, Option, Timing
 from bench.report.blocks import plain
 from bench.report.glossary import meaning
 from bench.report.losses import NAMED, cause, costs, in_words, lost
 from bench.report.page import Page, levels, listed, number, percent
-from bench.report.page_words import UNMEASURED, between, difference, names, percents, permitted, remedy, span, state
+from bench.report.page_words import (
+    UNMEASURED,
+    between,
+    difference,
+    names,
+    percents,
+    permitted,
+    remedy,
+    share_of,
+    span,
+    state,
+)
 from bench.results.cells import Cell, measured
 from bench.validate.checks.speed import disturbed
 
@@ -24,6 +36,7 @@ SHOWN: dict[Kind, str] = {
     "use": "Sooner and as good, both at 95 %:",
     "one": "Later than one device, at 95 %:",
     "open": "Not shown:",
+    "nothing": "",
 }
 """What the evidence comes to."""
 
@@ -51,10 +64,10 @@ def setup(page: Page, cells: Sequence[Cell], each: Answer) -> str:
     about, w = solo.about, solo.workload
     text = f"One device: {plain(about.final.eval_metric)} {levels(solo.eval)}"
     if seconds := measured(Timing.of(solo).seconds):
-        text += f", {about.target.value or 0.0:g} after {number(median(seconds))} s"
+        text += f", the target {about.target.value or 0.0:g} after {number(median(seconds))} s of training"
     sizes = sorted({option.cell.about.world_size for option in each.options} - {1})
     whole = ", ".join(f"{w.batch_size * size} over {size}" for size in sizes)
-    text += f". Batch {w.batch_size} a device{f' ({whole})' if whole else ''}, {plural(w.epochs, 'epoch')}"
+    text += f". Batch {w.batch_size} on one{f', {whole}' if whole else ''}; {plural(w.epochs, 'epoch')}"
     counts = sorted({len(cell.one_each) for cell in cells})
     return f"{text}, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds of each."
 
@@ -80,7 +93,7 @@ def _seeds(best: Option) -> str:
     """Return how many seeds the figures of a way of training are of, its own and one device's told apart."""
     solo, quality = best.rival.solo, best.quality
     ours, theirs = len(best.cell.one_each), 0 if solo is None else len(solo.one_each)
-    text = f"{plural(ours, 'seed')} of it, {theirs} of one device."
+    text = f"{plural(ours, 'seed')} of it{'' if solo is None else f', {theirs} of one device'}."
     timed = best.time or best.speed
     if timed is not None and (timed.n, timed.n_base) != (ours, theirs):
         text += f" Times are of {timed.n} and {timed.n_base} of them."
@@ -96,8 +109,8 @@ def disturbances(cells: Sequence[Cell], best: Option) -> str:
     busy = sum(map(disturbed, runs))
     if not busy:
         return ""
-    where = f"all {len(runs)} runs" if busy == len(runs) else f"{busy} of {plural(len(runs), 'run')}"
-    means = "times say little" if best.disturbed else "no time here is of them"
+    where = share_of(busy, len(runs))
+    means = "times say little" if best.disturbed else "they are left out of all times"
     return f"**Other programs used the same cores in {where}**: {means}."
 
 
@@ -113,8 +126,8 @@ def limit(page: Page, best: Option) -> str:
         shares = missing_share(best)
         words = f"Efficiency {percent(efficiency.value)} ({percents(efficiency)})"
         texts.append(f"{words}; {shares}." if shares else f"{words}.")
-    cores = page.cores(best.cell)
-    texts += [f"{plural(ranks, 'rank')} ran on {plural(cores, 'core')}."] if cores is not None else []
+    if best.rival.solo is None and (spent := alone.spent(best.cell)):
+        texts.append(f"Where its ranks' time went: {spent}.")
     return " ".join(texts)
 
 
@@ -155,7 +168,7 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
     unjudged = [option for option in options if option.failing is not None and option.failing.name == "NO_BASELINE"]
     grave = [option for option in options if option.failing is not None and option not in [*open_, *unjudged]]
     texts = []
-    required = bool(unjudged or grave or each.kind == "open")
+    required = bool(unjudged or grave or each.kind in ("open", "nothing"))
     if busy := sum(disturbed(run.metrics) for cell in cells for run in cell.runs):
         what = "the disturbed run" if busy == 1 else f"the {busy} disturbed runs"
         required = True
@@ -166,6 +179,8 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
         texts.append("A baseline of one device, to judge quality by: `bench more` proposes one.")
     if best is not None and best.time is not None and each.why in ("seeds", "spread") and not best.disturbed:
         texts.append(f"Whether {plain(best.cell.label)} is sooner: {remedy(best, best.time, decide=True)}.")
+    if each.why == "no solo":
+        texts.append("One device beside it, to compare times with: `mode=solo` trains it.")
     if each.why == "limited" and best is not None:
         devices = "two devices or more" if best.cell.about.world_size == 1 else "real devices of its own"
         texts.append(f"Train {plain(best.cell.label)} on {devices}.")

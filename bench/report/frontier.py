@@ -173,9 +173,9 @@ def caption(points: Sequence[Point], limited: bool, dashed: bool) -> str:
         "Up and left is better": True,
         "Bars: 95 % intervals": any(not p.x.bare or not p.y.bare for p in points),
         "Arrows: no end is known": any(any((*p.open_x, *p.open_y)) for p in points),
-        "Hollow: did not pass": any(not p.option.passed for p in points),
+        "Hollow: quality not OK": any(not p.option.passed for p in points),
         "Red: not allowed": limited,
-        "Dashed: nothing that passed beats it": dashed,
+        "Dashed: the best trade-offs": dashed,
     }
     return ". ".join(text for text, there in shown.items() if there)
 

@@ -22,7 +22,7 @@ WORDS = {
 """Categories of the breakdown that training pays for. Evaluation stops the clock."""
 IN_STEPS = "exchanging inside the steps, which take longer than on one device"
 """As `compute`, where collectives hide in it."""
-REST = "of other causes"
+REST = "unexplained"
 NAMED = 3
 """Causes that are named, the largest."""
 
@@ -62,7 +62,7 @@ def percents(missing: float, shares: Mapping[str, float], most: int = NAMED) -> 
 
 
 def in_words(missing: float, shares: Mapping[str, float], hidden: bool = False, most: int = NAMED) -> str:
-    """Return `of the missing 26 %: 15 waiting for others, 8 exchanging, 3 of other causes`; empty where nothing is missing.
+    """Return `of the missing 26 %: 15 waiting for others, 8 exchanging, 3 unexplained`; empty where nothing is missing.
 
     `hidden`: collectives lie inside the steps.
     """

@@ -38,7 +38,7 @@ def quality_tile(options: Sequence[Option]) -> Tile:
     notes = [f"{words}: {names(some, options)}" for words, some in groups.items()]
     passed = sum(option.passed for option in options)
     value = f"{passed} of {len(options)}" + (" ways" if len(options) > 1 else " way")
-    return Tile("as good as one device", value, "; ".join(notes) or "none is worse than one device")
+    return Tile("as good as one device", value, "; ".join(notes) or "none is worse by more than is allowed")
 
 
 def _group(option: Option) -> str:

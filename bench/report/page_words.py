@@ -195,12 +195,20 @@ def permitted(option: Option) -> str:
 
 
 def span(option: Option) -> str:
-    """Return the interval of the difference to one device's metric; empty where it has none."""
-    if option.quality is None or option.quality.difference.low is None or option.quality.difference.high is None:
+    """Return the interval of the difference to one device's metric; empty where it has none, or would be that of one seed,
+    which shows no spread."""
+    d, metric = None if option.quality is None else option.quality.difference, option.cell.about.final.eval_metric
+    if d is None or d.low is None or d.high is None or d.n < 2:
         return ""
-    d, metric = option.quality.difference, option.cell.about.final.eval_metric
     low, high = gap(-(d.low or 0.0), metric), gap(-(d.high or 0.0), metric)
     return f"{low.removesuffix(' pt') if is_fraction(metric) else low} to {high}"
+
+
+def share_of(some: int, runs: int) -> str:
+    """Return `the run`, `all 3 runs` or `2 of 3 runs`."""
+    if some < runs:
+        return f"{some} of {plural(runs, 'run')}"
+    return f"all {runs} runs" if runs > 1 else "the run"
 
 
 def reason(option: Option) -> str:
@@ -235,6 +243,7 @@ def _quality_reason(option: Option) -> str:
         if d.high is not None and d.high < 0:
             return f"worse, not shown to be by < {allowed(option)}"
         return ""
-    if wrong.name == "INCONCLUSIVE" and (d.low is None or d.low < -margin):
-        return f"maybe > {allowed(option)} worse"
+    if wrong.name == "INCONCLUSIVE":
+        few = f"{plural(d.n, 'seed')} cannot tell yet"
+        return f"maybe > {allowed(option)} worse" if d.low is None or d.low < -margin else few
     return ""

@@ -144,12 +144,13 @@ def facts(page: Page, shown: Sequence[Studied], cells: Sequence[Cell]) -> tuple[
 def quality(options: Sequence[Option]) -> str:
     """Return how many ways of training come to which verdict."""
     groups: dict[str, list[Option]] = defaultdict(list)
-    options = list({option.cell.name: option for option in options}.values())  # one may be in two series
-    for option in options:
+    single = list({option.cell.name: option for option in options}.values())
+    once = " (what is in two series counts once)" if len(single) < len(options) else ""
+    for option in single:
         groups[state(option)].append(option)
-    passed = sum(option.passed for option in options)
+    passed = sum(option.passed for option in single)
     others = [f"{words}: {len(some)}" for words, some in groups.items() if not some[0].passed]
-    text = f"{passed} of {plural(len(options), 'way')} are{''.join(f'; {text}' for text in others)}."
+    text = f"{passed} of {plural(len(single), 'way')} are{once}{''.join(f'; {text}' for text in others)}."
     (limit, *more) = {permitted(option) for option in options if permitted(option)} or {""}
     return text if more or not limit else f"{text} {limit[0].upper()}{limit[1:]}."
 

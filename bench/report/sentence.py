@@ -17,7 +17,10 @@ from bench.report.page_words import (
     permitted,
     reason,
     remedy,
+    share_of,
     span,
+    standing,
+    state,
     target,
 )
 from bench.results.cells import Cell, Workload
@@ -25,13 +28,15 @@ from bench.validate.checks.speed import disturbed
 
 EQUALS = 3
 """Ways that are named beside the best one."""
+CLAIMS = {"PASS": "is as good as one device", "FAIL": "is worse than one device"}
+"""Verdict on quality -> what it says, where it decides."""
 
 
 def sentence(page: Page, workload: Workload, cells: Sequence[Cell], each: Answer, brief: bool = False) -> str:
     """Return the answer, with markup; `brief`: without the figures of quality."""
     model, best = name_of(page, workload), each.chosen
     if each.why == "no solo":
-        return f"**Nothing to compare for {model}**: no run of one device is here (`mode=solo` trains one)."
+        return f"{_recorded(model, each)} no run of one device is here (`mode=solo` trains one)."
     if best is None:
         return f"**Nothing to compare for {model}**: one device is all that was tried."
     if each.kind == "use":
@@ -43,6 +48,30 @@ def sentence(page: Page, workload: Workload, cells: Sequence[Cell], each: Answer
             f"**Stay with one device for {model}**: no way of training that is as good is sooner; the quickest, {way}."
         )
     return f"**No recommendation yet for {model}**: {_lacks(workload, cells, each, best)}."
+
+
+def _recorded(model: str, each: Answer) -> str:
+    """Return how ways of training compare to the recorded runs of one device, where none was trained beside them."""
+    passed, options = sum(option.passed for option in each.options), each.options
+    if not any(option.judged for option in options):
+        return f"**Nothing to compare for {model}**:"
+    rest = "Whether it is sooner is not known:"
+    if len(options) > 1:
+        ways = f"{passed} of {len(options)} ways of training {model}"
+        return f"**{ways} are as good as one device**, by its recorded runs. {rest}"
+    option = options[0]
+    if option.disturbed:
+        rest = f"**Other programs used the cores: its times say little.** {rest}"
+    who = f"{model} with {plain(option.cell.label)}"
+    if option.quality is None or (option.failing is not None and option.failing.check != "quality"):
+        return f"**{who}: {state(option)}** ({plain(reason(option))}). {rest}"
+    claim = CLAIMS.get(standing(option), "is not yet shown to be as good as one device")
+    ends = f", 95 %: {span(option)}" if span(option) else ""
+    seeds, against = option.quality.difference.n, f"{option.quality.difference.n_base} recorded runs of one device"
+    return (
+        f"**{who} {claim}**: {plain(option.cell.about.final.eval_metric)} {difference(option)}{ends} "
+        f"({plural(seeds, 'seed')} against {against}; {permitted(option)}). {rest}"
+    )
 
 
 def name_of(page: Page, workload: Workload) -> str:
@@ -66,8 +95,8 @@ def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool
     figures = f" ({metric} {difference(best)}{ends}; {permitted(best)}; {seeds})"
     text += f"as good as one device{'' if brief else figures}."
     if each.equals:
-        better = "" if brief else f", with no better {metric}"
-        text += f" As quick, as far as is known{better}: {names(each.equals, each.options, EQUALS)}."
+        better = "" if brief else f", whose {metric} is no better"
+        text += f" Its time cannot be told from that of {names(each.equals, each.options, EQUALS)}{better}."
     if hopeful := undecided(each, best):
         text += f" Perhaps quicker, not yet shown to be as good: {names(hopeful, each.options, EQUALS)}."
     return text
@@ -99,7 +128,7 @@ def _lacks(workload: Workload, cells: Sequence[Cell], each: Answer, best: Option
     if why == "disturbed":
         runs = [run.metrics for cell in cells for run in cell.runs]
         busy = sum(map(disturbed, runs))
-        where = f"all {len(runs)} runs" if busy == len(runs) else f"{busy} of {plural(len(runs), 'run')}"
+        where = share_of(busy, len(runs))
         return f"other programs used the same cores in {where}, so times say nothing. First rerun on idle cores"
     return REASONS[why](each, best)
 

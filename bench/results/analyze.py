@@ -11,7 +11,7 @@ from bench.results.analysis.breakdown import breakdown, seconds_in, walls
 from bench.results.analysis.goodput import goodput
 from bench.results.analysis.ledger import ledger
 from bench.results.analysis.slow import slow_ranks
-from bench.results.analysis.stream import RunRecords, ranks_before, sort
+from bench.results.analysis.stream import RunRecords, SplitRecords, ranks_before, sort
 from bench.results.analysis.syncing import elche, sync
 from bench.results.analysis.timeline import timeline
 from bench.results.analysis.training import UNTIMED, Finite, epoch_row, target, throughput, train_seconds
@@ -24,7 +24,7 @@ from ddp.process.codec import Record
 
 def analyze(
     spec: RunSpec,
-    records: Sequence[Record] | RunRecords,
+    records: Sequence[Record] | SplitRecords | RunRecords,
     *,
     status: str,
     launched: float,

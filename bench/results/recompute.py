@@ -14,7 +14,7 @@ import msgspec
 
 from bench.base import canonical
 from bench.config.spec import RunSpec
-from bench.results.analysis.stream import RunRecords
+from bench.results.analysis.stream import RunRecords, SplitRecords
 from bench.results.analyze import analyze
 from bench.results.chain import Seal
 from bench.results.schema import Metrics, RecordSeal
@@ -46,10 +46,10 @@ def header_of(records: Sequence[Record]) -> RunHeader:
     return records[0]
 
 
-def result(records: Sequence[Record], stream: RunRecords | None = None) -> Metrics:
+def result(records: Sequence[Record], stream: RunRecords | SplitRecords | None = None) -> Metrics:
     """Return the result that follows from all records of a run, but for its seal. `stream`: what lies between the first and
-    the last of them, where it is sorted already. Raise ValueError if they are not whole; AssertionError and the like if no
-    run can have made them."""
+    the last of them, split or sorted. Raise ValueError if they are not whole; AssertionError and the like if no run can
+    have made them."""
     header, last = header_of(records), records[-1]
     if not isinstance(last, RunEnd):
         raise ValueError("its last line does not say how the run ended")

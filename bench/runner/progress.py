@@ -106,7 +106,10 @@ class ProgressDisplay:
             if self._slow.get(place) != slow:
                 self._slow[place] = slow
                 line = sentence(row(slow, self._run.first or 0.0))
-                self.log(line, style="yellow", brief=slow.cause != HOST)
+                if slow.cause == HOST and self._detail < 1:
+                    self._write(line)  # what a run loses to other programs is said once, at its end
+                else:
+                    self.log(line, style="yellow", brief=slow.cause != HOST)
 
     def _write(self, text: str) -> None:
         self._log.write(f"{text}\n")

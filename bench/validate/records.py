@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
 from bench.base.garbage import no_collections
+from bench.results.analysis.stream import SplitRecords
 from bench.results.cells import Cell
 from bench.results.chain import Seal, is_chained, lines
 from bench.results.recompute import header_of, result
@@ -41,7 +43,7 @@ from ddp.core.events import (
 from ddp.core.join_events import Joined
 from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.process import codec
-from ddp.process.codec import Record
+from ddp.process.codec import MeasuredSlice, Record
 
 WANTED: tuple[type[Any], ...] = (
     *(Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved),
@@ -107,40 +109,79 @@ def as_planned(m: Metrics) -> bool:
 
 @lru_cache(maxsize=512)
 def _read(path: Path, written: int, seal: Seal | None) -> Reading:
-    known, every = Records(), list[Record]()
+    known = Records()
     places: dict[type[Any], list[Any]] = dict(zip(WANTED, vars(known).values(), strict=False))
     places |= dict.fromkeys(ORDERS, known.orders)
     whole = seal is not None or is_chained(path)
     with no_collections():
+        every = _Every()
         for number, line in enumerate(lines(path, seal), 1):
-            if not whole and (line.startswith(_MOST) or not _wanted(line)):
-                continue
             try:
+                if whole and line.startswith(codec.SLICE_HEAD):  # by far the most
+                    every.slices.append(codec.decode_slice(line))
+                    continue
+                if not whole and not _wanted(line):
+                    continue
                 record = codec.decode(line)
             except ProtocolError as error:
                 raise ValueError(f"{path}:{number}: {error}") from None
-            if whole:
-                every.append(record)
             if isinstance(record, Slice):
-                known.add_slice(record)
-            elif isinstance(record, Memory):
+                every.slices.append(record)
+                continue
+            every.add(record)
+            if isinstance(record, Memory):
                 known.add_memory(record)
             elif isinstance(record, Resumed):
                 known.measure_anew()
+                every.since = len(every.slices)
             if type(record) in places:
                 places[type(record)].append(record)
-        return Reading(known, *_recomputed(path, every)) if whole else Reading(known)
+        return Reading(known, *_recomputed(path, every, known)) if whole else Reading(known)
+
+
+@dataclass
+class _Every:
+    """All records of a run in the order recorded, slices apart from others."""
+
+    slices: list[Slice | MeasuredSlice] = field(default_factory=list)
+    since: int = 0
+    """How many of them there were when the run was last gone on with."""
+    events: list[Record] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    """How many slices come before each event."""
+
+    def add(self, event: Record) -> None:
+        self.events.append(event)
+        self.places.append(len(self.slices))
+
+    def ends(self) -> list[Record]:
+        """Return the first record and the last one, if they are events: slices are neither."""
+        first = self.events[:1] if self.places[:1] == [0] else []
+        return first + (self.events[-1:] if self.places[-1:] == [len(self.slices)] else [])
+
+    def between(self) -> SplitRecords:
+        """Return all but these two."""
+        timed = (
+            (event.at, place) for event, place in zip(self.events, self.places, strict=True) if hasattr(event, "at")
+        )
+        at, place = next(islice(timed, 1, None), (None, 1))
+        began = self.slices[0].at if place and self.slices else at
+        return SplitRecords.of(self.events[1:-1], self.slices, began)
 
 
 def _wanted(line: bytes) -> bool:
+    if line.startswith(_MOST):
+        return False
     kind = _KIND.search(line, 0, 60)
     return kind is None or kind[1] in _NAMES
 
 
-def _recomputed(path: Path, every: list[Record]) -> tuple[RunHeader, Metrics]:
-    """Return what all records of a run say that it is, and its result."""
+def _recomputed(path: Path, every: _Every, known: Records) -> tuple[RunHeader, Metrics]:
+    """Return what all records of a run say that it is, and its result. What ranks measured goes into `known`."""
     try:
-        return header_of(every), result(every)
+        header, between = header_of(every.ends()), every.between()
+        known.add_slices(between.slices.where(slice(every.since, None)), between.seconds[every.since :])
+        return header, result(every.ends(), between)
     except ValueError as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
     except (AssertionError, LookupError, TypeError, ArithmeticError) as error:

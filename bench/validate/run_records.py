@@ -8,7 +8,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.results.analysis.stream import Floats, Slices
 from ddp.core.commands import Apply, Average, Evaluate, Plan, Reduce
 from ddp.core.event_parts import SketchGroup, StepSketch
 from ddp.core.events import (
@@ -22,7 +27,6 @@ from ddp.core.events import (
     RoundClosed,
     Saved,
     Shared,
-    Slice,
     Snapshot,
     Trained,
 )
@@ -100,18 +104,24 @@ class Records:
         ):
             measurements.clear()
 
-    def add_slice(self, record: Slice) -> None:
-        """Count a slice in."""
-        key, end = (record.rank, record.kind), record.at + record.seconds
-        self.slices[key] += 1
-        self.seconds[key] += record.seconds
-        begun, ended = self.spans.get(key, (record.at, end))
-        self.spans[key] = min(begun, record.at), max(ended, end)
-        if record.kind in BETWEEN_STEPS:
-            self.rests[record.rank].append((record.at, end))
-        elif record.kind in ("exchange", "hidden"):
-            groups = self.collectives if record.kind == "exchange" else self.hidden
-            groups[record.seq].append((record.rank, record.at, end, record.bytes))
+    def add_slices(self, slices: Slices, seconds: Floats) -> None:
+        """Take in what ranks measured since the run was last gone on with. `seconds`: how long each slice took."""
+        names, kinds = slices.kinds
+        ranks, places = np.unique(slices.rank, return_inverse=True)
+        groups = places * len(names) + kinds
+        sums = np.bincount(groups, seconds)
+        for group in dict.fromkeys(groups.tolist()):
+            rank, name, mine = int(ranks[group // len(names)]), names[group % len(names)], groups == group
+            self.slices[rank, name] = int(mine.sum())
+            self.seconds[rank, name] = float(sums[group])
+            self.spans[rank, name] = float(slices.start[mine].min()), float(slices.stop[mine].max())
+        between = slices.where(np.isin(slices.kind, BETWEEN_STEPS))
+        for rank, *rest in _rows(between.rank, between.start, between.stop):
+            self.rests[rank].append((rest[0], rest[1]))
+        for kind, collectives in (("exchange", self.collectives), ("hidden", self.hidden)):
+            met = slices.where(slices.kind == kind)
+            for seq, *part in _rows(met.seq, met.rank, met.start, met.stop, met.bytes):
+                collectives[seq].append((part[0], part[1], part[2], part[3]))
 
     def add_memory(self, record: Memory) -> None:
         """Take in what a rank measured of its memory."""
@@ -183,3 +193,7 @@ class Records:
             *self.saved,
         ]
         yield from (event.sketch for event in (*states, *self.finished, *self.shared, *self.joined))
+
+
+def _rows(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.tolist() for column in columns), strict=True)

@@ -1,5 +1,5 @@
-"""`nccl`: ranks average with one another, in an all-reduce. In place, on the transport that applies
-(`ddp.comm.transports`).
+"""`nccl`: ranks average with one another, in an all-reduce (NCCL on GPUs, memory or gloo elsewhere). In place, on the
+transport that applies (`ddp.comm.transports`).
 
 By default averages are taken in double precision over the wire: weight times value is exact there or off by far less
 than a float32 can tell, so the average of identical replicas is those replicas, bit for bit, whatever the weights (of

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 
+UNIT = 1074
+ONE = 1 << UNIT
 Scalars = dict[str, float | None]
 """Name -> mean over the calls; None: not finite."""
 
@@ -15,14 +16,18 @@ class Mean:
     """A mean over samples or calls: a sum without rounding, and a count."""
 
     def __init__(self) -> None:
-        self._total: Fraction | None = Fraction()
+        self._total: int | None = 0
+        """The sum in units of 2**-UNIT, of which every finite number is a multiple."""
         self._count = 0
 
     def add(self, total: float | None, count: int) -> None:
         """Add a sum over `count`. One that is None or not finite makes the mean None."""
-        known = self._total is not None and total is not None and math.isfinite(total)
-        self._total = self._total + Fraction(total) if known else None  # type: ignore[operator, arg-type]
         self._count += count
+        if self._total is None or total is None or not math.isfinite(total):
+            self._total = None
+            return
+        units, parts = total.as_integer_ratio()
+        self._total += units << UNIT + 1 - parts.bit_length()
 
     def merge(self, other: Mean) -> None:
         """Add everything that `other` has."""
@@ -34,7 +39,7 @@ class Mean:
     def value(self) -> float | None:
         """The mean; None where it is not finite, or nothing was counted."""
         try:
-            return None if self._total is None or not self._count else float(self._total) / self._count
+            return None if self._total is None or not self._count else self._total / ONE / self._count
         except OverflowError:
             return None
 

@@ -18,6 +18,19 @@ _BOUNDS = run_bounds.RunHeader | run_bounds.Launched | run_bounds.RunEnd
 Record = _EVENTS | events.Resumed | _BOUNDS | commands.Command
 COMMANDS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(commands.Command)}
 EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Record) if cls.__name__ not in COMMANDS}
+
+
+class MeasuredSlice(msgspec.Struct, gc=False):
+    """A `Slice` as it is read where there are many: in half the time, in less memory, and for ever."""
+
+    at: float
+    rank: int
+    kind: str
+    seconds: float
+    seq: int = 0
+    bytes: int = 0
+
+
 _encoder = msgspec.json.Encoder()
 _decoders = {name: msgspec.json.Decoder(cls) for name, cls in (EVENTS | COMMANDS).items()}
 _decoders |= {"Share": _decoders["SendState"], "Adopt": _decoders["LoadState"]}  # as earlier versions recorded them
@@ -28,6 +41,9 @@ _RENAMED = {"Plan": _PLAN, "Publish": _PLAN}
 
 _heads = {cls: b'{"type":"%b",' % name.encode() for name, cls in (EVENTS | COMMANDS).items()}
 _HEAD = b'{"type":"'
+SLICE_HEAD = _heads[events.Slice]
+"""How the line of a slice begins, as `encode` writes it."""
+_measured = msgspec.json.Decoder(MeasuredSlice)
 
 
 class _Kind(msgspec.Struct):
@@ -67,11 +83,19 @@ def decode(line: bytes | str) -> Any:
 
 def decode_all(lines: Sequence[bytes]) -> list[Any]:
     """Return what is in each line, as `decode` does; slices, which are by far the most, in a shorter way."""
-    head, read = _heads[events.Slice], _decoders[events.Slice.__name__].decode
+    read = _decoders[events.Slice.__name__].decode
     try:
-        return [read(line) if line.startswith(head) else decode(line) for line in lines]
+        return [read(line) if line.startswith(SLICE_HEAD) else decode(line) for line in lines]
     except (msgspec.MsgspecError, ValueError):
         return [decode(line) for line in lines]  # which says what is wrong
+
+
+def decode_slice(line: bytes) -> MeasuredSlice:
+    """Return the slice in a line that begins with `SLICE_HEAD`. Raises ProtocolError, as `decode`."""
+    try:
+        return _measured.decode(line)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ProtocolError(f"malformed message ({error}): {line[:200]!r}") from None
 
 
 def _type(line: bytes | str) -> str:

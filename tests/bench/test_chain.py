@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.results.chain import Seal, chained, digest_of, lines, linked, seal_of, unlinked
+from bench.results.chain import Seal, batches, chained, digest_of, lines, linked, seal_of, unlinked
 from bench.results.journal import Journal
 from bench.results.runfolder import EVENTS
+from ddp import regular_files
 from ddp.core.events import Alive, Slice
 from ddp.core.run_bounds import RunEnd
 from ddp.process.codec import encode
@@ -138,3 +139,39 @@ def test_a_line_without_a_digest_before_others_is_named(tmp_path: Path) -> None:
     rows = [b'{"a":0}', *chained([b'{"a":1}', b'{"a":2}'])]
     with pytest.raises(ValueError, match=":1: was added or changed: it has no digest, and line 2 has one"):
         list(lines(written(tmp_path / EVENTS, rows)))
+
+
+def test_a_record_of_many_blocks_is_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = list(chained([b'{"a":%d}' % n for n in range(50)]))
+    path = written(tmp_path / EVENTS, whole)
+    seal = seal_of(path)
+    monkeypatch.setattr(regular_files, "BLOCK", 37)
+    assert list(lines(path, seal)) == whole
+    assert len(list(batches(path, seal))) > 5
+    with pytest.raises(ValueError, match=":31: does not follow the line before it: 1 line"):
+        list(lines(written(path, [*whole[:30], *whole[31:]]), seal))
+    written(path, whole[:20]).write_bytes(path.read_bytes()[:-3])
+    assert list(lines(path, torn=True)) == whole[:19]
+
+
+def test_lines_before_a_changed_one_are_read_first(tmp_path: Path) -> None:
+    """So that whoever reads them says what is wrong with the first of them."""
+    whole = list(chained([b'{"a":1}', b'{"a":2}', b'{"a":3}']))
+    read = lines(written(tmp_path / EVENTS, [*whole[:2], whole[2].replace(b"3", b"4", 1)]))
+    assert [next(read), next(read)] == whole[:2]
+    with pytest.raises(ValueError, match=":3: was changed"):
+        next(read)
+
+
+def test_no_line_is_longer_than_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regular_files, "BLOCK", 8)
+    monkeypatch.setattr(regular_files, "LONGEST", 20)
+    path = tmp_path / EVENTS
+    for text, count in ((b"a" * 19 + b"\nb\n", 2), (b"a\n" + b"b" * 20, 2)):
+        path.write_bytes(text)
+        assert b"".join(regular_files.lines(path)) == text
+        assert len(list(regular_files.lines(path))) == count
+    for text in (b"a" * 20 + b"\nb\n", b"a\n" + b"b" * 21, b"a\n" + b"b" * 200):
+        path.write_bytes(text)
+        with pytest.raises(OSError, match="a line of more than 20 bytes"):
+            list(regular_files.lines(path))

@@ -27,6 +27,7 @@ from bench.report.page_words import QUALITY, reason
 from bench.report.plane import Extent, Point, edge_of, limits, ticks
 from bench.report.sections.answer import SOONER, row, section
 from bench.report.sentence import sentence
+from bench.validate.verdict import Name
 from ddp.engine.modes import modes
 from tests.bench.test_answer import GOOD, SOLO, Seconds, page, verdict
 
@@ -64,7 +65,7 @@ def test_a_failed_way_that_is_quickest_stands_first_is_hollow_and_never_on_the_f
     assert [point.trusted for point in points] == [False, True, True]
     assert points[0].place not in edge_of(points)
     assert points[1].place in edge_of(points)
-    assert "Hollow: did not pass" in caption(points, limited=True, dashed=True)
+    assert "Hollow: quality not OK" in caption(points, limited=True, dashed=True)
     ((workload, _),) = shown.workloads.items()
     with styled():
         drawn = picture(shown, workload, found, "answer", (4.7, 2.9))
@@ -125,7 +126,10 @@ def test_reason_and_figures_of_a_row_are_of_one_computation(tmp_path: Path) -> N
     times: dict[str, Seconds] = {"solo": SOLO, "nccl_sync": QUICK}
     found, _ = answered(page(tmp_path / "a", times, {"nccl_sync": "FAIL"}))
     assert reason(found.options[0]) == "proved > 0.50 pt worse"
-    assert row(page(tmp_path / "a", times, {"nccl_sync": "FAIL"}), found.options[0])["accuracy"] == "-0.90 pt"
+    assert (
+        row(page(tmp_path / "a", times, {"nccl_sync": "FAIL"}), found.options[0])["accuracy − one device's"]
+        == "-0.90 pt"
+    )
     shown = page(tmp_path / "b", times, {})
     strange = verdict(shown.cells[1], "FAIL", GOOD)
     found, _ = answered(replace(shown, verdicts=(strange,)))
@@ -144,9 +148,38 @@ def test_figures_name_their_way_of_training_and_workloads_are_kept_apart(tmp_pat
         if isinstance(block, Tiles):
             assert all("nccl_sync ×2" in tile.note for tile in block.items[1:])
     questions = [dict(block.items) for block in found if isinstance(block, Facts)]
-    assert len(questions) == 1, "of the workload that has one device"
+    assert len(questions) == len(both.workloads)
     assert all(each[LIMITS] and each[LEFT] and each[SURE] for each in questions)
+    assert ["`mode=solo`" in each[LEFT] for each in questions] == [False, True]
     assert all(len(block.columns) <= 8 for block in found if isinstance(block, Verdicts))
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        ("PASS", "`mlp` with nccl_sync ×2 is as good as one device"),
+        ("FAIL", "`mlp` with nccl_sync ×2 is worse than one device"),
+        ("INCONCLUSIVE", "`mlp` with nccl_sync ×2 is not yet shown to be as good as one device"),
+    ],
+)
+def test_without_one_device_recorded_runs_of_it_are_what_is_compared_to(tmp_path: Path, name: Name, claim: str) -> None:
+    """Figures of its own stand in for ratios to one device."""
+    found = blocks_of(page(tmp_path, {"nccl_sync": QUICK}, {"nccl_sync": name}))
+    (lead,) = [block.text for block in found if isinstance(block, LeadText)]
+    assert lead.startswith(f"**{claim}**: accuracy ")
+    assert lead.endswith("no run of one device is here (`mode=solo` trains one).")
+    assert not [block for block in found if isinstance(block, Verdicts)]
+    (tiles,) = [block for block in found if isinstance(block, Tiles)]
+    assert tiles.items[0].label == "final accuracy"
+
+
+def test_no_column_is_empty_without_one_device(tmp_path: Path) -> None:
+    times: dict[str, Seconds] = {"nccl_sync": QUICK, "cpu_async": SLOW}
+    found = blocks_of(page(tmp_path, times, {"nccl_sync": "PASS", "cpu_async": "INCONCLUSIVE"}))
+    (lead,) = [block.text for block in found if isinstance(block, LeadText)]
+    assert lead.startswith("**1 of 2 ways of training `mlp` are as good as one device**")
+    (table,) = [block for block in found if isinstance(block, Verdicts)]
+    assert {*table.columns} == {"on 2 devices", "quality", "why", "samples/s", "accuracy − one device's"}
 
 
 def test_every_word_of_a_shown_mode_is_explained(tmp_path: Path) -> None:
@@ -192,7 +225,7 @@ def test_losses_are_told_as_parts_of_a_whole() -> None:
     assert math.isclose(sum(shares.values()), missing)
     assert losses.in_words(missing, shares) == (
         "of the missing 30 %: 15 waiting for others, 7 exchanging, 7 steps that take longer than on one device, 1 "
-        "of other causes"
+        "unexplained"
     )
     assert losses.in_words(-0.05, shares) == ""
 

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.results.analysis.stream import split
 from bench.results.cells import cells
 from bench.results.runfolder import EVENTS, METRICS, find_runs
 from bench.validate import Terms, judge
 from bench.validate.checks import breakdown
 from bench.validate.findings import Case
 from bench.validate.records import recorded
-from ddp.core.events import Evaluated, Finished, Progress, Ready, Slice
+from ddp.core.events import Evaluated, Finished, Progress, Ready
 from ddp.tally import MODULUS, tally
 from tests.bench.references import TODAY, one
 from tests.bench.streams import make_spec
@@ -88,9 +89,8 @@ def test_time_is_on_record_once(
     write(tmp_path, spec, change)
     ((run, known),) = recorded(cells(find_runs(tmp_path)[0])[0])
     known = replace(known, slices=Counter(), seconds=defaultdict(float), spans={}, collectives=defaultdict(list))
-    for event in told(spec):
-        if isinstance(event, Slice):
-            known.add_slice(event)
+    slices = split(told(spec)).slices
+    known.add_slices(slices, slices.stop - slices.start)
     known.slices.subtract(fewer)
     took = known.seconds[0, "exchange"] / (len(known.averaged) / 2)  # made-up ranks meet in every step
     known = replace(known, averaged=[replace(event, seconds=took) for event in known.averaged])

@@ -24,7 +24,7 @@ from bench.report.compare import is_fraction
 from bench.report.facts import facts, setup
 from bench.report.frontier import picture
 from bench.report.glossary import paragraph
-from bench.report.page import Page, listed, more
+from bench.report.page import NONE, Page, listed, more, number
 from bench.report.page_tiles import tiles
 from bench.report.page_words import RECOMMENDED, arrival, badges, difference, reason, share, state, times
 from bench.report.scaling_series import ScalingSeries, scaling
@@ -43,6 +43,14 @@ INCHES, AMONG = (4.7, 2.9), (4.9, 2.05)
 """Of the picture of a workload, and of one of several."""
 SOONER = "sooner?"
 """Heading of the column that answers it."""
+SPEED = "samples/s"
+"""Heading of the column that stands in for those on one device, where none was trained."""
+TEXTS, RATIOS = ("quality", "why", SOONER), ("time / one device's", "efficiency")
+"""Columns after the first that are words; and those that want a run of one device."""
+OPTIONAL = ("why", SOONER, *RATIOS)
+"""Columns that are left out where they say nothing."""
+ALLOWED = "2.5 standard deviations of one device's recorded seeds, or the model's floor where that is more"
+"""How much worse is still as good, in words."""
 EVERY = "Every way of training"
 """Heading of the section with all rows."""
 
@@ -63,7 +71,7 @@ def section(page: Page) -> list[Block]:
         scaling_blocks(page, series),
         *blocks,
         more(len(answers) - WORKLOADS, "workload", "see *Quality against one device* and *Time to target*"),
-        None if compared else Tiles(alone.tiles(page)),
+        None if compared else Tiles(alone.tiles(page.cells)),
         SmallText(_legend(page, series, [each for *_, each in shown]) if compared else ""),
     )
 
@@ -77,10 +85,12 @@ def _block(page: Page, number: int, several: bool, workload: Workload, cells: li
     drawn = picture(page, workload, each, name, AMONG if several else INCHES)
     chosen = each.chosen if each.kind == "use" else None
     rows = table(page, each.options[:ROWS], seeds=len({len(cell.one_each) for cell in cells}) > 1, chosen=chosen)
+    beside = [rows] if len(each.options) > 1 or each.why != "no solo" else []  # figures say all of one alone
     rest = more(len(each.options) - ROWS, "way", f"*{EVERY}* has them all")
-    known = () if each.why == "no solo" else facts(page, cells, each, brief=several)
-    beside: list[Block] = [SmallText(given), rows] if drawn is None else [Beside(drawn, rows, given)]
-    return nonempty(lead, Tiles(() if several else tiles(each)), beside, rest, Facts(known, lines=several))
+    known = facts(page, cells, each, brief=several)
+    shown: list[Block] = [SmallText(given), *beside] if drawn is None else [Beside(drawn, rows, given)]
+    figures = alone.tiles(cells) if each.why == "no solo" else tiles(each)
+    return nonempty(lead, Tiles(() if several else figures), shown, rest, Facts(known, lines=several))
 
 
 def table(
@@ -92,9 +102,10 @@ def table(
     modes = {option.cell.about.mode for option in options}
     size = sizes.pop() if len(sizes) == 1 and len(modes) == len(options) and not named else None
     rows = [row(page, option, named, size) for option in options]
-    out = {"why": not any(each["why"] for each in rows), "seeds": not seeds}
-    rows = [{name: cell for name, cell in each.items() if not out.get(name)} for each in rows]
-    left = list(rows[0]).index(SOONER) + 1
+    silent = {name for name in OPTIONAL if all(each[name] in ("", NONE) for each in rows)}
+    silent |= {name for name, shown in {"seeds": seeds, SPEED: RATIOS[1] in silent}.items() if not shown}
+    rows = [{name: cell for name, cell in each.items() if name not in silent} for each in rows]
+    left = sum(name in rows[0] for name in TEXTS) + 1
     marked = tuple(place for place, option in enumerate(options) if option is chosen)
     for place in marked:
         first = next(iter(rows[place]))
@@ -109,9 +120,10 @@ def row(page: Page, option: Option, named: bool = False, size: int | None = None
         "quality": state(option, bool(page.verdicts)),
         "why": plain(reason(option)),
         SOONER: arrival(option),
-        "time / one device's": times(option),
-        "efficiency": share(option),
-        plain(option.cell.about.final.eval_metric): difference(option),
+        RATIOS[0]: times(option),
+        RATIOS[1]: share(option),
+        SPEED: number(option.cell.speed.mean),
+        f"{plain(option.cell.about.final.eval_metric)} − one device's": difference(option),
         "seeds": str(len(option.cell.one_each)),
     }
 
@@ -142,20 +154,27 @@ def _devices(page: Page) -> str:
     if kinds == {"cpu"} and len(cores) == 1:
         made = {plain(cpu) for m in page.runs if (cpu := m.env.get("cpu"))}
         of = f" of {made.pop()}" if len(made) == 1 else ""
-        return f"×2: two devices, a process (*rank*) each; {plural(cores.pop(), 'core')}{of}."
+        shared = f"all on {plural(cores.pop(), 'core')}{of}"
+        return f"×2: on two devices. A device is a process (*rank*) here, without a GPU, {shared}."
     return "×2: two devices, each with a process of its own (a *rank*)." if kinds else ""
 
 
 def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answer]) -> str:
     """Explain columns and names, those that are shown."""
     options = [option for each in answers for option in each.options]
+    against = any(option.rival.solo is not None for option in options)
+    arrow = f"*{RECOMMENDED.strip()}*: recommended"
     columns: Mapping[str, bool] = {
-        f"*{RECOMMENDED.strip()}*: recommended": bool(series) or any(each.kind == "use" for each in answers),
-        "*quality OK*: shown to be no worse than is allowed; the scatter of one device's seeds sets that": bool(
-            page.verdicts
+        f"{arrow}, the quickest": bool(series),
+        f"{arrow}: of the quickest and what is not told apart from it, the best in quality": any(
+            each.kind == "use" for each in answers
         ),
-        "*sooner?* at the target than one device, at 95 %": bool(options),
-        "*efficiency*: speed over that of as many single devices": bool(options or series),
+        f"*quality OK*: shown to be no worse than is allowed, which is {ALLOWED}": any(each.passed for each in options)
+        or bool(series),
+        "*not decided*: more seeds would tell": any(v.name == "INCONCLUSIVE" for v in page.verdicts),
+        "*sooner?* at the target than one device, at 95 %": against,
+        "*efficiency*: speed over that of as many single devices": against or bool(series),
+        "*1 device*: this way of training on one, over plain training": bool(series),
         "*not comparable*, *not judged*: no recorded runs of one device (*baseline*) are of this very task": any(
             v.name in ("REFUSED", "NO_BASELINE") for v in page.verdicts
         ),

@@ -24,7 +24,7 @@ SERIES = 6
 """As many are shown."""
 WIDE, NARROW = (4.4, 2.5), (2.85, 1.65)
 """Inches of the plot of a series: of one of two, of one of more."""
-LOWEST = "largest loss of quality"
+LOWEST = "quality where it is worst"
 """Heading of the column of the number of devices with the worst result."""
 COLUMNS = 3
 """Numbers of devices that have a column, the largest: with the others, seven."""

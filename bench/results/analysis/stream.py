@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from ddp.core.events import (
 from ddp.core.join_events import Joined, Joining
 from ddp.core.summary import EpochFigures
 from ddp.core.training_clock import TrainingClock
-from ddp.process.codec import Record
+from ddp.process.codec import MeasuredSlice, Record
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -38,6 +38,12 @@ Places = NDArray[np.int64]
 HIDDEN = "hidden"
 """Kind of a slice that a thread beside the one that trains has measured."""
 T = TypeVar("T")
+
+
+def numbered(names: Sequence[str]) -> tuple[list[str], Places]:
+    """Return the different names in their order, and which of them each one is."""
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    return list(places), np.array([places[name] for name in names], np.int64)
 
 
 @dataclass(frozen=True)
@@ -53,19 +59,22 @@ class Slices:
     bytes: NDArray[np.int64]
 
     @staticmethod
-    def of(slices: Sequence[Slice]) -> Slices:
+    def of(slices: Sequence[Slice | MeasuredSlice]) -> Slices:
         """Return the columns of `slices`."""
-        rows = [(s.at, s.rank, s.kind, s.seconds, s.seq, s.bytes) for s in slices]
-        at, rank, kind, seconds, seq, size = zip(*rows, strict=True) if rows else ((),) * 6
-        start = np.array(at, np.float64)
+        names, codes = numbered([each.kind for each in slices])
+        start = np.array([each.at for each in slices], np.float64)
         return Slices(
-            rank=np.array(rank, np.int64),
-            kind=np.array(kind, np.str_),
+            rank=np.array([each.rank for each in slices], np.int64),
+            kind=np.array(names, np.str_)[codes],
             start=start,
-            stop=start + np.array(seconds, np.float64),
-            seq=np.array(seq, np.int64),
-            bytes=np.array(size, np.int64),
+            stop=start + np.array([each.seconds for each in slices], np.float64),
+            seq=np.array([each.seq for each in slices], np.int64),
+            bytes=np.array([each.bytes for each in slices], np.int64),
         )
+
+    def where(self, mask: Flags | slice) -> Slices:
+        """Return those of them that are marked."""
+        return Slices(*(getattr(self, field.name)[mask] for field in fields(self)))
 
     @cached_property
     def by_rank(self) -> dict[int, Places]:
@@ -81,9 +90,7 @@ class Slices:
     @cached_property
     def kinds(self) -> tuple[list[str], Places]:
         """The kinds that there are, and which of them each slice is."""
-        names: dict[str, int] = {}
-        codes = [names.setdefault(kind, len(names)) for kind in self.kind.tolist()]
-        return list(names), np.array(codes, np.int64)
+        return numbered(self.kind.tolist())
 
     @cached_property
     def wire_start(self) -> Floats:
@@ -163,29 +170,48 @@ def ranks_before(stream: RunRecords) -> list[int]:
     return [part.resumed.ranks for part in stream.parts_in_turn if part.resumed is not None and part.resumed.ranks]
 
 
-def sort(records: Sequence[Record] | RunRecords, launched: float) -> RunRecords:
+class SplitRecords(NamedTuple):
+    """The records of a run in the order of their times: slices, which are by far the most, and all others."""
+
+    events: list[Record]
+    slices: Slices
+    seconds: Floats
+    """How long each slice took, as recorded."""
+    began: float | None
+    """The first time on record."""
+
+    @staticmethod
+    def of(events: list[Record], slices: Sequence[Slice | MeasuredSlice], began: float | None) -> SplitRecords:
+        """Return them with slices as columns."""
+        return SplitRecords(events, Slices.of(slices), np.array([each.seconds for each in slices], np.float64), began)
+
+
+def split(records: Iterable[Record]) -> SplitRecords:
+    """Tell slices from other records."""
+    every = list(records)
+    events, slices = list[Record](), list[Slice]()
+    for record in every:
+        (slices if type(record) is Slice else events).append(record)  # type: ignore[arg-type]
+    return SplitRecords.of(events, slices, next((record.at for record in every if hasattr(record, "at")), None))
+
+
+def sort(records: Sequence[Record] | SplitRecords | RunRecords, launched: float) -> RunRecords:
     """Sort `records`, which are in the order of their times; `launched` is the time before the first one. What is sorted
     already is returned as it is."""
     if isinstance(records, RunRecords):
         return records
-    events: list[Record] = []
-    measured: list[Slice] = []
-    for record in records:  # slices are by far the most
-        (measured if type(record) is Slice else events).append(record)  # type: ignore[arg-type]
+    events, measured, _, began = records if isinstance(records, SplitRecords) else split(records)
     since = max((record.at for record in events if isinstance(record, Resumed)), default=-np.inf)
-    slices, hidden = list[Slice](), list[Slice]()
-    for each in measured:
-        if each.at >= since:
-            (hidden if each.kind == HIDDEN else slices).append(each)
-    hidden = [replace(each, kind="exchange") for each in hidden]
+    late, behind = measured.start >= since, measured.kind == HIDDEN
+    slices, hidden = measured.where(late & ~behind), measured.where(late & behind)
+    hidden = replace(hidden, kind=np.full(hidden.kind.size, "exchange"))
     figures, epochs = RunFigures(heard=launched), list[EpochFigures]()
-    zero = _zero(records, launched)
+    zero = launched if began is None else min(launched, began)  # records of an earlier version begin behind the launch
 
     def part(last: bool, resumed: Resumed | None = None, earlier: RunRecords | None = None) -> RunRecords:
-        mine, behind = (slices, hidden) if last else ([], [])
         stream = RunRecords(
-            Slices.of(mine),
-            Slices.of(behind),
+            slices if last else Slices.of(()),
+            hidden if last else Slices.of(()),
             zero,
             resumed=resumed,
             earlier=earlier,
@@ -206,11 +232,6 @@ def sort(records: Sequence[Record] | RunRecords, launched: float) -> RunRecords:
             _enter(stream, record, getattr(record, "at", figures.heard))
     epochs += [*figures.epochs.end(), *figures.epochs.current()]
     return stream
-
-
-def _zero(records: Sequence[Record], launched: float) -> float:
-    """Return the first time on record, which is the launch; records of an earlier version begin behind it."""
-    return min(launched, next((record.at for record in records if hasattr(record, "at")), launched))
 
 
 def _enter(stream: RunRecords, record: Record, now: float) -> None:
