@@ -4,7 +4,9 @@ is seldom in one that was kept. As many as a budget pays for, by a draw of the r
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,13 +17,13 @@ from bench.audit.between import MOST_LINES
 from bench.audit.compare import DEVICE_ROUNDING, identical, shake_of, states_apart
 from bench.audit.kept import Incomplete, KeptStep, Name, Part, every, whole
 from bench.audit.order import AuditOrder
-from bench.audit.rows import redo_all
+from bench.audit.rows import redo, redo_all
 from bench.audit.seeds import seed_of
 from bench.results.audit_file import AuditItem
 from ddp.replica.scalars import Scalars
 
-WORK, STEP = 2e10, 3e7
-"""Operations for a run, about, and those that a step of any size takes the time of: some seconds."""
+BUDGET_S = 4.0
+"""Of the processor's time for a run, about."""
 LONGEST = 200
 """Steps between two states: roundings grow, and unevenly."""
 CAREFUL = 4.0
@@ -35,16 +37,26 @@ def stretches(order: AuditOrder, bench: Bench, groups: Sequence[Sequence[KeptSte
     """Compare states that were kept with what becomes of those before."""
     if not _known(order, bench, groups):
         return
-    work, size = 0.0, sum(parameter.numel() for parameter in bench.parameters.values())
+    spent, each = 0.0, _seconds(bench, groups[0])
     pairs = sorted(
         pairwise(groups), key=lambda pair: seed_of(order.seed, "stretch", order.run_id, int(pair[0][0].seen))
     )
     for first, then in pairs:
         steps = _between(order, bench, first[0].seen, then[0].seen)
-        cost = sum(STEP + 6.0 * size * (stop - start) for _, start, stop in steps)
-        if len(first[0].row) < len(steps) <= LONGEST and work + cost <= WORK:
-            work += cost
+        cost = 2 * each * len(steps)
+        if len(first[0].row) < len(steps) <= LONGEST and spent + cost <= BUDGET_S:
+            spent += cost
             yield _judged(order, bench, (first, then), steps)
+
+
+def _seconds(bench: Bench, group: Sequence[KeptStep]) -> float:
+    """Return the processor's time of a step."""
+    began = time.process_time()
+    try:
+        redo(bench, whole(every(group, "before")), [replace(step, then=()) for step in group])
+    except Incomplete:
+        return BUDGET_S
+    return time.process_time() - began
 
 
 def _known(order: AuditOrder, bench: Bench, groups: Sequence[Sequence[KeptStep]]) -> bool:
