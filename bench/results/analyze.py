@@ -101,6 +101,7 @@ def _identity(spec: RunSpec, stream: RunRecords) -> dict[str, Any]:
         "scripted_faults": [str(fault) for fault in spec.faults],
         "epochs_planned": spec.epochs,
         "parameters": ready[0].parameters if ready else None,
+        "frozen": ready[0].frozen if ready else 0,
         "steps": stream.figures.steps,
         "samples": stream.figures.samples,
         "resumed": _resumed(stream),

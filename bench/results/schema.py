@@ -230,11 +230,9 @@ class Metrics(Strict):
     devices: list[str] = Field(description="device of each rank that became ready")
     world_size: int = Field(ge=1, le=MOST_RANKS, description="number of ranks")
     emulated_speeds: list[float] = Field(
-        description="emulated relative speed, by rank; empty: no slow device was emulated"
+        description="emulated relative speed, by rank; empty: no slow device is emulated"
     )
-    scripted_faults: list[str] = Field(
-        default_factory=list, description="what went wrong on purpose, RANK@STEP:KIND; empty: nothing"
-    )
+    scripted_faults: list[str] = Field(default_factory=list, description="made on purpose, RANK@STEP:KIND; empty: none")
     timing: bool = Field(
         default=True,
         description="whether speeds were measured; false (timing=off): there are none, as cells ran together",
@@ -246,6 +244,7 @@ class Metrics(Strict):
     lr_scale: float = Field(description="factor on every learning rate")
     depth: int | None = Field(default=None, description="layers with weights; null: the model's own number")
     parameters: int | None = Field(description="number of parameters; null: no rank became ready")
+    frozen: int = Field(default=0, description="of the parameters, those that are not trained")
     config_hash: str = Field(description="hash of the resolved configuration without the seed")
     git: dict[str, JsonValue] = Field(description="state of the source")
     env: dict[str, JsonValue] = Field(description="machine and versions")

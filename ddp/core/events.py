@@ -55,6 +55,8 @@ class Ready(FromRank):
     data: DataContent | None = None
     optimizer: OptimizerSketch = ()
     """Of what the rank's own optimizer keeps, by name, where the run goes on from a checkpoint."""
+    frozen: int = 0
+    """Of the parameters, those that are not trained: no gradient of them travels."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ddp.process.clock import now
 from ddp.process.meter import Meter, peak_rss_bytes, reset_peak_rss
 from ddp.process.profiling import Profiler
 from ddp.process.slowdown import Slowdown
-from ddp.replica.flat import savable
+from ddp.replica.flat import savable, sizes
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.keeper import StepKeeper
 from ddp.replica.norms import least_samples
@@ -101,13 +101,13 @@ class TrainingLoop:
     def ready(self, transport: str) -> None:
         """Report that model, data and transport are there."""
         replica, job, model = self.replica, self.job, self.replica.model
-        count, digest = sum(p.numel() for p in model.parameters()), replica.state.digest()
+        digest, (count, frozen) = replica.state.digest(), sizes(model)
         about = str(self.device), transport, replica.feed.kind, replica.note, job.host, job.clock_error_s
         groups = () if self.rank else replica.sketcher.groups
         least = least_samples(model)
         kept = replica.sketcher.optimizer(replica.optimizer) if job.resume is not None else ()
         more = groups, replica.sketcher.model(), replica.record.content, kept
-        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least, *more))
+        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least, *more, frozen=frozen))
 
     def come(self, transport: str) -> None:
         """Report that a rank that was started again is there."""

@@ -27,6 +27,7 @@ from ddp.graph.timed_workers import Listener
 from ddp.graph.watched import TrainingRecord
 from ddp.graph.windows import Windows
 from ddp.process.clock import now
+from ddp.replica.flat import sizes
 from ddp.replica.scalars import Scalars
 from ddp.settings import emulated
 
@@ -60,10 +61,10 @@ class Training:
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Hand records on."""
         plan = self.replicas.windows.plan if self.replicas is not None else None
-        parameters = sum(p.numel() for p in self.graph.parameters())
+        parameters, frozen = sizes(self.graph)
         through = "memory" if self.replicas is not None else "none"
         ready = [
-            Ready(now(), rank, len(self._loader or ()), parameters, "", str(place), through)
+            Ready(now(), rank, len(self._loader or ()), parameters, "", str(place), through, frozen=frozen)
             for rank, place in enumerate(self.places())
         ]
         return self.record.listen(listener, ready, plan)

@@ -187,6 +187,12 @@ def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
             tensor.copy_(own)
 
 
+def sizes(model: nn.Module) -> tuple[int, int]:
+    """Return how many elements the parameters have, and how many of these are frozen: no gradient of them travels."""
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(size for size, _ in sizes), sum(size for size, trained in sizes if not trained)
+
+
 def savable(model: nn.Module) -> dict[str, Any]:
     """Return `state_dict`, with parameters as such; complex buffers as copies, for no file holds one memory as of two
     types."""

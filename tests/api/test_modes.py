@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from bench.results.analysis.volume import volume
+from bench.results.runfolder import find_runs
 from ddp.engine.modes import modes
 from ddp.trainer import TrainedState
 from tests.api.conftest import Make, right
@@ -50,6 +53,26 @@ def test_every_mode_trains_a_task_of_a_users_own(make: Make, mode: str) -> None:
         reference = trained(make, "nccl_sync", train_step=by_name, dataset=Named())
         for name, value in state.params.items():
             torch.testing.assert_close(value, reference.params[name])
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["nccl_sync", "zero1", "zero3", "graph_sync", "nccl_cadence"])
+def test_a_model_that_is_frozen_in_part_sends_what_the_formula_says(make: Make, tmp_path: Path, mode: str) -> None:
+    def halved() -> nn.Module:
+        model = toy.net(norm=False)
+        next(model.parameters()).requires_grad_(False)
+        return model
+
+    more: dict[str, Any] = {"model_factory": halved, "epochs": 1, "output": tmp_path, "name": "frozen"}
+    handle = make(mode=mode, world_size=2, **more).run()
+    handle.join()
+    assert handle.folder is not None
+    (run,), _ = find_runs(handle.folder)
+    metrics = run.metrics
+    assert metrics.frozen == next(halved().parameters()).numel()
+    known = volume(metrics, run.config)
+    assert known.expected is not None
+    assert known.expected <= known.bytes <= 1.5 * known.expected
 
 
 def test_solo_is_one_rank_by_itself(make: Make) -> None:

@@ -48,6 +48,15 @@ def test_volume_with_micro_batches(backend: str, meetings: int) -> None:
     assert volume(metrics, {"train": {"accumulate": 4}}).expected == meetings * 2 * 500 * 4
 
 
+@pytest.mark.parametrize(("mode", "frozen"), [("nccl_sync", 120), ("nccl_cadence", 0)])
+def test_volume_of_a_model_that_is_frozen_in_part(mode: str, frozen: int) -> None:
+    """No gradient of what is not trained travels; the parameters do."""
+    metrics = with_eval(make_spec(mode), 0.97)
+    whole, part = volume(metrics, {}).expected, volume(metrics.model_copy(update={"frozen": 120}), {}).expected
+    assert whole is not None
+    assert part == whole * (500 - frozen) // 500
+
+
 @pytest.mark.parametrize(("state", "copies"), [([4_000, 4_016], 3), ([2_008, 2_008], 2), ([None, 0], 1)])
 def test_volume_with_averaged_optimizer_state(state: list[int | None], copies: int) -> None:
     """Counters make it no whole number of copies of the parameters."""

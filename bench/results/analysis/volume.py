@@ -2,10 +2,10 @@
 
 Payload = meetings x ranks x parameters x bytes of an element. Replicas that meet in every step meet once for each global
 batch, ceil(samples / (batch x ranks)) times an epoch (`zero2` and `zero3` once for each of its micro-batches); others as
-often as rounds are recorded. Gradients travel in 4 bytes an element, parameters in those of `averaging.wire` (the `cpu`
-backend: a snapshot there and an update back, 4 bytes each); with `averaging.optimizer_state` as often again as the
-optimizer's state is larger than the parameters, in whole numbers. What the formula leaves out: buffers, and a few bytes of
-bookkeeping a message.
+often as rounds are recorded. Gradients travel in 4 bytes an element, of what is not frozen. Parameters travel in those of
+`averaging.wire` (the `cpu` backend: a snapshot there and an update back, 4 bytes each); with `averaging.optimizer_state`
+as often again as the optimizer's state is larger than the parameters, in whole numbers. What the formula leaves out:
+buffers, and a few bytes of bookkeeping a message.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
         return None
     averaging = config.get("averaging")
     settings: Mapping[str, Any] = averaging if isinstance(averaging, dict) else {}
+    elements = m.parameters - (m.frozen if m.sync.kind == "gradients" else 0)
     width, copies = 4, 1 + (state_copies(m) if settings.get("optimizer_state") else 0)
     if m.sync.kind == "parameters" and m.backend != "cpu":
         wire = settings.get("wire", "float64")
@@ -52,7 +53,7 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
         width = WIRE_BYTES[wire]
     elif m.sync.kind == "parameters":
         width = 8
-    return meetings * m.world_size * m.parameters * width * copies
+    return meetings * m.world_size * elements * width * copies
 
 
 def state_copies(m: Metrics) -> int:
