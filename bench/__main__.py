@@ -10,6 +10,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
+from bench.base.exitcodes import Exit
 from bench.base.interrupts import interrupted, leave, listening
 
 INTERRUPTED = "bench: interrupted\n"
@@ -21,13 +22,13 @@ LINKS = (
 
 def main() -> int:
     """Run the command line; its exit code (`bench.base.exitcodes`)."""
-    code = 0
+    code = int(Exit.OK)
     _speak_plainly()
     with listening():
         try:
             if not all((Path(__file__).parent / name).is_dir() for name in ("models", "conf", "baselines")):
                 print(LINKS, file=sys.stderr)
-                return 2
+                return Exit.USAGE
             from bench.command.cli import JUDGING, dispatch  # Ctrl-C during the imports is Ctrl-C, too
 
             if sys.argv[1:2] and sys.argv[1] in JUDGING:
@@ -36,16 +37,16 @@ def main() -> int:
             sys.stdout.flush()  # here, where somebody minds what comes of it
             return code
         except KeyboardInterrupt:
-            leave(130, INTERRUPTED)
+            leave(Exit.KILLED, INTERRUPTED)
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return code
         except Exception:
             if interrupted():  # an import that is interrupted may fail in its own way
-                leave(130, INTERRUPTED)
+                leave(Exit.KILLED, INTERRUPTED)
             traceback.print_exc()
             print("bench: this is a defect of the harness, please report it", file=sys.stderr)
-            return 6
+            return Exit.INTERNAL
 
 
 def _speak_plainly() -> None:

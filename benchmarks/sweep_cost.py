@@ -5,7 +5,8 @@ python -m benchmarks.sweep_cost --cells 100
 The total is the command's, from its start to its end, report and imports included; training is the sum of `time_s.train`.
 Both are wall time of one command, so that other programs slow both. What a cell costs besides is in processor seconds, of
 all processes: what a sweep takes more than a sweep of one cell, for each cell more, without what its ranks take from ready
-to finished. Files, audit and timeline are in it.
+to finished. Files, audit and timeline are in it. What files cost is measured apart, by writing those of some cells again:
+the record under its chain, the result, the four forms of the timeline.
 """
 
 from __future__ import annotations
@@ -18,19 +19,33 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
+import msgspec
 from tabulate import tabulate
 
-from bench.results.runfolder import Run, find_runs, read_records
+from bench.base.garbage import no_collections
+from bench.config.spec import RunSpec
+from bench.results.analysis.stream import sort
+from bench.results.chain import lines as chained_lines
+from bench.results.chain import unlinked
+from bench.results.journal import Journal
+from bench.results.recompute import header_of, result, sealed
+from bench.results.runfolder import EVENTS, METRICS, Run, find_runs, read_records
+from bench.timeline import write_timeline
 from benchmarks.documents import DOCS
 from ddp.core.measurements import Memory
+from ddp.process.codec import SLICE_HEAD, decode
 
 CELL = ("model=mlp", "mode=solo", "validate=false")
 EPOCHS = 9
 """Some 2 s on a quiet core."""
+LOOKED_AT = 5
+"""Cells whose files are written again; the first twice, as it brings the imports."""
 PR_SET_CHILD_SUBREAPER = 36
 WAYS = {"one after the other": (), "without audits": ("audit=off",), "side by side": ("timing=off",)}
 
@@ -43,6 +58,8 @@ class SweepCost(NamedTuple):
     training: float
     besides: float
     """Processor seconds of all processes, but for what ranks took from ready to finished."""
+    files: float
+    """Processor seconds that the files of a cell take, of what is `besides`."""
 
     @property
     def ratio(self) -> float:
@@ -57,6 +74,29 @@ def processor_s(run: Run) -> float:
             uses.setdefault(record.rank, []).append(record)
     ends = [(mine[0], mine[-1], run.metrics.time_s.rank_wall[rank]) for rank, mine in uses.items()]
     return sum(((last.cpu_s or 0.0) - (first.cpu_s or 0.0)) / (last.at - first.at) * wall for first, last, wall in ends)
+
+
+def files_s(runs: Iterable[Run], folder: Path) -> float:
+    """Return the processor seconds of writing a run's files when it is over: the median of `runs`, each written again."""
+    return median(_written_again(run, folder / str(place)) for place, run in enumerate(runs))
+
+
+def _written_again(run: Run, folder: Path) -> float:
+    folder.mkdir()
+    header, *lines, last = map(unlinked, chained_lines(run.path / EVENTS))
+    slices = [line for line in lines if line.startswith(SLICE_HEAD)]
+    events = [header, *(line for line in lines if not line.startswith(SLICE_HEAD))]
+    for name, part in ((EVENTS, events), ("slices-0.jsonl", slices)):
+        (folder / name).write_bytes(b"".join(line + b"\n" for line in part))
+    began = time.process_time()
+    with no_collections(), Journal(folder / EVENTS) as journal:
+        records = journal.merge()
+        spec, end = msgspec.convert(header_of(records).spec, RunSpec), decode(last)
+        stream = sort(records[1:], header_of(records).launched)
+        metrics = sealed(result([*records, end], stream), journal.end(end))
+        write_timeline(folder, stream, spec, header_of(records).launched)
+        (folder / METRICS).write_text(metrics.model_dump_json(indent=1))
+    return time.process_time() - began
 
 
 def used() -> float:
@@ -90,7 +130,8 @@ def measured(cells: int, epochs: int, words: tuple[str, ...]) -> SweepCost:
         spent = used() - before
         runs = find_runs(Path(folder) / "runs")[0]
         besides = spent - sum(map(processor_s, runs))
-    return SweepCost(len(runs), total, sum(run.metrics.time_s.train for run in runs), besides)
+        files = files_s([*runs[:1], *runs[:LOOKED_AT]], Path(folder)) if len(runs) > 1 else 0.0
+    return SweepCost(len(runs), total, sum(run.metrics.time_s.train for run in runs), besides, files)
 
 
 def main() -> None:
@@ -103,9 +144,19 @@ def main() -> None:
     for name, words in WAYS.items():
         one, cost = (measured(cells, options.epochs, words) for cells in (1, options.cells))
         each = (cost.besides - one.besides) / max(cost.cells - one.cells, 1)
-        rows.append((name, cost.cells, f"{cost.training / cost.cells:.1f}", f"{cost.ratio:.2f}", f"{each:.2f}"))
+        trained = f"{cost.training / cost.cells:.1f}"
+        parts = (f"{each:.2f}", f"{cost.files:.2f}", f"{each - cost.files:.2f}")
+        rows.append((name, cost.cells, trained, f"{cost.ratio:.2f}", *parts))
         print(rows[-1], flush=True)
-    heads = ("cells", "how many", "s of training each", "total / training", "processor s a cell besides")
+    heads = (
+        "cells",
+        "how many",
+        "s of training each",
+        "total / training",
+        "processor s a cell besides",
+        "files",
+        "rest",
+    )
     table = tabulate(rows, heads, tablefmt="github", disable_numparse=True)
     command = f"`python -m benchmarks.sweep_cost --cells {options.cells}`"
     table += f"\n\n{command}, {os.cpu_count()} cores, load {load:.0f} before it."

@@ -38,6 +38,7 @@ from bench.audit.reading import TrainingData, committed, content, repeatable, un
 from bench.audit.rows import redo, steps_of
 from bench.audit.rules import Rules
 from bench.audit.setups import setup
+from bench.audit.stretches import stretches
 from bench.results.audit_file import AuditItem, AuditReport
 from ddp.replica.task import Task
 
@@ -95,6 +96,7 @@ class _Auditor:
         yield from setup(self._order, self._bench.task, self._data.sample())
         yield from self._positions(groups)
         yield from chains(self._order, self._kept.steps)
+        yield from stretches(self._order, self._bench, () if self._unknowable else groups)
         yield from counted(self._order, self._kept.steps)
         yield from left_alone(self._order, self._kept.averages)
         yield from ends(self._kept.ends)

@@ -11,22 +11,37 @@ from itertools import chain
 
 from torch import Tensor
 
-from bench.audit.again import Bench, Done
+from bench.audit.again import Bench, Done, Work
 from bench.audit.kept import KeptStep, Name
+
+Step = tuple[int, Sequence[Work], float]
+"""Epoch, positions of each rank's batches, samples seen before it."""
 
 
 def redo(bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep], shake: float = 0.0) -> Done:
     """Return what came of the steps that the ranks of `group` kept: the last state, all losses. `shake`: as of one step."""
+    first, rows = group[0], zip(*(each.row for each in group), strict=True)
+    steps = [(first.epoch, [part.work for part in parts], parts[0].seen) for parts in rows]
+    return redo_all(bench, before, steps, shake, first.together, first.scale)
+
+
+def redo_all(
+    bench: Bench,
+    before: Mapping[Name, Tensor],
+    steps: Sequence[Step],
+    shake: float = 0.0,
+    together: bool = False,
+    scale: tuple[float, int] = (1.0, 0),
+) -> Done:
+    """Return what came of steps, each from where the one before ended."""
     done: Done | None = None
-    scale = group[0].scale
-    for parts in zip(*(each.row for each in group), strict=True):
+    for epoch, ranks, seen in steps:
         state = before if done is None else done.after
-        work, together = [part.work for part in parts], group[0].together
-        step = bench.step(state, group[0].epoch, work, parts[0].seen, shake, together, scale)
+        step = bench.step(state, epoch, ranks, seen, shake, together, scale)
         scale = step.scale
         done, shake = step if done is None else _joined(done, step), 0.0
     assert done is not None
-    if not group[0].then:
+    if len(steps) == 1:
         return done
     return replace(
         done, moves={name: done.after[name] - before[name].to(done.after[name].device) for name in done.moves}

@@ -1,4 +1,4 @@
-"""What the exit code of a command means. The one table."""
+"""What the exit code of a command means: the one table. Which verdict comes to which code is in `bench.validate.verdict`."""
 
 from __future__ import annotations
 

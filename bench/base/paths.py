@@ -9,6 +9,8 @@ ROOT = PACKAGE.parent
 """The source tree, or where it is installed."""
 CONF = (PACKAGE / "conf").resolve()
 """Hydra's groups; in a source tree a link to the folder of that name beside `bench`, as `baselines` and `models` are."""
+RUNS = Path("runs")
+"""Where runs are written unless `output` says otherwise, seen from where the command is called."""
 BASELINES = (PACKAGE / "baselines").resolve()
 """The committed references."""
 METRICS_SCHEMA = PACKAGE / "metrics.schema.json"

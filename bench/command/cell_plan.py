@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bench.runner.resume import ResumeSource
 
 
-def source_of(path: str, settings: dict[str, Any]) -> ResumeSource | Path | None:
+def resume_source(path: str, settings: dict[str, Any]) -> ResumeSource | Path | None:
     """Return what to go on from, or the folder of a run that is finished; None: its mode makes no checkpoints. Raise
     UsageError."""
     from bench.runner.resume import NoCheckpoints, agree, locate

@@ -14,14 +14,12 @@ from pathlib import Path
 
 from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
-from bench.base.paths import BASELINES
+from bench.base.paths import BASELINES, RUNS
 from bench.base.usage import UsageError, path_of, there, usage
 from bench.command.parser import verb_parser
 from bench.config.launch_settings import taken
 from ddp.launcher.environment import RAY, read
 from ddp.process.orphans import at_parents_end
-
-RUNS = Path("runs")
 
 
 def dispatch(arguments: list[str]) -> int:

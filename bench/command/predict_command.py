@@ -21,7 +21,7 @@ from bench.predict.cells import Prediction
 from bench.predict.cells import predict as predict_cell
 from bench.predict.evidence import CalibratedCell, CalibratedRun, grouped
 from bench.predict.folder import write_run
-from bench.predict.grid import anchored, faster, grid, source_of, what_if
+from bench.predict.grid import anchored, calibrated_for, faster, grid, what_if
 from bench.predict.intervals import ENOUGH, LEVEL
 from bench.predict.play import PredictedCell
 from bench.predict.traces import TracedSteps, traced
@@ -129,7 +129,11 @@ def _cells(
         cell = cell if options.anchor is None else anchored(cell, options.anchor)
         yield "", cell, source
         for name, other in what_if(cell, source.calibration) if options.what_if else ():
-            yield name, other, source if other.policy == cell.policy else source_of(other.policy, cell.ranks, sources)
+            yield (
+                name,
+                other,
+                source if other.policy == cell.policy else calibrated_for(other.policy, cell.ranks, sources),
+            )
 
 
 def step_times(text: str) -> StepDistribution | TracedSteps:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.base.exitcodes import STATUS, Exit
+from bench.base.exitcodes import STATUS, Exit, gravest
 from bench.base.figures import plural
 from bench.base.usage import UsageError, usage
 from bench.config.own import changed
@@ -36,7 +36,7 @@ def rerun(folder: Path) -> Exit:
         after = _script_again(run, Path(elsewhere)) if run.config.get("script") else _trained_again(run, elsewhere)
     if after.status != run.metrics.status:
         print(f"DIFFERENT  {folder}: it ended {run.metrics.status}, and {after.status} now")
-        return max(STATUS[after.status], Exit.REGRESSION)
+        return gravest((STATUS[after.status], Exit.REGRESSION))
     code = compare(folder, run.metrics, after)
     if code is not Exit.OK:
         for line in _surroundings(run.metrics, environment.describe(), environment.source()):

@@ -23,7 +23,7 @@ from bench.base.console import PipeSafeConsole
 from bench.base.exitcodes import STATUS, Exit, gravest
 from bench.base.usage import UsageError, usage
 from bench.command import summary
-from bench.command.cell_plan import make_plan, source_of
+from bench.command.cell_plan import make_plan, resume_source
 from bench.command.run_lines import row_line
 from bench.command.summary import CellOutcome, Summary
 from bench.command.sweep_progress import SweepProgress
@@ -160,7 +160,7 @@ class Session:
         for group in {"model", "engine", "policy", "backend"} - HydraConfig.get().runtime.choices.keys():
             raise UsageError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")
         settings = settings_of(composed)
-        source = source_of(config.resume, settings) if config.resume is not None else None
+        source = resume_source(config.resume, settings) if config.resume is not None else None
         if isinstance(source, Path):
             return self._finished(source)
         if (path := config.resume) is not None:
@@ -200,7 +200,7 @@ class Session:
 
     def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: ResumeSource | None) -> CellOutcome:
         from bench.runner.machines import left_before
-        from bench.runner.persevere import launch_on
+        from bench.runner.persevere import launch_with_restarts
         from bench.runner.supervise import left_by_killed
 
         spec = run_plan.spec
@@ -215,7 +215,7 @@ class Session:
         info = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, spec.timing)
         with LoggerProcesses(names, making(place(*spec.key)), Path(spec.output), info) as loggers:
             self.console.above = self.progress.view if self.sweep and self.progress.points else None
-            outcome = launch_on(run_plan, self.console, source, restarts, notes)
+            outcome = launch_with_restarts(run_plan, self.console, source, restarts, notes)
             if names and self.config is not None and self.config.report:
                 summary.write_own_report(outcome)
             problems = loggers.end(outcome.folder)

@@ -16,6 +16,7 @@ from tabulate import tabulate
 
 from bench.base.exitcodes import Exit
 from bench.base.figures import plural
+from bench.base.paths import RUNS
 from bench.base.usage import UsageError
 from bench.config.compose import compose
 from bench.config.config import typed
@@ -29,7 +30,6 @@ from bench.results.schema import Metrics
 from ddp.process.cores import cores
 from ddp.settings import known
 
-RUNS = Path("runs")
 USUAL_S = {"quick": 20.0}
 """Seconds of a run of a recipe of which nothing is known here."""
 OTHERWISE_S = 600.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bench.config.config import Config
 from ddp.backends import paired_backends
 from ddp.core.virtual_time import CONSTANT
-from ddp.sim.distributions import distribution
 
 MAX_VIRTUAL = 4096
 """Ranks."""
@@ -18,4 +17,6 @@ def check_virtual(config: Config) -> None:
         able = ", ".join(paired_backends())
         raise ValueError(f"backend={config.backend.name} with engine=virtual: choose one of {able}")
     if config.virtual.steps != CONSTANT:
+        from ddp.sim.distributions import distribution  # with all of the simulator, which nothing else here needs
+
         distribution(config.virtual.steps, "virtual.steps")

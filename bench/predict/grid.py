@@ -29,13 +29,13 @@ def grid(
     for policy in policies or (str(sources[0].calibration.spec.policy),):
         for link in links:
             for size in ranks:
-                source = source_of(policy, size, sources)
+                source = calibrated_for(policy, size, sources)
                 own = own_cell(source.calibration)
                 settings = own.settings if policy == own.policy else ()
                 yield replace(own, ranks=size, links=link, policy=policy, settings=settings, **changes), source
 
 
-def source_of(policy: str, ranks: int, sources: Sequence[CalibratedCell]) -> CalibratedCell:
+def calibrated_for(policy: str, ranks: int, sources: Sequence[CalibratedCell]) -> CalibratedCell:
     """Return what a cell is predicted from: the runs of its policy whose number of ranks is the nearest, else the first."""
     same = [each for each in sources if each.calibration.spec.policy == policy]
     return min(same, key=lambda each: abs(math.log2(ranks / each.calibration.ranks)), default=sources[0])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from scipy.special import stdtrit
-
+from bench.base import special
 from bench.report.differences import TAIL, MeanDifference
 from bench.validate.statistics import LOOKS
 
@@ -68,8 +67,8 @@ def _seeds(ratio: Interval, reach: float) -> int | None:
         return max(LOOKS[0] - min(ratio.n, ratio.n_base), 1)
     half = math.log(ratio.high / ratio.low) / 2
     freedom = max(ratio.n + ratio.n_base - 2, 1)
-    spread = half / (stdtrit(freedom, 1 - TAIL) * math.sqrt(1 / ratio.n + 1 / ratio.n_base))
+    spread = half / (special.stdtrit(freedom, 1 - TAIL) * math.sqrt(1 / ratio.n + 1 / ratio.n_base))
     for seeds in range(most, MOST_SEEDS + 1):
-        if seeds > 1 and stdtrit(2 * seeds - 2, 1 - TAIL) * spread * math.sqrt(2 / seeds) < reach:
+        if seeds > 1 and special.stdtrit(2 * seeds - 2, 1 - TAIL) * spread * math.sqrt(2 / seeds) < reach:
             return max(seeds - min(ratio.n, ratio.n_base), 1)
     return None

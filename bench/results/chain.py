@@ -53,11 +53,11 @@ def unlinked(line: bytes) -> bytes:
 
 def chained(lines: Iterable[bytes], before: bytes = START) -> Iterator[bytes]:
     """Yield lines without ends, each with its digest. `before`: of the line before them."""
-    for line in lines:
+    size = len(START)
+    for line in lines:  # `linked`, without two calls for each of so many
         body = line[:-1]
-        end = _link(before, body)
-        before = end[_DIGEST]
-        yield body + end
+        before = sha256(before + body).hexdigest()[:size].encode()
+        yield body + _OPEN + before + _CLOSE
 
 
 def follows(line: bytes, before: bytes) -> bool:

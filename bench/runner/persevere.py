@@ -51,7 +51,7 @@ class Attempts:
         return True
 
 
-def launch_on(
+def launch_with_restarts(
     plan: RunPlan, console: Console, source: ResumeSource | None, restarts: int, notes: tuple[str, ...] = ()
 ) -> Outcome:
     """Launch a run, and go on with it as often as `cluster.restart` allows. `notes` are for whoever reads the results.
@@ -67,7 +67,7 @@ def launch_on(
         except CutShort as broken:
             left = tuple(fault for fault in plan.job.faults if fault not in broken.struck or fault.kind in LASTING)
             plan = replace(plan, job=replace(plan.job, faults=left))
-            latest = source_of(broken)
+            latest = last_checkpoint(broken)
             if latest is not None:
                 source = latest
             elif source is None:
@@ -75,7 +75,7 @@ def launch_on(
                 notes = (f"all ranks began anew ({times} so far), as there was no checkpoint yet: {broken}",)
 
 
-def source_of(broken: CutShort) -> ResumeSource | None:
+def last_checkpoint(broken: CutShort) -> ResumeSource | None:
     """Return what to go on from; None: there is no checkpoint that is whole."""
     if broken.folder is None:
         return None

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from bench.config.config import Config
+from ddp.checkpoint.identity import may_resize
 from ddp.core.policies import meets_every_step
 
-SIZED = ("world_size", "train.batch_size", "train.global_batch_size", "cluster.speeds")
+SIZED_KEYS = ("world_size", "train.batch_size", "train.global_batch_size", "cluster.speeds")
 """Keys that may be set with another number of ranks."""
 
 
@@ -23,7 +24,7 @@ def resizes(settings: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
     before, now = saved.get("world_size"), settings.get("world_size")
     if now is None or now == before:
         return False
-    if before == 1 or now == 1:
+    if not may_resize(before or now, now):
         raise ValueError(
             f"world_size={now} contradicts the run, which has {before}: a run can go on with another number where both "
             "are two or more; leave world_size out, or begin a run of its own without resume"

@@ -19,7 +19,7 @@ from bench.config.own import changed, named_by
 from bench.config.plan import RunPlan
 from bench.results.lease import run_out
 from bench.results.runfolder import CHECKPOINTS, CONFIG, FAILED, read_object, status, writer
-from bench.runner.resized import SIZED, lineage, resizes, sized
+from bench.runner.resized import SIZED_KEYS, lineage, resizes, sized
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import Checkpoint, find
 from ddp.core.averaging import Averaging
@@ -171,7 +171,7 @@ def _configured(
     command: Config, settings: Mapping[str, Any], saved: dict[str, Any], folder: Path, tree: str | None
 ) -> Config:
     other = resizes(settings, saved)
-    agree(settings, saved, (*FREE, *SIZED) if other else FREE)
+    agree(settings, saved, (*FREE, *SIZED_KEYS) if other else FREE)
     own = config_of(saved, folder)
     if other:
         own = sized(settings, command, own)

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.special import betaincinv, comb, gammaln
 
+from bench.base import special
 from bench.validate.statistics import Floats
 
 GRID = 1001
@@ -18,7 +18,11 @@ SURPRISE = 0.05
 
 def upper(events: int, seeds: int) -> float:
     """Return the upper 95 % bound of a rate (C. Clopper, E. Pearson 1934): 0 of 3 gives 63 %, 0 of 20 14 %."""
-    return 1.0 if events >= seeds else float(betaincinv(events + 1, seeds - events, 0.95))
+    if events >= seeds:
+        return 1.0
+    if not events:
+        return float(1 - 0.05 ** (1 / seeds))
+    return float(special.betaincinv(events + 1, seeds - events, 0.95))
 
 
 @lru_cache(maxsize=256)
@@ -52,9 +56,10 @@ def _fisher(all_seeds: int, seeds: int) -> Floats:
 
 def _log_comb(count: Any, chosen: Any) -> Any:
     rest = np.maximum(count - chosen, 0)
-    return gammaln(np.asarray(count) + 1.0) - gammaln(np.asarray(chosen) + 1.0) - gammaln(rest + 1.0)
+    whole, mine, others = (special.gammaln(np.asarray(each) + 1.0) for each in (count, chosen, rest))
+    return whole - mine - others
 
 
 def _binomial(count: int, rates: Floats) -> Floats:
     events = np.arange(count + 1)[:, None]
-    return np.asarray(comb(count, events) * rates**events * (1 - rates) ** (count - events))
+    return np.asarray(special.comb(count, events) * rates**events * (1 - rates) ** (count - events))

@@ -12,10 +12,9 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
-from scipy.special import stdtrit
 from tabulate import tabulate
 
-from bench.base import figures
+from bench.base import figures, special
 from bench.base.writing import write_text
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
@@ -183,7 +182,7 @@ def interval(metric: Metric) -> str:
     values = np.array([value.value for value in metric.values])
     scaled = np.log(values) if metric.scale == "log" else values
     moments = Moments.of(scaled)
-    reach = float(stdtrit(moments.n - 1, (1 + CONFIDENCE) / 2) * moments.sd / np.sqrt(moments.n))
+    reach = float(special.stdtrit(moments.n - 1, (1 + CONFIDENCE) / 2) * moments.sd / np.sqrt(moments.n))
     low, mean, high = (float(moments.mean) + step for step in (-reach, 0.0, reach))
     if metric.scale == "log":
         low, mean, high = (float(np.exp(value)) for value in (low, mean, high))

@@ -15,7 +15,8 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import fdtrc, nctdtr, stdtr, stdtrit
+
+from bench.base import special
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -83,7 +84,7 @@ class Comparison:
 
     def bounds(self, at: ArrayLike) -> tuple[Floats, Floats]:
         """Return one-sided bounds of `worse`, each at a level."""
-        reach = stdtrit(self.df, 1 - np.asarray(at, np.float64)) * self.error
+        reach = special.stdtrit(self.df, 1 - np.asarray(at, np.float64)) * self.error
         return self.worse - reach, self.worse + reach
 
 
@@ -103,7 +104,7 @@ def compare(
     if np.any(base.n < 2) or np.any(s0 <= 0):
         raise ValueError("a baseline needs two values or more, with some spread or a resolution")
     several = run.n > 1
-    p_variance = np.where(several, fdtrc(np.maximum(run.n - 1, 1), base.n - 1, (s1 / s0) ** 2), 1.0)
+    p_variance = np.where(several, special.fdtrc(np.maximum(run.n - 1, 1), base.n - 1, (s1 / s0) ** 2), 1.0)
     p_apart = np.minimum(2 * np.minimum(p_variance, 1 - p_variance), 1.0) if either else p_variance
     welch = np.asarray(several & (p_apart < VARIANCE), np.bool_)
     error, df = _error(base.n, s0, run.n, s1, welch)
@@ -114,10 +115,10 @@ def compare(
         error=error,
         df=df,
         welch=welch,
-        p_inferior=np.asarray(stdtr(df, (beyond - worse) / error)),
-        p_noninferior=np.asarray(stdtr(df, (worse - beyond) / error)),
-        p_better=np.asarray(stdtr(df, (worse + beyond) / error)),
-        p_worse=np.asarray(stdtr(df, -worse / error)),
+        p_inferior=np.asarray(special.stdtr(df, (beyond - worse) / error)),
+        p_noninferior=np.asarray(special.stdtr(df, (worse - beyond) / error)),
+        p_better=np.asarray(special.stdtr(df, (worse + beyond) / error)),
+        p_worse=np.asarray(special.stdtr(df, -worse / error)),
         p_variance=np.asarray(p_variance),
     )
 
@@ -167,7 +168,7 @@ def detectable(comparison: Comparison, margin: float, seeds: int) -> Floats:
     """Return the smallest loss that Student's test at so many seeds would not pass with probability `FOUND`; NaN where
     there is no look yet."""
     at = float(level(seeds))
-    reach = stdtrit(comparison.df, FOUND) - stdtrit(comparison.df, 1 - at) if at else np.nan
+    reach = special.stdtrit(comparison.df, FOUND) - special.stdtrit(comparison.df, 1 - at) if at else np.nan
     return np.asarray(margin + reach * comparison.error)
 
 
@@ -224,4 +225,4 @@ def power(ratio: ArrayLike, seeds: int, base_seeds: ArrayLike) -> Floats:
     df = base + seeds - 2
     shift = np.asarray(ratio, np.float64) / np.sqrt(1 / base + 1 / seeds)
     # Beyond 30 standard errors the chance is 1 in double precision, and the series of the noncentral t does not end.
-    return np.asarray(1 - nctdtr(df, np.minimum(shift, 30.0), stdtrit(df, 1 - level(seeds))))
+    return np.asarray(1 - special.nctdtr(df, np.minimum(shift, 30.0), special.stdtrit(df, 1 - level(seeds))))

@@ -13,7 +13,7 @@ from ddp.replica.task import Job
 Origin = dict[str, str | int | None]
 
 
-SIZED = ("world_size", "batch_size", "lr_scale", "steps", "speed_hint", "partition_ratios")
+SIZED_FIELDS = ("world_size", "batch_size", "lr_scale", "steps", "speed_hint", "partition_ratios")
 """What may be another where a run goes on with another number of ranks."""
 
 
@@ -51,14 +51,18 @@ class RunIdentity:
         these, those = (
             {**vars(run), **run.settings, **plain, **run.step, "settings": None, "step": None} for run in (self, other)
         )
-        sizes = self.world_size, other.world_size
-        resized = sizes[0] != sizes[1] and min(sizes) > 1
+        resized = self.world_size != other.world_size and may_resize(self.world_size, other.world_size)
         for name in these:
-            if resized and name in SIZED:
+            if resized and name in SIZED_FIELDS:
                 continue
             if these[name] != those.get(name):
                 return f"of a run with {name}={those.get(name)}, this one has {these[name]}"
         return ""
+
+
+def may_resize(before: int, now: int) -> bool:
+    """Return whether a run of `before` ranks may go on with `now`: one rank trains another program."""
+    return min(before, now) > 1
 
 
 def _as_read(*parts: Any) -> dict[str, Any]:

@@ -142,7 +142,7 @@ class ElChe:
     @property
     def live(self) -> tuple[int, ...]:
         """Ranks that are not lost."""
-        return tuple([rank for rank in range(len(self.speeds)) if rank not in self.gone])
+        return tuple([r for r in range(len(self.speeds)) if not self.gone or r not in self.gone])
 
     @property
     def known(self) -> tuple[float, ...]:

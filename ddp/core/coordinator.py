@@ -20,7 +20,7 @@ from ddp.core.extremes import Recent
 from ddp.core.join_events import Joined, Joining, Left, Offered
 from ddp.core.persistent import RankSet, Row
 from ddp.core.policies import Policy
-from ddp.core.rank_state import RankState
+from ddp.core.rank_state import LastHeard, RankState
 from ddp.core.recovery import distrust, lose, recover, settle
 from ddp.core.values import replace
 from ddp.core.world import World
@@ -49,9 +49,10 @@ class Coordinator:
 
         `books`: of the checkpoint that the ranks have been made from."""
         absent = world.size - world.absent  # and those behind it
-        ranks = Row(RankState(rank, alive=rank < absent, last_seen=at) for rank in range(world.size))
+        ranks = Row(RankState(rank, alive=rank < absent) for rank in range(world.size))
         cohort = CoordinatorState(world, ranks) if books is None else checkpoint_schedule.reopen(world, ranks, books)
-        return Coordinator(policy, replace(cohort, offers=world.spares), books=books)
+        heard = Row([LastHeard(at)] * world.size)
+        return Coordinator(policy, replace(cohort, offers=world.spares, last_heard=heard), books=books)
 
     def update(self, event: events.Event) -> tuple[Coordinator, tuple[Output, ...]]:
         """React to one event.
@@ -214,11 +215,11 @@ def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
     if isinstance(event, events.Reduced):
         return replace(cohort, moved=event.at)
     rank, at = event.rank, event.at
-    ranks = cohort.ranks.put(rank, replace(cohort.ranks[rank], last_seen=at, reported=at))
+    heard = cohort.last_heard.put(rank, LastHeard(at, at))
     recent = cohort.recent
     same = recent.at == at
     recent = recent._replace(rank=rank, ranks=recent.ranks.add(rank)) if same else Recent(at, rank, RankSet((rank,)))
-    return replace(cohort, ranks=ranks, moved=at, oldest=min(cohort.oldest, at), recent=recent)
+    return replace(cohort, last_heard=heard, moved=at, oldest=min(cohort.oldest, at), recent=recent)
 
 
 def _on_progress(cohort: CoordinatorState, event: events.Progress) -> tuple[CoordinatorState, tuple[Output, ...]]:

@@ -17,7 +17,7 @@ from ddp.core.extremes import NOT_YET, SOMEBODY, Recent, Slowest
 from ddp.core.ledger import Ledger
 from ddp.core.persistent import NOBODY, RankSet, Row
 from ddp.core.rank_books import RankBooks
-from ddp.core.rank_state import NONE, Coming, Owed, RankState, Totals, count
+from ddp.core.rank_state import NONE, Coming, LastHeard, Owed, RankState, Totals, count
 from ddp.core.round_state import Round
 from ddp.core.spans import Chunk
 from ddp.core.values import replace
@@ -64,6 +64,8 @@ class CoordinatorState:
 
     world: World
     ranks: Row[RankState]
+    last_heard: Row[LastHeard] = field(default_factory=lambda: Row[LastHeard](()))
+    """By rank; empty: nobody has been heard."""
     ledgers: tuple[Ledger, ...] = ()
     begun: int = 0
     """Epochs begun and not complete, oldest first; and how many have begun."""
@@ -160,15 +162,15 @@ class CoordinatorState:
     def heard(self, at: float) -> CoordinatorState:
         """Return the state in which silence of all ranks, standing still and averaging count from `at`."""
         current = None if self.round is None else replace(self.round, since=at)
-        ranks = self.ranks.map(lambda state: replace(state, last_seen=at))
-        return replace(self, moved=at, round=current, ranks=ranks, oldest=at)
+        heard = self.last_heard.map(lambda heard: heard._replace(seen=at))
+        return replace(self, moved=at, round=current, last_heard=heard, oldest=at)
 
     def seen(self, ranks: Iterable[int], at: float, **changes: Any) -> CoordinatorState:
         """Return the state in which the silence of some ranks counts from `at`, and with other fields."""
-        row = self.ranks.edit()
+        row = self.last_heard.edit()
         for rank in ranks:
-            row[rank] = replace(row[rank], last_seen=at)
-        return replace(self, ranks=row.done(), oldest=min(self.oldest, at), **changes)
+            row[rank] = LastHeard(at, row[rank].reported)
+        return replace(self, last_heard=row.done(), oldest=min(self.oldest, at), **changes)
 
     @property
     def ready(self) -> bool:

@@ -75,20 +75,20 @@ def _outlook(cohort: CoordinatorState, weights: tuple[float, ...]) -> tuple[tupl
     rank: half-way between that in this window and the known one, as some of a change is jitter. A rank that has not
     reported is as fast as known, at most so fast that it is short of its milestone. If no rank has, all are as they were.
     """
-    states = cohort.ranks
-    times = [states[rank].reported for rank in cohort.live]
-    first, latest = min(times), max(times)
+    states, times = cohort.ranks, [heard.reported for heard in cohort.last_heard]
+    of_live = [times[rank] for rank in cohort.live]
+    first, latest = min(of_live), max(of_live)
     reports = [bool(state.busy_s and state.steps and w) for state, w in zip(states, weights, strict=True)]
     if not any(reports):
         return tuple(float(state.queued) for state in states), weights
     measured = [state.steps / state.busy_s if known else 0.0 for state, known in zip(states, reports, strict=True)]
     scale = sum(measured) / sum(w for w, known in zip(weights, reports, strict=True) if known)
     expected = tuple(
-        math.sqrt(v * w * scale) if known else min(w * scale, milestone / max(latest - state.reported, 1e-9))
-        for v, w, known, milestone, state in zip(measured, weights, reports, cohort.milestones, states, strict=True)
+        math.sqrt(v * w * scale) if known else min(w * scale, milestone / max(latest - time, 1e-9))
+        for v, w, known, milestone, time in zip(measured, weights, reports, cohort.milestones, times, strict=True)
     )
     return tuple(
-        v * (state.reported - first) + state.queued for v, state in zip(expected, states, strict=True)
+        v * (time - first) + state.queued for v, state, time in zip(expected, states, times, strict=True)
     ), expected
 
 

@@ -6,6 +6,7 @@ of it is, bit for bit, what `Coordinator.decide` makes of each alone. Decides no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ddp.core.commands import Plan
@@ -14,7 +15,7 @@ from ddp.core.events import Averaged, Event, Progress
 from ddp.core.extremes import Recent
 from ddp.core.persistent import NOBODY, RankSet
 from ddp.core.phases import Phase
-from ddp.core.rank_state import RankState
+from ddp.core.rank_state import LastHeard, RankState
 from ddp.core.values import replace
 
 KINDS = (Progress, Averaged)
@@ -51,7 +52,8 @@ class OpenBooks:
     def __init__(self, cohort: CoordinatorState, plan: Plan) -> None:
         self._cohort, self._shares = cohort, bool(cohort.shares)
         self._ranks, self._samples = cohort.books(), cohort.samples
-        self._at, self._oldest, self._recent = 0.0, cohort.oldest, cohort.recent
+        self._heard, self._now = cohort.last_heard.edit(), LastHeard(math.nan, math.nan)
+        self._oldest, self._recent = cohort.oldest, cohort.recent
         self._together: list[int] = []
         """Who reported at the time of the last event, beside those that had before."""
         free = any(ledger.free for ledger in cohort.ledgers)
@@ -83,7 +85,12 @@ class OpenBooks:
             )
         together = self._recent.ranks.union(RankSet(self._together))
         self._recent = self._recent._replace(rank=self._together[-1], ranks=together)
-        times = {"moved": self._at, "oldest": self._oldest, "recent": self._recent}
+        times = {
+            "moved": self._now.seen,
+            "last_heard": self._heard.done(),
+            "oldest": self._oldest,
+            "recent": self._recent,
+        }
         # Nobody can be granted more: as it was, where that is known, and else by the next dispatch.
         known = {"takers": self._cohort.takers} if self._settled else {}
         return self._cohort.after(self._ranks, round=current, samples=self._samples, **times, **known)
@@ -99,8 +106,7 @@ class OpenBooks:
         if self._shares and self._ranks.totals.working < 2 and event.steps == old.queued:
             return False  # all have: what they trained is settled
         busy_s, loss_sum = old.busy_s + event.busy_s, old.loss_sum + event.loss_sum
-        figures = {"busy_s": busy_s, "loss_sum": loss_sum, "lr": event.lr, "last_seen": at, "reported": at}
-        new, samples = old.train(event.steps, self._shares, **figures)
+        new, samples = old.train(event.steps, self._shares, busy_s=busy_s, loss_sum=loss_sum, lr=event.lr)
         if samples != event.samples:
             return False
         if not self._shares and not self._grants_nothing(
@@ -120,12 +126,11 @@ class OpenBooks:
             return False
         if len(self._answered) + 1 == self._owing:
             return False  # the last one closes the round
-        heard = replace(old, last_seen=at, reported=at)
-        new = heard.contribute(after=index)
+        new = old.contribute(after=index)
         if not self._grants_nothing(rank, new, False):
             return False
         self._answered.add(rank)
-        self._contributions.append(heard)
+        self._contributions.append(old)
         self._answers.append(event)
         self._put(rank, at, new)
         return True
@@ -143,4 +148,6 @@ class OpenBooks:
             self._together.append(rank)
         else:
             self._recent, self._together = Recent(at, rank, NOBODY), [rank]
-        self._at, self._oldest = at, min(self._oldest, at)
+        if self._now.reported != at:
+            self._now, self._oldest = LastHeard(at, at), min(self._oldest, at)
+        self._heard[rank] = self._now

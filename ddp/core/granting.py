@@ -94,8 +94,8 @@ def _met(cohort: CoordinatorState) -> int:
 
 def _samples(state: RankState, before: bool) -> int:
     """Return the samples granted and not reported, of the steps before the order to average or of those behind it."""
-    if not state.before:
-        return 0 if before else sum([chunk.samples(chunk.steps) for chunk in state.queue])
+    if state.before in (0, state.queued):  # as mostly: none comes before the order, or all
+        return sum([chunk.samples(chunk.steps) for chunk in state.queue]) if before == bool(state.before) else 0
     samples, left = [0, 0], state.before
     for chunk in state.queue:
         steps = chunk.steps

@@ -32,7 +32,7 @@ def correct(
         ranks, low, high = recent.ranks, math.inf, -math.inf
     for rank in ranks:
         state = cohort.ranks[rank]
-        if not state.course or state.reported != at:
+        if not state.course or cohort.last_heard[rank].reported != at:
             continue
         if (off := abs(state.course[0][0] - samples)) > most:
             cohort, order = _correct(cohort, plan, rank, off)

@@ -36,6 +36,15 @@ class Owed:
     parts: int
 
 
+class LastHeard(NamedTuple):
+    """When a rank was heard last. Apart from its state, as every message changes it."""
+
+    seen: float = 0.0
+    """Its silence counts from then: a sign of life, or an order to it."""
+    reported: float = 0.0
+    """When it last reported work: trained, averaged, evaluated."""
+
+
 @dataclass(frozen=True)
 class RankState:
     """One rank, as the coordinator sees it."""
@@ -51,9 +60,6 @@ class RankState:
     digest: str = ""
     """sha256 of its initial parameters; empty until it is ready."""
     finished: bool = False
-    last_seen: float = 0.0
-    reported: float = 0.0
-    """When it last reported work: trained, averaged, evaluated."""
     queue: tuple[Chunk, ...] = ()
     """Granted and not reported as trained."""
     queued: int = 0
@@ -88,9 +94,8 @@ class RankState:
         every replica."""
         if steps > self.queued:
             raise ProtocolError(f"rank {self.rank} says that it did {steps} steps more, it was granted {self.queue}")
-        first = self.queue[0] if steps else None
-        if first is not None and steps <= first.steps:  # as mostly
-            return self._train(first, steps, shared, others)
+        if steps and steps <= (left := self.queue[0].steps):  # as mostly
+            return self._train(steps, left, shared, others)
         queue, course, trained, samples, left = list(self.queue), list(self.course), self.trained, 0, steps
         while left:
             chunk = queue.pop(0)
@@ -119,11 +124,12 @@ class RankState:
         )
         return state, samples
 
-    def _train(self, first: Chunk, steps: int, shared: bool, others: dict[str, Any]) -> tuple[RankState, int]:
-        """Do the same within its first grant."""
+    def _train(self, steps: int, left: int, shared: bool, others: dict[str, Any]) -> tuple[RankState, int]:
+        """Do the same within its first grant, of which so many are `left`."""
+        first, course = self.queue[0], self.course
         spans = first.spans(steps)
-        samples, course = measure(spans), self.course
-        if steps == first.steps:
+        samples = measure(spans)
+        if steps == left:
             queue, course = self.queue[1:], course[1:]
         else:
             queue = (first.advance(steps), *self.queue[1:])
@@ -232,7 +238,7 @@ def add(trained: Trained, epoch: int, spans: Spans) -> Trained:
     if not spans:
         return trained
     if not trained:
-        return ((epoch, union((), spans)),)
+        return ((epoch, spans if len(spans) == 1 else union((), spans)),)
     by_epoch = dict(trained)
     by_epoch[epoch] = union(by_epoch.get(epoch, ()), spans)
     return tuple(sorted(by_epoch.items()))

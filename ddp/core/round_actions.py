@@ -65,8 +65,8 @@ def _admit(cohort: CoordinatorState, event: Joined) -> Reaction:
     assert not old.trained, f"rank {rank} has left {old.trained}"
     # Inside steps it is where the one is that has sent.
     steps = max(cohort.ranks[r].steps for r in cohort.live) if cohort.shares else 0
-    state = RankState(rank, life=old.life, digest=old.digest, last_seen=event.at, reported=event.at, steps=steps)
-    cohort = cohort.with_rank(rank, replace(state, after=index))
+    state = RankState(rank, life=old.life, digest=old.digest, steps=steps, after=index)
+    cohort = cohort.with_rank(rank, state)
     return replace(cohort, joiners=cohort.joiners.remove(rank), group=()).with_window(()), ()
 
 

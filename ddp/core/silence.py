@@ -32,10 +32,11 @@ def give_up(cohort: CoordinatorState, event: Tick) -> tuple[CoordinatorState, tu
         return cohort, (Abort("failed", f"all ranks live, but a collective takes over {STUCK * deadline} s"),)
     if event.at - cohort.oldest <= deadline:
         return cohort, ()
-    seen = [state.last_seen for state in cohort.ranks if (state.alive and not state.finished) or state.coming]
+    both = list(zip(cohort.ranks, cohort.last_heard, strict=True))
+    seen = [heard.seen for state, heard in both if (state.alive and not state.finished) or state.coming]
     cohort = replace(cohort, oldest=min(seen, default=event.at))
-    for rank, state in enumerate(cohort.ranks):
-        quiet_s = event.at - state.last_seen
+    for rank, (state, heard) in enumerate(both):
+        quiet_s = event.at - heard.seen
         if cohort.owes(rank) and quiet_s > deadline * (1 if state.digest else START_UP):
             cohort, more = lose(cohort, rank, event.at, f"silent for {quiet_s:.1f} s")
             outputs += more

@@ -1,12 +1,14 @@
 """Ranks that become slow, and why: the fold of what ranks report of their steps. Pure.
 
-A rank is held against its own earlier windows, so devices of unequal speed are not slow. What the machine takes from all
-ranks, or from one that waits for a core, is no fault of a rank: its cause is `host`. Decides nothing: El Che gives a slow
-rank fewer steps by what it measures itself.
+A rank is held against its own earlier windows, so devices of unequal speed are not slow; and against the others in the same
+seconds, by more than the two came apart before, as work itself takes longer on a busy machine, now here and now there. What
+the machine takes from all ranks, or from one that waits for a core, is no fault of a rank: its cause is `host`. Decides
+nothing: El Che gives a slow rank fewer steps by what it measures itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from ddp.core.commands import Drop, Plan
 from ddp.core.event_parts import WorkSeconds
 from ddp.core.events import Averaged, Progress, Ready, Resumed
 from ddp.core.join_events import Joined
+from ddp.core.scatter import Scatter
 from ddp.core.slow_links import LinkWatch
 from ddp.core.values import replace
 
@@ -112,10 +115,12 @@ class _RankWindows:
     warm: bool = False
     """The first window is over, which says nothing."""
     sound: deque[_Pace] = field(default_factory=lambda: deque(maxlen=KEPT))
-    ratio: float = 1.0
-    """Of the last window: its own work over what is usual."""
     compute: float = 1.0
-    """The same of computing alone."""
+    """Of the last window: computing over what is usual."""
+    past: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    """(end, seconds of computing, samples) of the last windows."""
+    scatter: Scatter = field(default_factory=Scatter)
+    """How far its own work and the others' come apart while it is not named."""
     work: _Watch = field(default_factory=_Watch)
     whole: _Watch = field(default_factory=_Watch)
     link: LinkWatch = field(default_factory=LinkWatch)
@@ -165,6 +170,7 @@ class SlowFold:
             return
         count = own.samples
         pace = _Pace(spent.compute / count, spent.data / count, spent.host / count, spent.began)
+        own.past.append((event.at, spent.compute, count))
         own.began, own.samples, own.spent, own.averaged = None, 0, NOTHING, False
         if self._in_step:
             self._link(event.rank, own.link, spent.began, event.at)
@@ -190,24 +196,30 @@ class SlowFold:
             own.sound.append(pace)
             return
         usual = _median(own.sound)
-        own.ratio = pace.own / max(usual.own, LEAST_PACE)
+        ratio, others = pace.own / max(usual.own, LEAST_PACE), self._others(rank, pace.began)
         own.compute = pace.compute / max(usual.compute, LEAST_PACE)
-        if own.ratio < SOUND:
+        if ratio < SOUND:
             own.sound.append(pace)
-        self._change(rank, own.work, pace, usual, own.ratio, at)
-        if own.work.enter(pace, own.ratio):
-            self._turn(rank, own.work, usual, at, self._others(rank))
+        beside = ratio / max(others, 1.0)
+        self._change(rank, own.work, pace, usual, beside, others, at)
+        turned, watched = own.work.enter(pace, beside), own.work.named is None
+        if watched and not own.scatter.enter(math.log(max(beside, 1.0)), len(own.work.row)):
+            turned = False
+        if turned:
+            own.scatter.forget()
+            self._turn(rank, own.work, usual, at, others)
         if own.whole.enter(pace, pace.whole / max(usual.whole, LEAST_PACE)):
             if own.work.named is None or own.whole.named is not None:
                 self._turn(rank, own.whole, usual, at, 0.0)
             else:
                 own.whole.row.clear()  # it is named already, for its own work
 
-    def _change(self, rank: int, watch: _Watch, pace: _Pace, usual: _Pace, ratio: float, at: float) -> None:
+    def _change(
+        self, rank: int, watch: _Watch, pace: _Pace, usual: _Pace, ratio: float, others: float, at: float
+    ) -> None:
         """Name a slow rank anew that is slow now for another cause of its own."""
         if watch.named is None:
             return
-        others = self._others(rank)
         if ratio < SLOW or cause_of(pace, usual, others) in (HOST, self.ranks[watch.named].cause):
             watch.other = []
             return
@@ -217,12 +229,12 @@ class SlowFold:
             watch.named, watch.row, watch.other = None, watch.other, []
             self._turn(rank, watch, usual, at, others)
 
-    def _others(self, rank: int) -> float:
-        """Return how many times as long as usual the other ranks compute now, but those that are slow for that of their own:
-        what other programs take of the machine shows there, whatever else a rank waits for."""
-        others = (each for number, each in self._windows.items() if number != rank and each.sound)
-        ratios = [each.compute for each in others if self._cause(each.work) != COMPUTE]
-        return median(ratios) if ratios else 1.0
+    def _others(self, rank: int, since: float) -> float:
+        """Return how many times as long as usual the other ranks compute since then, but those that are slow for that of
+        their own: what other programs take of the machine shows there, whatever else a rank waits for."""
+        others = [each for number, each in self._windows.items() if number != rank and each.sound]
+        ratios = [_computing(each, since) for each in others if self._cause(each.work) != COMPUTE]
+        return max(median(ratios), LEAST_PACE) if ratios else 1.0
 
     def _cause(self, watch: _Watch) -> str:
         return "" if watch.named is None else self.ranks[watch.named].cause
@@ -254,6 +266,16 @@ def cause_of(now: _Pace, usual: _Pace, others: float) -> str:
     }
     cause = max(grown, key=grown.__getitem__)
     return HOST if cause == COMPUTE and now.own < SLOW * (usual.own + grown[HOST]) else cause
+
+
+def _computing(rank: _RankWindows, since: float) -> float:
+    """Return how many times as long as usual a rank computes in what it did since then, or in its last window."""
+    parts = [(seconds, samples) for end, seconds, samples in rank.past if end > since]
+    parts += [(rank.spent.compute, rank.samples)] if rank.samples else []
+    samples = sum(count for _, count in parts)
+    if not samples:
+        return rank.compute
+    return sum(seconds for seconds, _ in parts) / samples / max(_median(rank.sound).compute, LEAST_PACE)
 
 
 def _median(paces: Iterable[_Pace]) -> _Pace:

@@ -53,7 +53,9 @@ class SimulatedCollectives:
     ) -> None:
         """Have `rank` enter. Once all `members` are in, call `everyone`, and on each `then` after the time on the wire."""
         self._members.setdefault(key[0], members)
-        meeting = self._meetings.setdefault(key, _Meeting())
+        meeting = self._meetings.get(key)
+        if meeting is None:
+            meeting = self._meetings[key] = _Meeting()
         meeting.here[rank] = (then, broke)
         if key[0] in self._broken:
             self.tear(key[0])

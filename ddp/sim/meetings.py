@@ -100,8 +100,10 @@ class Meetings:
                 self._ranks.say(index, rank.reports, seconds=stay)
                 return
             steps, samples = contribution
-            figures = {"steps": steps, "samples": samples, "seconds": stay, "bytes": self._ranks.costs.bytes}
-            self._ranks.tell(replace(ANSWER, rank=index, round=order.round, **figures))
+            size, number = self._ranks.costs.bytes, order.round
+            self._ranks.tell(
+                replace(ANSWER, rank=index, round=number, steps=steps, samples=samples, seconds=stay, bytes=size)
+            )
 
         self._enter(index, "exchange", everyone, then, lambda: self._broke(index, order.round))
 

@@ -75,8 +75,8 @@ class Costs:
     """(rank, how often it was started again) -> seconds until it is there."""
     notice_s: float = 0.0
     """Least time from the end of a rank's process to its notice."""
-    lag_s: Callable[[int], float] = _nothing
-    """rank -> seconds that a message from or to it takes longer now; for a link that becomes slow."""
+    lag_s: Callable[[int], float] | None = None
+    """rank -> seconds that a message from or to it takes longer now; for a link that becomes slow. None: no link does."""
     report_s: float = 0.0
     """Least time between two reports of progress, unless the rank runs out of work."""
 
@@ -86,7 +86,7 @@ class Costs:
         return own if self.links is None else max(own, collective_s(self.links, members, self.bytes, number))
 
 
-@dataclass
+@dataclass(slots=True)
 class TrainedBatch:
     """One step as a rank did it. Its place in `Simulation.trained` is its bit in what a replica contains."""
 
@@ -98,7 +98,7 @@ class TrainedBatch:
     """Samples that the cohort had seen, by what the rank was told."""
 
 
-@dataclass
+@dataclass(slots=True)
 class SimulatedRank:
     """A rank in virtual time."""
 

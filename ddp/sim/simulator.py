@@ -17,7 +17,6 @@ from ddp.core.faults import Fault
 from ddp.core.join_events import Offered
 from ddp.core.link_costs import FROM, TO, Deliveries
 from ddp.core.policies import Policy
-from ddp.core.values import replace
 from ddp.core.world import World
 from ddp.sim.parts import Costs, TrainedBatch
 from ddp.sim.ranks import SimulatedRanks
@@ -28,6 +27,9 @@ from ddp.sim.work import RankWork
 
 def _never(rank: int) -> bool:
     return False
+
+
+_set = object.__setattr__  # a message has its time once it arrives: until then nobody else has it
 
 
 @dataclass
@@ -110,7 +112,7 @@ class Simulation:
         for at in self.offers:
             self._timeline.at(at, self._coordinate, Offered(0.0))
         self._tick()
-        self._timeline.run(self.limit_s, lambda: self.coordinator.over)
+        self._timeline.run(self.limit_s)
         for rank in range(self.world.size):
             self._crew.turn(rank)  # what it was in the middle of
         if not self.coordinator.over:
@@ -130,13 +132,14 @@ class Simulation:
         self._timeline.after(delay, happen, *args)
 
     def _send(self, event: RankEvent) -> None:
-        size = self.costs.bytes if isinstance(event, Snapshot) else 0
+        size = self.costs.bytes if type(event) is Snapshot else 0
         life = self._crew.all[event.rank].life
         self._timeline.after(self._latency(event.rank, size, TO), self._arrive, event, life)
 
     def _latency(self, rank: int, size: int, way: int) -> float:
         """Return the seconds in which a message arrives that is sent now."""
-        least = self.costs.latency_s + self.costs.lag_s(rank)
+        costs = self.costs
+        least = costs.latency_s if costs.lag_s is None else costs.latency_s + costs.lag_s(rank)
         if self._deliveries is None:
             return least
         return max(least, self._deliveries.due(rank, size, way, self.now) - self.now)
@@ -156,21 +159,23 @@ class Simulation:
 
     def _coordinate_all(self, messages: list[RankEvent | Lost]) -> None:
         """Show it events that arrive together: what nothing follows from is entered at once."""
-        present, place = [replace(event, at=self.now) for event in messages], 0
-        while place < len(present) and not self.coordinator.over:
-            self.coordinator, count = self.coordinator.enter(present, place)
+        now, place = self._timeline.now, 0
+        for event in messages:
+            _set(event, "at", now)
+        while place < len(messages) and not self.coordinator.over:
+            self.coordinator, count = self.coordinator.enter(messages, place)
             if count:
                 self.events += count
-                for event in present[place : place + count] if self.keep or self.listen is not None else ():
+                for event in messages[place : place + count] if self.keep or self.listen is not None else ():
                     self._record(event)
                 place += count
             else:
-                self._coordinate(present[place])
+                self._coordinate(messages[place])
                 place += 1
 
     def _coordinate(self, event: Event) -> None:
         """Show the coordinator an event, at the time at which it arrives."""
-        event = replace(event, at=self.now)
+        _set(event, "at", self._timeline.now)
         self.events += 1
         self._record(event)
         self.coordinator, outputs = self.coordinator.update(event)
@@ -194,12 +199,13 @@ class Simulation:
                     self._crew.end(output.rank)
                 case Restart():
                     self._crew.restart(output.rank, output.life)
+        self._timeline.over = self.coordinator.over
         if self.watch is not None:
             self.watch(self)
 
     def _order(self, order: Any) -> None:
         """Send a rank an order."""
-        size, life = self.costs.bytes if isinstance(order, Apply) else 0, self._crew.all[order.rank].life
+        size, life = self.costs.bytes if type(order) is Apply else 0, self._crew.all[order.rank].life
         self._timeline.after(self._latency(order.rank, size, FROM), self._crew.deliver, order, life)
 
     def _record(self, record: Event | Output) -> None:

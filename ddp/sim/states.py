@@ -21,8 +21,8 @@ REPORT = Progress(0.0, 0, 0, 0, 0, 0.0, 0.0, 0.0)
 """What reports are made from, at a fourth of the cost."""
 
 
-def _epoch(entry: TrainedBatch) -> int:
-    return entry.batch.epoch
+def _by_epoch(pending: Sequence[TrainedBatch]) -> list[list[TrainedBatch]]:
+    return [list(group) for _, group in itertools.groupby(pending, key=lambda entry: entry.batch.epoch)]
 
 
 class RankStates:
@@ -109,15 +109,25 @@ class RankStates:
         if not rank.pending:
             return
         pending, rank.pending = rank.pending, []
-        for epoch, group in itertools.groupby(pending, key=_epoch):
-            entries, steps, samples, busy = list(group), 0, 0, 0.0
+        for entries in [pending] if len(pending) == 1 else _by_epoch(pending):
+            steps, samples, busy = 0, 0, 0.0
             for entry in entries:
                 steps, samples, busy = steps + 1, samples + entry.batch.samples, busy + (entry.stop - entry.start)
             lr = self.costs.rate(entries[-1].seen / (self.world.epochs * self.world.samples))
-            figures = {"steps": steps, "samples": samples, "busy_s": busy, "lr": lr}
             part = WorkSeconds(rank.data, rank.compute, link=rank.sent)  # of the first epoch of them
             rank.data = rank.compute = rank.sent = 0.0
-            self.tell(replace(REPORT, rank=index, epoch=epoch, after=rank.after, work=part, **figures))
+            report = replace(
+                REPORT,
+                rank=index,
+                epoch=entries[0].batch.epoch,
+                steps=steps,
+                samples=samples,
+                busy_s=busy,
+                lr=lr,
+                after=rank.after,
+                work=part,
+            )
+            self.tell(report)
 
     def contribute(self, index: int, round: int) -> tuple[int, int]:
         """Return (steps, samples) that the rank contributes to an average, and count anew."""

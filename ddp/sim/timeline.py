@@ -15,6 +15,8 @@ class EventQueue:
     def __init__(self) -> None:
         self.now = 0.0
         """Seconds since the start."""
+        self.over = False
+        """Nothing more is to happen."""
         self._times: list[float] = []
         """A heap of all times that are to come."""
         self._at: dict[float, list[tuple[Happening, tuple[Any, ...]]]] = {}
@@ -41,12 +43,13 @@ class EventQueue:
         else:
             happenings.append((happen, args))
 
-    def run(self, limit_s: float, over: Callable[[], bool]) -> None:
-        """Have one thing happen after the other, until it is `over` or there is nothing more up to `limit_s`."""
-        while not over() and (self._next < len(self._present) or self._go_on()) and self.now <= limit_s:
-            happen, args = self._present[self._next]
-            self._next += 1
-            happen(*args)
+    def run(self, limit_s: float) -> None:
+        """Have one thing happen after the other, until all is `over` or there is nothing more up to `limit_s`."""
+        while not self.over and self._go_on() and self.now <= limit_s:
+            while self._next < len(self._present) and not self.over:
+                happen, args = self._present[self._next]
+                self._next += 1
+                happen(*args)
 
     def same(self, happen: Happening) -> list[tuple[Any, ...]]:
         """Take what is next and the same as what happens now, at the same time: return the arguments of each."""

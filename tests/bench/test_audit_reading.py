@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from bench.audit.costs import _apart
+from bench.audit.evaluation import added_up
+from bench.audit.kept import KeptEvaluation
 from bench.audit.reading import SAMPLES, TrainingData, repeatable, unknowable
 from ddp.core.event_parts import StepWork
 from ddp.core.step_settings import StepSettings
@@ -98,3 +100,22 @@ def test_a_rank_that_came_back_and_did_no_step_has_nothing_to_measure() -> None:
     order = cast("Any", SimpleNamespace(works=works))
     assert not list(_apart(order, {"parameter_bytes": 40, "tokens": 0}))
     assert len(list(_apart(order, {"parameter_bytes": 44}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("loss", "metric", "line"),
+    [
+        (3.0, 4.0, ""),
+        (3.5, 4.0, "sum of the losses: 3.5 in the run, its batches have 3"),
+        (3.0, 5.0, "sum of the metrics: 5 in the run, its batches have 4"),
+        (None, 4.0, ""),
+    ],
+)
+def test_batches_of_an_evaluation_add_up_to_what_was_reported(
+    loss: float | None, metric: float | None, line: str
+) -> None:
+    kept = KeptEvaluation("file", {}, batches=((0, 10, 1.0, 3.0), (10, 15, 2.0, 1.0)))
+    assert added_up(kept, (loss, metric)) == line
+    lost = replace(kept, batches=(*kept.batches, (15, 20, None, 0.0)))  # one that is not finite
+    assert added_up(lost, (9.0, 4.0)) == ""
+    assert added_up(lost, (9.0, 9.0))

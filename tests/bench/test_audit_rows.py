@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.audit.kept import read
+from bench.results.audit_file import AuditReport
 from ddp.core.events import Finished
 from ddp.replica import drawn
 from ddp.replica.replica import Replica
@@ -15,6 +17,7 @@ from ddp.replica.task import Job
 from tests.bench.audit_breaks import ADAM, wrapped
 from tests.bench.audited import audited, different, train_alone
 from tests.bench.test_audit_ranks import train_together
+from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
 
 
@@ -60,3 +63,45 @@ def test_what_happens_now_and_then_is_in_a_row(tmp_path: Path, monkeypatch: pyte
     assert max(in_rows(*made)) >= 6
     found = different(audited(*made))
     assert any("steps from there on: loss" in line for line in found), found
+
+
+def doubled_once(step: Any, self: Any, *batch: Any) -> Any:
+    """In one step of the run, on all ranks."""
+    self.count = getattr(self, "count", 0) + 1
+    for group in self.optimizer.param_groups:
+        group["weight_decay"] = 0.1 if self.count == ONCE else 0.0
+    return step(*batch)
+
+
+ONCE = 20
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "zero1"])
+def test_what_happens_once_is_between_states_that_were_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """No step is kept about that one."""
+    task = partial(toy.task, lr=0.01, optimizer="Adam")
+
+    def made(folder: Path) -> AuditReport:
+        folder.mkdir()
+        run = train_alone(folder, task, epochs=4) if mode == "solo" else train_together(folder, mode, task, epochs=12)
+        return audited(*run, model="toy")
+
+    whole = made(tmp_path / "whole")
+    assert different(whole) == []
+    assert [item for item in whole.items if item.what == "chain" and item.largest is not None]
+    with monkeypatch.context() as patch:
+        has = drawn.StepDraws.has
+        patch.setattr(
+            drawn.StepDraws,
+            "has",
+            lambda self, first, stop, step, *more: (
+                step not in range(ONCE - 5, ONCE + 5) and has(self, first, stop, step, *more)
+            ),
+        )
+        wrapped(Replica, "step", doubled_once)(patch)
+        found = different(made(tmp_path / "once"))
+    assert found
+    assert all("all from the state before them" in line for line in found), found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bench.results.runfolder import CONFIG
 from bench.validate import Terms, judge
 from bench.validate.library import load
 from ddp.core.event_parts import StepSketch
@@ -235,3 +237,22 @@ def test_ranks_that_end_apart(tmp_path: Path, base: Path) -> None:
     write(tmp_path, make_spec("nccl_cadence"), each(Finished, apart))
     found = one(tmp_path, base, "agreement")
     assert (found.name, "(ranks 0 and 1, head.bias: weighted sum 0 for 1" in found.line) == ("FAIL", True)
+
+
+@pytest.mark.parametrize(
+    ("wire", "off", "verdict"),
+    [("float32", 0.0, "PASS"), ("float32", 0.5, "FAIL"), ("bfloat16", 0.5, "PASS"), ("bfloat16", 2.0, "FAIL")],
+)
+def test_averaged_optimizer_state_may_be_off_by_what_its_wire_rounds(
+    tmp_path: Path, base: Path, wire: str, off: float, verdict: str
+) -> None:
+    def moments(event: Averaged) -> Averaged:
+        before, after = sketch(1.0), sketch(1.0 + off)
+        return replace(event, optimizer_before=(("exp_avg", before),), optimizer_after=(("exp_avg", after),))
+
+    folder = write(tmp_path, make_spec("nccl_cadence"), each(Averaged, moments))
+    settings = {"gamma": 1.0, "outer": "none", "wire": wire, "optimizer_state": True}
+    (folder / CONFIG).write_text(json.dumps({"averaging": settings}))
+    found = one(tmp_path, base, "average")
+    assert found.name == verdict, found.line
+    assert ("not the weighted mean of the ranks'" in found.line) is (verdict == "FAIL")

@@ -74,8 +74,8 @@ def test_what_lasts_is_met_again_and_what_struck_once_is_not(monkeypatch: pytest
 
     job = Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "zero1", tmp_path, faults=script, restarts=None)
     monkeypatch.setattr(persevere, "launch", launched)
-    monkeypatch.setattr(persevere, "source_of", lambda broken: None)
-    persevere.launch_on(cast(Any, OnlyJob(job)), cast(Any, None), None, 0)
+    monkeypatch.setattr(persevere, "last_checkpoint", lambda broken: None)
+    persevere.launch_with_restarts(cast(Any, OnlyJob(job)), cast(Any, None), None, 0)
     assert met == [script, script[1:]]
 
 

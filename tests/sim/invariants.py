@@ -147,9 +147,9 @@ def books_are_what_they_follow_from(played: Simulation) -> None:
     anew = replace(cohort)  # which counts
     assert (cohort.live, cohort.totals, cohort.granted) == (anew.live, anew.totals, anew.granted)
     assert all(state.queued == sum(chunk.steps for chunk in state.queue) for state in cohort.ranks)
-    assert all(cohort.oldest <= cohort.ranks[rank].last_seen for rank in cohort.live)
+    assert all(cohort.oldest <= cohort.last_heard[rank].seen for rank in cohort.live)
     assert set(cohort.recent.ranks) >= {
-        state.rank for state in cohort.ranks if state.course and state.reported == played.now
+        state.rank for state in cohort.ranks if state.course and cohort.last_heard[state.rank].reported == played.now
     }
     if plan is None or plan.in_step or not cohort.window:
         return

@@ -39,5 +39,5 @@ def collapsed(m: Metrics, quality: Metric) -> bool:
 
 def rate(name: str, case: Case, what: str, seeds: tuple[int, int], base: tuple[int, int]) -> Rate:
     """Return the claim that too many `seeds` do what so many of the baseline's did, each as (how many, of how many)."""
-    p = float(excess(base[1], seeds[1])[base[0], seeds[0]])
+    p = float(excess(base[1], seeds[1])[base[0], seeds[0]]) if seeds[0] else 1.0
     return Rate(name, case, what, p, seeds[0] == 0 or (base[0] > 0 and p > SURPRISE))

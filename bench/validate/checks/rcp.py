@@ -13,8 +13,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, pstdev
 
-from scipy.special import stdtrit
-
+from bench.base import special
 from bench.validate.findings import Case
 from bench.validate.target_crossing import samples_to
 from bench.validate.verdict import Verdict, verdict
@@ -35,7 +34,7 @@ def least_mean(reference: Sequence[float], runs: int) -> float:
         raise ValueError("an olympic mean needs three values")
     n_reference, n_runs = len(reference) - 2, runs - 2
     spread = pstdev(reference) * math.sqrt(1 / n_reference + 1 / n_runs)
-    return olympic(reference) - float(stdtrit(n_reference + n_runs - 2, 1 - LEVEL)) * spread
+    return olympic(reference) - float(special.stdtrit(n_reference + n_runs - 2, 1 - LEVEL)) * spread
 
 
 def passes(reference: Sequence[float], runs: Sequence[float]) -> bool:

@@ -1,0 +1,124 @@
+"""Does all steps between two kept states again, where the batches in between are known: what happens in one step of hundreds
+is seldom in one that was kept. As many as a budget pays for, by a draw of the run. Must not use the engine."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from bench.audit.again import Bench
+from bench.audit.between import MOST_LINES
+from bench.audit.compare import DEVICE_ROUNDING, identical, shake_of, states_apart
+from bench.audit.kept import Incomplete, KeptStep, Name, Part, every, whole
+from bench.audit.order import AuditOrder
+from bench.audit.rows import redo, redo_all
+from bench.audit.seeds import seed_of
+from bench.results.audit_file import AuditItem
+from ddp.replica.scalars import Scalars
+
+BUDGET_S = 4.0
+"""Of the processor's time for a run, about."""
+LONGEST = 200
+"""Steps between two states: roundings grow, and unevenly."""
+CAREFUL = 4.0
+"""By so much more parameters are off than where one step is tried."""
+
+Steps = list[tuple[int, int, int]]
+"""(epoch, first position, end) of each."""
+
+
+def stretches(order: AuditOrder, bench: Bench, groups: Sequence[Sequence[KeptStep]]) -> Iterator[AuditItem]:
+    """Compare states that were kept with what becomes of those before."""
+    if not _known(order, bench, groups):
+        return
+    spent, each = 0.0, _seconds(bench, groups[0])
+    pairs = sorted(
+        pairwise(groups), key=lambda pair: seed_of(order.seed, "stretch", order.run_id, int(pair[0][0].seen))
+    )
+    for first, then in pairs:
+        steps = _between(order, bench, first[0].seen, then[0].seen)
+        cost = 2 * each * len(steps)
+        if len(first[0].row) < len(steps) <= LONGEST and spent + cost <= BUDGET_S:
+            spent += cost
+            yield _judged(order, bench, (first, then), steps)
+
+
+def _seconds(bench: Bench, group: Sequence[KeptStep]) -> float:
+    """Return the processor's time of a step."""
+    began = time.process_time()
+    try:
+        redo(bench, whole(every(group, "before")), [replace(step, then=()) for step in group])
+    except Incomplete:
+        return BUDGET_S
+    return time.process_time() - began
+
+
+def _known(order: AuditOrder, bench: Bench, groups: Sequence[Sequence[KeptStep]]) -> bool:
+    """Tell whether the batches of all steps, and what a step is, follow from the samples seen before it: slices of ranks do
+    not matter, or there is one rank."""
+    if not order.planned or order.resumed or order.step.half or not groups:
+        return False
+    for group in groups:
+        for step in group[0].row:
+            if _between(order, bench, step.seen, step.seen + step.total) != [_at(bench, step.seen, step.total)]:
+                return False
+    alone = order.world_size == 1
+    return alone or (bool(order.model) and groups[0][0].together and not bench.buffers and not _draws(bench))
+
+
+def _at(bench: Bench, seen: float, total: int) -> tuple[int, int, int]:
+    epoch, start = divmod(int(seen), bench.rules.samples)
+    return epoch, start, start + total
+
+
+def _between(order: AuditOrder, bench: Bench, seen: float, end: float) -> Steps:
+    """Return the steps of all ranks from a place to another."""
+    steps, most = list[tuple[int, int, int]](), order.batch_size * order.world_size
+    while seen < end:
+        step = _at(bench, seen, min(most, bench.rules.samples - int(seen) % bench.rules.samples))
+        steps.append(step)
+        seen += step[2] - step[1]
+    return steps
+
+
+@torch.no_grad()
+def _draws(bench: Bench) -> bool:
+    """Tell whether the loss of a batch is another with other random numbers."""
+    batch = bench.batch(0, min(bench.rules.batch_size, bench.rules.samples))
+    losses = []
+    with Scalars():
+        for seed in (1, 2):
+            torch.default_generator.manual_seed(seed)
+            losses.append(float(bench.task.loss(bench.model.train(), batch)))
+    return losses[0] != losses[1]
+
+
+def _judged(
+    order: AuditOrder, bench: Bench, pair: tuple[Sequence[KeptStep], Sequence[KeptStep]], steps: Steps
+) -> AuditItem:
+    first, then = pair
+    about: dict[str, Any] = {"what": "chain", "rank": then[0].rank, "epoch": then[0].epoch, "step": then[0].step}
+    about["files"] = [each.file for group in pair for each in group]
+    try:
+        before = whole(every(first, "before"))
+        kept = dict[Name, list[Part]]()
+        for name, part in every(then, "before"):
+            kept.setdefault(name, []).append(part)
+        shake = CAREFUL * (DEVICE_ROUNDING if order.coarse else shake_of(list(bench.parameters.values())))
+        whole_steps = [(epoch, [[(start, stop)]], epoch * bench.rules.samples + start) for epoch, start, stop in steps]
+        own = redo_all(bench, before, whole_steps)
+        if identical(kept, own, own.losses):
+            return AuditItem(**about, outcome="equal", largest=0.0)
+        shaken = redo_all(bench, before, whole_steps, shake * math.sqrt(len(steps)))
+        apart, largest = states_apart(kept, before, own, shaken)
+    except Incomplete as error:
+        return AuditItem(**about, outcome="skipped", line=str(error))
+    lines = "; ".join(map(str, apart[:MOST_LINES]))
+    line = f"{len(steps)} steps up to this one, all from the state before them: {lines}" if apart else ""
+    return AuditItem(**about, outcome="different" if apart else "equal", line=line, largest=largest)
