@@ -20,7 +20,7 @@ MOST = 1 << 60
 def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
     """Return how many steps may still be granted to `rank`."""
     room = _room(cohort, plan, cohort.ranks[rank])
-    if room <= 0 or not _bounds(cohort, plan):
+    if room <= 0 or not leads_bounded(cohort, plan):
         return room
     return min(room, _left(cohort, plan, rank, _slowest(cohort, plan)))
 
@@ -28,7 +28,7 @@ def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
 def allowances(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, dict[int, int]]:
     """Return how many steps may still be granted to each rank that can take more, in ascending order, and the state that
     knows who can: no other rank may be granted any."""
-    bounds, takers = _bounds(cohort, plan), cohort.takers
+    bounds, takers = leads_bounded(cohort, plan), cohort.takers
     slowest = _slowest(cohort, plan) if bounds else cohort.slowest
     if bounds and (slowest.steps is None or slowest.steps != cohort.slowest.steps):
         takers, slowest = takers.union(slowest.barred), replace(slowest, barred=NOBODY)
@@ -49,7 +49,8 @@ def allowances(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, 
     return cohort, rooms
 
 
-def _bounds(cohort: CoordinatorState, plan: Plan) -> bool:
+def leads_bounded(cohort: CoordinatorState, plan: Plan) -> bool:
+    """Return whether a rank may be only so many steps ahead of the slowest: where ranks block, none is ahead at all."""
     return plan.max_lead is not None and not cohort.world.blocking
 
 

@@ -75,7 +75,7 @@ class Coordinator:
         return (replace(self, cohort=cohort), count) if count else (self, 0)
 
     def decide(self, event: events.Event) -> tuple[Coordinator, tuple[Output, ...]]:
-        """React to one event, looking at all that could follow from any; `update` does the same, sooner."""
+        """React to one event by every rule: the slow path. `update` tries the fast one, `enter`, first."""
         if self.over:
             return self, ()
         try:
@@ -87,7 +87,7 @@ class Coordinator:
         self = replace(self, cohort=cohort)
         if isinstance(event, Joined):
             self, outputs = self._admit(event.rank, outputs)
-        return self._decide(event.at, outputs)
+        return self._run_rules(event.at, outputs)
 
     def _admit(self, rank: int, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Give a rank that is back a part of the plan, if the policy has learnt that it was away."""
@@ -96,7 +96,7 @@ class Coordinator:
         plan = self.plan.admit(rank)
         return replace(self, plan=plan, cohort=self.cohort.under(plan)), (*outputs, plan)
 
-    def _decide(self, at: float, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
+    def _run_rules(self, at: float, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Consult the policy, grant work, open a round, stop: whatever is now possible."""
         self, issued = self._consult(outputs) if outputs else (self, outputs)
         if self.cohort.savings:

@@ -8,7 +8,7 @@ What follows from what is data (`ddp.core.phases`); what is done then is in `ddp
 from __future__ import annotations
 
 from ddp.core import evaluation, sketching
-from ddp.core.allowance import starved
+from ddp.core.allowance import leads_bounded, starved
 from ddp.core.commands import Abort, Average, Command, Plan, SendState
 from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.errors import ProtocolError
@@ -46,8 +46,9 @@ def due(cohort: CoordinatorState, plan: Plan) -> str:
     if totals.short:
         return ""
     # Nothing but a bound on leads keeps a rank from its part without being granted more of it.
-    bound = plan.max_lead is not None and not cohort.world.blocking
-    if not bound or all(cohort.ranks[r].steps >= cohort.window[r] or starved(cohort, plan, r) for r in cohort.live):
+    if not leads_bounded(cohort, plan) or all(
+        cohort.ranks[r].steps >= cohort.window[r] or starved(cohort, plan, r) for r in cohort.live
+    ):
         return "" if _ends_soon(cohort) else "every rank has done its share of the window"
     return ""
 

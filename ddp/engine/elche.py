@@ -102,8 +102,11 @@ def coordinate(
             for event in occurred[place : place + count]:
                 emit(event, event.at)
             place += max(count, 1)
-            if count or getattr(event := occurred[place - 1], "rank", None) in anew:
-                continue  # or sent by the process that was ended
+            if count:
+                continue
+            event = occurred[place - 1]
+            if getattr(event, "rank", None) in anew:
+                continue  # sent by the process that was ended
             emit(event, event.at)
             if isinstance(event, Failed):
                 failures.append(event)
