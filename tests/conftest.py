@@ -60,8 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    for spec in specs:
-        spec.python = config.stash[NURSERY].python
+    if nursery := config.stash.get(NURSERY, None):
+        for spec in specs:
+            spec.python = nursery.python
 
 
 HEAVIEST = (

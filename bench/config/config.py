@@ -227,11 +227,19 @@ def _schema() -> DictConfig:
     return node
 
 
+_LAST: list[list[tuple[str, Any]]] = []
+"""What was registered last."""
+
+
 def register() -> None:
-    """Register the schema and the members of the groups with Hydra. Repeating it changes nothing."""
+    """Register the schema and the members of the groups with Hydra, where they are not what they were the last time."""
     from hydra.core.config_store import ConfigStore  # takes its time, and who judges runs needs none of it
 
     store = ConfigStore.instance()
+    members = [list(group.items()) for group in (MODELS, ENGINES, BACKENDS, modes(), POLICIES)]
+    if members == _LAST and "schema.yaml" in store.repo:
+        return
+    _LAST[:] = members
     store.store(name="schema", node=_schema())
     for name in MODELS:
         own = not MODELS.is_ours(name)  # by its file: a launcher of Hydra's may compose in another process

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -16,6 +18,7 @@ from bench.base.paths import CONF
 from bench.config.config import register, typed
 from bench.config.group_loader import GroupLoader
 from bench.config.sweep_points import points
+from ddp.backends import BACKENDS
 
 SWEEPS = (
     ("model=mlp,lenet", "mode=solo,cpu_async,zero2", "train.lr=0.1,1e-3"),
@@ -60,6 +63,21 @@ def test_members_of_a_users_own_folder_are_composed_by_hydra(tmp_path: Path) -> 
         own = f"hydra.searchpath=[file://{tmp_path}]"
         for ours, theirs in compose(("model=mine,lenet", "mode=solo,nccl_sync", "seed=0,1"), own):
             assert ours == theirs
+
+
+def test_a_member_that_came_since_is_registered_and_nothing_else_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    store = ConfigStore.instance()
+    monkeypatch.setattr(store, "repo", deepcopy(store.repo))
+    known = store.repo["schema.yaml"]
+    register()
+    assert store.repo["schema.yaml"] is known
+    monkeypatch.setitem(BACKENDS, "late", BACKENDS["nccl"])
+    register()
+    assert "late.yaml" in store.repo["backend"]
+    store.repo.clear()
+    register()
+    assert "schema.yaml" in store.repo
 
 
 def test_errors_are_hydras() -> None:
