@@ -26,10 +26,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# File by file, six at a time on two cores: while some wait for the processes that they started, others compute.
+# File by file, four at a time on two cores: while some wait for the processes that they started, others compute.
 test: lint
 ifeq ($(ARGS),)
-	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --durations 20 tests
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20 tests
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif

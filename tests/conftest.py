@@ -32,6 +32,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell that starts something in the background has it ignore interrupts, which tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # After the number of threads is set.
 import numpy  # noqa: E402

@@ -37,5 +37,5 @@ def test_a_pass_that_nobody_keeps_is_counted(tmp_path: Path, monkeypatch: pytest
     kept = {step.step for step in read(job.scratch, files).steps}
     assert min(kept) < ALONE < max(kept)
     assert ALONE not in kept, kept
-    (found,) = different(audited(job, records))
-    assert "num_batches_tracked counted" in found
+    found = different(audited(job, records))
+    assert any("num_batches_tracked counted" in line for line in found), found
