@@ -14,7 +14,7 @@ from bench.report.answer import Answer, Kind, Option, Timing
 from bench.report.blocks import plain
 from bench.report.glossary import meaning
 from bench.report.losses import NAMED, cause, costs, in_words, lost
-from bench.report.page import Page, levels, listed, number, percent
+from bench.report.page import levels, listed, number, percent
 from bench.report.page_words import (
     UNMEASURED,
     between,
@@ -41,7 +41,7 @@ SHOWN: dict[Kind, str] = {
 """What the evidence comes to."""
 
 
-def facts(page: Page, cells: Sequence[Cell], each: Answer, brief: bool = False) -> tuple[tuple[str, str], ...]:
+def facts(cells: Sequence[Cell], each: Answer, brief: bool = False) -> tuple[tuple[str, str], ...]:
     """Return questions on one workload, and their answers; `brief`: without what its sentence and the glossary say."""
     best = each.chosen
     if best is None:
@@ -50,13 +50,13 @@ def facts(page: Page, cells: Sequence[Cell], each: Answer, brief: bool = False) 
         (f"What is {plain(best.cell.about.mode)}?", "" if brief else plain(meaning(best.cell.about.mode))),
         ("As good as one device?", f"{as_good(best)} {_others(each) if brief else ''}".strip()),
         (SURE, f"{SHOWN[each.kind]} {_seeds(best)} {disturbances(cells, best)}".strip()),
-        (LIMITS, f"{limit(page, best)} {slow(each, best)}".strip()),
+        (LIMITS, f"{limit(best)} {slow(each, best)}".strip()),
         (LEFT, left(cells, each)),
     )
     return tuple((question, text) for question, text in lines if text)
 
 
-def setup(page: Page, cells: Sequence[Cell], each: Answer) -> str:
+def setup(cells: Sequence[Cell], each: Answer) -> str:
     """Return what one device comes to, and what all were given: batch, epochs, seeds."""
     solo = next((option.rival.solo for option in each.options), None)
     if solo is None:
@@ -114,7 +114,7 @@ def disturbances(cells: Sequence[Cell], best: Option) -> str:
     return f"**Other programs used the same cores in {where}**: {means}."
 
 
-def limit(page: Page, best: Option) -> str:
+def limit(best: Option) -> str:
     """Return how far from the ideal it is, and where the rest went: shares that add up."""
     ranks, efficiency = best.cell.about.world_size, best.efficiency
     texts = [f"Its times are of {listed(best.limits)}."] if best.limits else []

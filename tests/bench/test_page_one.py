@@ -43,7 +43,7 @@ def answered(shown: Page) -> tuple[Answer, str]:
 
 def left_to_do(shown: Page) -> str:
     ((_, trained),) = shown.workloads.items()
-    return dict(facts(shown, trained, answer(shown, trained)))["What is left to do?"]
+    return dict(facts(trained, answer(shown, trained)))["What is left to do?"]
 
 
 def blocks_of(shown: Page) -> list[Block]:
@@ -104,7 +104,7 @@ def test_times_are_of_undisturbed_seeds_where_there_are_two(tmp_path: Path) -> N
     assert found.chosen.time is not None
     assert (found.chosen.time.n, found.chosen.time.n_base) == (2, 3)
     ((_, trained),) = shown.workloads.items()
-    sure = dict(facts(shown, trained, found))["How sure is that?"]
+    sure = dict(facts(trained, found))["How sure is that?"]
     assert "3 seeds of it, 3 of one device. Times are of 2 and 3 of them." in sure
     assert "1 of 6 runs" in sure
 

@@ -78,7 +78,7 @@ def section(page: Page) -> list[Block]:
 
 def _block(page: Page, number: int, several: bool, workload: Workload, cells: list[Cell], each: Answer) -> list[Block]:
     """Return what is said of one workload, in fewer words of one of several."""
-    lead, given = LeadText(sentence(page, workload, cells, each, several)), setup(page, cells, each)
+    lead, given = LeadText(sentence(page, workload, cells, each, several)), setup(cells, each)
     if not each.options:
         return nonempty(lead, SmallText(given))
     name = "answer" if number == 0 else f"answer-{number + 1}"
@@ -87,7 +87,7 @@ def _block(page: Page, number: int, several: bool, workload: Workload, cells: li
     rows = table(page, each.options[:ROWS], seeds=len({len(cell.one_each) for cell in cells}) > 1, chosen=chosen)
     beside = [rows] if len(each.options) > 1 or each.why != "no solo" else []  # figures say all of one alone
     rest = more(len(each.options) - ROWS, "way", f"*{EVERY}* has them all")
-    known = facts(page, cells, each, brief=several)
+    known = facts(cells, each, brief=several)
     shown: list[Block] = [SmallText(given), *beside] if drawn is None else [Beside(drawn, rows, given)]
     figures = alone.tiles(cells) if each.why == "no solo" else tiles(each)
     return nonempty(lead, Tiles(() if several else figures), shown, rest, Facts(known, lines=several))

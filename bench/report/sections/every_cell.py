@@ -24,7 +24,7 @@ def section(page: Page) -> list[Block]:
     for workload, cells in page.workloads.items():
         each = answer(page, cells)
         if each.options and each.why != "no solo" and (several or len(each.options) > ROWS):
-            known = facts(page, cells, each) if several else ()
+            known = facts(cells, each) if several else ()
             lead = Text(sentence(page, workload, cells, each)) if several else None
             rest = more(len(each.options) - MOST, "way")
             rows = table(page, each.options[:MOST])
