@@ -40,9 +40,11 @@ class Meter:
         self.rank = rank
         self._path = scratch / f"slices-{rank}.jsonl"
         self._slices: list[MeasuredSlice] = []
+        self._hidden: list[MeasuredSlice] = []
+        """Of another thread, beside what this one does."""
         self._written = now()
-        self._last = 0.0
-        """When the last slice ended."""
+        self._last = self._flushed = 0.0
+        """When the last slice ended, and the last that was written out."""
         self._data = self._passes = self._emulated = 0.0
         """Seconds until batches were there, of computing, and of emulated slowness, since `worked` was last called."""
         self._used = 0.0
@@ -119,14 +121,15 @@ class Meter:
 
     def add_hidden(self, since: float, until: float, seq: int, size: int) -> None:
         """Add a collective that another thread was in, beside whatever else there was."""
-        self._slices.append(MeasuredSlice(since, self.rank, "hidden", until - since, seq, size))
+        self._hidden.append(MeasuredSlice(since, self.rank, "hidden", until - since, seq, size))
 
     def _cut(self, since: float, kind: str) -> None:
         """Add slices of `kind` between those that began after `since`; the caller adds the rest, behind the last one."""
         first = len(self._slices)
         while first and self._slices[first - 1].at >= since:
             first -= 1
-        at = since
+        before = self._slices[first - 1] if first else None
+        at = max(since, before.at + before.seconds if before else self._flushed)
         for inner in sorted(self._slices[first:], key=lambda piece: piece.at):
             if inner.at > at:
                 self._slices.append(MeasuredSlice(at, self.rank, kind, inner.at - at))
@@ -141,7 +144,7 @@ class Meter:
     def flush(self) -> None:
         """Write all slices out."""
         rank, self._written = self.rank, now()
-        lines = _ENCODER.encode_lines(self._slices)
+        lines = _ENCODER.encode_lines([*self._slices, *self._hidden])
         if (resident := _resident()) is not None:
             used = (self._written, rank, resident, process_time(), self._on_device())
             lines += b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d,"cpu_s":%r%b}\n' % used
@@ -151,7 +154,9 @@ class Meter:
         except OSError as error:
             error.filename = str(self._path)  # which a full disk does not say
             raise
+        self._flushed = self._last
         self._slices.clear()
+        self._hidden.clear()
 
     def _on_device(self) -> bytes:
         """Return what a line of memory tells of the rank's device."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ddp.core.events import Memory
+from ddp.core.events import Memory, Slice
 from ddp.process.clock import now
 from ddp.process.codec import decode
 from ddp.process.meter import Meter
@@ -71,3 +75,38 @@ def test_where_the_time_of_steps_went(tmp_path: Path) -> None:
     assert 0.019 < work.no_core < work.compute - 0.05
     assert work.no_core_data <= work.data
     assert meter.worked().compute == 0.0
+
+
+def slices_of(path: Path) -> list[Slice]:
+    pieces = [decode(line) for line in path.read_bytes().splitlines()]
+    return [piece for piece in pieces if isinstance(piece, Slice)]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "hidden", "flush", "pass"]), st.integers(0, 30)), max_size=40))
+def test_slices_of_a_thread_never_overlap_and_leave_nothing_out(steps: list[tuple[str, int]]) -> None:
+    """Whatever lies in what, and whenever slices are written out. What another thread is in changes none of them."""
+    time = 0.0
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddp.process.meter.now", lambda: time)
+        both, alone = (Meter(rank, Path(folder), torch.device("cpu")) for rank in range(2))
+        for act, ago in steps:
+            time += 1.0
+            since = max(time - ago, 0.0)
+            if act == "add":
+                both.add("forward", since)
+                alone.add("forward", since)
+            elif act == "hidden":
+                both.add_hidden(since, time, 1, 1)
+            elif act == "flush":
+                both.flush()
+        both.flush()
+        alone.flush()
+        mine = sorted(
+            (piece for piece in slices_of(Path(folder, "slices-0.jsonl")) if piece.kind != "hidden"),
+            key=lambda piece: piece.at,
+        )
+        whole = sorted(slices_of(Path(folder, "slices-1.jsonl")), key=lambda piece: piece.at)
+    assert all(first.at + first.seconds <= second.at for first, second in pairwise(mine))
+    assert all(first.at + first.seconds <= second.at for first, second in pairwise(whole))
+    if not any(act == "flush" for act, _ in steps):
+        assert [(piece.at, piece.seconds) for piece in mine] == [(piece.at, piece.seconds) for piece in whole]
