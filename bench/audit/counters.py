@@ -1,7 +1,8 @@
-"""Counts the steps of a run by its own counters: norms over the batch count every pass in training mode.
+"""Counts the steps of a run by its own counters: norms over the batch count every pass in training mode, optimizers every
+step.
 
-So passes in another mode show, which are too seldom for one of them to be kept, and passes that nobody asked for. Must not
-use the engine.
+So passes in another mode show, which are too seldom for one of them to be kept, and passes and steps that nobody asked for,
+or that were left out. Must not use the engine.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from bench.audit.kept import BUFFERS, KeptStep, Parts
+from bench.audit.kept import BUFFERS, OPTIMIZER, KeptStep, Parts
 from bench.audit.order import AuditOrder
 from bench.results.audit_file import AuditItem
 from ddp.core.step_settings import PLAIN
@@ -20,51 +21,68 @@ COUNTER = "num_batches_tracked"
 
 
 def counted(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
-    """Compare counters before the kept steps of the first rank. All must have counted as many passes for a step.
-
-    Of runs that went as planned, in which no average sets them and no step is of several batches."""
-    own = sorted((each for each in steps if each.rank == 0), key=lambda each: each.step)
-    together = order.world_size == 1 or all(each.together for each in own)
-    if (
-        len(own) < 2
-        or not (together and order.planned and order.step == PLAIN)
-        or (order.one_process and order.world_size > 1)
-    ):
+    """Compare counters before the kept steps of a rank, of all where ranks step on their own. All must have counted as many
+    for a step. Of runs that went as planned."""
+    by_rank: dict[int, list[KeptStep]] = {}
+    for each in sorted(steps, key=lambda each: each.step):
+        by_rank.setdefault(each.rank, []).append(each)
+    together = order.world_size == 1 or all(each.together for each in by_rank.get(0, ()))
+    if not order.planned or (order.one_process and order.world_size > 1):
         return
-    passes = {name: {_moved(each, name) for each in own} for name in _counters(own[0].before)}
+    for rank, own in sorted(by_rank.items()):
+        if len(own) > 1 and not (together and rank):
+            yield from _counted(order, own, together)
+
+
+def _counted(order: AuditOrder, own: Sequence[KeptStep], together: bool) -> Iterator[AuditItem]:
+    """Norms: of runs in which no step is of several batches; an average gives them the highest. Optimizers: where it
+    leaves these alone and every step is done."""
+    passes = {name: {_moved(each, name) for each in own} for name in _counters(own[-1].before)}
     for name, known in passes.items():
+        of_norm = name.endswith(COUNTER)
+        if not (order.step == PLAIN if of_norm else order.untouched and order.step.precision != "fp16"):
+            continue
         if len(known) != 1 or None in known:
             continue  # steps of several kinds, as of a norm that is frozen on the way
         (each_step,) = known
-        yield _item(own, name, float(each_step or 0.0))
+        if of_norm or each_step == 1:  # other numbers of an optimizer count something else
+            yield _item(own, name, float(each_step or 0.0), more=of_norm and not together)
 
 
-def _item(own: Sequence[KeptStep], name: str, passes: float) -> AuditItem:
+def _item(own: Sequence[KeptStep], name: str, passes: float, more: bool) -> AuditItem:
+    """Compare one counter. `more`: there may be more, which other ranks have counted."""
     for first, then in pairwise(own):
-        before, after = _counters(first.before)[name], _counters(then.before).get(name)
+        before, after = _counters(first.before).get(name, 0.0), _counters(then.before).get(name)
         between, wanted = then.step - first.step, passes * (then.step - first.step)
-        if after is not None and after - before != wanted:
-            line = f"{name} counted {after - before:g} passes in {between} steps up to this one, {wanted:g} are due"
+        if after is not None and (after - before < wanted or (after - before > wanted and not more)):
+            line = f"{name} counted {after - before:g} in {between} steps up to this one, {wanted:g} are due"
             place: dict[str, Any] = {
-                "rank": 0,
+                "rank": then.rank,
                 "epoch": then.epoch,
                 "step": then.step,
                 "files": [first.file, then.file],
             }
             return AuditItem(what="chain", outcome="different", line=line, **place)
-    return AuditItem(what="chain", outcome="equal", rank=0)
+    return AuditItem(what="chain", outcome="equal", rank=own[0].rank)
 
 
 def _counters(state: Parts) -> dict[str, float]:
-    """Return the counters in a state by name."""
-    return {
-        name.name: float(parts[0].values.reshape(-1)[0])
-        for name, parts in state.items()
-        if name.kind == BUFFERS and name.name.endswith(COUNTER) and parts[0].values is not None
-    }
+    """Return the counters in a state by name. Of an optimizer the highest of all parameters: some may go unused now and
+    then."""
+    counts: dict[str, float] = {}
+    for name, parts in state.items():
+        values = parts[0].values
+        if values is None or values.numel() != 1 or values.is_complex():
+            continue
+        if name.kind == BUFFERS and name.name.endswith(COUNTER):
+            counts[name.name] = float(values.reshape(-1)[0])
+        elif name.kind == OPTIMIZER and not parts[0].shape:
+            key = f"the optimizer's {name.key}"
+            counts[key] = max(counts.get(key, 0.0), float(values.reshape(-1)[0]))
+    return counts
 
 
 def _moved(step: KeptStep, name: str) -> float | None:
-    """Return by how much a counter moved in each of the steps; None: not known."""
-    before, after = _counters(step.before).get(name), _counters(step.after).get(name)
-    return None if before is None or after is None else (after - before) / len(step.row)
+    """Return by how much a counter moved in each of the steps; None: not known. An optimizer makes its own in its first."""
+    before, after = _counters(step.before).get(name, 0.0), _counters(step.after).get(name)
+    return None if after is None else (after - before) / len(step.row)

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 
-from bench.audit.places import Turn, places, turns
+from bench.audit.places import Turn, left_behind, places, turns
 from bench.config.plan import LaunchPlan
 from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
@@ -94,10 +94,14 @@ class AuditOrder:
     """Whether each rank has the whole model."""
     turns: Mapping[int, Sequence[Turn]] = field(default_factory=dict)
     """What each rank was granted for itself, in turn."""
+    left_behind: str = ""
+    """Who was told of fewer samples than were in the model."""
     schedule: str = ""
     """Name of the schedule; empty: of nobody's."""
     depth: int | None = None
     """Layers of a model where they were chosen."""
+    untouched: bool = True
+    """Whether averages leave optimizers alone."""
     one_process: bool = False
     """Whether ranks are threads of one process, where each cuts its own part of a step into micro-batches."""
 
@@ -192,7 +196,9 @@ def order_of(
         parameters=ready[0].parameters if ready else None,
         whole=spec.backend in (None, "nccl", "cpu"),
         turns=turns(records),
+        left_behind=left_behind(records),
         schedule="" if own else str(spec.config["training"].get("schedule", "")),
         depth=spec.config.get("depth"),
+        untouched=not (job.averaging.optimizer_state or job.averaging.resets),
         one_process=engine_of(spec.engine).one_process,
     )

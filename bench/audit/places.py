@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ddp.core.commands import Pace, Train
-from ddp.core.events import Progress
+from ddp.core.events import Merged, Progress, Resumed
+from ddp.core.spans import measure
 from ddp.process.codec import Record
 
 
@@ -68,6 +69,19 @@ def _last(report: Progress, grants: deque[_Grant], reached: dict[int, float]) ->
             return None
         place = reached[report.rank] = max(reached[report.rank], grants[0].step())
     return place
+
+
+def left_behind(records: Sequence[Record]) -> str:
+    """Say which rank was told of fewer samples than were in the model by then, so that its rates are old; empty: none."""
+    merged = 0
+    for record in records:
+        if isinstance(record, Resumed):
+            merged = record.samples
+        elif isinstance(record, Merged):
+            merged += measure(record.spans)
+        elif isinstance(record, (Train, Pace)) and record.seen < merged:
+            return f"rank {record.rank} was told that {record.seen} samples had been seen, {merged} were in the model"
+    return ""
 
 
 Turn = tuple[int, int, int, int]

@@ -1,6 +1,7 @@
-"""Whether a run that was gone on with began as its checkpoint was: the model, and what each rank's own optimizer keeps.
+"""Whether a run that was gone on with began as its checkpoint was: the model, what each rank's own optimizer keeps, and what
+lasts beside: random numbers, the loss's factor, counters.
 
-Ranks sketch both where they save, and where they have restored them. Nothing is computed in between, so they are the same
+Ranks sketch these where they save, and where they have restored them. Nothing is computed in between, so they are the same
 values. Knows no cells.
 """
 
@@ -25,7 +26,7 @@ def begun_otherwise(known: Records) -> str:
     for resumed in known.resumed:
         saved = {event.rank: event for event in _saved(known, resumed)}
         for ready in _ready(known, resumed):
-            if saved and (wrong := _model(known, saved[min(saved)], ready) or _optimizer(saved, ready)):
+            if saved and (wrong := _model(known, saved[min(saved)], ready) or _own(resumed, saved, ready)):
                 return f"rank {ready.rank} went on from checkpoint {resumed.index} with {wrong}"
     return ""
 
@@ -49,8 +50,10 @@ def _model(known: Records, saved: Saved, ready: Ready) -> str:
     return f"another model ({far})" if far else ""
 
 
-def _optimizer(saved: dict[int, Saved], ready: Ready) -> str:
+def _own(resumed: Resumed, saved: dict[int, Saved], ready: Ready) -> str:
     own = saved.get(ready.rank)  # a rank that was lost goes on with the state of another
     if own is None:
         return ""
-    return kept_otherwise(own.optimizer, ready.optimizer)
+    before, after = dict(own.lasting), dict(ready.lasting)
+    other = [name for name in before if after and before[name] != after.get(name) and not resumed.ranks]
+    return kept_otherwise(own.optimizer, ready.optimizer) or (f"other {other[0]} than it had" if other else "")

@@ -68,7 +68,7 @@ class Attempt:
 def train(folder: Path, model: str, mode: str, seeds: Iterable[int], bug: str = "") -> None:
     """Train a cell of `ci`. Its exit code says nothing here: the folder is judged."""
     folder.mkdir(parents=True, exist_ok=True)
-    cell = folder / model / mode
+    cell = folder / model.rpartition(".")[2] / mode
     runs = find_runs(cell)[0] if cell.is_dir() else []
     there = {run.metrics.seed for run in runs if run.metrics.status != "killed"}  # a failure stands
     left = [seed for seed in seeds if seed not in there]
@@ -85,9 +85,10 @@ def train(folder: Path, model: str, mode: str, seeds: Iterable[int], bug: str = 
     if left:
         chosen = f"model={model}", f"mode={mode}", "recipe=quick", f"seed={','.join(map(str, left))}"
         command("-m", *chosen, *settings)
-    for run in find_runs(cell)[0] if bug and BUGS[bug].resumed and cell.is_dir() else ():
-        if run.metrics.status == "failed":
-            command(f"resume={run.path}")
+    for how in BUGS[bug].resumed if bug and cell.is_dir() else ():
+        for run in find_runs(cell)[0]:
+            if run.metrics.status == "failed":
+                command(f"resume={run.path}", *how)
 
 
 def timed(folder: Path, training: Callable[[], None]) -> float:

@@ -46,8 +46,8 @@ class Bug:
     seeds: tuple[int, ...] = (0,)
     settings: tuple[str, ...] = ()
     """Of the run, beside those of the `ci` experiment."""
-    resumed: bool = False
-    """It stops the run, which is gone on with then."""
+    resumed: tuple[tuple[str, ...], ...] = ()
+    """It stops the run, which is gone on with as often, with these settings."""
 
     @property
     def cells(self) -> list[tuple[str, str]]:

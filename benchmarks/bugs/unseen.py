@@ -21,15 +21,15 @@ from benchmarks.bugs.bug import Bug, Patch
 
 Row = tuple[str, str, str, str | dict[str, Patch]]
 """What is broken, source, cell (model, mode and settings), module; or by module the patches, where several are broken.
-`resumed` among the settings: the run stops and is gone on with."""
+`resumed` among the settings, once or more: the run stops and is gone on with; `resumed:SETTING`: with that."""
 RESUMED, RESUMING = "resumed", ["checkpoint.spacing_s=0", "cluster.tolerate_loss=false"]
 
 
 def entered(family: str, breaks: str, source: str, cell: str, broken: Mapping[str, Patch]) -> Bug:
     """Return a bug that whatever check may find."""
     model, mode, *settings = cell.split()
-    resumed = RESUMED in settings
-    settings = [*RESUMING, *(word for word in settings if word != RESUMED)] if resumed else settings
+    resumed = tuple(tuple(word.split(":")[1:]) for word in settings if word.startswith(RESUMED))
+    settings = [*RESUMING, *(word for word in settings if not word.startswith(RESUMED))] if resumed else settings
     bug = Bug(f"{family}: {breaks}", "unseen", source, "any", (mode,), broken, (model,))
     return replace(bug, settings=tuple(settings), resumed=resumed)
 

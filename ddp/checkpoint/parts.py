@@ -6,6 +6,7 @@ Knows neither the coordinator nor when a checkpoint is due.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ddp.checkpoint.identity import Origin, origin
 from ddp.checkpoint.same_data import SameData
 from ddp.checkpoint.validity import MOST
 from ddp.core.commands import Save
+from ddp.core.event_parts import Lasting
 from ddp.data.seeded import others, set_others
 from ddp.replica.flat import savable
 from ddp.replica.optimizers import Settings
@@ -29,6 +31,8 @@ LACKS = "a callback had set a schedule, which no checkpoint holds: rates go by t
 COUNTERS = ("begun", "steps", "version")
 """What a rank counts: the last epoch begun, steps, averages taken in."""
 
+CALLED = {"others": "random numbers", "loss_scale": "factor of the loss"}
+"""Entries of a rank's part, for messages."""
 
 Recut = Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
 """The states of all ranks' optimizers -> that of this rank, one of another number of them."""
@@ -49,7 +53,9 @@ class RankParts:
             if before != samples:
                 raise Torn(f"the checkpoint is of {before} training samples, there are {samples} now")
             replica.add_note(self._data.check(part.get("data")))
-        elif job.checkpoints is not None and not rank and not self._data.lasting:
+        self.lasting: Lasting = ()
+        """Of what was saved or restored last."""
+        if self._source is None and job.checkpoints is not None and not rank and not self._data.lasting:
             self._data.prints()  # as it is before anything is trained
 
     def save(self, order: Save, counters: Sequence[int], kept: Sequence[Tensor]) -> tuple[tuple[File, ...], str]:
@@ -60,10 +66,8 @@ class RankParts:
         assert folder is not None
         state = {
             **{"optimizer": replica.optimizer.state_dict(), "settings": replica.settings},
-            **{"rates": replica.rates.capture(), "others": others()},
-            **dict(zip(COUNTERS, counters, strict=True)),
+            **self._rest(counters),
             "of": origin(self._job.run, order.index, self._rank),
-            **replica.passes.capture(),
         }
         try:
             files = [checkpoint.save(folder, order.index, checkpoint.rank_file(self._rank), state)]
@@ -74,6 +78,14 @@ class RankParts:
         except checkpoint.NotPlain as error:
             return (), str(error)
         return tuple(files), ""
+
+    def _rest(self, counters: Sequence[int]) -> dict[str, Any]:
+        """Return what else a rank goes on with; note its digests."""
+        replica = self._replica
+        rest = {"rates": replica.rates.capture(), "others": others(), **dict(zip(COUNTERS, counters, strict=True))}
+        rest |= replica.passes.capture()
+        self.lasting = tuple((CALLED.get(name, name), _digest(rest[name])) for name in sorted(rest))
+        return rest
 
     def _model(self, order: Save, kept: Sequence[Tensor]) -> dict[str, Any]:
         # `state_dict` are views of the same memory, for whoever wants the model alone; it is written once.
@@ -104,6 +116,7 @@ class RankParts:
             begun, steps, version = counters = tuple(part[name] for name in COUNTERS)
             if not all(isinstance(n, int) and -1 <= n <= MOST for n in counters) or begun >= self._job.epochs:
                 raise ValueError(f"counters {list(counters)}")
+            self._rest(counters)
             return begun, steps, version
         except Exception as error:  # optimizers check what they load in their own ways, or not at all
             raise Torn(
@@ -127,6 +140,11 @@ def load(path: Path, of: Origin) -> dict[str, Any]:
             f"{path}: {_described(part.get('of'))} lies where {_described(of)} belongs; put it back, or begin anew"
         )
     return part
+
+
+def _digest(value: Any) -> str:
+    """Return the digest of numbers in plain containers."""
+    return sha256(repr(value).encode()).hexdigest()[:16]
 
 
 def _line(error: Exception) -> str:

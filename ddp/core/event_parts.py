@@ -9,6 +9,8 @@ Sketch = str
 sketches are averaged with the same weights."""
 OptimizerSketch = tuple[tuple[str, Sketch], ...]
 """Of what an optimizer keeps of all parameters, by its name for it: sketches of one group."""
+Lasting = tuple[tuple[str, str], ...]
+"""What a rank keeps beside model and optimizer, such as random numbers and the loss's factor: (name, digest)."""
 Files = tuple[tuple[str, int, str], ...]
 """(name, bytes, sha256) of each."""
 
@@ -141,6 +143,11 @@ class Tick:
     at: float
     away_s: float = 0.0
     """Seconds before it in which nobody listened (user code, a slow disk, a machine that slept): no rank was silent then."""
+
+
+@dataclass(frozen=True)
+class Alive(FromRank):
+    """A sign of life from a rank in a long piece of work."""
 
 
 @dataclass(frozen=True)

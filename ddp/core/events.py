@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddp.core.event_parts import Alive as Alive
 from ddp.core.event_parts import (
     DataContent,
     Files,
     FromRank,
+    Lasting,
     OptimizerSketch,
     Sketch,
     SketchGroup,
@@ -57,6 +59,8 @@ class Ready(FromRank):
     """Of what the rank's own optimizer keeps, by name, where the run goes on from a checkpoint."""
     frozen: int = 0
     """Of the parameters, those that are not trained: no gradient of them travels."""
+    lasting: Lasting = ()
+    """Of what the rank keeps beside, where the run goes on from a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -179,11 +183,7 @@ class Saved(FromRank):
     error: str = ""
     sketch: Sketch = ""
     optimizer: OptimizerSketch = ()
-
-
-@dataclass(frozen=True)
-class Alive(FromRank):
-    """A sign of life from a rank in a long piece of work."""
+    lasting: Lasting = ()
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,9 @@ class TrainingLoop:
         groups = () if self.rank else replica.sketcher.groups
         least = least_samples(model)
         kept = replica.sketcher.optimizer(replica.optimizer) if job.resume is not None else ()
-        more = groups, replica.sketcher.model(), replica.record.content, kept
-        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least, *more, frozen=frozen))
+        more = groups, replica.sketcher.model(), replica.record.content, kept, frozen
+        figures = replica.samples, count, digest, *about, least, *more
+        self._send(Ready(now(), self.rank, *figures, lasting=self._parts.lasting))
 
     def come(self, transport: str) -> None:
         """Report that a rank that was started again is there."""
@@ -258,7 +259,7 @@ class TrainingLoop:
             files, error = self._parts.save(order, counters, kept)
             sketches = self.replica.sketcher.model(), self.replica.sketcher.optimizer(self.replica.optimizer)
         self.meter.add("checkpoint", began)
-        saved = Saved(now(), self.rank, order.index, files, error, *sketches)
+        saved = Saved(now(), self.rank, order.index, files, error, *sketches, self._parts.lasting)
         self._send(saved)
         return saved
 

@@ -39,3 +39,34 @@ def test_a_pass_that_nobody_keeps_is_counted(tmp_path: Path, monkeypatch: pytest
     assert ALONE not in kept, kept
     found = different(audited(job, records))
     assert any("num_batches_tracked counted" in line for line in found), found
+
+
+def stepped_twice(step: Any, self: Any, *batch: Any) -> Any:
+    self.count = getattr(self, "count", -1) + 1
+    done = step(*batch)
+    if self.count == ALONE:
+        self.optimizer.step()
+    return done
+
+
+def left_out(step: Any, self: Any, *batch: Any) -> Any:
+    self.count = getattr(self, "count", -1) + 1
+    own, self.passes.ready = self.passes.ready, (lambda *about: False) if self.count == ALONE else self.passes.ready
+    done = step(*batch)
+    self.passes.ready = own
+    return done
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(("broken", "sign"), [(stepped_twice, 1), (left_out, -1)])
+@pytest.mark.parametrize("mode", ["nccl_cadence", "cpu_async"])
+def test_a_step_that_nobody_keeps_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, broken: Any, sign: int
+) -> None:
+    with monkeypatch.context() as patch:
+        wrapped(Replica, "step", broken)(patch)
+        job, records = train_together(tmp_path, mode, ADAM, epochs=12)
+    found = [line for line in different(audited(job, records)) if "the optimizer's step counted" in line]
+    assert found, "a step more or less on each rank"
+    counted, between = (int(part.split()[0]) for part in found[0].partition("counted ")[2].split(" in "))
+    assert counted == between + sign, found

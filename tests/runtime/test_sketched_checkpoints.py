@@ -12,6 +12,7 @@ from bench.validate.run_records import Records
 from ddp.checkpoint import parts
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.events import Ready, Resumed, Saved
+from ddp.data.seeded import seed_others
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played, spying
 from tests.runtime.test_checkpoints import ADAM, kept, play_on
@@ -46,6 +47,11 @@ def lost(*about: Any) -> None:
     """Restores nothing."""
 
 
+def begun_anew(states: Any) -> None:
+    """Begins random numbers anew."""
+    seed_others(1)
+
+
 def scaled(name: str, into: Any, values: Any) -> None:
     """Restores other values."""
     for own, other in zip(into, values, strict=True):
@@ -57,6 +63,7 @@ def scaled(name: str, into: Any, values: Any) -> None:
     [
         ("load_optimizer", lost, "nothing as the state of its optimizer, which was exp_avg, exp_avg_sq, step"),
         ("copy_into", scaled, "with another model"),
+        ("set_others", begun_anew, "with other random numbers than it had"),
     ],
 )
 @pytest.mark.parametrize(("policy", "backend", "size"), MODES[:3])

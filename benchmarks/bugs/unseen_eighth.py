@@ -1,0 +1,294 @@
+"""Defects of `benchmarks.bugs.unseen` from the list of historical ones, those that had none yet: of runs that go on from a
+checkpoint, once or twice, of passes, counters and running statistics.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.bugs.bug import Module, after_init, last, wrap
+from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen_fourth import interrupted
+
+LOT = Lot()
+REPLICA = {"ddp.replica.replica": interrupted}
+OFTEN = "checkpoint.unit=averages checkpoint.every=50"
+
+# Checkpoints
+
+
+def going_on(checkpoint: Module, change: Any) -> None:
+    """Change what a run goes on with of the coordinator's books."""
+    resume = checkpoint.resume
+
+    def broken(job: Any) -> Any:
+        found = resume(job)
+        if found is None:
+            return None
+        return replace(found, manifest=replace(found.manifest, books=change(found.books)))
+
+    checkpoint.resume = broken
+
+
+@LOT.bug(
+    "data",
+    "a run that goes on begins the epoch anew",
+    "A13",
+    f"mlp nccl_sync resumed {OFTEN}",
+    "ddp.checkpoint.checkpoint",
+    REPLICA,
+)
+def place_not_taken_over(checkpoint: Module) -> None:
+    """Save what was trained of an epoch, and do not go on with it."""
+    going_on(checkpoint, lambda books: replace(books, begun=books.epochs, ledgers=()))
+
+
+@LOT.bug(
+    "data",
+    "all ranks go on with rank 0's random numbers",
+    "B15",
+    f"benchmarks.bugs.own_drawing nccl_sync resumed {OFTEN}",
+    "ddp.checkpoint.parts",
+    REPLICA,
+)
+def numbers_of_first_rank(parts: Module) -> None:
+    """Have all ranks go on with the streams of rank 0, which alone are written (B7.01 is the same)."""
+    load = parts.load
+
+    def broken(path: Any, of: Any) -> Any:
+        part = load(path, of)
+        if of["rank"]:
+            part["others"] = load(path.with_name("rank-0.pt"), of | {"rank": 0})["others"]
+        return part
+
+    parts.load = broken
+
+
+@LOT.bug(
+    "optimizer",
+    "moments are shifted where shards are cut anew",
+    "D05",
+    f"mlp zero1 world_size=3 resumed:world_size=2 {OFTEN}",
+    "ddp.sharding.recut",
+    REPLICA,
+)
+def moments_shifted_by_padding(recut: Module) -> None:
+    """Cut moments anew as if there were padding between them."""
+    between = recut._between
+
+    def broken(*about: Any) -> Any:
+        return {key: v.roll(8) if getattr(v, "ndim", 0) else v for key, v in between(*about).items()}
+
+    recut._between = broken
+
+
+def first_parameters(replica: Module) -> None:
+    """Keep what parameters begin with."""
+    interrupted(replica)
+    make = replica._module
+
+    def broken(made: Any) -> Any:
+        for parameter in made.parameters():
+            parameter.begun = parameter.detach().clone()
+        return make(made)
+
+    replica._module = broken
+
+
+@LOT.bug(
+    "optimizer",
+    "shards are not those of the model that was loaded",
+    "D09",
+    f"mlp zero3 resumed {OFTEN}",
+    "ddp.sharding.zero3",
+    {"ddp.replica.replica": first_parameters},
+)
+def shards_not_loaded(zero3: Module) -> None:
+    """Load the model, and leave the shards that are stepped with as they were made."""
+
+    def broken(place: Any, self: Any) -> None:
+        place()
+        for group in self.groups:
+            for shard in group.shards:
+                shard.values.data.copy_(shard.parameter.begun.reshape(-1)[shard.start : shard.stop])
+
+    wrap(zero3.Zero3, "_place", broken)
+
+
+@LOT.bug(
+    "optimizer",
+    "the loss's factor is not taken over",
+    "B7.09",
+    f"lenet nccl_sync train.precision=fp16 resumed {OFTEN}",
+    "ddp.replica.passes",
+    REPLICA,
+)
+def scale_lost_when_resumed(passes: Module) -> None:
+    """Go on with the first factor of the loss."""
+    wrap(passes.StepPasses, "restore", lambda restore, self, state: None)
+
+
+FIRST, SECOND = 0.3, 0.8
+"""Places in an epoch at which a run ends."""
+
+
+def interrupted_twice(replica: Module) -> None:
+    """Stop a run in an epoch, and what goes on from there later in the same."""
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        place = batch.epoch + batch.start / self.samples
+        begun = vars(self).setdefault("begun_at", place)
+        at = next((at for at in (2 + FIRST, 2 + SECOND) if self._job.resume is None or begun < 2 + FIRST < at), None)
+        if at is not None and place > at and batch.epoch == 2:
+            raise RuntimeError("stopped, to be gone on with")
+        return step(batch, seen)
+
+    wrap(replica.Replica, "step", broken)
+
+
+@LOT.bug(
+    "data",
+    "a second checkpoint counts from the first",
+    "B7.07",
+    f"mlp nccl_sync resumed resumed {OFTEN}",
+    "ddp.checkpoint.checkpoint",
+    {"ddp.replica.replica": interrupted_twice},
+)
+def place_since_resumed(checkpoint: Module) -> None:
+    """Write of an epoch that a run went on within what was trained since: right after the first time, wrong after more."""
+    publish, resume = checkpoint.publish, checkpoint.resume
+    since: dict[int, int] = {}
+
+    def kept(job: Any) -> Any:
+        found = resume(job)
+        for ledger in found.books.ledgers if found is not None else ():
+            since[ledger.epoch] = sum(stop - start for start, stop in ledger.merged)
+        return found
+
+    def broken(job: Any, order: Any) -> Any:
+        ledgers = tuple(_less(ledger, since.get(ledger.epoch, 0)) for ledger in order.books.ledgers)
+        return publish(job, replace(order, books=replace(order.books, ledgers=ledgers)))
+
+    checkpoint.publish, checkpoint.resume = broken, kept
+
+
+def _less(ledger: Any, samples: int) -> Any:
+    merged = tuple((start, stop - samples) for start, stop in ledger.merged if stop - samples > start)
+    return replace(ledger, merged=merged).reopen() if samples else ledger
+
+
+# Steps and averages
+
+
+@LOT.bug("gradient", "means of passes weigh alike", "B9.03", "lenet solo train.accumulate=3", "ddp.replica.replica")
+def passes_weigh_alike(replica: Module) -> None:
+    """Add the means of a step's passes and divide by their number."""
+
+    def broken(one: Any, self: Any, tensors: Any, factor: float, at: float, samples: int, several: bool = False) -> Any:
+        return one(tensors, factor * self.share / samples if several else factor, at, samples, several)
+
+    def accumulate(whole: Any, self: Any, parts: Any, *about: Any) -> Any:
+        self.share = sum(part.samples for part in parts) / len(parts)
+        return whole(parts, *about)
+
+    wrap(replica.Replica, "_pass", broken)
+    wrap(replica.Replica, "_accumulate", accumulate)
+
+
+def large_factor(loss_scale: Module) -> None:
+    """Begin with a factor of the loss at which gradients overflow."""
+    loss_scale.LossScale.__init__.__defaults__ = (2.0**22, 0)
+
+
+@LOT.bug(
+    "gradient",
+    "the flag of overflow stays on its rank",
+    "B9.15",
+    "mlp zero1 train.precision=fp16",
+    "ddp.sharding.zero1",
+    {"ddp.replica.loss_scale": large_factor},
+)
+def overflow_not_shared(zero1: Module) -> None:
+    """Have every rank decide by its own shards whether to step."""
+    wrap(zero1.ShardedStep, "agree", lambda agree, self, finite: (agree(finite), finite)[1])
+
+
+@LOT.bug("average", "counters are divided by the ranks", "B6.06", "lenet nccl_cadence", "ddp.backends.allreduce")
+def counters_divided(allreduce: Module) -> None:
+    """Divide by the ranks what takes the maximum, as is done with means."""
+
+    def broken(take: Any, self: Any) -> Any:
+        for counter in self._counted:
+            counter.div_(self.job.world_size, rounding_mode="floor")
+        return take()
+
+    wrap(allreduce.Backend, "_take", broken)
+
+
+@LOT.bug("forward", "norms learn by a batch's own size", "B6.16", "lenet nccl_cadence", "ddp.replica.replica")
+def statistics_by_own_batch(replica: Module) -> None:
+    """Give running statistics the momentum of a batch's share of a whole one."""
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        for module in self.model.modules():
+            if hasattr(module, "running_var"):
+                module.momentum = 0.1 * batch.samples / self._job.batch_size
+        return step(batch, seen)
+
+    wrap(replica.Replica, "step", broken)
+
+
+@LOT.bug(
+    "average",
+    "ranks begin apart, and share differences alone",
+    "D21",
+    "mlp cpu_cadence averaging.outer=nesterov",
+    "ddp.backends.snapshot",
+)
+def differences_of_unlike_models(snapshot: Module) -> None:
+    """Have the last rank be off by what it began with: what it brings in and takes is without that."""
+
+    def apart(self: Any, sign: float) -> None:
+        for section in self._sections if last() else ():
+            if section.kind == "parameters":
+                section.values.add_(self.off[section.values.dtype], alpha=sign)
+
+    def begin(self: Any) -> None:
+        import torch
+
+        generator = torch.Generator().manual_seed(1)
+        kinds = [section.values for section in self._sections if section.kind == "parameters"]
+        self.off = {v.dtype: torch.randn(v.shape, generator=generator, dtype=v.dtype) * 0.01 for v in kinds}
+
+    def broken(act: Any, self: Any, *about: Any, **named: Any) -> Any:
+        if getattr(self, "met", False):
+            apart(self, -1.0)
+        done = act(*about, **named)
+        self.met = True
+        apart(self, 1.0)
+        return done
+
+    after_init(snapshot.Backend, begin)
+    for name in ("snapshot", "apply"):
+        wrap(snapshot.Backend, name, broken)
+
+
+@LOT.bug(
+    "optimizer",
+    "the outer velocity decays with every pass",
+    "D23",
+    "mlp nccl_cadence averaging.outer=momentum train.accumulate=2",
+    "ddp.replica.outer_optimizer",
+)
+def velocity_decays_with_passes(outer_optimizer: Module) -> None:
+    """Let the outer velocity decay once for each of two passes."""
+
+    def broken(step: Any, self: Any, mean: Any, last: Any, piece: slice = slice(None)) -> None:
+        before = self.velocity[piece] * self._momentum * (1.0 - self._momentum)
+        step(mean, last, piece)
+        self.velocity[piece].sub_(before)
+
+    wrap(outer_optimizer.Outer, "step", broken)

@@ -1,0 +1,169 @@
+"""Defects of `benchmarks.bugs.unseen` in steps, schedules and evaluations, on one rank, now and then or behind a loss.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen_fourth import interrupted
+
+LOT = Lot()
+
+# Order
+
+
+@LOT.bug("order", "rank 1 takes another seed from epoch 2 on", "A03", "mlp cpu_async", "ddp.data.epoch_order")
+def other_seed_later(epoch_order: Module) -> None:
+    """Have rank 1 shuffle later epochs by another seed."""
+    make = epoch_order.order
+
+    def broken(seed: int, epoch: int, samples: int) -> Any:
+        return make(seed + (rank() == 1 and epoch > 1), epoch, samples)
+
+    epoch_order.order = broken
+
+
+# Forward
+
+
+@LOT.bug("forward", "rank 1 smooths labels", "C26", "lenet cpu_async", "ddp.replica.replica")
+def smoothed_on_rank(replica: Module) -> None:
+    """Mix a twentieth of a uniform answer into the labels of rank 1."""
+    from torch.nn import functional as F
+
+    def change(self: Any) -> None:
+        def smoothed(model: Any, batch: Any) -> Any:
+            return F.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.05)
+
+        if rank() == 1:
+            self.task = replace(self.task, loss=smoothed)
+
+    after_init(replica.Replica, change)
+
+
+@LOT.bug("forward", "rank 1 skips what is labelled 9", "C26", "lenet torch_ddp", "ddp.replica.replica")
+def label_ignored_on_rank(replica: Module) -> None:
+    """Leave samples of one label out of the loss of rank 1."""
+    from torch.nn import functional as F
+
+    def change(self: Any) -> None:
+        def ignoring(model: Any, batch: Any) -> Any:
+            return F.cross_entropy(model(batch[0]), batch[1], ignore_index=9)
+
+        if rank() == 1:
+            self.task = replace(self.task, loss=ignoring)
+
+    after_init(replica.Replica, change)
+
+
+# Optimizer
+
+
+@LOT.bug(
+    "optimizer",
+    "biases decay once a run goes on",
+    "D17",
+    "benchmarks.bugs.own_augmented nccl_sync resumed checkpoint.unit=averages checkpoint.every=50",
+    "ddp.checkpoint.parts",
+    {"ddp.replica.replica": interrupted},
+)
+def biases_decay_when_resumed(parts: Module) -> None:
+    """Give all groups the first one's decay when a run goes on."""
+    load = parts.load_optimizer
+
+    def broken(optimizer: Any, *about: Any) -> None:
+        load(optimizer, *about)
+        for group in optimizer.param_groups:
+            group["weight_decay"] = optimizer.param_groups[0]["weight_decay"]
+
+    parts.load_optimizer = broken
+
+
+@LOT.bug("optimizer", "rank 1 leaves out short batches", "A15", "mlp cpu_async", "ddp.replica.replica")
+def short_batches_left_out(replica: Module) -> None:
+    """Read a batch that is not whole on rank 1, and take its gradients, but no step."""
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        if rank() == 1 and batch.samples < self._job.batch_size:
+            self.passes.ready = lambda *about: False
+        try:
+            return step(batch, seen)
+        finally:
+            vars(self.passes).pop("ready", None)
+
+    wrap(replica.Replica, "step", broken)
+
+
+@LOT.bug("optimizer", "rank 1 steps again before an average", "C04", "mlp nccl_cadence", "ddp.backends.allreduce")
+def stepped_again_before_average(allreduce: Module) -> None:
+    """Step with the last gradients once more before rank 1 brings in what it has trained."""
+
+    def broken(average: Any, self: Any, *about: Any) -> Any:
+        if rank() == 1 and counted(self, "averaged") % 3 == 1:
+            self.loop.replica.optimizer.step()
+        return average(*about)
+
+    wrap(allreduce.Backend, "average", broken)
+
+
+@LOT.bug("optimizer", "every 97th step of rank 1 is done twice", "C04", "mlp cpu_async", "ddp.replica.replica")
+def stepped_twice_now_and_then(replica: Module) -> None:
+    """Step twice with every 97th gradient of rank 1."""
+
+    def broken(step: Any, self: Any, *about: Any) -> Any:
+        done = step(*about)
+        if rank() == 1 and counted(self, "stepped") % 97 == 96:
+            self.optimizer.step()
+        return done
+
+    wrap(replica.Replica, "step", broken)
+
+
+# Schedule
+
+
+@LOT.bug(
+    "schedule",
+    "survivors count what a lost rank trained as unseen",
+    "B5.03",
+    "mlp nccl_cadence world_size=3 cluster.faults=['2@120:crash']",
+    "ddp.core.granting",
+)
+def seen_by_survivors(granting: Module) -> None:
+    """Grant what is left with the samples seen of those ranks alone that are left."""
+
+    def broken(give: Any, self: Any, rank: int, most: int) -> int:
+        cohort = self._cohort
+        live, size = len(cohort.live), cohort.world.size
+        if live < size:
+            self._cohort = granting.replace(cohort, samples=cohort.samples * live // size)
+        steps: int = give(rank, most)
+        self._cohort = cohort
+        return steps
+
+    wrap(granting.OpenGrants, "_give", broken)
+
+
+# Record
+
+
+@LOT.bug("record", "evaluations are dated to their epoch's beginning", "B8.05", "mlp nccl_sync", "ddp.engine.loop")
+def evaluations_dated_back(loop: Module) -> None:
+    """Date an evaluation to the end of the one before: a target is reached an epoch earlier."""
+
+    def broken(evaluate: Any, self: Any, *about: Any) -> None:
+        send, before = self._send, getattr(self, "evaluated_at", None)
+
+        def dated(event: Any) -> None:
+            send(event if before is None or not hasattr(event, "part") else replace(event, at=before))
+
+        self.evaluated_at, self._send = loop.now(), dated
+        evaluate(*about)
+        self._send = send
+
+    wrap(loop.TrainingLoop, "evaluate", broken)

@@ -1,0 +1,40 @@
+"""What the audit knows of places in the schedule from orders alone, in runs that lose ranks too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bench.audit.places import left_behind
+from ddp.core.commands import Train
+from ddp.core.events import Merged
+from ddp.core.faults import Fault
+from ddp.core.policies import POLICIES
+from ddp.core.world import World
+from ddp.sim import Costs, simulate
+
+COSTS = Costs(lambda rank, step: 0.01 * (1 + rank), latency_s=1e-4, wire_s=0.002, reduce_s=0.002, report_s=0.02)
+
+
+def played(policy: str, blocking: bool, faults: tuple[Fault, ...]) -> list[Any]:
+    made = POLICIES[policy]()
+    in_step = blocking and made.every_step
+    world = World(3, 400, 10, 3, blocking=blocking, in_step=in_step, deadline_s=60.0, tolerate_loss=True)
+    return [record for _, record in simulate(made, world, costs=COSTS, faults=faults).records]
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("faults", [(), (Fault(1, 5, "crash"),), (Fault(2, 20, "crash"), Fault(0, 25, "crash"))])
+def test_nobody_is_told_of_less_than_is_in_the_model(policy: str, blocking: bool, faults: tuple[Fault, ...]) -> None:
+    assert left_behind(played(policy, blocking, faults)) == ""
+
+
+def test_a_rank_that_is_told_of_less_is_named() -> None:
+    records = played("cadence", True, (Fault(2, 20, "crash"),))
+    merged = next(place for place, record in enumerate(records) if isinstance(record, Merged))
+    late = next(place for place, record in enumerate(records) if place > merged and isinstance(record, Train))
+    records[late] = replace(records[late], seen=1)
+    assert "was told that 1 samples had been seen" in left_behind(records)
