@@ -26,6 +26,10 @@ _TOO_LARGE = 2.0**128 - 2.0**103
 """Single precision rounds this to infinity, and all below it to a number."""
 
 
+SHARDS = "shards"
+"""How the names of sketches begin that are of what ranks have a part each."""
+
+
 class Sketch(NamedTuple):
     """A sketch as numbers; float64 throughout."""
 

@@ -7,13 +7,15 @@ values. Knows no cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from bench.results.schema import Metrics
+from bench.validate.linear import apart, combine
 from bench.validate.run_records import Records
 from bench.validate.state_copies import kept_otherwise, unlike
+from ddp.core.event_parts import OptimizerSketch, SketchGroup
 from ddp.core.events import Ready, Resumed, Saved
-from ddp.sketches import decode
+from ddp.sketches import SHARDS, Sketch, decode
 
 
 def most_ranks(m: Metrics) -> int:
@@ -25,7 +27,10 @@ def begun_otherwise(known: Records) -> str:
     """Say what was another when the run went on; empty: nothing, or it was not sketched."""
     for resumed in known.resumed:
         saved = {event.rank: event for event in _saved(known, resumed)}
-        for ready in _ready(known, resumed):
+        ranks = list(_ready(known, resumed))
+        if wrong := _shards(list(saved.values()), ranks):
+            return f"ranks went on from checkpoint {resumed.index} with {wrong}"
+        for ready in ranks:
             if saved and (wrong := _model(known, saved[min(saved)], ready) or _own(resumed, saved, ready)):
                 return f"rank {ready.rank} went on from checkpoint {resumed.index} with {wrong}"
     return ""
@@ -54,6 +59,29 @@ def _own(resumed: Resumed, saved: dict[int, Saved], ready: Ready) -> str:
     own = saved.get(ready.rank)  # a rank that was lost goes on with the state of another
     if own is None:
         return ""
+    wanted, given = (
+        tuple(part for part in each if not part[0].startswith(SHARDS)) for each in (own.optimizer, ready.optimizer)
+    )
     before, after = dict(own.lasting), dict(ready.lasting)
     other = [name for name in before if after and before[name] != after.get(name) and not resumed.ranks]
-    return kept_otherwise(own.optimizer, ready.optimizer) or (f"other {other[0]} than it had" if other else "")
+    return kept_otherwise(wanted, given) or (f"other {other[0]} than it had" if other else "")
+
+
+def _shards(saved: Sequence[Saved], ranks: Sequence[Ready]) -> str:
+    """Compare what all ranks together have in shards, however many they are: sketches of parts add up to the whole's."""
+    before, after = _sums([event.optimizer for event in saved]), _sums([event.optimizer for event in ranks])
+    for name in sorted(before.keys() | after.keys()) if before and after else ():
+        if name not in before or name not in after:
+            return f"no {name}" if name in before else f"{name} that nobody had"
+        group = SketchGroup(name, "optimizer", 1, "float32", False)
+        if far := apart([group], combine(after[name]), combine(before[name]), 0.0):
+            return f"other {far}"
+    return ""
+
+
+def _sums(sketches: Sequence[OptimizerSketch]) -> dict[str, list[tuple[float, Sketch]]]:
+    """Return name -> the sketches of all ranks, each once."""
+    parts: dict[str, list[tuple[float, Sketch]]] = {}
+    for name, text in (part for each in sketches for part in each if part[0].startswith(SHARDS)):
+        parts.setdefault(name, []).append((1.0, decode(text)))
+    return parts

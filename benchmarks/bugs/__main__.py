@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -89,6 +90,8 @@ def train(folder: Path, model: str, mode: str, seeds: Iterable[int], bug: str = 
         for run in find_runs(cell)[0]:
             if run.metrics.status == "failed":
                 command(f"resume={run.path}", *how)
+                if how:  # it went on in another folder
+                    shutil.rmtree(run.path)
 
 
 def timed(folder: Path, training: Callable[[], None]) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from ddp.permutation import derive
 from ddp.replica.flat import FlatState, Section
 from ddp.replica.sketch_kernel import BLOCK, add, block_weights, table
 from ddp.replica.sparse import dense
-from ddp.sketches import SUMS, encode
+from ddp.sketches import SHARDS, SUMS, encode
 
 MOST = {"parameters": 18, "buffers": 6}
 """Groups of each kind at most: beyond that neighbours share one."""
@@ -29,6 +30,14 @@ _FAST = (torch.float32, torch.float64)
 
 Part = tuple[Tensor, int, int, int]
 """Values, the element of the tensor that is their first, the tensor's key, and its group."""
+
+
+class Sharded(Protocol):
+    """Elements of a parameter from `start` on, which the optimizer has as a parameter of its own."""
+
+    parameter: nn.Parameter
+    start: int
+    values: nn.Parameter
 
 
 class Sketcher:
@@ -56,6 +65,8 @@ class Sketcher:
                 self._groups |= {name: len(self.groups) for name, _ in group}
                 self.groups += (_described(kind, group, trained),)
         self._kept_keys = _Keys(seed)
+        self.shards: Sequence[Sharded] = ()
+        """What this rank has of the parameters, where its optimizer has no more."""
         self._laid: dict[str, _Laid] = {}
         self._sections: list[Section] = []
 
@@ -81,6 +92,13 @@ class Sketcher:
                 if isinstance(value, Tensor) and value.is_floating_point():
                     place = places.setdefault(key, len(places))
                     parts.append((dense(value), 0, self._kept_keys[name, key], place))
+        for shard in self.shards:
+            name, state = self._names[id(shard.parameter)], optimizer.state.get(shard.values, {})
+            for key, value in ("", shard.values.detach()), *state.items():
+                each = isinstance(value, Tensor) and value.shape == shard.values.shape
+                if isinstance(value, Tensor) and value.is_floating_point() and (each or not shard.start):
+                    place = places.setdefault(f"{SHARDS} {key}".strip(), len(places))
+                    parts.append((value, shard.start if each else 0, self._kept_keys[name, key], place))
         total = np.zeros((len(places), SUMS + 1))
         self._add(total, parts)
         return tuple((key, _text(total[place : place + 1])) for key, place in sorted(places.items()))

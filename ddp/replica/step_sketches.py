@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ddp.core.event_parts import StepSketch
 from ddp.core.sketching import draw
-from ddp.replica.sketcher import Sketcher, StepSum
+from ddp.replica.sketcher import Sharded, Sketcher, StepSum
 
 STEPS = 100
 """Steps that are drawn in a run, on the average, beside the first."""
@@ -34,6 +34,10 @@ class StepSketches:
         """None: this step is not drawn."""
         self.waiting: list[StepSketch] = []
         """Not reported yet."""
+
+    def share_out(self, shards: Sequence[Sharded]) -> None:
+        """Have the optimizer's state sketched by shards."""
+        self._sketcher.shards = shards
 
     @property
     def drawn(self) -> bool:
@@ -108,6 +112,9 @@ class NoSketches(StepSketches):
 
     def __init__(self) -> None:
         self._before, self.waiting = None, []
+
+    def share_out(self, shards: Sequence[Sharded]) -> None:
+        """Do nothing."""
 
     def begin(self) -> None:
         """Draw nothing."""

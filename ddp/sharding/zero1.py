@@ -84,6 +84,7 @@ class ShardedStep:
             p: shape for group in self.groups for p, shape in zip(group.parameters, group.shapes, strict=True)
         }
         """Of the whole parameters."""
+        site.sketches.share_out(self.shards)
         self._met = self._torn = self._settled = False
         empty, whole = site.collectives.transport.empty, self.whole_gradients
         self.together = StepGradients(site.state, empty, gradients=whole, eager=whole)
