@@ -17,18 +17,19 @@ from bench.report import losses
 from bench.report.answer import Answer, Option, answer
 from bench.report.blocks import Beside, Block, Facts, LeadText, SmallText, Tiles, Verdicts
 from bench.report.facts import LEFT, LIMITS, SURE, facts
-from bench.report.frontier import caption, picture
+from bench.report.frontier import BESIDE, NAMED, caption, picture
 from bench.report.glossary import glossary
 from bench.report.intervals import MOST_SEEDS, WIDEST, Interval, seeds_to_decide, seeds_to_measure
-from bench.report.labels import LETTER, LINE, spots
+from bench.report.labels import LINE, length, spots
 from bench.report.page import Page
 from bench.report.page_tiles import tiles
 from bench.report.page_words import QUALITY, reason
 from bench.report.plane import Extent, Point, edge_of, limits, ticks
-from bench.report.sections.answer import SOONER, row, section
+from bench.report.sections.answer import AMONG, SOONER, row, section
 from bench.report.sentence import sentence
 from bench.validate.verdict import Name
 from ddp.engine.modes import modes
+from tests.bench import drawn
 from tests.bench.test_answer import GOOD, SOLO, Seconds, page, verdict
 
 DISTURBED = [f"{BUSY} 0.9 of 2 cores during the run: its speeds are too low"]
@@ -266,14 +267,46 @@ def test_arrows_are_drawn_where_an_end_is_unknown_alone() -> None:
     assert Extent(1.0, 0.5, 900.0).unbounded(0.01, 100) == (False, True)
 
 
+PLANE = tuple(72 * (size - sum(BESIDE[k : k + 2])) for k, size in zip((0, 2), AMONG, strict=True))
+"""Of the smallest picture."""
+
+
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.floats(40, 280), st.floats(30, 130)), min_size=1, max_size=9))
-def test_labels_never_hide_each_other(places: list[tuple[float, float]]) -> None:
-    labels = [(f"nccl_cadence ×{k}", place) for k, place in enumerate(places)]
+@given(st.lists(st.tuples(st.floats(0, PLANE[0]), st.floats(0, PLANE[1])), min_size=1, max_size=17), st.booleans())
+def test_labels_never_hide_each_other_and_stand_in_the_frame(places: list[tuple[float, float]], numbers: bool) -> None:
+    """Sixteen numbers, or as many names as are drawn; wherever points lie, all in one place included."""
+    first, *others = places if numbers else places[: NAMED + 1]
+    names = [str(k) if numbers else f"nccl_cadence ×{k}" for k in range(1, len(others) + 1)]
+    labels = [("one device", first), *zip(names, others, strict=True)]
     boxes = []
-    for (text, (x, y)), spot in zip(labels, spots(labels, places, (320, 160)), strict=True):
-        width = LETTER * len(text)
+    for (text, (x, y)), spot in zip(labels, spots(labels, [first, *others], (PLANE[0], PLANE[1])), strict=True):
+        width = length(text)
         left = x + spot.x - (width if spot.side == "right" else 0)
         boxes.append((left, y + spot.y, left + width, y + spot.y + LINE))
     for a, b in combinations(boxes, 2):
         assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+    assert all(box[0] >= 0 and box[1] >= 0 and box[2] <= PLANE[0] and box[3] <= PLANE[1] for box in boxes)
+
+
+def test_many_points_bear_the_numbers_of_their_rows(tmp_path: Path) -> None:
+    shown = drawn.example(tmp_path)
+    with styled():
+        found = blocks_of(shown)
+    first = next(block.other for block in found if isinstance(block, Beside))
+    assert isinstance(first, Verdicts)
+    assert [next(iter(row.values())).strip("*").partition(" ")[0] for row in first.rows] == [*"123456789"]
+    assert next(iter(first.rows[first.marked[0]].values())).startswith(f"**{first.marked[0] + 1} → ")
+    svg = (tmp_path / "answer.svg").read_text()
+    assert all(f">{number}</text>" in svg for number in range(1, 10))
+    assert "nccl_sync" not in svg
+    few = page(tmp_path / "few", {"solo": SOLO, "nccl_sync": QUICK, "cpu_async": SLOW}, {"nccl_sync": "PASS"})
+    with styled():
+        section(few)
+    assert ">nccl_sync</text>" in (tmp_path / "few" / "answer.svg").read_text()
+
+
+def test_why_collectives_inside_the_steps_are_slow_on_small_models_is_said(tmp_path: Path) -> None:
+    limits = [dict(block.items)[LIMITS] for block in blocks_of(drawn.example(tmp_path)) if isinstance(block, Facts)]
+    assert all(
+        "(hooks, buckets and gloo cost every step a fixed time: small models pay most)" in text for text in limits
+    )
