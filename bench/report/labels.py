@@ -14,10 +14,10 @@ LETTER, DIGIT, LINE = 4.8, 5.8, 9.0
 MARK = 2.5
 """Half a mark's width, its corners apart."""
 NEAR: tuple[tuple[float, float, Side], ...] = (
-    (6, -10, "left"),
+    (6, -12, "left"),
     (6, 4, "left"),
     (-6, 4, "right"),
-    (-6, -10, "right"),
+    (-6, -12, "right"),
     (8, -20, "left"),
     (8, 14, "left"),
 )

@@ -1,4 +1,4 @@
-"""Page one of the committed reports, from the figures beside them: made-up runs whose times and speeds come to those figures.
+"""Page one of the committed reports, by the figures beside them: made-up runs whose times and speeds come to those.
 
 Their own runs are not kept, and a page is as full as theirs only with as many ways of training.
 """
@@ -6,7 +6,7 @@ Their own runs are not kept, and a page is as full as theirs only with as many w
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +25,8 @@ SECONDS, SPEED = 10.0, 1000.0
 """Of one device: time to the target, samples per second."""
 CPU = "AMD EPYC 9B14"
 Row = Mapping[str, str]
+Judged = tuple[str, str, int, Name, LevelFigures]
+"""Model, mode, ranks, verdict, its figures."""
 
 
 def rows(report: str, file: str) -> list[Row]:
@@ -37,7 +39,7 @@ def example(folder: Path) -> Page:
     """Return two workloads in nine modes each."""
     every = [row for file in ("answer.csv", "answer-2.csv") for row in rows("example", file)]
     runs = [run for model in ("lenet", "mlp") for run in seeds(folder, model, "solo", 1, SECONDS, SPEED, 32)]
-    judged = []
+    judged: list[Judged] = []
     for row in every:
         mode, time = row["cell"].removesuffix(" ×2"), float(row["time"])
         runs += seeds(folder, row["model"], mode, 2, SECONDS * time, SPEED * 0.97 / time, 32)
@@ -49,7 +51,8 @@ def example(folder: Path) -> Page:
 
 def scaling(folder: Path) -> Page:
     """Return two models, each in strong and weak scaling, on up to four devices of two cores."""
-    runs, judged = [], []
+    runs: list[Run] = []
+    judged: list[Judged] = []
     batches = {(row["model"], int(row["batch"])) for row in rows("scaling", "answer-scaling.csv")}
     for model, batch in sorted(batches):
         runs += seeds(folder, model, "solo", 1, SECONDS, SPEED, batch)
@@ -60,21 +63,19 @@ def scaling(folder: Path) -> Page:
     level = LevelFigures(0.001, -0.001, 0.003, MARGIN, len(SEEDS), 20, False)
     for run in runs:
         m = run.metrics
-        name = ("PASS", "PASS", "INCONCLUSIVE")[m.world_size // 2]
+        name: Name = "INCONCLUSIVE" if m.world_size > 2 else "PASS"
         judged.append((m.model, m.mode, m.world_size, name, level))
-    return paged(folder, {(run.path, run.metrics.seed): run for run in runs}.values(), judged)
+    return paged(folder, [*{run.path: run for run in runs}.values()], judged)
 
 
-Judged = tuple[str, str, int, Name, LevelFigures]
-
-
-def paged(folder: Path, runs: Collection[Run], judged: Sequence[Judged]) -> Page:
+def paged(folder: Path, runs: Sequence[Run], judged: Sequence[Judged]) -> Page:
     """Return the material of a report on these runs and what is judged of them: model, mode, ranks, verdict, its figures."""
-    found, known = tuple(cells(runs)), {each[:3]: each[3:] for each in judged}
-    verdicts = []
+    found, verdicts = tuple(cells(runs)), []
+    known = {(model, mode, size): (name, figures) for model, mode, size, name, figures in judged}
     for cell in found:
-        name, figures = known.get((cell.workload.model, cell.about.mode, cell.about.world_size), ("PASS", None))
-        if figures is not None:
+        key = cell.workload.model, cell.about.mode, cell.about.world_size
+        if key in known:
+            name, figures = known[key]
             code = Exit.OK if name == "PASS" else Exit.REGRESSION
             verdicts.append(Verdict(name, "quality", cell.name, "accuracy 0.9 and more", code, figures=figures))
     return Page(folder, folder, found, (), tuple(verdicts))

@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.base.environment import BUSY
@@ -17,15 +17,14 @@ from bench.report import losses
 from bench.report.answer import Answer, Option, answer
 from bench.report.blocks import Beside, Block, Facts, LeadText, SmallText, Tiles, Verdicts
 from bench.report.facts import LEFT, LIMITS, SURE, facts
-from bench.report.frontier import BESIDE, NAMED, caption, picture
+from bench.report.frontier import caption, picture
 from bench.report.glossary import glossary
 from bench.report.intervals import MOST_SEEDS, WIDEST, Interval, seeds_to_decide, seeds_to_measure
-from bench.report.labels import LINE, length, spots
 from bench.report.page import Page
 from bench.report.page_tiles import tiles
 from bench.report.page_words import QUALITY, reason
 from bench.report.plane import Extent, Point, edge_of, limits, ticks
-from bench.report.sections.answer import AMONG, SOONER, row, section
+from bench.report.sections.answer import SOONER, row, section
 from bench.report.sentence import sentence
 from bench.validate.verdict import Name
 from ddp.engine.modes import modes
@@ -265,27 +264,6 @@ def test_arrows_are_drawn_where_an_end_is_unknown_alone() -> None:
     assert Extent(1.0, None, 2.0).unbounded(0.01, 100) == (True, False)
     assert Extent(1.0, 0.5, 2.0).unbounded(0.01, 100) == (False, False)
     assert Extent(1.0, 0.5, 900.0).unbounded(0.01, 100) == (False, True)
-
-
-PLANE = tuple(72 * (size - sum(BESIDE[k : k + 2])) for k, size in zip((0, 2), AMONG, strict=True))
-"""Of the smallest picture."""
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.floats(0, PLANE[0]), st.floats(0, PLANE[1])), min_size=1, max_size=17), st.booleans())
-def test_labels_never_hide_each_other_and_stand_in_the_frame(places: list[tuple[float, float]], numbers: bool) -> None:
-    """Sixteen numbers, or as many names as are drawn; wherever points lie, all in one place included."""
-    first, *others = places if numbers else places[: NAMED + 1]
-    names = [str(k) if numbers else f"nccl_cadence ×{k}" for k in range(1, len(others) + 1)]
-    labels = [("one device", first), *zip(names, others, strict=True)]
-    boxes = []
-    for (text, (x, y)), spot in zip(labels, spots(labels, [first, *others], (PLANE[0], PLANE[1])), strict=True):
-        width = length(text)
-        left = x + spot.x - (width if spot.side == "right" else 0)
-        boxes.append((left, y + spot.y, left + width, y + spot.y + LINE))
-    for a, b in combinations(boxes, 2):
-        assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
-    assert all(box[0] >= 0 and box[1] >= 0 and box[2] <= PLANE[0] and box[3] <= PLANE[1] for box in boxes)
 
 
 def test_many_points_bear_the_numbers_of_their_rows(tmp_path: Path) -> None:

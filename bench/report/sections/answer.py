@@ -173,7 +173,7 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
     against = any(option.rival.solo is not None for option in options)
     arrow = f"*{RECOMMENDED.strip()}*: recommended"
     columns: Mapping[str, bool] = {
-        f"{arrow}, the quickest": bool(series),
+        f"{arrow}, the quickest; *×*: over one device's": bool(series),
         f"{arrow}, the best in quality of the quickest": any(each.kind == "use" for each in answers),
         f"*quality OK*: no worse than is allowed ({ALLOWED}), at 95 %": any(each.passed for each in options)
         or bool(series),
