@@ -18,8 +18,8 @@ from hypothesis import Phase, settings
 from tests.warm import Warm, WarmServer
 from tests.workers import Nursery, modules
 
-settings.register_profile("same", derandomize=True, database=None)
-settings.register_profile("new", phases=[Phase.explicit, Phase.reuse, Phase.generate], print_blob=True)
+settings.register_profile("same", derandomize=True, database=None, deadline=None)
+settings.register_profile("new", phases=[Phase.explicit, Phase.reuse, Phase.generate], print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("SCHEDULES", "same"))
 
 # Nothing is kept in, or read from, what belongs to the user.

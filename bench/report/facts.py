@@ -13,7 +13,7 @@ from bench.report import alone
 from bench.report.answer import Answer, Kind, Option, Timing
 from bench.report.blocks import plain
 from bench.report.glossary import meaning
-from bench.report.losses import NAMED, cause, costs, in_words, lost
+from bench.report.losses import INSIDE, NAMED, cause, costs, in_words, lost
 from bench.report.page import levels, listed, number, percent
 from bench.report.page_words import (
     UNMEASURED,
@@ -64,12 +64,12 @@ def setup(cells: Sequence[Cell], each: Answer) -> str:
     about, w = solo.about, solo.workload
     text = f"One device: {plain(about.final.eval_metric)} {levels(solo.eval)}"
     if seconds := measured(Timing.of(solo).seconds):
-        text += f", the target {about.target.value or 0.0:g} after {number(median(seconds))} s of training"
+        text += f", target {about.target.value or 0.0:g} after {number(median(seconds))} s"
     sizes = sorted({option.cell.about.world_size for option in each.options} - {1})
     whole = ", ".join(f"{w.batch_size * size} over {size}" for size in sizes)
-    text += f". Batch {w.batch_size} on one{f', {whole}' if whole else ''}; {plural(w.epochs, 'epoch')}"
+    text += f". Batch {w.batch_size}{f' ({whole})' if whole else ''}, {plural(w.epochs, 'epoch')}"
     counts = sorted({len(cell.one_each) for cell in cells})
-    return f"{text}, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds of each."
+    return f"{text}, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds."
 
 
 def as_good(best: Option) -> str:
@@ -156,9 +156,16 @@ def slow(each: Answer, best: Option) -> str:
         known = option.time is not None and not option.disturbed and not option.sooner and option is not best
         shares, hidden = _shares(option) if known else ({}, False)
         if shares and max(shares.values()) > 0:
-            causes.setdefault(cause(shares, hidden), []).append(option)
+            words = cause(shares, hidden)
+            causes.setdefault(words + (in_each_step(option) if words == INSIDE else ""), []).append(option)
     texts = [f"{names(some, each.options)} by {words}" for words, some in causes.items()]
     return f"Not quicker than one device, mostly: {'; '.join(texts)}." if texts else ""
+
+
+def in_each_step(option: Option) -> str:
+    """Return why collectives inside the steps are slow on small models, which the breakdown cannot tell from computing."""
+    transport = option.cell.about.transport
+    return f" (hooks, buckets and {plain(transport)} cost every step a fixed time: small models pay most)"
 
 
 def left(cells: Sequence[Cell], each: Answer) -> str:

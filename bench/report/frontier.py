@@ -8,7 +8,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from bench.base.style import INKS, SOLO, brief
 from bench.report.answer import Answer, Option
@@ -20,14 +19,12 @@ from bench.report.page_words import state
 from bench.report.plane import Extent, Place, Point, clipped, edge_of, limits, ticks
 from bench.results.cells import Workload
 
-LABELS = 10
-"""Points that have a name, at most; of more, a legend names all."""
+NAMED = 5
+"""Points that have a name, at most; more bear the numbers of their rows in the table, which lie on nothing."""
 WRONG, TINT = "#cc3311", 0.07
 """Colour of what failed and of what is not allowed, and its strength as an area."""
 BESIDE = (0.78, 0.12, 0.5, 0.12)
 """Inches around the plane: left, right, below, above."""
-LEGEND = 0.5
-"""Inches more, above, for a legend."""
 STEPS = 16
 """Places along a line that labels keep off."""
 
@@ -37,6 +34,11 @@ def points_of(each: Answer) -> list[Option]:
     return [option for option in each.options if option.time is not None and option.quality is not None]
 
 
+def numbered(each: Answer) -> bool:
+    """Return whether points bear the numbers of their rows, in place of names."""
+    return len(points_of(each)) > NAMED
+
+
 def picture(page: Page, workload: Workload, each: Answer, name: str, inches: tuple[float, float]) -> Picture | None:
     """Draw quality against time to the target: every way of training a point with its interval, one device, the frontier and
     what is allowed. `inches`: width and height."""
@@ -44,10 +46,9 @@ def picture(page: Page, workload: Workload, each: Answer, name: str, inches: tup
     if not options:
         return None
     metric = workload.metric or "metric"
-    scale, unit = (100.0, ", points") if is_fraction(metric) else (1.0, "")
+    scale, unit = (100.0, ", pt") if is_fraction(metric) else (1.0, "")
     points = [Point.of(option, scale) for option in options]
     (width, height), (left, right, below, above) = inches, BESIDE
-    above += LEGEND * (len(points) > LABELS)
     figure = Figure(figsize=inches)
     figure.subplots_adjust(left / width, below / height, 1 - right / width, 1 - above / height)
     axes = figure.subplots()
@@ -56,13 +57,12 @@ def picture(page: Page, workload: Workload, each: Answer, name: str, inches: tup
     for point in points:
         _draw(page, axes, point)
     axes.plot([1], [0], page.styles[SOLO][1], color=page.styles[SOLO][0], ms=7, zorder=3)
-    _name(page, axes, points, (72 * (width - left - right), 72 * (height - below - above)), edge)
+    plane = 72 * (width - left - right), 72 * (height - below - above)
+    _name(page, axes, points, _names(each, points), plane, edge)
     axes.set_xlabel("time to target / one device's: left is sooner")
-    axes.set_ylabel(f"{brief(metric, 24)} less one device's{unit}")
-    if len(points) > LABELS:
-        _legend(page, figure, [option.cell.about.mode for option in options])
+    axes.set_ylabel(f"{brief(metric, 24)} − one device's{unit}")
     data = [_datum(workload, option) for option in options]
-    return page.figure(figure, name, data, "", caption(points, margin is not None, len(edge) > 1))
+    return page.figure(figure, name, data, "", caption(points, margin is not None, len(edge) > 1, numbered(each)))
 
 
 def _margin(options: Sequence[Option], scale: float) -> float | None:
@@ -127,24 +127,24 @@ def _ends(extent: Extent, edges: tuple[float, float], shown: Callable[[float], f
     return [edge if end is None else shown(end) for end, edge in zip((extent.low, extent.high), edges, strict=True)]
 
 
-def _legend(page: Page, figure: Figure, modes: Sequence[str]) -> None:
-    """Name all points by their signs, where not all can bear their name."""
-    shown = sorted(set(modes))
-    handles = [Line2D([], [], ls="", color=page.styles[m][0], marker=page.styles[m][1], ms=6) for m in shown]
-    figure.legend(handles, [brief(mode) for mode in shown], loc="upper center", ncols=5)
-
-
-def _name(page: Page, axes: Axes, points: Sequence[Point], plane: Place, edge: Sequence[Place]) -> None:
-    """Name points in their colour where the name lies on nothing, with a line to it where it stands apart."""
-    named = points[-LABELS:]  # what passed stands last
+def _names(each: Answer, points: Sequence[Point]) -> list[str]:
+    """Return what each point is called: by a number it is the same in the table."""
+    if numbered(each):
+        return [str(each.options.index(point.option) + 1) for point in points]
     short = len({point.option.cell.about.mode for point in points}) == len(points)
+    names = [brief(p.option.cell.about.mode if short else p.option.cell.label, 28) for p in points]
+    return [
+        f"{name}: {state(point.option)}" if failed(point.option) else name
+        for name, point in zip(names, points, strict=True)
+    ]
+
+
+def _name(
+    page: Page, axes: Axes, points: Sequence[Point], names: Sequence[str], plane: Place, edge: Sequence[Place]
+) -> None:
+    """Put a name to each point, in its colour, where it lies on nothing, with a line to it where it stands apart."""
     labels = [("one device", (1.0, 0.0), page.styles[SOLO][0])]
-    for point in named:
-        mode = point.option.cell.about.mode
-        text = brief(mode if short else point.option.cell.label, 28) + (
-            f": {state(point.option)}" if failed(point.option) else ""
-        )
-        labels.append((text, point.place, page.styles[mode][0]))
+    labels += [(n, p.place, page.styles[p.option.cell.about.mode][0]) for n, p in zip(names, points, strict=True)]
     onto = _onto(axes, plane)
     marks = [onto((1.0, 0.0)), *(onto(p.place) for p in points)]
     lines = [step for p in points for bar in bars(axes, p) for step in along([onto(end) for end in bar], STEPS)]
@@ -153,6 +153,7 @@ def _name(page: Page, axes: Axes, points: Sequence[Point], plane: Place, edge: S
     for (text, place, colour), spot in zip(labels, stand, strict=True):
         leader = {"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.7, "shrinkA": 0, "shrinkB": 4}
         look: dict[str, Any] = {"fontsize": 8, "color": INKS.get(colour, colour), "ha": spot.side}
+        look |= {"weight": "bold"} if text.isdecimal() else {}
         arrow = leader if spot.moved else None
         axes.annotate(text, place, (spot.x, spot.y), textcoords="offset points", arrowprops=arrow, **look)
 
@@ -167,15 +168,16 @@ def _onto(axes: Axes, plane: Place) -> Callable[[Place], Place]:
     return onto
 
 
-def caption(points: Sequence[Point], limited: bool, dashed: bool) -> str:
+def caption(points: Sequence[Point], limited: bool, dashed: bool, numbers: bool = False) -> str:
     """Return what the picture shows, in words: of nothing that it has not. `limited`: what is allowed is drawn."""
     shown = {
         "Up and left is better": True,
-        "Bars: 95 % intervals": any(not p.x.bare or not p.y.bare for p in points),
+        "Numbers: table rows": numbers,
+        "Bars: 95 %": any(not p.x.bare or not p.y.bare for p in points),
         "Arrows: no end is known": any(any((*p.open_x, *p.open_y)) for p in points),
         "Hollow: quality not OK": any(not p.option.passed for p in points),
         "Red: not allowed": limited,
-        "Dashed: the best trade-offs": dashed,
+        "Dashed: best trade-offs": dashed,
     }
     return ". ".join(text for text, there in shown.items() if there)
 

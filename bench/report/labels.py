@@ -9,13 +9,15 @@ from typing import Literal, NamedTuple
 
 Side = Literal["left", "right"]
 Place = tuple[float, float]
-LETTER, LINE = 4.8, 9.0
-"""Width of a letter and height of a line, at a size of 8 points."""
+LETTER, DIGIT, LINE = 4.8, 5.8, 9.0
+"""Width of a letter and of a bold digit, and height of a line, at a size of 8 points."""
+MARK = 2.5
+"""Half a mark's width, its corners apart."""
 NEAR: tuple[tuple[float, float, Side], ...] = (
-    (6, -10, "left"),
+    (6, -12, "left"),
     (6, 4, "left"),
     (-6, 4, "right"),
-    (-6, -10, "right"),
+    (-6, -12, "right"),
     (8, -20, "left"),
     (8, 14, "left"),
 )
@@ -49,11 +51,16 @@ class _Box(NamedTuple):
     right: float
     high: float
 
-    def holds(self, place: Place) -> bool:
-        return self.left <= place[0] <= self.right and self.low <= place[1] <= self.high
+    def holds(self, place: Place, room: float = 0.0) -> bool:
+        return self.left - room <= place[0] <= self.right + room and self.low - room <= place[1] <= self.high + room
 
     def meets(self, other: _Box) -> bool:
         return self.left < other.right and other.left < self.right and self.low < other.high and other.low < self.high
+
+
+def length(text: str) -> float:
+    """Return how wide a label is: numbers are bold."""
+    return (DIGIT if text.isdecimal() else LETTER) * len(text)
 
 
 def spots(
@@ -66,7 +73,7 @@ def spots(
     leaders: list[Place] = []
     chosen: list[Spot] = []
     for text, (x, y) in labels:
-        width, best = LETTER * len(text), None
+        width, best = length(text), None
         for place, (dx, dy, side) in enumerate(SPOTS):
             left = x + dx - (width if side == "right" else 0.0)
             box = _Box(left, y + dy - 1, left + width, y + dy + LINE)
@@ -87,7 +94,7 @@ def spots(
 
 def _cost(box: _Box, taken: Sequence[_Box], marks: Sequence[Place], lines: Sequence[Place], plane: Place) -> float:
     outside = box.left < 0 or box.low < 0 or box.right > plane[0] or box.high > plane[1]
-    on_marks = MARKED * (sum(map(box.holds, marks)) + 0.5 * any(map(box.holds, lines)))
+    on_marks = MARKED * (sum(box.holds(mark, MARK) for mark in marks) + 0.5 * any(map(box.holds, lines)))
     return OUTSIDE * outside + HIDDEN * sum(map(box.meets, taken)) + on_marks
 
 

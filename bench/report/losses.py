@@ -22,6 +22,8 @@ WORDS = {
 """Categories of the breakdown that training pays for. Evaluation stops the clock."""
 IN_STEPS = "exchanging inside the steps, which take longer than on one device"
 """As `compute`, where collectives hide in it."""
+INSIDE = "exchanging inside longer steps"
+"""The same where it is the largest share."""
 REST = "unexplained"
 NAMED = 3
 """Causes that are named, the largest."""
@@ -77,7 +79,7 @@ def in_words(missing: float, shares: Mapping[str, float], hidden: bool = False, 
 def cause(shares: Mapping[str, float], hidden: bool = False) -> str:
     """Return the words for the largest share."""
     name = max(shares, key=lambda each: shares[each])
-    return "exchanging inside longer steps" if hidden and name == "compute" else WORDS[name]
+    return INSIDE if hidden and name == "compute" else WORDS[name]
 
 
 def _rest(share: int) -> str:

@@ -42,6 +42,12 @@ class ScalingSeries:
         return dict(groups)
 
 
+def reachable(most: int, cores: int) -> tuple[list[int], list[int]]:
+    """Return numbers of devices, from that of the cores on, and the speed-up that is the most there: none is above the
+    cores."""
+    return [cores, most], [cores, cores]
+
+
 def task_of(cell: Cell) -> Workload:
     """Return what is the same for any number of ranks: the workload, with the batch of all of them for that of one."""
     return cell.workload._replace(batch_size=cell.workload.batch_size * cell.about.world_size)

@@ -1,4 +1,4 @@
-"""What page one says of series over numbers of devices: what to take of each, how sure that is, what limits it, what to do.
+"""What page one says of series over numbers of devices: what judges each, how sure that is, what limits it, what to do.
 
 Speaks of what has a core for each of its devices. Decides nothing of quality: that is what verdicts say.
 """
@@ -14,7 +14,7 @@ from bench.report.answer import Option
 from bench.report.blocks import plain
 from bench.report.facts import LEFT, LIMITS, SURE, disturbances, missing_share
 from bench.report.page import Page, listed, percent
-from bench.report.page_words import UNMEASURED, between, difference, of_one, permitted, remedy, standing, state
+from bench.report.page_words import permitted, standing, state
 from bench.report.scaling_series import ScalingSeries
 from bench.results.cells import Cell
 from bench.validate.verdict import Name
@@ -63,70 +63,6 @@ def best_of(page: Page, options: Sequence[Option]) -> Option | None:
     cores = None if not options else page.cores(options[0].cell)
     roomy = [option for option in several if cores is None or option.cell.about.world_size <= cores] or several
     return max(roomy, key=lambda each: (known(each), each.passed, speed(each)), default=None)
-
-
-def sentence(page: Page, studied: Studied) -> str:
-    """Return what to take for a series, with markup: by speed, the time to the target, and quality."""
-    w, best = studied.series.workload, best_of(page, studied.options)
-    cut = f"batch {w.batch_size}, cut over the devices"
-    how = cut if studied.series.kind == "strong" else f"batch {w.batch_size} on each"
-    text = f"**{studied.series.kind.capitalize()} scaling of `{plain(w.model)}`** ({how}): {_advice(best)}."
-    if hopeful := undecided(studied.options, best):
-        text += f" Quicker, not yet shown to be as good: {_names(hopeful)}."
-    return text
-
-
-def undecided(options: Sequence[Option], best: Option | None) -> list[Option]:
-    """Return what is shown to be quicker than one device, on as many devices as the `best`, seems quicker than that, and is
-    not decided to be as good."""
-    size = 0 if best is None else best.cell.about.world_size
-    open_ = [o for o in options if o.cell.about.world_size == size and standing(o) == "INCONCLUSIVE" and quicker(o)]
-    return [option for option in open_ if best is not None and speed(option) > speed(best)]
-
-
-def _names(options: Sequence[Option]) -> str:
-    return listed(plain(option.cell.about.mode) for option in options)
-
-
-def taken(page: Page, studied: Studied) -> Option | None:
-    """Return what `sentence` says to take; None: it says something else."""
-    best = best_of(page, studied.options)
-    return best if best is not None and quicker(best) and best.passed and not best.later else None
-
-
-def _advice(best: Option | None) -> str:
-    if best is None or best.speed is None or best.efficiency is None:
-        return "no speed was measured on several devices"
-    who = f"{plain(best.cell.about.mode)} on {best.cell.about.world_size} devices"
-    if not known(best):
-        why = "other programs used the cores" if best.disturbed else between(best.speed)
-        return f"the speed of {who} is {UNMEASURED}: {why}; {remedy(best, best.speed, decide=False)}"
-    figures = f"{best.speed.value:.2f} × the speed of one ({between(best.speed)}), efficiency "
-    figures += percent(best.efficiency.value)
-    if slower(best):
-        return f"**stay with one device**: {who} has {figures}"
-    if not quicker(best):
-        return f"**no recommendation yet**: {who} has {figures}; {remedy(best, best.speed, decide=True)}"
-    if not best.passed:
-        return f"**no recommendation yet**: {who} has {figures}, but {_lacks(best)}"
-    if best.later:
-        return f"**stay with one device**: {who} has {figures}, but it is later at the target{_arrival(best)}"
-    sooner = "at the target sooner" if best.sooner else "not shown to be sooner at the target"
-    return f"**take {who}**: {figures}; {sooner}{_arrival(best)}; as good as one device{_gap(best)}"
-
-
-def _gap(best: Option) -> str:
-    if best.quality is None or best.quality.margin is None:
-        return ""
-    return f" ({plain(best.cell.about.final.eval_metric)} {difference(best)})"
-
-
-def _arrival(best: Option) -> str:
-    return "" if best.time is None or best.time.wide else f", after {of_one(best.time)}"
-
-
-def _lacks(best: Option) -> str:
-    return "its quality is not judged" if best.failing is None else f"the verdict is: {state(best)}"
 
 
 def facts(page: Page, shown: Sequence[Studied], cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
@@ -178,7 +114,7 @@ def losses(page: Page, shown: Sequence[Studied]) -> str:
     for each in shown:
         best = best_of(page, each.options)
         if best is not None and best.efficiency is not None and known(best) and (where := missing_share(best, CAUSES)):
-            causes.append((best.efficiency.value, f"{_series(each)}: {where}"))
+            causes.append((best.efficiency.value, f"{name_of(each)}: {where}"))
     return " ".join(f"{text}." for _, text in sorted(causes))
 
 
@@ -202,7 +138,8 @@ def left(page: Page, shown: Sequence[Studied]) -> str:
     return " ".join(texts) or "Nothing required; optional: more seeds would narrow the intervals."
 
 
-def _series(each: Studied) -> str:
+def name_of(each: Studied) -> str:
+    """Return what a series is called in a text."""
     return f"{plain(each.series.workload.model)} {each.series.kind}"
 
 
@@ -220,5 +157,5 @@ def _places(shown: Sequence[Studied], *verdicts: Name, worded: bool = False) -> 
                 sizes[plain(option.cell.about.mode)].append(f"{option.cell.about.world_size}{result}")
         if sizes:
             names = ", ".join(f"{mode} on {listed(some)}" for mode, some in sizes.items())
-            texts.append(f"{_series(each)}: {names}")
+            texts.append(f"{name_of(each)}: {names}")
     return "; ".join(texts)

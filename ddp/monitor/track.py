@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 import threading
 import weakref
@@ -161,14 +162,18 @@ def _nameless() -> IO[bytes]:
 
 
 class Looking:
-    """Calls `look` every `period_s` seconds in a thread, until `close`; what it raises ends it."""
+    """Calls `look` every `period_s` seconds in a thread, until `close`. An OSError, as of a full disk, ends it with one line
+    on stderr: what is looked at goes on."""
 
     def __init__(self, look: Callable[[], None], period_s: float, name: str) -> None:
         self._over = threading.Event()
 
         def run() -> None:
-            while not self._over.wait(period_s):
-                look()
+            try:
+                while not self._over.wait(period_s):
+                    look()
+            except OSError as error:
+                print(f"{name}: measures no more: {error}", file=sys.stderr)
 
         self._thread = threading.Thread(target=run, name=name, daemon=True)
         self._thread.start()

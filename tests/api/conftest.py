@@ -23,7 +23,7 @@ Make = Callable[..., Trainer]
 def nothing_left_behind() -> Iterator[None]:
     yield
     assert ranks_alive() == []
-    assert not [thread for thread in threading.enumerate() if thread.name == "ddp-run"]
+    assert not {"ddp-run", "ddp-timeline", "ddp-monitor"} & {thread.name for thread in threading.enumerate()}
 
 
 @pytest.fixture

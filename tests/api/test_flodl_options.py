@@ -48,6 +48,8 @@ def test_an_option_of_the_builder(option: str, make: Make) -> None:
     run = make(**{"policy": "cadence", "backend": "nccl", "epochs": 1, "dataset": toy.data(64)} | BUILDER[option]).run()
     (epoch,) = iter(run.next_metrics, None)
     run.join()
+    if option == "timeline":
+        BUILDER[option]["timeline"].stop()
     assert epoch.samples == 64
     assert sum(epoch.per_rank_batch_share) == pytest.approx(1)
     if option == "partition_ratios":
@@ -86,9 +88,8 @@ def test_a_handle(make: Make) -> None:
 
 
 def test_the_graph_and_its_monitor(tmp_path: Path) -> None:
-    graph = on(
-        2, speed_hint=(1.0, 0.4), overhead_target=0.1, max_anchor=2, max_grad_norm=5.0, timeline=ddp.Timeline(100)
-    )
+    timeline = ddp.Timeline(100)
+    graph = on(2, speed_hint=(1.0, 0.4), overhead_target=0.1, max_anchor=2, max_grad_norm=5.0, timeline=timeline)
     assert (graph.is_distributed(), graph.has_el_che(), graph.world_size(), len(graph.devices())) == (True, True, 2, 2)
     assert ddp.is_heterogeneous() is False
     loader = ddp.DataLoader(
@@ -105,6 +106,7 @@ def test_the_graph_and_its_monitor(tmp_path: Path) -> None:
         ddp.record_scalar("size", len(batch))
         loss.backward()
         graph.step()
+    timeline.stop()
     steps = graph.training_step()
     assert steps > 0
     assert graph.lr() == pytest.approx(0.2 * 0.9 ** (steps - 1))

@@ -219,6 +219,7 @@ def test_mistakes_are_one_line(tmp_path: Path, make: Make) -> None:
         make(timeline=3)
     with pytest.raises(ValueError, match="epochs=0"):
         ddp.Monitor(0)
+    monitor.finish()
 
 
 CODE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import MultiStepLR, OneCycleLR, ReduceLROnPlateau
 
 import ddp
+from ddp.monitor.track import RunTrack
 from tests.api.conftest import Make
 from tests.api.watched import check_timeline, pieces
 from tests.graph.several import backward, on
@@ -107,3 +109,27 @@ def test_schedulers_of_torch_keep_their_rates_and_what_is_none_says_so() -> None
         ddp.LRSchedule(lambda o: OneCycleLR(o, 0.5, total_steps=10), steps=5)
     with pytest.raises(ValueError, match="goes by samples"):
         on(1).set_scheduler(schedule)
+
+
+def test_a_full_disk_ends_what_is_measured_beside_and_not_the_loop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The thread says so once; what goes on in the loop is not its business."""
+
+    def full(track: RunTrack) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunTrack, "measure", full)
+    timeline = ddp.Timeline(poll_ms=1.0)
+    with timeline.measure("forward"):
+        pass
+    said = ""
+    until = time.monotonic() + 20.0
+    while not said and time.monotonic() < until:
+        time.sleep(0.01)
+        said = capsys.readouterr().err
+    with timeline.measure("backward"):
+        pass
+    with pytest.raises(OSError, match="No space"):
+        timeline.stop()
+    assert said == "ddp-timeline: measures no more: [Errno 28] No space left on device\n"

@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.base.environment import BUSY
@@ -20,7 +20,6 @@ from bench.report.facts import LEFT, LIMITS, SURE, facts
 from bench.report.frontier import caption, picture
 from bench.report.glossary import glossary
 from bench.report.intervals import MOST_SEEDS, WIDEST, Interval, seeds_to_decide, seeds_to_measure
-from bench.report.labels import LETTER, LINE, spots
 from bench.report.page import Page
 from bench.report.page_tiles import tiles
 from bench.report.page_words import QUALITY, reason
@@ -29,6 +28,7 @@ from bench.report.sections.answer import SOONER, row, section
 from bench.report.sentence import sentence
 from bench.validate.verdict import Name
 from ddp.engine.modes import modes
+from tests.bench import drawn
 from tests.bench.test_answer import GOOD, SOLO, Seconds, page, verdict
 
 DISTURBED = [f"{BUSY} 0.9 of 2 cores during the run: its speeds are too low"]
@@ -266,14 +266,25 @@ def test_arrows_are_drawn_where_an_end_is_unknown_alone() -> None:
     assert Extent(1.0, 0.5, 900.0).unbounded(0.01, 100) == (False, True)
 
 
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.floats(40, 280), st.floats(30, 130)), min_size=1, max_size=9))
-def test_labels_never_hide_each_other(places: list[tuple[float, float]]) -> None:
-    labels = [(f"nccl_cadence ×{k}", place) for k, place in enumerate(places)]
-    boxes = []
-    for (text, (x, y)), spot in zip(labels, spots(labels, places, (320, 160)), strict=True):
-        width = LETTER * len(text)
-        left = x + spot.x - (width if spot.side == "right" else 0)
-        boxes.append((left, y + spot.y, left + width, y + spot.y + LINE))
-    for a, b in combinations(boxes, 2):
-        assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+def test_many_points_bear_the_numbers_of_their_rows(tmp_path: Path) -> None:
+    shown = drawn.example(tmp_path)
+    with styled():
+        found = blocks_of(shown)
+    first = next(block.other for block in found if isinstance(block, Beside))
+    assert isinstance(first, Verdicts)
+    assert [next(iter(row.values())).strip("*").partition(" ")[0] for row in first.rows] == [*"123456789"]
+    assert next(iter(first.rows[first.marked[0]].values())).startswith(f"**{first.marked[0] + 1} → ")
+    svg = (tmp_path / "answer.svg").read_text()
+    assert all(f">{number}</text>" in svg for number in range(1, 10))
+    assert "nccl_sync" not in svg
+    few = page(tmp_path / "few", {"solo": SOLO, "nccl_sync": QUICK, "cpu_async": SLOW}, {"nccl_sync": "PASS"})
+    with styled():
+        section(few)
+    assert ">nccl_sync</text>" in (tmp_path / "few" / "answer.svg").read_text()
+
+
+def test_why_collectives_inside_the_steps_are_slow_on_small_models_is_said(tmp_path: Path) -> None:
+    limits = [dict(block.items)[LIMITS] for block in blocks_of(drawn.example(tmp_path)) if isinstance(block, Facts)]
+    assert all(
+        "(hooks, buckets and gloo cost every step a fixed time: small models pay most)" in text for text in limits
+    )

@@ -13,7 +13,6 @@ from PIL import Image, ImageChops
 from playwright.sync_api import Browser, Page
 
 from bench.report import write_report
-from bench.report.labels import along, spots
 from benchmarks import screenshots
 from tests.bench.generated import plant
 from tests.browser import browser, page  # noqa: F401
@@ -163,12 +162,3 @@ def test_the_pictures_in_the_documents_are_of_these_pages(browser: Browser, page
                 now = screenshots.picture(browser, pages[name], width, theme)
                 difference = ImageChops.difference(kept.convert("RGB"), now.convert("RGB"))
                 assert difference.getbbox() is None, f"{file.name} is of another page: make screenshots"
-
-
-def test_labels_lie_on_no_mark_and_on_no_other_label() -> None:
-    at = (50.0, 50.0)
-    both = spots([("one device", at), ("nccl_sync", at)], [at, (70.0, 43.0)], (200.0, 100.0))
-    assert [spot.side for spot in both] == ["left", "right"]
-    assert both[0].y > 0, "below is a mark"
-    assert spots([("a", at)], [at, *along([at, (100.0, 50.0)])], (200.0, 100.0))[0].y < 0
-    assert spots([("long name", (195.0, 50.0))], [], (200.0, 100.0))[0].side == "right", "it ends at the plane's edge"

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from bench.base.style import styled
 from bench.report.answer import options_of
-from bench.report.blocks import BADGE
+from bench.report.blocks import BADGE, Picture
 from bench.report.compare import Rival
 from bench.report.page import Page
-from bench.report.scaling_series import ScalingSeries, scaling, task_of, tasks
-from bench.report.scaling_words import Studied, best_of, facts, left, quality, sentence, shared
-from bench.report.sections.scaled import table
+from bench.report.scaling_advice import answers, lead
+from bench.report.scaling_series import ScalingSeries, reachable, scaling, task_of, tasks
+from bench.report.scaling_words import Studied, best_of, facts, left, quality, shared
+from bench.report.sections.scaled import LOWEST, blocks, table
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.validate.verdict import Name
@@ -75,19 +77,32 @@ STUDY = {("nccl_sync", 1): 1000.0, **WEAK}
 @pytest.mark.parametrize(
     ("verdicts", "speeds", "words"),
     [
-        (dict.fromkeys(STUDY, "PASS"), STUDY, "take cpu_async on 2 devices"),
-        ({**dict.fromkeys(STUDY, "PASS"), ("cpu_async", 2): "FAIL"}, STUDY, "take nccl_sync on 2 devices"),
-        (dict.fromkeys(STUDY, "FAIL"), STUDY, "**no recommendation yet**: cpu_async on 2 devices"),
-        (dict.fromkeys(STUDY, "FAIL"), STUDY, "but the verdict is: accuracy too low"),
-        ({}, STUDY, "but its quality is not judged"),
-        (dict.fromkeys(STUDY, "PASS"), dict.fromkeys(STUDY, 600.0), "**stay with one device**"),
+        (dict.fromkeys(STUDY, "PASS"), STUDY, "**cpu_async ×2**; quicker, and sooner at the target"),
+        ({**dict.fromkeys(STUDY, "PASS"), ("cpu_async", 2): "FAIL"}, STUDY, "**nccl_sync ×2**; quicker, and sooner"),
+        ({**dict.fromkeys(STUDY, "PASS"), ("cpu_async", 2): "INCONCLUSIVE"}, STUDY, "as good: cpu_async"),
+        (dict.fromkeys(STUDY, "FAIL"), STUDY, "none yet; cpu_async ×2: quicker, but accuracy too low"),
+        ({}, STUDY, "none yet; cpu_async ×2: quicker, but its quality is not judged"),
+        (dict.fromkeys(STUDY, "PASS"), dict.fromkeys(STUDY, 600.0), "one device; cpu_async ×2: it is slower"),
     ],
 )
 def test_advice_is_what_speed_and_verdicts_allow(
     tmp_path: Path, verdicts: Mapping[Key, Name], speeds: Mapping[Key, float], words: str
 ) -> None:
     page = tree(tmp_path, speeds, verdicts)
-    assert words in sentence(page, only(page))
+    (row,) = answers(page, [only(page)]).rows
+    assert words in f"{row['take']}; {row['why']}".replace("\N{NO-BREAK SPACE}", " ")
+    assert len(row) <= 8
+
+
+def test_one_sentence_answers_for_all_series(tmp_path: Path) -> None:
+    """What pays, what does not, and what is open, each named once."""
+    quick = only(tree(tmp_path / "quick", STUDY, dict.fromkeys(STUDY, "PASS")))
+    slow = only(tree(tmp_path / "slow", dict.fromkeys(STUDY, 600.0), dict.fromkeys(STUDY, "PASS")))
+    page = tree(tmp_path / "open", STUDY, {})
+    text = lead(page, [quick, slow, only(page)])
+    assert text.startswith("**Several devices pay for 1 of 3: mlp weak**. **Stay with one device for mlp weak**.")
+    assert "**No recommendation yet for mlp weak**." in text
+    assert text.endswith("*Weak* scaling gives each device a whole batch.")
 
 
 def test_more_devices_than_cores_are_not_recommended_and_the_limit_is_said(tmp_path: Path) -> None:
@@ -117,8 +132,9 @@ def test_every_number_of_devices_has_its_own_verdict(tmp_path: Path) -> None:
     assert len(rows["nccl_sync"]) <= 8
     sync = {head: cell.rpartition(BADGE)[2] for head, cell in rows["nccl_sync"].items()}
     assert (sync["1 device"], sync["2 devices"]) == ("quality OK", "not decided")
-    assert sync["4 devices on 2 cores"] == "accuracy too low"
-    assert rows["**→ cpu_async**"]["4 devices on 2 cores"] == "–"
+    assert sync["4 devices on 2 cores: 50 % at most"] == "accuracy too low"
+    assert rows["**→ cpu_async**"]["4 devices on 2 cores: 50 % at most"] == "–"
+    assert rows["nccl_sync"][LOWEST] == "-0.90 pt on 4", "and on how many devices that is"
     assert (
         quality(each.options)
         == "2 of 4 ways are; not decided: 1; accuracy too low: 1. Up to 0.50 points worse is allowed."
@@ -127,3 +143,13 @@ def test_every_number_of_devices_has_its_own_verdict(tmp_path: Path) -> None:
     assert "nccl_sync on 2" in todo
     assert "nccl_sync on 4 (accuracy too low)." in todo
     assert all(text for _, text in facts(page, [each], page.cells))
+
+
+@pytest.mark.parametrize("cores", [2, 8])
+def test_the_ideal_is_out_of_reach_where_devices_outnumber_cores(tmp_path: Path, cores: int) -> None:
+    page = tree(tmp_path, STUDY, dict.fromkeys(STUDY, "PASS"), cores=cores)
+    with styled():
+        (drawn,) = [block for block in blocks(page, scaling(page)) if isinstance(block, Picture)]
+    assert ("out of reach in the grey" in drawn.alt) == (cores < 4)
+    assert ("most that cores allow" in (tmp_path / drawn.drawing).read_text()) == (cores < 4)
+    assert reachable(4, 2) == ([2, 4], [2, 2])

@@ -22,7 +22,7 @@ from bench.report.blocks import (
 )
 from bench.report.compare import is_fraction
 from bench.report.facts import facts, setup
-from bench.report.frontier import picture
+from bench.report.frontier import numbered, picture
 from bench.report.glossary import paragraph
 from bench.report.page import NONE, Page, listed, more, number
 from bench.report.page_tiles import tiles
@@ -49,7 +49,7 @@ TEXTS, RATIOS = ("quality", "why", SOONER), ("time / one device's", "efficiency"
 """Columns after the first that are words; and those that want a run of one device."""
 OPTIONAL = ("why", SOONER, *RATIOS)
 """Columns that are left out where they say nothing."""
-ALLOWED = "2.5 standard deviations of one device's recorded seeds, or the model's floor where that is more"
+ALLOWED = "2.5 standard deviations of one device's recorded seeds, or the model's floor if larger"
 """How much worse is still as good, in words."""
 EVERY = "Every way of training"
 """Heading of the section with all rows."""
@@ -84,7 +84,8 @@ def _block(page: Page, number: int, several: bool, workload: Workload, cells: li
     name = "answer" if number == 0 else f"answer-{number + 1}"
     drawn = picture(page, workload, each, name, AMONG if several else INCHES)
     chosen = each.chosen if each.kind == "use" else None
-    rows = table(page, each.options[:ROWS], seeds=len({len(cell.one_each) for cell in cells}) > 1, chosen=chosen)
+    uneven = len({len(cell.one_each) for cell in cells}) > 1
+    rows = table(page, each.options[:ROWS], seeds=uneven, chosen=chosen, numbers=numbered(each))
     beside = [rows] if len(each.options) > 1 or each.why != "no solo" else []  # figures say all of one alone
     rest = more(len(each.options) - ROWS, "way", f"*{EVERY}* has them all")
     known = facts(cells, each, brief=several)
@@ -94,10 +95,15 @@ def _block(page: Page, number: int, several: bool, workload: Workload, cells: li
 
 
 def table(
-    page: Page, options: Sequence[Option], named: bool = False, seeds: bool = True, chosen: Option | None = None
+    page: Page,
+    options: Sequence[Option],
+    named: bool = False,
+    seeds: bool = True,
+    chosen: Option | None = None,
+    numbers: bool = False,
 ) -> Verdicts:
     """Return a row for each way of training, `named` with its model, and with its `seeds`, that of the `chosen` one marked;
-    columns that say nothing are left out."""
+    columns that say nothing are left out. `numbers`: the picture calls its points by the numbers of rows."""
     sizes = {option.cell.about.world_size for option in options}
     modes = {option.cell.about.mode for option in options}
     size = sizes.pop() if len(sizes) == 1 and len(modes) == len(options) and not named else None
@@ -107,9 +113,9 @@ def table(
     rows = [{name: cell for name, cell in each.items() if name not in silent} for each in rows]
     left = sum(name in rows[0] for name in TEXTS) + 1
     marked = tuple(place for place, option in enumerate(options) if option is chosen)
-    for place in marked:
-        first = next(iter(rows[place]))
-        rows[place][first] = f"**{RECOMMENDED}{rows[place][first]}**"
+    for place, each in enumerate(rows):
+        first, number = next(iter(each)), f"{place + 1} " if numbers else ""
+        each[first] = f"**{number}{RECOMMENDED}{each[first]}**" if place in marked else f"{number}{each[first]}"
     return Verdicts(tuple(rows), left=left, badges=badges(options), marked=marked)
 
 
@@ -143,7 +149,10 @@ def _scope(page: Page) -> str:
         text += f" **{plural(len(page.problems), 'folder')} could not be read.**"
     if not page.workloads:
         return text
-    on = listed(dict.fromkeys(f"{plain(workload.model)} on {plain(workload.data)}" for workload in page.workloads))
+    models: dict[str, dict[str, None]] = {}
+    for workload in page.workloads:
+        models.setdefault(plain(workload.data), {})[plain(workload.model)] = None
+    on = ", ".join(f"{listed(some)} on {data}" for data, some in models.items())
     return f"{text} Trained: {on}. {_devices(page)}".strip()
 
 
@@ -154,8 +163,7 @@ def _devices(page: Page) -> str:
     if kinds == {"cpu"} and len(cores) == 1:
         made = {plain(cpu) for m in page.runs if (cpu := m.env.get("cpu"))}
         of = f" of {made.pop()}" if len(made) == 1 else ""
-        shared = f"all on {plural(cores.pop(), 'core')}{of}"
-        return f"×2: on two devices. A device is a process (*rank*) here, without a GPU, {shared}."
+        return f"×2: on two devices, here processes (*ranks*) that share {plural(cores.pop(), 'core')}{of}; no GPU."
     return "×2: two devices, each with a process of its own (a *rank*)." if kinds else ""
 
 
@@ -165,11 +173,9 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
     against = any(option.rival.solo is not None for option in options)
     arrow = f"*{RECOMMENDED.strip()}*: recommended"
     columns: Mapping[str, bool] = {
-        f"{arrow}, the quickest": bool(series),
-        f"{arrow}: of the quickest and what is not told apart from it, the best in quality": any(
-            each.kind == "use" for each in answers
-        ),
-        f"*quality OK*: shown to be no worse than is allowed, which is {ALLOWED}": any(each.passed for each in options)
+        f"{arrow}, the quickest; *×*: over one device's": bool(series),
+        f"{arrow}, the best in quality of the quickest": any(each.kind == "use" for each in answers),
+        f"*quality OK*: no worse than is allowed ({ALLOWED}), at 95 %": any(each.passed for each in options)
         or bool(series),
         "*not decided*: more seeds would tell": any(v.name == "INCONCLUSIVE" for v in page.verdicts),
         "*sooner?* at the target than one device, at 95 %": against,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.report.answer import answer
 from bench.report.blocks import Block, Facts, Heading, Text, nonempty, plain
 from bench.report.facts import facts
+from bench.report.frontier import numbered
 from bench.report.page import Page, more
 from bench.report.sections.answer import EVERY, ROWS, table
 from bench.report.sentence import sentence
@@ -27,6 +28,6 @@ def section(page: Page) -> list[Block]:
             known = facts(cells, each) if several else ()
             lead = Text(sentence(page, workload, cells, each)) if several else None
             rest = more(len(each.options) - MOST, "way")
-            rows = table(page, each.options[:MOST])
+            rows = table(page, each.options[:MOST], numbers=numbered(each))
             parts += nonempty(Heading(plain(page.title(workload)), 3), lead, Facts(known), rows, rest)
     return [Heading(EVERY), Text(INTRO), *parts] if parts else []

@@ -1,4 +1,4 @@
-"""Strong and weak scaling on page one: for each series a sentence and a table over numbers of devices, and one figure."""
+"""Strong and weak scaling on page one: what to take for each series, a figure, and all ways over numbers of devices."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from bench.report.blocks import BADGE, Block, Facts, LeadText, Picture, Verdicts
 from bench.report.compare import Rival
 from bench.report.page import NONE, Page, more, percent
 from bench.report.page_words import RECOMMENDED, badges, difference, state
-from bench.report.scaling_series import ScalingSeries
-from bench.report.scaling_words import Studied, facts, known, sentence, speed, taken, title
+from bench.report.scaling_advice import answers, lead, taken
+from bench.report.scaling_series import ScalingSeries, reachable
+from bench.report.scaling_words import Studied, facts, known, speed, title
 
 SERIES = 6
 """As many are shown."""
@@ -36,12 +37,13 @@ def blocks(page: Page, series: Sequence[ScalingSeries]) -> list[Block]:
         return []
     ordered = sorted(series, key=lambda each: each.workload.model)[:SERIES]
     shown = [Studied(each, sorted(_options(page, each), key=_place)) for each in ordered]
-    leads = [LeadText(sentence(page, each)) for each in shown]
     rest = more(len(series) - SERIES, "series", "not shown")
     cells = list(dict.fromkeys(cell.name for each in ordered for cell in (each.solo, *each.cells)))
     trained = [cell for cell in page.cells if cell.name in cells]
     questions = Facts(facts(page, shown, trained), lines=True)
-    return nonempty(leads, _picture(page, shown), table(page, shown), rest, questions)
+    return nonempty(
+        LeadText(lead(page, shown)), answers(page, shown), _picture(page, shown), table(page, shown), rest, questions
+    )
 
 
 def _options(page: Page, series: ScalingSeries) -> list[Option]:
@@ -71,11 +73,16 @@ def table(page: Page, shown: Sequence[Studied]) -> Verdicts:
                     "scaling": plain(title(series)),
                     "way of training": f"**{RECOMMENDED}{plain(mode)}**" if here else plain(mode),
                     **{_head(size, cores): _cell(sized.get(size), bool(page.verdicts)) for size in sizes},
-                    LOWEST: difference(min(sized.values(), key=_behind)),
+                    LOWEST: _lowest(min(sized.values(), key=_behind)),
                 }
             )
     every = [option for _, options in shown for option in options]
     return Verdicts(tuple(rows), left=2, badges=badges(every), marked=tuple(marked))
+
+
+def _lowest(option: Option) -> str:
+    text = difference(option)
+    return text if text == NONE else f"{text} on {option.cell.about.world_size}"
 
 
 def _behind(option: Option) -> float:
@@ -83,7 +90,9 @@ def _behind(option: Option) -> float:
 
 
 def _head(size: int, cores: int | None) -> str:
-    shared = f" on {cores} cores" if cores is not None and size > cores else ""
+    shared = (
+        f" on {plural(cores, 'core')}: {percent(cores / size)} at most" if cores is not None and size > cores else ""
+    )
     return f"{plural(size, 'device')}{shared}"
 
 
@@ -101,7 +110,7 @@ def _cell(option: Option | None, judged: bool) -> str:
 
 def _picture(page: Page, shown: Sequence[Studied]) -> Picture | None:
     """Draw speed over one device's by number of devices, a plot for each series, with the ideal and the cores."""
-    drawn = [(each, options) for each, options in shown if any(known(option) for option in options)]
+    drawn = [each for each in shown if any(known(option) for option in each.options)]
     if not drawn:
         return None
     wide, high = WIDE if len(drawn) <= len(WIDE) else NARROW
@@ -113,8 +122,16 @@ def _picture(page: Page, shown: Sequence[Studied]) -> Picture | None:
     }
     figure.legend(list(handles.values()), [brief(label) for label in handles], loc="outside right upper")
     data = [_datum(each, option) for each, options in shown for option in options]
-    alt = "Speed over one device's by number of devices. Bars: 95 % intervals. Dashed: ideal. Grey: more devices than cores"
+    alt = f"Speed over one device's. Bars: 95 % intervals. Dashed: ideal{_bound(page, drawn)}"
     return page.figure(figure, "answer-scaling", data, "", alt)
+
+
+def _bound(page: Page, drawn: Sequence[Studied]) -> str:
+    """Return what is said of the ideal where there are more devices than cores."""
+    cores = [page.cores(each.solo) for each, _ in drawn]
+    if not any(count is not None and count < each.sizes[-1] for count, (each, _) in zip(cores, drawn, strict=True)):
+        return ""
+    return ", out of reach in the grey, where devices outnumber cores. Dotted: the most that cores allow"
 
 
 def _plot(page: Page, axes: Axes, series: ScalingSeries, options: Sequence[Option]) -> None:
@@ -129,7 +146,8 @@ def _plot(page: Page, axes: Axes, series: ScalingSeries, options: Sequence[Optio
             if option.speed is not None and option.speed.low is not None and option.speed.high is not None:
                 axes.plot([size, size], [option.speed.low, option.speed.high], "_-", color=colour, lw=1.0, ms=5)
     if cores is not None and cores < sizes[-1]:
-        axes.axvspan(cores + 0.1, sizes[-1], color="#999999", alpha=0.15, lw=0)
+        axes.axvspan(cores, sizes[-1], color="#999999", alpha=0.15, lw=0)
+        axes.plot(*reachable(sizes[-1], cores), color="#333333", lw=1.6, ls=":", label="most that cores allow")
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("devices")

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from bench.report.blocks import Picture
 from bench.report.compare import Rival
 from bench.report.page import SERIES, Page, fixed, percent, times
+from bench.report.scaling_series import reachable
 
 MANY = 8
 """World sizes from which on the axis is logarithmic."""
@@ -90,7 +91,11 @@ def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None
         if cores is not None and cores < sizes[-1]:
             axes.axvspan(cores, sizes[-1], color="#999999", alpha=0.15, lw=0)
     if cores is not None and cores < sizes[-1]:
-        right.text(sizes[-1], 4, f"more ranks than the {cores} cores ", ha="right", fontsize=8, color="#555555")
+        left.plot(*reachable(sizes[-1], cores), color="#333333", lw=1.6, ls=":", label="most that cores allow")
+        beyond = np.linspace(cores, sizes[-1], 20)
+        right.plot(beyond, 100 * cores / beyond, color="#333333", lw=1.6, ls=":")
+        text = f"more ranks than the {cores} cores: 100 % is out of reach "
+        right.text(sizes[-1], 4, text, ha="right", fontsize=8, color="#555555")
     left.set_title("Speed-up over one rank (samples per second)")
     right.set_title("% of the ideal")
     handles, labels = left.get_legend_handles_labels()

@@ -1,0 +1,118 @@
+"""What page one advises for each series over numbers of devices: a sentence over all, and a row each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from bench.report.answer import Option
+from bench.report.blocks import BADGE, Verdicts, plain
+from bench.report.intervals import Interval
+from bench.report.page import NONE, Page, listed, percent
+from bench.report.page_words import UNMEASURED, badges, difference, ends, remedy, standing, state
+from bench.report.scaling_words import Studied, best_of, known, name_of, quicker, slower, speed
+
+Advice = Literal["several", "one", "open"]
+ONE, OPEN = "one device", "none yet"
+SPEED, TIME, QUALITY = "speed (95 %)", "time to target (95 %)", "quality"
+"""Headings."""
+
+
+def advice(best: Option | None) -> tuple[Advice, str]:
+    """Return what to take for a series, judged by what is `best_of` it, and why."""
+    if best is None or best.speed is None:
+        return "open", "no speed was measured on several devices"
+    if not known(best):
+        return "open", f"its speed is {UNMEASURED}; {remedy(best, best.speed, decide=False)}"
+    if slower(best):
+        return "one", "it is slower"
+    if not quicker(best):
+        return "open", f"not shown to be quicker; {remedy(best, best.speed, decide=True)}"
+    if not best.passed:
+        return (
+            "open",
+            "quicker, but its quality is not judged" if best.failing is None else f"quicker, but {state(best)}",
+        )
+    if best.later:
+        return "one", "it is quicker, but later at the target"
+    return (
+        "several",
+        "quicker, and sooner at the target" if best.sooner else "quicker; not shown to be sooner at the target",
+    )
+
+
+def taken(page: Page, studied: Studied) -> Option | None:
+    """Return what a series says to take; None: it says something else."""
+    best = best_of(page, studied.options)
+    return best if advice(best)[0] == "several" else None
+
+
+def lead(page: Page, shown: Sequence[Studied]) -> str:
+    """Return the answer over all series, with markup."""
+    groups: dict[Advice, list[str]] = {"several": [], "one": [], "open": []}
+    for each in shown:
+        groups[advice(best_of(page, each.options))[0]].append(name_of(each))
+    words: dict[Advice, str] = {
+        "several": f"Several devices pay for {len(groups['several'])} of {len(shown)}: ",
+        "one": "Stay with one device for ",
+        "open": "No recommendation yet for ",
+    }
+    texts = [f"**{words[kind]}{listed(names)}**." for kind, names in groups.items() if names]
+    meant = {
+        "strong": "*Strong* scaling cuts one batch over the devices",
+        "weak": "*Weak* scaling gives each device a whole batch",
+    }
+    return " ".join([*texts, *(f"{meant[kind]}." for kind in meant if any(each.series.kind == kind for each in shown))])
+
+
+def answers(page: Page, shown: Sequence[Studied]) -> Verdicts:
+    """Return a row for each series: what to take, why, and the figures of what it is judged by."""
+    rows, marked, judged = [], [], []
+    for place, each in enumerate(shown):
+        best = best_of(page, each.options)
+        kind, why = advice(best)
+        who = "" if best is None else f"{plain(best.cell.about.mode)}\N{NO-BREAK SPACE}×{best.cell.about.world_size}"
+        marked += [place] * (kind == "several")
+        judged += [] if best is None else [best]
+        rows.append(
+            {
+                "scaling": f"{name_of(each)}, batch {each.series.workload.batch_size}",
+                "take": f"**{who}**" if kind == "several" else ONE if kind == "one" else OPEN,
+                "why": _why(each, best, who, kind, why),
+                SPEED: _ratio(None if best is None or not known(best) else best.speed),
+                "efficiency": NONE if best is None or not known(best) else percent(_efficiency(best)),
+                TIME: _ratio(None if best is None or best.disturbed else best.time),
+                QUALITY: NONE if best is None else _quality(best, bool(page.verdicts)),
+            }
+        )
+    return Verdicts(tuple(rows), left=3, badges=badges(judged), marked=tuple(marked))
+
+
+def _why(each: Studied, best: Option | None, who: str, kind: Advice, why: str) -> str:
+    hopeful = undecided(each.options, best) if kind == "several" else []
+    names = listed(plain(option.cell.about.mode) for option in hopeful) if hopeful else ""
+    text = why if kind == "several" or not who else f"{who}: {why}"
+    return f"{text}; quicker still, not yet shown to be as good: {names}" if names else text
+
+
+def undecided(options: Sequence[Option], best: Option | None) -> list[Option]:
+    """Return what is shown to be quicker than one device, on as many devices as the `best`, seems quicker than that, and is
+    not decided to be as good."""
+    size = 0 if best is None else best.cell.about.world_size
+    open_ = [o for o in options if o.cell.about.world_size == size and standing(o) == "INCONCLUSIVE" and quicker(o)]
+    return [option for option in open_ if best is not None and speed(option) > speed(best)]
+
+
+def _efficiency(best: Option) -> float | None:
+    return None if best.efficiency is None else best.efficiency.value
+
+
+def _ratio(ratio: Interval | None) -> str:
+    if ratio is None or ratio.wide:
+        return NONE
+    interval = "" if ratio.low is None or ratio.high is None else f" ({ends(ratio.low, ratio.high)})"
+    return f"{ratio.value:.2f} ×{interval}"
+
+
+def _quality(best: Option, judged: bool) -> str:
+    return f"{difference(best)}{BADGE}{state(best)}" if judged else difference(best)

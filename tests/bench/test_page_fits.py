@@ -1,0 +1,55 @@
+"""Page one within a window of 1,400 x 900 pixels, as full as the committed reports are."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from bench.base.style import styled
+from bench.base.writing import write_text
+from bench.report import html
+from bench.report.sections import answer
+from tests.bench import drawn
+from tests.browser import browser, page  # noqa: F401
+
+WIDTH, HEIGHT, WORDS = 1400, 900, 1500
+LABELS = """[...document.querySelectorAll('.plots text')].map((e) => [e.textContent, e.getBoundingClientRect()])
+    .filter(([text]) => /^([0-9]+|one device|[a-z]+_.*)$/.test(text.trim()))
+    .map(([text, box]) => [text, box.left, box.top, box.right, box.bottom])"""
+MARGIN = 1.5
+"""Pixels of a text's box that no ink is in."""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    found = {}
+    for name, made in {"example": drawn.example, "scaling": drawn.scaling}.items():
+        folder = tmp_path_factory.mktemp(name)
+        with styled():
+            blocks = answer.section(made(folder))
+        found[name] = folder / "report.html"
+        write_text(found[name], html.render(blocks, folder, answer.TITLE))
+    return found
+
+
+@pytest.mark.parametrize("name", ["example", "scaling"])
+def test_all_of_page_one_is_in_the_window(page: Page, pages: dict[str, Path], name: str) -> None:  # noqa: F811
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    page.goto(pages[name].as_uri())
+    ends = "[...document.querySelectorAll('main > *')].map((e) => e.getBoundingClientRect().bottom)"
+    assert 500 < max(page.evaluate(ends)) <= HEIGHT
+    assert 500 < len(page.inner_text("main").split()) <= WORDS
+
+
+def test_no_label_of_a_point_lies_on_another(page: Page, pages: dict[str, Path]) -> None:  # noqa: F811
+    """As the browser has set them, ticks of the axes included."""
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    page.goto(pages["example"].as_uri())
+    labels = page.evaluate(LABELS)
+    assert [name for name, *_ in labels].count("9") == 2
+    for (one, *a), (other, *b) in combinations(labels, 2):
+        apart = a[2] - MARGIN <= b[0] or b[2] - MARGIN <= a[0] or a[3] - MARGIN <= b[1] or b[3] - MARGIN <= a[1]
+        assert apart, (one, other)
