@@ -124,6 +124,24 @@ def stepped_twice_now_and_then(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
+@LOT.bug(
+    "optimizer",
+    "the outer velocity decays with every pass",
+    "D23",
+    "mlp nccl_cadence averaging.outer=momentum train.accumulate=2",
+    "ddp.replica.outer_optimizer",
+)
+def velocity_decays_with_passes(outer_optimizer: Module) -> None:
+    """Let the outer velocity decay once for each of two passes."""
+
+    def broken(step: Any, self: Any, mean: Any, last: Any, piece: slice = slice(None)) -> None:
+        before = self.velocity[piece] * self._momentum * (1.0 - self._momentum)
+        step(mean, last, piece)
+        self.velocity[piece].sub_(before)
+
+    wrap(outer_optimizer.Outer, "step", broken)
+
+
 # Schedule
 
 
