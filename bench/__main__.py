@@ -23,6 +23,7 @@ LINKS = (
 def main() -> int:
     """Run the command line; its exit code (`bench.base.exitcodes`)."""
     code = int(Exit.OK)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in ranks: where cores are taken, two threads wait for each other
     _speak_plainly()
     with listening():
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
@@ -81,7 +82,8 @@ class PlannedRuns:
             machine = Machine(cores(), torch.cuda.device_count())
             setup = models.load(config.model.name)
             spec = plan(config, setup, DATA, machine, keys, code_of(config, setup)).spec
-            done = not config.force and finished(*spec.key, timed=spec.timing)
+            swept = HydraConfig.get().mode is RunMode.MULTIRUN  # a run that is asked for alone is made anew
+            done = swept and not config.force and finished(*spec.key, timed=spec.timing)
         except (ValueError, OmegaConfBaseException) as error:
             self.impossible.append(str(error).splitlines()[0])
             return

@@ -200,12 +200,13 @@ class Finished(FromRank):
 
 @dataclass(frozen=True)
 class Failed(FromRank):
-    """A rank raised. `error` is one line; without a `traceback` it cannot go on from the checkpoint given."""
+    """A rank raised. `error` is one line."""
 
     error: str
     traceback: str
     origin: str = ""
     """Type and place of the exception; ranks with equal ones raised the same error. Empty: not known."""
+    kind: str = "raised"  # `torn`: it cannot go on from its checkpoint; `explained`: its line says all there is to know
 
 
 @dataclass(frozen=True)
@@ -274,8 +275,7 @@ class GuardVerdict:
 
 @dataclass(frozen=True)
 class Resumed:
-    """For the record: from here on a run goes on from a checkpoint of the run in folder `source`, whose model has seen so
-    many complete epochs and so many samples: all that is recorded before."""
+    """For the record: a run goes on from a checkpoint of the run in `source`. Its model has seen what is recorded before."""
 
     at: float
     index: int

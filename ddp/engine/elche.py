@@ -150,10 +150,10 @@ def _cause(event: Event, failures: Sequence[Failed]) -> Failed | None:
 def _raise(abort: Abort, failure: Failed | None) -> None:
     if abort.status == "diverged":
         raise Diverged(f"{abort.reason}; lower the learning rate")
-    if failure is not None and not failure.traceback:
+    if failure is None:
+        raise RankLost(abort.reason)
+    if failure.kind == "torn":
         raise checkpoint.Torn(failure.error)
-    if failure is not None and failure.traceback == failure.error:
+    if failure.kind == "explained":
         raise Exhausted(f"rank {failure.rank} failed: {failure.error}")
-    if failure is not None:
-        raise RankFailed(failure.rank, failure.error, failure.traceback)
-    raise RankLost(abort.reason)
+    raise RankFailed(failure.rank, failure.error, failure.traceback)

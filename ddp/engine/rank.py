@@ -90,10 +90,10 @@ def obey(job: Job, rank: int, channel: RankChannel) -> None:
 def _failure(rank: int, error: BaseException) -> Failed:
     """Return what the coordinator is told of `error`."""
     if isinstance(error, Torn):  # nobody's defect: no traceback
-        return Failed(now(), rank, _clean(str(error), 2_000), "")
+        return Failed(now(), rank, _clean(str(error), 2_000), "", kind="torn")
     if isinstance(error, Exhausted | Corrupted):  # nor this, and the line itself says all that there is to know
         line = _clean(str(error), 2_000)
-        return Failed(now(), rank, line, line)
+        return Failed(now(), rank, line, line, kind="explained")
     text = _clean(f"{type(error).__name__}: {error}", 2_000)
     trace = _clean("".join(traceback.format_exception(error)), 200_000)
     return Failed(now(), rank, text, trace, _clean(origin(error), 2_000))

@@ -196,6 +196,8 @@ def test_a_plan_trains_nothing_and_knows_what_is_there(
     said = capsys.readouterr().out
     assert "2 finished, 1 to train" in said
     assert "this cell, 2 runs" in said
+    assert bench("plan", *SOLO, "seed=0") == 0
+    assert "0 finished, 1 to train" in capsys.readouterr().out  # as `run` has it: what is asked for alone is made anew
     assert bench("plan", "model=mlp", "mode=solo", "world_size=2") == 2
     assert "cannot be: world_size=2" in capsys.readouterr().out
 
