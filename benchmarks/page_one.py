@@ -89,6 +89,7 @@ def draw() -> None:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
         page.goto((folder / "report.html").as_uri())
+        page.add_style_tag(content="main { align-self: start }")  # no blank down to the window's edge
         pixels = page.locator("main").screenshot()
         browser.close()
     info = PngInfo()

@@ -104,9 +104,9 @@ def sweep_notes(cells: Sequence[Cell]) -> list[Line]:
     for cell in cells:
         disturbed = [(run.metrics.seed, text) for run in cell.runs if (text := disturbance(run.metrics))]
         if disturbed:
-            seeds = ", ".join(str(seed) for seed, _ in disturbed)
+            seeds = f"seed{'s' * (len(disturbed) > 1)} {', '.join(str(seed) for seed, _ in disturbed)}"
             what = disturbed[0][1].partition(" during ")[0]
-            lines.append(Line("disturbed", f"{cell.name}, seed {seeds}: {what}; speeds too low"))
+            lines.append(Line("disturbed", f"{cell.name}, {seeds}: {what}; speeds too low"))
     others = [text for cell in cells for run in cell.runs for text in run.metrics.warnings if not text.startswith(BUSY)]
     return lines + [Line("note", text) for text in dict.fromkeys(others)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -196,6 +196,12 @@ def test_the_page_of_a_sweep(tab: Page, sweep: Path, tmp_path: Path, width: int)
     for words in ("8 of 8 runs are over", "3 ok", "1 failed", "accuracy 0.9720"):
         assert words in grid, words
     assert width == 400 or "nccl_sync ×2" in grid
+    boxes = tab.evaluate("[...document.querySelectorAll('#sweep td')].map((e) => e.getBoundingClientRect().toJSON())")
+    widths = [box["width"] for box in boxes]
+    assert max(widths) < 1.1 * min(widths), "cells of a grid are as wide as each other"
+    beside = [(a, b) for a, b in pairwise(boxes) if a["top"] == b["top"]]
+    assert beside
+    assert all(a["right"] <= b["left"] + 1 for a, b in beside), "no cell lies on another"
     cut = "document.querySelector('table.ranks').scrollWidth - document.querySelector('.card .scroll').clientWidth"
     assert width > 400 or tab.evaluate(cut) <= 0
     assert tab.evaluate("document.documentElement.scrollWidth") <= width

@@ -163,6 +163,8 @@ def test_the_cell_that_other_programs_disturbed_is_named() -> None:
     grouped = cells(runs)
     what = "other programs used 1.2 of 2 cores; speeds too low"
     assert [str(line) for line in sweep_notes(grouped)] == [f"disturbed {grouped[0].name}, seed 1: {what}"]
+    both = cells([replace(run, metrics=run.metrics.model_copy(update={"warnings": [note]})) for run in runs[:2]])
+    assert str(sweep_notes(both)[0]) == f"disturbed {both[0].name}, seeds 0, 1: {what}"
     assert [line.text for line in trouble_lines(runs[1].metrics)] == [note]
     row = sweep_table(grouped).splitlines()[2].split()
     assert row[:6] == [*grouped[0].name.split(), "3", "3", "ok"]
