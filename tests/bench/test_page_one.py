@@ -24,7 +24,7 @@ from bench.report.page import Page
 from bench.report.page_tiles import tiles
 from bench.report.page_words import QUALITY, reason
 from bench.report.plane import Extent, Point, edge_of, limits, ticks
-from bench.report.sections.answer import SOONER, row, section
+from bench.report.sections.answer import SOONER, row, rows_of, section
 from bench.report.sentence import sentence
 from bench.validate.verdict import Name
 from ddp.engine.modes import modes
@@ -281,6 +281,23 @@ def test_many_points_bear_the_numbers_of_their_rows(tmp_path: Path) -> None:
     with styled():
         section(few)
     assert ">nccl_sync</text>" in (tmp_path / "few" / "answer.svg").read_text()
+
+
+def test_what_the_answer_names_has_a_row_and_its_number_however_many_did_not_pass(tmp_path: Path) -> None:
+    shown = drawn.example(tmp_path, drawn.MANY)
+    ((_, trained), *_) = shown.workloads.items()
+    found = answer(shown, trained)
+    assert found.chosen is not None
+    for several, most in ((True, 8), (False, 10)):
+        first = rows_of(found, several)
+        assert found.chosen in first
+        assert len(first) == most < found.options.index(found.chosen) + 1
+    ten = replace(found, options=found.options[:9])
+    assert rows_of(ten, several=True) == ten.options, "for the sake of one row nothing is left out"
+    with styled():
+        table = next(block.other for block in blocks_of(shown) if isinstance(block, Beside))
+    place = found.options.index(found.chosen) + 1
+    assert [next(iter(row.values())) for row in table.rows][-1] == f"**{place} → {found.chosen.cell.about.mode}**"
 
 
 def test_why_collectives_inside_the_steps_are_slow_on_small_models_is_said(tmp_path: Path) -> None:
