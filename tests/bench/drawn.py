@@ -6,8 +6,9 @@ Their own runs are not kept, and a page is as full as theirs only with as many w
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
@@ -35,8 +36,8 @@ def rows(report: str, file: str) -> list[Row]:
         return list(csv.DictReader(lines))
 
 
-def example(folder: Path) -> Page:
-    """Return two workloads in nine modes each."""
+def example(folder: Path, others: Collection[str] = ()) -> Page:
+    """Return two workloads in nine modes each, and in `others`, of which nothing is decided."""
     every = [row for file in ("answer.csv", "answer-2.csv") for row in rows("example", file)]
     runs = [run for model in ("lenet", "mlp") for run in seeds(folder, model, "solo", 1, SECONDS, SPEED, 32)]
     judged: list[Judged] = []
@@ -46,6 +47,11 @@ def example(folder: Path) -> Page:
         worse, low, high = (-float(row[name]) for name in ("quality", "quality_high", "quality_low"))
         figures = LevelFigures(worse, low, high, MARGIN, len(SEEDS), 20, False)
         judged.append((row["model"], mode, 2, "PASS" if row["passed"] == "True" else "INCONCLUSIVE", figures))
+    for place, (model, mode) in enumerate(product(("lenet", "mlp"), others)):
+        runs += seeds(folder, model, mode, 2, SECONDS * (0.5 + 0.01 * place), SPEED * 1.7, 32)
+        judged.append(
+            (model, mode, 2, "INCONCLUSIVE", LevelFigures(0.004, -0.001, 0.009, MARGIN, len(SEEDS), 20, False))
+        )
     return paged(folder, runs, judged)
 
 
@@ -118,3 +124,7 @@ def _spent(mode: str, size: int) -> RankTime:
 @cache
 def _base(size: int) -> Metrics:
     return make_metrics(make_spec("solo" if size == 1 else "nccl_sync", size))
+
+
+MANY = ("nccl_qsr", "cpu_qsr", "zero2", "zero3", "graph_sync", "graph_cadence", "torch_fsdp")
+"""Modes that are not in the example."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -26,7 +27,8 @@ MARGIN = 1.5
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
-    for name, made in {"example": drawn.example, "scaling": drawn.scaling}.items():
+    many = partial(drawn.example, others=drawn.MANY)
+    for name, made in {"example": drawn.example, "many": many, "scaling": drawn.scaling}.items():
         folder = tmp_path_factory.mktemp(name)
         with styled():
             blocks = answer.section(made(folder))
@@ -35,7 +37,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.parametrize("name", ["example", "scaling"])
+@pytest.mark.parametrize("name", ["example", "many", "scaling"])
 def test_all_of_page_one_is_in_the_window(page: Page, pages: dict[str, Path], name: str) -> None:  # noqa: F811
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     page.goto(pages[name].as_uri())
@@ -44,12 +46,13 @@ def test_all_of_page_one_is_in_the_window(page: Page, pages: dict[str, Path], na
     assert 500 < len(page.inner_text("main").split()) <= WORDS
 
 
-def test_no_label_of_a_point_lies_on_another(page: Page, pages: dict[str, Path]) -> None:  # noqa: F811
+@pytest.mark.parametrize(("name", "last"), [("example", "9"), ("many", "16")])
+def test_no_label_of_a_point_lies_on_another(page: Page, pages: dict[str, Path], name: str, last: str) -> None:  # noqa: F811
     """As the browser has set them, ticks of the axes included."""
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-    page.goto(pages["example"].as_uri())
+    page.goto(pages[name].as_uri())
     labels = page.evaluate(LABELS)
-    assert [name for name, *_ in labels].count("9") == 2
+    assert [name for name, *_ in labels].count(last) == 2
     for (one, *a), (other, *b) in combinations(labels, 2):
         apart = a[2] - MARGIN <= b[0] or b[2] - MARGIN <= a[0] or a[3] - MARGIN <= b[1] or b[3] - MARGIN <= a[1]
         assert apart, (one, other)

@@ -28,7 +28,6 @@ from bench.report.sections.answer import SOONER, row, section
 from bench.report.sentence import sentence
 from bench.validate.verdict import Name
 from ddp.engine.modes import modes
-from tests.bench import drawn
 from tests.bench.test_answer import GOOD, SOLO, Seconds, page, verdict
 
 DISTURBED = [f"{BUSY} 0.9 of 2 cores during the run: its speeds are too low"]
@@ -264,27 +263,3 @@ def test_arrows_are_drawn_where_an_end_is_unknown_alone() -> None:
     assert Extent(1.0, None, 2.0).unbounded(0.01, 100) == (True, False)
     assert Extent(1.0, 0.5, 2.0).unbounded(0.01, 100) == (False, False)
     assert Extent(1.0, 0.5, 900.0).unbounded(0.01, 100) == (False, True)
-
-
-def test_many_points_bear_the_numbers_of_their_rows(tmp_path: Path) -> None:
-    shown = drawn.example(tmp_path)
-    with styled():
-        found = blocks_of(shown)
-    first = next(block.other for block in found if isinstance(block, Beside))
-    assert isinstance(first, Verdicts)
-    assert [next(iter(row.values())).strip("*").partition(" ")[0] for row in first.rows] == [*"123456789"]
-    assert next(iter(first.rows[first.marked[0]].values())).startswith(f"**{first.marked[0] + 1} → ")
-    svg = (tmp_path / "answer.svg").read_text()
-    assert all(f">{number}</text>" in svg for number in range(1, 10))
-    assert "nccl_sync" not in svg
-    few = page(tmp_path / "few", {"solo": SOLO, "nccl_sync": QUICK, "cpu_async": SLOW}, {"nccl_sync": "PASS"})
-    with styled():
-        section(few)
-    assert ">nccl_sync</text>" in (tmp_path / "few" / "answer.svg").read_text()
-
-
-def test_why_collectives_inside_the_steps_are_slow_on_small_models_is_said(tmp_path: Path) -> None:
-    limits = [dict(block.items)[LIMITS] for block in blocks_of(drawn.example(tmp_path)) if isinstance(block, Facts)]
-    assert all(
-        "(hooks, buckets and gloo cost every step a fixed time: small models pay most)" in text for text in limits
-    )

@@ -34,8 +34,8 @@ from bench.results.cells import Cell, Workload
 
 WORKLOADS = 4
 """As many are answered on page one, each with a picture."""
-ROWS = 10
-"""Of a table."""
+ROWS, FEWER = 10, 8
+"""Of a table, and of one of several. One row more is shown, not counted."""
 TITLE = "Benchmark report"
 KINDS: tuple[Kind, ...] = ("use", "one", "open", "nothing")
 """What can be done comes first."""
@@ -72,7 +72,7 @@ def section(page: Page) -> list[Block]:
         *blocks,
         more(len(answers) - WORKLOADS, "workload", "see *Quality against one device* and *Time to target*"),
         None if compared else Tiles(alone.tiles(page.cells)),
-        SmallText(_legend(page, series, [each for *_, each in shown]) if compared else ""),
+        SmallText(_legend(page, series, [each for *_, each in shown], several) if compared else ""),
     )
 
 
@@ -85,13 +85,25 @@ def _block(page: Page, number: int, several: bool, workload: Workload, cells: li
     drawn = picture(page, workload, each, name, AMONG if several else INCHES)
     chosen = each.chosen if each.kind == "use" else None
     uneven = len({len(cell.one_each) for cell in cells}) > 1
-    rows = table(page, each.options[:ROWS], seeds=uneven, chosen=chosen, numbers=numbered(each))
+    first = rows_of(each, several)
+    numbers = [each.options.index(option) + 1 for option in first] if numbered(each) else []
+    rows = table(page, first, seeds=uneven, chosen=chosen, numbers=numbers)
     beside = [rows] if len(each.options) > 1 or each.why != "no solo" else []  # figures say all of one alone
-    rest = more(len(each.options) - ROWS, "way", f"*{EVERY}* has them all")
+    if rest := more(len(each.options) - len(first), "way", f"*{EVERY}* has them all"):
+        given = f"{rest.text} {given}"
     known = facts(cells, each, brief=several)
     shown: list[Block] = [SmallText(given), *beside] if drawn is None else [Beside(drawn, rows, given)]
     figures = alone.tiles(cells) if each.why == "no solo" else tiles(each)
-    return nonempty(lead, Tiles(() if several else figures), shown, rest, Facts(known, lines=several))
+    return nonempty(lead, Tiles(() if several else figures), shown, Facts(known, lines=several))
+
+
+def rows_of(each: Answer, several: bool) -> Sequence[Option]:
+    """Return the ways of training that have a row: the first, and the one that the answer names."""
+    most = FEWER if several else ROWS
+    if len(each.options) <= most + 1:
+        return each.options
+    first, chosen = each.options[:most], each.chosen
+    return first if chosen is None or chosen in first else (*first[:-1], chosen)
 
 
 def table(
@@ -100,10 +112,10 @@ def table(
     named: bool = False,
     seeds: bool = True,
     chosen: Option | None = None,
-    numbers: bool = False,
+    numbers: Sequence[int] = (),
 ) -> Verdicts:
     """Return a row for each way of training, `named` with its model, and with its `seeds`, that of the `chosen` one marked;
-    columns that say nothing are left out. `numbers`: the picture calls its points by the numbers of rows."""
+    columns that say nothing are left out. `numbers`: of the rows, by which the picture calls its points."""
     sizes = {option.cell.about.world_size for option in options}
     modes = {option.cell.about.mode for option in options}
     size = sizes.pop() if len(sizes) == 1 and len(modes) == len(options) and not named else None
@@ -114,7 +126,7 @@ def table(
     left = sum(name in rows[0] for name in TEXTS) + 1
     marked = tuple(place for place, option in enumerate(options) if option is chosen)
     for place, each in enumerate(rows):
-        first, number = next(iter(each)), f"{place + 1} " if numbers else ""
+        first, number = next(iter(each)), f"{numbers[place]} " if numbers else ""
         each[first] = f"**{number}{RECOMMENDED}{each[first]}**" if place in marked else f"{number}{each[first]}"
     return Verdicts(tuple(rows), left=left, badges=badges(options), marked=marked)
 
@@ -167,7 +179,7 @@ def _devices(page: Page) -> str:
     return "×2: two devices, each with a process of its own (a *rank*)." if kinds else ""
 
 
-def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answer]) -> str:
+def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answer], several: bool) -> str:
     """Explain columns and names, those that are shown."""
     options = [option for each in answers for option in each.options]
     against = any(option.rival.solo is not None for option in options)
@@ -192,5 +204,8 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
         ),
     }
     shown = [text for text, there in columns.items() if there]
-    modes = list(dict.fromkeys(cell.about.mode for cell in page.cells))
+    cells = (
+        [option.cell for each in answers for option in rows_of(each, several)] if answers and not series else page.cells
+    )
+    modes = list(dict.fromkeys(cell.about.mode for cell in cells))
     return " ".join(filter(None, [f"{'; '.join(shown)}." if shown else "", paragraph(modes)]))

@@ -7,7 +7,7 @@ from bench.report.blocks import Block, Facts, Heading, Text, nonempty, plain
 from bench.report.facts import facts
 from bench.report.frontier import numbered
 from bench.report.page import Page, more
-from bench.report.sections.answer import EVERY, ROWS, table
+from bench.report.sections.answer import EVERY, rows_of, table
 from bench.report.sentence import sentence
 
 MOST = 100
@@ -24,10 +24,11 @@ def section(page: Page) -> list[Block]:
     parts: list[Block] = []
     for workload, cells in page.workloads.items():
         each = answer(page, cells)
-        if each.options and each.why != "no solo" and (several or len(each.options) > ROWS):
+        if each.options and each.why != "no solo" and (several or len(each.options) > len(rows_of(each, several))):
             known = facts(cells, each) if several else ()
             lead = Text(sentence(page, workload, cells, each)) if several else None
             rest = more(len(each.options) - MOST, "way")
-            rows = table(page, each.options[:MOST], numbers=numbered(each))
+            numbers = range(1, MOST + 1) if numbered(each) else ()
+            rows = table(page, each.options[:MOST], numbers=numbers)
             parts += nonempty(Heading(plain(page.title(workload)), 3), lead, Facts(known), rows, rest)
     return [Heading(EVERY), Text(INTRO), *parts] if parts else []
