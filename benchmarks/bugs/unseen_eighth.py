@@ -187,7 +187,7 @@ def _less(ledger: Any, samples: int) -> Any:
     "gradient",
     "means of passes weigh alike",
     "B9.03",
-    "lenet solo train.accumulate=3 train.global_batch_size=50",
+    "lenet solo train.accumulate=3 train.batch_size=50",
     "ddp.replica.replica",
 )
 def passes_weigh_alike(replica: Module) -> None:
