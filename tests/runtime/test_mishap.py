@@ -76,7 +76,7 @@ def test_a_slow_rank_is_not_taken_for_a_lost_one(play: Play, policy: str, backen
 
 @pytest.mark.parametrize(("policy", "backend"), BACKENDS)
 def test_two_ranks_are_lost_one_after_the_other(play: Play, policy: str, backend: str) -> None:
-    played = scripted(play, policy, backend, "1@5:crash", "2@12:raise")
+    played = scripted(play, policy, backend, "1@5:crash", "2@12:raise", epochs=8)
     dropped = [drop.rank for drop in played.of(Drop)]
     # Where nobody waits for another, rank 2 may be at its step before rank 1 is.
     assert (sorted(dropped) if backend == "cpu" else dropped) == [1, 2]
