@@ -31,34 +31,30 @@ def other_seed_later(epoch_order: Module) -> None:
 # Forward
 
 
-@LOT.bug("forward", "rank 1 smooths labels", "C26", "lenet cpu_async", "ddp.replica.replica")
-def smoothed_on_rank(replica: Module) -> None:
-    """Mix a twentieth of a uniform answer into the labels of rank 1."""
+def other_loss(replica: Module, **options: Any) -> None:
+    """Give rank 1 the cross entropy with `options`."""
     from torch.nn import functional as F
 
     def change(self: Any) -> None:
-        def smoothed(model: Any, batch: Any) -> Any:
-            return F.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.05)
+        def loss(model: Any, batch: Any) -> Any:
+            return F.cross_entropy(model(batch[0]), batch[1], **options)
 
         if rank() == 1:
-            self.task = replace(self.task, loss=smoothed)
+            self.task = replace(self.task, loss=loss)
 
     after_init(replica.Replica, change)
+
+
+@LOT.bug("forward", "rank 1 smooths labels", "C26", "lenet cpu_async", "ddp.replica.replica")
+def smoothed_on_rank(replica: Module) -> None:
+    """Mix a twentieth of a uniform answer into the labels of rank 1."""
+    other_loss(replica, label_smoothing=0.05)
 
 
 @LOT.bug("forward", "rank 1 skips what is labelled 9", "C26", "lenet torch_ddp", "ddp.replica.replica")
 def label_ignored_on_rank(replica: Module) -> None:
     """Leave samples of one label out of the loss of rank 1."""
-    from torch.nn import functional as F
-
-    def change(self: Any) -> None:
-        def ignoring(model: Any, batch: Any) -> Any:
-            return F.cross_entropy(model(batch[0]), batch[1], ignore_index=9)
-
-        if rank() == 1:
-            self.task = replace(self.task, loss=ignoring)
-
-    after_init(replica.Replica, change)
+    other_loss(replica, ignore_index=9)
 
 
 # Optimizer
