@@ -12,5 +12,6 @@ from ddp.data.streaming import NAME
 
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
+    before = threading.enumerate()
     yield
-    assert not [thread for thread in threading.enumerate() if thread.name == NAME]
+    assert not [thread for thread in threading.enumerate() if thread.name == NAME and thread not in before]
