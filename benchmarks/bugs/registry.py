@@ -5,6 +5,9 @@ from __future__ import annotations
 from benchmarks.bugs import (
     unseen_eighth,
     unseen_eighth_steps,
+    unseen_ninth,
+    unseen_ninth_results,
+    unseen_ninth_steps,
     unseen_seventh,
     unseen_seventh_results,
     unseen_seventh_steps,
@@ -31,6 +34,7 @@ LOTS = (
     *(UNSEEN, FOURTH, FIFTH, unseen_sixth.LOT.bugs, unseen_sixth_results.LOT.bugs, unseen_sixth_records.LOT.bugs),
     *(unseen_seventh.LOT.bugs, unseen_seventh_steps.LOT.bugs, unseen_seventh_results.LOT.bugs),
     *(unseen_eighth.LOT.bugs, unseen_eighth_steps.LOT.bugs),
+    *(unseen_ninth.LOT.bugs, unseen_ninth_steps.LOT.bugs, unseen_ninth_results.LOT.bugs),
 )
 """Those by people who had not seen the checks, and the sixth and eighth, by somebody who looked for gaps."""
 BUGS: dict[str, Bug] = {name: bug for lot in (*(family.bugs for family in LISTED), *LOTS) for name, bug in lot.items()}

@@ -1,0 +1,196 @@
+"""Defects of `benchmarks.bugs.unseen` in data, orders, forward passes and gradients: on the last of three ranks, in later
+epochs, in shards and graphs, under PyTorch's own classes.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+from benchmarks.bugs.unseen import Lot
+
+LOT = Lot()
+AUGMENTED = "benchmarks.bugs.own_augmented"
+
+# Data
+
+
+@LOT.bug("data", "images are shifted along the diagonal alone", "A17", f"{AUGMENTED} graph_sync", "ddp.data.augment")
+def crops_on_the_diagonal(augment: Module) -> None:
+    """Shift an image to the right by what was drawn for its shift down."""
+    shift = augment.shift_and_flip
+
+    def broken(images: Any, padding: int, draws: Any) -> Any:
+        def integers(low: int, high: int, *shape: int) -> Any:
+            drawn = draws.integers(low, high, *shape)
+            return drawn[:, :1].expand(-1, 2) if shape == (2,) else drawn
+
+        return shift(images, padding, SimpleNamespace(integers=integers))
+
+    augment.shift_and_flip = broken
+
+
+@LOT.bug(
+    "data",
+    "rank 2 stops augmenting after an epoch",
+    "B11",
+    f"{AUGMENTED} cpu_async world_size=3",
+    "ddp.data.gather",
+)
+def not_augmented_on_rank_later(gather: Module) -> None:
+    """Give rank 2 images as they are from the second epoch on."""
+
+    def broken(finish: Any, self: Any, batch: Any, *about: Any) -> Any:
+        augment = self._augment
+        if augment is not None and rank() == 2 and batch.epoch:
+            self._augment = lambda given, draws: given
+        try:
+            return finish(batch, *about)
+        finally:
+            self._augment = augment
+
+    wrap(gather.Gather, "finished", broken)
+
+
+# Order
+
+
+@LOT.bug("order", "later epochs are the second one, rotated", "A01", "mlp graph_cadence", "ddp.data.epoch_order")
+def orders_rotated_from_third(epoch_order: Module) -> None:
+    """Save permutations: from the third epoch on rotate the second one's."""
+    make = epoch_order.order
+
+    def broken(seed: int, epoch: int, samples: int) -> Any:
+        return make(seed, epoch, samples) if epoch < 2 else make(seed, 1, samples).roll(64 * epoch)
+
+    epoch_order.order = broken
+
+
+# Forward
+
+
+@LOT.bug("forward", "norms keep the biased variance", "B19", "lenet cpu_async world_size=3", "ddp.replica.replica")
+def variance_of_norms_biased(replica: Module) -> None:
+    """Let running variances learn from a batch's squares divided by their number, not by one less."""
+
+    def change(self: Any) -> None:
+        for module in self.model.modules():
+            if hasattr(module, "running_var"):
+                module.register_forward_pre_hook(before)
+                module.register_forward_hook(after)
+
+    def before(module: Any, args: Any) -> None:
+        module.variance_before = module.running_var.clone()
+
+    def after(module: Any, args: Any, out: Any) -> None:
+        if module.training:
+            number = args[0].numel() / args[0].shape[1]
+            kept = module.variance_before * (1.0 - module.momentum)
+            module.running_var.sub_(kept).mul_((number - 1.0) / number).add_(kept)
+
+    after_init(replica.Replica, change)
+
+
+@LOT.bug(
+    "forward", "what dropout leaves is not scaled up on rank 1", "B13", "gpt_nano torch_ddp", "ddp.replica.replica"
+)
+def dropout_not_rescaled(replica: Module) -> None:
+    """Give rank 1 a dropout of its own, which drops and does no more."""
+
+    def dropped(layer: Any, values: Any) -> Any:
+        left = type(layer)._drop(layer, values)
+        return left * (1.0 - layer.dropout) if layer.training else left
+
+    def change(self: Any) -> None:
+        for module in self.model.modules() if rank() == 1 else ():
+            if hasattr(module, "_drop"):
+                module._drop = partial(dropped, module)
+
+    after_init(replica.Replica, change)
+
+
+# Gradient
+
+
+@LOT.bug("gradient", "rank 1 sends a bucket too early now and then", "B9.19", "mlp zero3", "ddp.gradients.owned")
+def bucket_sent_too_early(owned: Module) -> None:
+    """Send every 97th bucket of rank 1 before its last eighth is filled."""
+
+    def broken(send: Any, self: Any, number: int) -> None:
+        values = self._filling.get(number)
+        if rank() == 1 and values is not None and counted(self, "sent") % 97 == 96:
+            values[-(len(values) // 8) :] = 0.0
+        send(number)
+
+    wrap(owned.OwnedGradients, "_send", broken)
+
+
+@LOT.bug(
+    "gradient",
+    "the last epoch's gradients are not clipped",
+    "C18",
+    "lenet zero2 train.max_grad_norm=0.2",
+    "ddp.replica.replica",
+)
+def not_clipped_at_the_end(replica: Module) -> None:
+    """Forget the limit in the last epoch."""
+
+    def step(whole: Any, self: Any, batch: Any, seen: float) -> Any:
+        self.epoch_trained = batch.epoch
+        return whole(batch, seen)
+
+    def clip(whole: Any, self: Any, team: Any) -> None:
+        if self.epoch_trained < self._job.epochs - 1:
+            whole(team)
+
+    wrap(replica.Replica, "step", step)
+    wrap(replica.Replica, "_clip", clip)
+
+
+@LOT.bug(
+    "gradient",
+    "a step's first pass is exchanged, not its last",
+    "B6.22",
+    "mlp torch_ddp train.accumulate=2",
+    "ddp.backends.torch_backend",
+)
+def exchanged_in_first_pass(torch_backend: Module) -> None:
+    """Have PyTorch exchange the gradients of the first pass alone."""
+
+    def begin(whole: Any, self: Any, batch: Any) -> Any:
+        self.passes_begun = 0
+        return whole(batch)
+
+    def broken(one_pass: Any, self: Any, last: bool) -> Any:
+        self.passes_begun += 1
+        return nullcontext() if self.passes_begun == 1 else self.module.no_sync()
+
+    wrap(torch_backend.TorchStep, "begin", begin)
+    wrap(torch_backend.TorchStep, "one_pass", broken)
+
+
+@LOT.bug(
+    "gradient",
+    "gradients that overflow count as zeros",
+    "C20",
+    "mlp cpu_async train.precision=fp16",
+    "ddp.replica.loss_scale",
+)
+def overflow_steps_with_zeros(loss_scale: Module) -> None:
+    """Clear gradients that overflow, of a factor that is too large at first, and step."""
+    loss_scale.LossScale.__init__.__defaults__ = (2.0**22, 0)
+
+    def broken(unscale: Any, self: Any, gradients: Any) -> bool:
+        every = list(gradients)
+        if not unscale(every):
+            self.value, self.steps = self.value / 2.0, 0
+            for gradient in every:
+                gradient.zero_()
+        return True
+
+    wrap(loss_scale.LossScale, "unscale", broken)
