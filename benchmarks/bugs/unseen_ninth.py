@@ -6,7 +6,6 @@ Each is a function of the module that it breaks, called once it is imported, as 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -91,7 +90,7 @@ def variance_of_norms_biased(replica: Module) -> None:
         if module.training:
             number = args[0].numel() / args[0].shape[1]
             kept = module.variance_before * (1.0 - module.momentum)
-            module.running_var.sub_(kept).mul_((number - 1.0) / number).add_(kept)
+            module.running_var.data.sub_(kept).mul_((number - 1.0) / number).add_(kept)
 
     after_init(replica.Replica, change)
 
@@ -154,23 +153,18 @@ def not_clipped_at_the_end(replica: Module) -> None:
 
 @LOT.bug(
     "gradient",
-    "a step's first pass is exchanged, not its last",
-    "B6.22",
+    "every 50th step is not exchanged",
+    "C08",
     "mlp torch_ddp train.accumulate=2",
     "ddp.backends.torch_backend",
 )
-def exchanged_in_first_pass(torch_backend: Module) -> None:
-    """Have PyTorch exchange the gradients of the first pass alone."""
-
-    def begin(whole: Any, self: Any, batch: Any) -> Any:
-        self.passes_begun = 0
-        return whole(batch)
+def exchange_left_out(torch_backend: Module) -> None:
+    """Leave the last pass of every 50th step without the exchange, too."""
 
     def broken(one_pass: Any, self: Any, last: bool) -> Any:
-        self.passes_begun += 1
-        return nullcontext() if self.passes_begun == 1 else self.module.no_sync()
+        leaks = last and counted(self, "stepped") % 50 == 49
+        return one_pass(last and not leaks)
 
-    wrap(torch_backend.TorchStep, "begin", begin)
     wrap(torch_backend.TorchStep, "one_pass", broken)
 
 
