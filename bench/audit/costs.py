@@ -21,6 +21,8 @@ COUNTED = 1e-3
 
 MEASURED = 2
 """Bytes are of so many steps of a rank, the last of those whose norm it recorded first."""
+COUNTERS = 32
+"""Bytes that an optimizer's counters take for each parameter, at most."""
 StepBytes = dict[str, dict[tuple[int, int], tuple[int, ...]]]
 """Figure -> (rank, number of a step) -> the bytes that the step may have had."""
 
@@ -45,7 +47,7 @@ def costs(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> Iterat
         wanted["parameter_bytes"] = sum(parameter.nbytes for parameter in bench.parameters.values())
     if any(work.flop_per_sample is not None for work in order.works):
         wanted["flop_per_sample"] = _flop(bench)
-    lines = [*_apart(order, wanted), *(_of_steps(order, bench, steps) if order.whole else ())]
+    lines = [*_apart(order, wanted), *(_of_steps(order, bench, steps) if order.whole else _in_parts(order, bench))]
     count = sum(parameter.numel() for parameter in bench.parameters.values())
     if order.parameters is not None and order.parameters != count:
         lines.append((None, f"ranks counted {order.parameters:,} parameters, the model has {count:,}"))
@@ -79,6 +81,20 @@ def _of_steps(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> It
             # Of a run of fewer steps the optimizer has no state when it is measured.
             if wanted and counted not in wanted and (name == "gradient_bytes" or len(measured) == MEASURED):
                 yield rank, f"{name} of rank {rank} is {counted:,}, the model's {wanted[0]:,}"
+
+
+def _in_parts(order: AuditOrder, bench: Bench) -> Iterator[tuple[int | None, str]]:
+    """Hold the bytes of all ranks against those of the whole model, where each may have a part: of bundled models."""
+    works, count = order.works, len(order.works)
+    if not order.model or not order.planned or count < order.world_size or any(len(w.norms) < MEASURED for w in works):
+        return
+    # Of a parameter that is cut each owner has the counters.
+    room = {"gradient_bytes": 0, "optimizer_bytes": COUNTERS * len(bench.parameters) * (count - 1)}
+    for name, more in room.items():
+        size, sizes = getattr(bench, name), [getattr(work, name) for work in works]
+        total = None if size is None or None in sizes else sum(sizes)
+        if total is not None and not size <= total <= size + more and set(sizes) != {size}:
+            yield None, f"{name} of all ranks are {total:,}, of which each has a part, and the model's {size:,}"
 
 
 def _first(bench: Bench) -> Any:

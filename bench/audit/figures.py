@@ -17,23 +17,38 @@ from bench.audit.order import AuditOrder
 from bench.audit.reports import of_step
 from bench.results.audit_file import AuditItem
 
+FACTOR, DOUBLED = 2.0**16, 2_000
+"""Of the loss in fp16 at first; so many steps without overflow double it."""
+
 
 def figures_apart(
     order: AuditOrder, bench: Bench, group: Sequence[KeptStep], own: Done, shaken: Done | None
 ) -> Iterator[StepDifference]:
     """Yield what differs of a step, or a row. `shaken`: done with parameters that are off; None: what was done has the same
     bits as the run's, so that nothing but the sums of the figures themselves is rounded."""
-    # In fp16 steps are left out, and a run that is gone on with counts norms anew.
-    if order.planned and not order.resumed and order.step.precision != "fp16":
-        yield from _norms(order, bench, group, own, shaken)
+    left_out = _left_out(order, group[0], own)
+    # A run that is gone on with counts norms anew.
+    if order.planned and not order.resumed and left_out is not None:
+        yield from _norms(order, bench, group, own, shaken, left_out)
     for place, each in enumerate(group if order.numbered else ()):  # a rank that came back counts its steps anew
         yield from _metric(order, each, own.metrics[place], None if shaken is None else shaken.metrics[place])
 
 
+def _left_out(order: AuditOrder, step: KeptStep, own: Done) -> int | None:
+    """Return how many steps before this one overflowed in fp16, which have no norm: each has halved the factor. None: it is
+    not known, as steps without overflow have doubled it, or one of these overflows."""
+    if order.step.precision != "fp16":
+        return 0
+    value, steps = step.scale
+    halvings, early = math.log2(FACTOR / value), counted_from(order, step) < DOUBLED
+    whole = own.scale == (value, steps + len(own.norms))
+    return int(halvings) if early and whole and value > 1.0 and halvings >= 0.0 and halvings.is_integer() else None
+
+
 def _norms(
-    order: AuditOrder, bench: Bench, group: Sequence[KeptStep], own: Done, shaken: Done | None
+    order: AuditOrder, bench: Bench, group: Sequence[KeptStep], own: Done, shaken: Done | None, left_out: int
 ) -> Iterator[StepDifference]:
-    first, begin = group[0], counted_from(order, group[0])
+    first, begin = group[0], counted_from(order, group[0]) - left_out
     parameters = list(bench.parameters.values())
     # A sum of squares in the type of the gradients: a rounding of each, of random signs.
     unit = max(torch.finfo(parameter.dtype).eps for parameter in parameters if parameter.is_floating_point())

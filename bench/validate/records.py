@@ -32,6 +32,7 @@ from ddp.core.events import (
     Memory,
     Progress,
     Ready,
+    Reduced,
     Resumed,
     RoundClosed,
     Saved,
@@ -47,7 +48,7 @@ from ddp.process.codec import MeasuredSlice, Record
 
 WANTED: tuple[type[Any], ...] = (
     *(Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved),
-    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joined),
+    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joined, Reduced),
 )
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')

@@ -23,6 +23,7 @@ from ddp.core.events import (
     Memory,
     Progress,
     Ready,
+    Reduced,
     Resumed,
     RoundClosed,
     Saved,
@@ -61,6 +62,7 @@ class Records:
     reduces: list[Reduce] = field(default_factory=list)
     shared: list[Shared] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
+    reduced: list[Reduced] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How many slices of each kind every rank recorded since the run was last gone on with, as what a killed process had
@@ -192,6 +194,7 @@ class Records:
             *self.evaluated,
             *self.saved,
         ]
+        yield from (event.own for event in self.evaluated)
         yield from (event.sketch for event in (*states, *self.finished, *self.shared, *self.joined))
 
 

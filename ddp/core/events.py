@@ -168,10 +168,10 @@ class Evaluated(FromRank):
     part: int = 0
     content: float | None = None
     """Sum over the values of the test samples: the same samples give the same, however split."""
-    sketch: Sketch = ""
-    """Of the model."""
+    sketch: Sketch = ""  # of the model
     hashes: int | None = None
     """Sum of the hashes of the test samples (`SetContent`); None: not known."""
+    own: Sketch = ""  # of the rank's replica, where the model is the mean of all, each weighing alike
 
 
 @dataclass(frozen=True)

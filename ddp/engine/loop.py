@@ -236,15 +236,16 @@ class TrainingLoop:
         """Evaluate a part of the test set, with the model that `consensus` puts in place."""
         self._settle("the evaluation")
         self.pause()
-        began = now()
+        began, replica = now(), self.replica
+        own = replica.sketcher.model() if getattr(replica.in_step, "apart", False) else ""
         with consensus or nullcontext():
-            samples, loss, metric, content = self.replica.evaluate(order.part, order.parts, self._heartbeat)
-            sketch = self.replica.sketcher.model()
+            samples, loss, metric, content = replica.evaluate(order.part, order.parts, self._heartbeat)
+            sketch = replica.sketcher.model()
             if self.keeper is not None:
                 self.keeper.evaluated(order.epoch)
         seconds = self.meter.add("evaluate", began) - began
         figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), sketch
-        self._send(Evaluated(now(), self.rank, order.epoch, *figures, self.replica.record.shown()))
+        self._send(Evaluated(now(), self.rank, order.epoch, *figures, replica.record.shown(), own))
 
     def save(
         self, order: Save, kept: Sequence[Tensor] = (), consensus: AbstractContextManager[None] | None = None

@@ -104,7 +104,8 @@ def _bytes(model: nn.Module, optimizer: torch.optim.Optimizer, gradients: Iterab
     shards = (_local(p) for group in optimizer.param_groups for p in group["params"])
     parameters = _held(chain(own, shards))
     gradient_bytes = _held(chain((p.grad for p in own if p.grad is not None), gradients))
-    kept = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
+    states = (optimizer.state or getattr(optimizer, "optim", optimizer).state).values()  # of what shards it, its part's
+    kept = (value for state in states for value in state.values() if isinstance(value, Tensor))
     return [parameters, gradient_bytes, _held(kept)]
 
 

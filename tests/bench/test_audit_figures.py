@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from torch import Tensor, nn
 
 from bench.audit.order import works_of
 from bench.models import parts
+from ddp.core.step_settings import StepSettings
 from ddp.gradients.average import GradientAverage
 from ddp.replica.figures import StepFigures
 from ddp.replica.task import Task
 from tests.bench.audit_breaks import ADAM, wrapped
 from tests.bench.audited import audited, different, train_alone
-from tests.bench.test_audit_ranks import train_together
+from tests.bench.test_audit_ranks import overflowing, train_together
 from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
 
@@ -117,3 +119,33 @@ def test_bytes_are_those_of_the_step_that_was_measured(tmp_path: Path, seed: int
     assert [
         line for line in different(audited(job, records, works=(other,), whole=True, model="")) if "optimizer_" in line
     ]
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["zero1", "zero2", "zero3"])
+def test_bytes_of_parts_are_those_of_the_whole(tmp_path: Path, mode: str) -> None:
+    job, records = train_together(tmp_path, mode, ADAM)
+    works = works_of(records)
+    assert different(audited(job, records, works=works)) == []
+    for name in ("gradient_bytes", "optimizer_bytes"):
+        none = [replace(work, **{name: 0}) for work in works]
+        (line,) = different(audited(job, records, works=tuple(none)))
+        assert f"{name} of all ranks are 0" in line
+        more = replace(works[0], **{name: getattr(works[0], name) + 10_000})
+        assert different(audited(job, records, works=(more, *works[1:])))
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "zero2", "cpu_async"])
+def test_norms_in_half_precision_are_those_without_the_losses_factor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Behind steps that overflowed, which have no norm."""
+    fields = {"step": StepSettings(precision="fp16")}
+    with monkeypatch.context() as patch:
+        wrapped(StepFigures, "step", slightly_more)(patch)
+        train = train_alone if mode == "solo" else partial(train_together, mode=mode)
+        made = train(tmp_path, task=overflowing, **fields)
+    found = different(audited(*made))
+    assert found
+    assert all("norm of the gradients" in line for line in found), found

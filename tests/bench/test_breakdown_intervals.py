@@ -1,14 +1,16 @@
-"""The check `breakdown` between two reports of a rank: waiting that is booked as steps shows there, however short it is."""
+"""The check `breakdown` between two reports of a rank: waiting that is booked as steps shows there, however short it is. And
+between the last snapshot and its average."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bench.validate.checks import breakdown
 from bench.validate.run_records import Records
+from ddp.core.events import Reduced, Snapshot
 
 WAITS = tuple((at + 0.8, at + 1.0) for at in range(10))
 """Of ten seconds, the last 0.2 of each."""
@@ -39,3 +41,11 @@ def test_waiting_in_steps_is_named(share: float) -> None:
 
 def test_a_rank_without_reports_is_not_judged() -> None:
     assert said([]) == ""
+
+
+@pytest.mark.parametrize(("seconds", "line"), [(0.5, ""), (0.7, "averaging round 3 took 0.7 s, 0.5 s after its last")])
+def test_averaging_begins_when_all_snapshots_are_there(seconds: float, line: str) -> None:
+    laid = [Snapshot(at, rank, 3, 1, 16) for rank, at in enumerate((1.0, 2.0))]
+    known = Records(snapshots=laid, reduced=[Reduced(2.5, 3, seconds, 100), Reduced(9.0, 4, 5.0, 100)])
+    assert breakdown._averaging(cast(Any, None), known).startswith(line)
+    assert bool(breakdown._averaging(cast(Any, None), known)) is bool(line)

@@ -1,4 +1,4 @@
-"""Averages that PyTorch's local SGD makes inside steps: where they are due, and nowhere else."""
+"""Averages that PyTorch's local SGD makes: inside steps where they are due, and nowhere else; and for evaluations."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from bench.validate.checks.average import _due
+from bench.validate.checks.evaluation import _models
 from ddp.core.event_parts import StepSketch
-from ddp.core.events import Progress
+from ddp.core.events import Evaluated, Progress
+from tests.bench.sketched import GROUPS, mixed, sketch
 
 FIRST, PERIOD = 100, 4
 
@@ -36,3 +38,17 @@ def test_a_run_without_any_is_told_from_one_that_is_too_short() -> None:
 
 def test_runs_of_before_averages_were_recorded_say_nothing() -> None:
     assert found(300) == []
+
+
+def evaluated(model: str, *own: str) -> str:
+    """Return what is said of a model that was evaluated while replicas had these sketches."""
+    events = [Evaluated(1.0, rank, 0, 8, 1.0, 1.0, 0.1, rank, 1.0, model, own=each) for rank, each in enumerate(own)]
+    known = SimpleNamespace(evaluated=events, groups=GROUPS, averaged=[], finished=[], evaluated_rounds=dict)
+    return _models(cast(Any, known))
+
+
+def test_what_is_evaluated_is_the_mean_of_replicas() -> None:
+    first, second = sketch(1.0, 2.0, 3.0), sketch(2.0, 5.0, 3.0)
+    assert evaluated(mixed([(0.5, first), (0.5, second)]), first, second) == ""
+    assert "not the mean of the ranks' replicas (head.bias" in evaluated(first, first, second)
+    assert evaluated(first, "", second) == ""

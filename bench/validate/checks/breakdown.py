@@ -2,9 +2,9 @@
 
 Steps are timed as a whole beside their parts (`Progress.busy_s`), and what a rank books as computing lies inside them. So
 waiting that is booked as computing shows. Every step, meeting, evaluation and checkpoint is on record, however short, and
-meetings took as long as the averages that came of them; no time is booked as that of steps and of something else;
-evaluations took as long as they are said to have stopped the clock of training, which runs from when ranks are ready to when
-they are done: all of their work lies between.
+meetings took as long as the averages that came of them, which begin when all snapshots are there; no time is booked as that
+of steps and of something else; evaluations took as long as they are said to have stopped the clock of training, which runs
+from when ranks are ready to when they are done: all of their work lies between.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.validate.records import recorded
 from bench.validate.run_records import BETWEEN_STEPS, Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
-from ddp.core.events import Averaged
+from ddp.core.events import Averaged, Snapshot
 from ddp.core.policies import meets_every_step
 
 FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
@@ -69,7 +69,7 @@ def _longer(run: Run, known: Records) -> str:
 
 def _unlike(run: Run, known: Records) -> str:
     """Say what of the slices does not fit what ranks report."""
-    looks = (_lacking, _meetings, _booked_twice, _rests_in_steps)
+    looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps)
     return _outside(known) or next((wrong for look in looks if (wrong := look(run, known))), "")
 
 
@@ -128,6 +128,17 @@ def _meetings(run: Run, known: Records) -> str:
         handed, sent = sum(event.bytes for event in events), sum(size for *_, size in own)
         if handed != sent:
             return f"rank {rank} handed over {handed:,} bytes by its reports, {sent:,} are on record"
+    return ""
+
+
+def _averaging(run: Run, known: Records) -> str:
+    """Say of which round averaging is told to have begun before the last snapshot was there."""
+    laid: dict[int, float] = {}
+    for event in sorted([*known.snapshots, *known.reduced], key=lambda event: event.at):
+        if isinstance(event, Snapshot):
+            laid[event.round] = event.at
+        elif event.seconds > (most := event.at - laid.get(event.round, event.at - event.seconds)) + CLOCK:
+            return f"averaging round {event.round} took {event.seconds:.3g} s, {most:.3g} s after its last snapshot"
     return ""
 
 

@@ -1,8 +1,8 @@
 """What is evaluated is the test set, the whole of it, on the model that all ranks share.
 
 Ranks record how many samples they showed the model, a sum over what these hold, and a sketch of the model. The first two
-must be the baseline's; the model must be the same on all ranks, the average of the round that ended the epoch, and after the
-last epoch the model that the run ends with.
+must be the baseline's; the model must be the same on all ranks, the average of the round that ended the epoch, or the mean
+of their replicas where they say what these were, and after the last epoch the model that the run ends with.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import defaultdict
 
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
+from bench.validate.linear import apart, mean
 from bench.validate.records import recorded
 from bench.validate.reference import Sets
 from bench.validate.run_records import Records
@@ -70,6 +71,9 @@ def _models(known: Records) -> str:
         for event in events[1:]:
             if far := unlike(groups, event.sketch, first):
                 return f"epoch {epoch}: ranks {events[0].rank} and {event.rank} evaluated different models ({far})"
+        own = [(1.0, event.own) for event in events]
+        if all(text for _, text in own) and (far := apart(groups, first, mean(own), 2.0 * len(own) + 1)):
+            return f"epoch {epoch}: what was evaluated is not the mean of the ranks' replicas ({far})"
         made = averages.get(rounds[epoch], "") if epoch in rounds else ""
         if far := unlike(groups, first, made):
             return f"epoch {epoch}: what was evaluated is not the average of round {rounds[epoch]} ({far})"
