@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from operator import attrgetter
 
 from bench.results.runfolder import Run
 from bench.validate.findings import UNBLOCKED, Case
@@ -18,7 +19,7 @@ from bench.validate.records import recorded
 from bench.validate.run_records import BETWEEN_STEPS, Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
-from ddp.core.events import Averaged, Snapshot
+from ddp.core.events import Averaged, Reduced, Snapshot
 from ddp.core.policies import meets_every_step
 
 FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
@@ -134,7 +135,8 @@ def _meetings(run: Run, known: Records) -> str:
 def _averaging(run: Run, known: Records) -> str:
     """Say of which round averaging is told to have begun before the last snapshot was there."""
     laid: dict[int, float] = {}
-    for event in sorted([*known.snapshots, *known.reduced], key=lambda event: event.at):
+    events: list[Snapshot | Reduced] = [*known.snapshots, *known.reduced]
+    for event in sorted(events, key=attrgetter("at")):
         if isinstance(event, Snapshot):
             laid[event.round] = event.at
         elif event.seconds > (most := event.at - laid.get(event.round, event.at - event.seconds)) + CLOCK:
