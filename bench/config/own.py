@@ -18,6 +18,7 @@ from ddp.backends import BACKENDS
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
+from ddp.settings import known
 from ddp.user_code import CodeDigest
 
 TASK = ("model", "data")
@@ -35,9 +36,10 @@ def enrolled(word: str) -> str:
 
 def settled(config: Config) -> Config:
     """Return the configuration with names in place of files and modules of a user's own, which are enrolled. Raise
-    ValueError."""
+    ValueError, also for a model that there is not."""
     data = config.data if config.data.name is None else replace(config.data, name=own_data(config.data.name))
-    return replace(config, model=replace(config.model, name=own_model(config.model.name)), data=data)
+    model = known("model", own_model(config.model.name), MODELS)
+    return replace(config, model=replace(config.model, name=model), data=data)
 
 
 def code_of(config: Config, setup: Setup) -> tuple[CodeDigest, ...]:

@@ -291,8 +291,8 @@ def _broken(error: EngineError) -> _End:
 def _announce(spec: RunSpec, monitor: ProgressDisplay, source: ResumeSource | None) -> None:
     monitor.log(announced_line(spec), brief=True)
     if source is not None:
-        books = source.checkpoint.books
-        trained = f"{plural(books.epochs, 'epoch')}, {plural(books.samples, 'sample')}"
+        saved = source.checkpoint.coordinator
+        trained = f"{plural(saved.epochs, 'epoch')}, {plural(saved.samples, 'sample')}"
         monitor.say(f"goes on from {source.checkpoint.path}: {trained}")
     for warning in spec.warnings:
         monitor.log(f"note: {warning}", "yellow", brief=True)

@@ -48,7 +48,7 @@ class ResumeSource:
 
     def lineage(self, world_size: int) -> list[dict[str, int]]:
         """Return what a run of so many ranks that goes on from here keeps of the numbers before (`bench.runner.resized`)."""
-        return lineage(self.config, world_size, self.checkpoint.books.samples)
+        return lineage(self.config, world_size, self.checkpoint.coordinator.samples)
 
     @property
     def output(self) -> str | None:
@@ -82,7 +82,7 @@ def locate(path: Path, since: float = 0.0) -> ResumeSource | Path:
     if not checkpoints:
         kind = NoCheckpoints if not problems and _makes_none(folders[0]) else ValueError
         raise kind(f"resume={path}: {problems[0] if problems else _none(folders[0])}; run it anew")
-    folder, checkpoint = max(checkpoints, key=lambda entry: entry[1].books.samples)
+    folder, checkpoint = max(checkpoints, key=lambda entry: entry[1].coordinator.samples)
     return ResumeSource(folder, read_object(folder / CONFIG), checkpoint, tuple(problems))
 
 

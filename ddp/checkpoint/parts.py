@@ -49,7 +49,7 @@ class RankParts:
         if self._source is not None:
             part = load(self._source.path / checkpoint.MODEL, self._source.origin(None))
             copy_into("parameters and buffers", replica.state.tensors, part.get("tensors"))
-            before, samples = self._source.books.epoch_samples, replica.samples
+            before, samples = self._source.coordinator.epoch_samples, replica.samples
             if before != samples:
                 raise Torn(f"the checkpoint is of {before} training samples, there are {samples} now")
             replica.add_note(self._data.check(part.get("data")))

@@ -258,7 +258,7 @@ class Publish:
     members: tuple[int, ...]
     """Ranks that laid down a part."""
     files: Files
-    books: CoordinatorCheckpoint
+    coordinator: CoordinatorCheckpoint
     reason: str
 
 

@@ -77,7 +77,7 @@ def start(job: Job) -> Coordinator:
         spares=job.spares,
         checkpoints=job.checkpoints,
     )
-    return Coordinator.start(job.policy, world, now(), source.books if source is not None else None)
+    return Coordinator.start(job.policy, world, now(), source.coordinator if source is not None else None)
 
 
 def coordinate(

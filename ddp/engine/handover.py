@@ -43,5 +43,5 @@ def load_sent(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -
     loop.version = state["version"]
     loop.contribute(round)
     seconds = loop.meter.add("copy", began, size=replica.state.bytes) - began
-    sketches = replica.sketcher.model(), replica.sketcher.optimizer(replica.optimizer)
-    return Joined(now(), loop.rank, round, seconds, path.stat().st_size, *sketches)
+    model, optimizer = replica.sketcher.model(), replica.sketcher.optimizer(replica.optimizer)
+    return Joined(now(), loop.rank, round, seconds, path.stat().st_size, model, optimizer)

@@ -13,22 +13,22 @@ from torch import Tensor
 from ddp.checkpoint.parts import RankParts, Recut
 from ddp.comm.heartbeat import Heartbeat
 from ddp.core.commands import Evaluate, Save
-from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved, Trained
+from ddp.core.events import Alive, Evaluated, Finished, RankEvent, Saved, Trained
 from ddp.core.join_events import Joining
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
 from ddp.core.worker import Step
 from ddp.data.seeded import seed_others
+from ddp.engine import reports
 from ddp.engine.pending import Pending
 from ddp.permutation import derive
 from ddp.process.clock import now
 from ddp.process.meter import Meter, peak_rss_bytes, reset_peak_rss
 from ddp.process.profiling import Profiler
 from ddp.process.slowdown import Slowdown
-from ddp.replica.flat import savable, sizes
+from ddp.replica.flat import savable
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.keeper import StepKeeper
-from ddp.replica.norms import least_samples
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.tally import MODULUS
@@ -100,20 +100,12 @@ class TrainingLoop:
 
     def ready(self, transport: str) -> None:
         """Report that model, data and transport are there."""
-        replica, job, model = self.replica, self.job, self.replica.model
-        digest, (count, frozen) = replica.state.digest(), sizes(model)
-        about = str(self.device), transport, replica.feed.kind, replica.note, job.host, job.clock_error_s
-        groups = () if self.rank else replica.sketcher.groups
-        least = least_samples(model)
-        kept = replica.sketcher.optimizer(replica.optimizer) if job.resume is not None else ()
-        more = groups, replica.sketcher.model(), replica.record.content, kept, frozen
-        figures = replica.samples, count, digest, *about, least, *more
-        self._send(Ready(now(), self.rank, *figures, lasting=self._parts.lasting))
+        self._send(reports.ready(self.job, self.rank, self.replica, str(self.device), transport, self._parts.lasting))
 
     def come(self, transport: str) -> None:
         """Report that a rank that was started again is there."""
-        about = self.replica.samples, self.replica.state.digest(), self.job.life, str(self.device), transport
-        self._send(Joining(now(), self.rank, *about))
+        samples, digest = self.replica.samples, self.replica.state.digest()
+        self._send(Joining(now(), self.rank, samples, digest, self.job.life, str(self.device), transport))
 
     def train(self, step: Step) -> None:
         """Train one step; report if the rank runs out of work, or now and then."""
@@ -186,13 +178,14 @@ class TrainingLoop:
 
     def begin(self, last: int, seen: float) -> None:
         """Call the user back for the epochs up to `last` that have not begun. No slice covers it: nobody computes."""
-        replica, about = self.replica, (self.rank, self.job.world_size, self.device)
+        replica, rates, fraction = self.replica, self.replica.rates, self.replica.fraction(seen)
+        rank, size, device, steps, version = self.rank, self.job.world_size, self.device, self.total_steps, self.version
         if (callback := replica.task.epoch_callback) is not None:
             for epoch in range(self._begun + 1, last + 1):
                 torch.manual_seed(derive(self.job.seed, "callback", epoch))  # what it draws is the same on all ranks
-                done, rates = (self.total_steps, self.version), replica.rates
+                handle = WorkerHandle(rank, size, device, epoch, steps, version, replica.model, rates, fraction)
                 with rates.unchanged():
-                    callback(epoch, WorkerHandle(*about, epoch, *done, replica.model, rates, replica.fraction(seen)))
+                    callback(epoch, handle)
         self.replica.state.check_added(self.replica.model)
         self._begun = max(self._begun, last)
 
@@ -202,9 +195,8 @@ class TrainingLoop:
         pending = self._pending
         if not pending.steps:
             return
-        done = now(), self.rank, pending.epoch, pending.steps, pending.samples, pending.busy_s, pending.loss_sum()
-        about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.exchanged()
-        self._send(Progress(*done, *about, self.meter.worked()))
+        visited, work = self._visited(), self.meter.worked()
+        self._send(reports.progress(self.rank, pending, self.replica, self.after, visited, work))
         self._pending = Pending(pending.epoch)
         self.meter.tick()
 
@@ -243,8 +235,21 @@ class TrainingLoop:
             if self.keeper is not None:
                 self.keeper.evaluated(order.epoch)
         seconds = self.meter.add("evaluate", began) - began
-        figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), sketch
-        self._send(Evaluated(now(), self.rank, order.epoch, *figures, self.replica.record.shown()))
+        self._send(
+            Evaluated(
+                now(),
+                self.rank,
+                order.epoch,
+                samples,
+                loss_sum=finite(loss),
+                metric_sum=finite(metric),
+                seconds=seconds,
+                part=order.part,
+                content=finite(content),
+                sketch=sketch,
+                hashes=self.replica.record.shown(),
+            )
+        )
 
     def save(
         self, order: Save, kept: Sequence[Tensor] = (), consensus: AbstractContextManager[None] | None = None
@@ -257,9 +262,10 @@ class TrainingLoop:
         self.replica.state.gather()
         with consensus or nullcontext():
             files, error = self._parts.save(order, counters, kept)
-            sketches = self.replica.sketcher.model(), self.replica.sketcher.optimizer(self.replica.optimizer)
+            sketch = self.replica.sketcher.model()
+            optimizer = self.replica.sketcher.optimizer(self.replica.optimizer)
         self.meter.add("checkpoint", began)
-        saved = Saved(now(), self.rank, order.index, files, error, *sketches, self._parts.lasting)
+        saved = Saved(now(), self.rank, order.index, files, error, sketch, optimizer, self._parts.lasting)
         self._send(saved)
         return saved
 

@@ -20,11 +20,12 @@ from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
 from ddp.core.errors import Corrupted, Exhausted
 from ddp.core.event_parts import OptimizerSketch
-from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
+from ddp.core.events import Alive, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.faults import LASTING, Fault
 from ddp.core.join_events import Left
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
+from ddp.engine import reports
 from ddp.engine.fault_injector import FaultInjector, LossyChannel, struck
 from ddp.engine.handover import load_sent, send
 from ddp.engine.loop import TrainingLoop
@@ -255,7 +256,7 @@ class RankLoop:
             loop.keeper.average(round)
         change = cast(SnapshotAverage, self._backend).apply(round, exact=loop.steps == 0)
         loop.version += 1
-        self._averaged(round, 0, 0, change, self._away + now() - since, kept)
+        self._averaged(round, (0, 0), change, self._away + now() - since, kept)
 
     def _kept(self, round: int) -> OptimizerSketch:
         """Return the sketches of what the rank's own optimizer keeps, if this round is to be sketched."""
@@ -265,16 +266,15 @@ class RankLoop:
     def _contributed(
         self, round: int, change: AverageResult, away_s: float = 0.0, before: OptimizerSketch = ()
     ) -> None:
-        steps, samples = self._loop.contribute(round)
+        contribution = self._loop.contribute(round)
         self._loop.version += 1
-        self._averaged(round, steps, samples, change, away_s, before)
+        self._averaged(round, contribution, change, away_s, before)
 
     def _averaged(
-        self, round: int, steps: int, samples: int, change: AverageResult, away_s: float, before: OptimizerSketch
+        self, round: int, contribution: tuple[int, int], change: AverageResult, away_s: float, before: OptimizerSketch
     ) -> None:
-        figures = steps, samples, change.seconds, change.bytes, change.divergence
-        sketches = change.before, change.after, change.average, before, self._kept(round)
-        self._channel.send(Averaged(now(), self._rank, round, *figures, away_s, change.distance, *sketches))
+        after = self._kept(round)
+        self._channel.send(reports.averaged(self._rank, round, contribution, change, away_s, before, after))
 
     def _leave(self, order: Leave) -> None:
         """Leave the group, for ranks that wait to get in."""

@@ -271,7 +271,7 @@ class RunHandle:
         if isinstance(record, Publish):
             assert self._job.checkpoint_folder is not None
             path = place(self._job.checkpoint_folder, record.index)
-            self._whole = CheckpointInfo(path, record.books.epochs, record.books.samples)
+            self._whole = CheckpointInfo(path, record.coordinator.epochs, record.coordinator.samples)
             if self._saved is not None:
                 self._saved(self._whole)
         self._hand_out(self._epochs.add(record))
