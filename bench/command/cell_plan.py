@@ -14,8 +14,8 @@ from bench.base import interrupts
 from bench.base.usage import usage
 from bench.config.config import Config
 from bench.config.config_checks import Machine, check_faults
-from bench.config.own import code_of, settled
 from bench.config.plan import RunPlan, plan
+from bench.config.user_parts import code_of, settled
 from bench.models import MODELS
 from bench.results.runfolder import CONFIG, read_object
 from ddp.engine.modes import engine_of
@@ -60,7 +60,7 @@ def make_plan(
         forkserver.warm(("bench.models", MODELS[config.model.name], *(("bench.audit.audit",) if config.audit else ())))
     machine = this_machine(hosts)
     from bench.models.data import prepare
-    from bench.runner.trial import tried
+    from bench.runner.preflight import checked_task
 
     interrupts.check()
     with usage():
@@ -69,7 +69,7 @@ def make_plan(
             resized = source.lineage(config.world_size or 0)
         ready = resolve(config, machine, settings, resized)
         prepare(ready.recipe.data, config.data.dir, ready.recipe.data_options)
-        task = tried(ready)
+        task = checked_task(ready)
         if ready.job.faults:
             check_faults(ready.job, config.mode, epoch_samples(ready.job) or len(task.train_data()))
     return ready

@@ -27,7 +27,7 @@ def dispatch(arguments: list[str]) -> int:
     verb, rest = (arguments[0], arguments[1:]) if arguments and arguments[0] in VERBS else ("run", arguments)
     try:
         if verb in ("run", "plan", "prove"):
-            from bench.config.own import enrolled
+            from bench.config.user_parts import enrolled
 
             with usage():
                 rest = [enrolled(word) for word in rest]

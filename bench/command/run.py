@@ -199,8 +199,8 @@ class Session:
         return self._launch(run_plan, loggers, source)
 
     def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: ResumeSource | None) -> CellOutcome:
+        from bench.runner.automatic_restart import launch_with_restarts
         from bench.runner.machines import left_before
-        from bench.runner.persevere import launch_with_restarts
         from bench.runner.supervise import left_by_killed
 
         spec = run_plan.spec

@@ -22,8 +22,8 @@ from bench.base.usage import UsageError
 from bench.command.cell_plan import resolve, this_machine
 from bench.config.compose import compose
 from bench.config.config import typed
-from bench.config.own import settled
 from bench.config.spec import RunSpec
+from bench.config.user_parts import settled
 from bench.results.runfolder import find_runs, finished
 from bench.results.schema import Metrics
 

@@ -131,12 +131,12 @@ def _may_set_mode(overrides: Sequence[str], options: Namespace) -> bool:
 @contextmanager
 def _composed_once() -> Iterator[None]:
     """Keep Hydra from composing a configuration only to read `hydra.mode`, which is not set: it composes it again to run."""
-    asked = Hydra.get_mode
+    original = Hydra.get_mode
     Hydra.get_mode = lambda self, config_name, overrides: None  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Hydra.get_mode = asked  # type: ignore[method-assign]
+        Hydra.get_mode = original  # type: ignore[method-assign]
 
 
 @contextmanager

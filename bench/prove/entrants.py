@@ -1,6 +1,6 @@
 """Who is held to the oracle, by which rule, and what of a state is compared.
 
-Knows no models of the harness and no settings: what is trained comes as a `OracleCourse`.
+Knows no models of the harness and no settings: what is trained comes as an `OracleCourse`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
-from bench.config.own import changed, named_by
 from bench.config.plan import RunPlan
+from bench.config.user_parts import changed, named_by
 from bench.results.lease import run_out
 from bench.results.runfolder import CHECKPOINTS, CONFIG, FAILED, read_object, status, writer
 from bench.runner.resized import SIZED_KEYS, lineage, resizes, sized

@@ -25,7 +25,7 @@ from ddp.core.joining import TRIES
 from ddp.replica.task import Job
 
 
-class Attempts:
+class RestartBudget:
     """How often all ranks of a run were started again, and whether they may be once more."""
 
     def __init__(self, job: Job) -> None:
@@ -33,7 +33,7 @@ class Attempts:
         self._in_row, self._latest, self._before = 0, "", ""
         self.begun = 0
 
-    def once_more(self, cause: BaseException, folder: Path) -> bool:
+    def allows(self, cause: BaseException, folder: Path) -> bool:
         """Return whether they are, after an end by `cause`. Not where ranks can be done without and several raised: the
         program is wrong; nor where one raises the same again, or all end so often, without a checkpoint in between."""
         raised = isinstance(cause, RankFailed)
@@ -60,10 +60,10 @@ def launch_with_restarts(
     job = plan.job
     if job.restarts == 0 or job.elsewhere is not None or job.world_size == 1:
         return launch(plan, console, source, restarts, notes=notes)
-    attempts = Attempts(job)
+    budget = RestartBudget(job)
     while True:
         try:
-            return launch(plan, console, source, restarts, again=attempts.once_more, notes=notes)
+            return launch(plan, console, source, restarts, again=budget.allows, notes=notes)
         except CutShort as broken:
             left = tuple(fault for fault in plan.job.faults if fault not in broken.struck or fault.kind in LASTING)
             plan = replace(plan, job=replace(plan.job, faults=left))
@@ -71,7 +71,7 @@ def launch_with_restarts(
             if latest is not None:
                 source = latest
             elif source is None:
-                times = plural(attempts.begun, "time")
+                times = plural(budget.begun, "time")
                 notes = (f"all ranks began anew ({times} so far), as there was no checkpoint yet: {broken}",)
 
 
