@@ -71,7 +71,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _plan(arguments: list[str]) -> int:
-    from bench.command.sweep_plan import show
+    from bench.command.plan_command import show
 
     return show(arguments, tuple(VERBS))
 

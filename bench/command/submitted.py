@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 
 from bench.base.exitcodes import Exit, gravest
 from bench.base.usage import UsageError
-from bench.command.sweep_plan import PlannedRuns
+from bench.command.plan_command import PlannedRuns
 from bench.config.compose import compose
 from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings
 from bench.runner.submitted_cell import STOP, result_file

@@ -25,9 +25,9 @@ from bench.config.config_checks import (
     links_of,
     recipe_of,
     speeds_of,
-    warnings_of,
     world_size_of,
 )
+from bench.config.run_warnings import warnings_of
 from bench.config.spec import Measure, RunSpec
 from bench.config.user_parts import TASK, saved
 from bench.models.data import title
@@ -96,8 +96,8 @@ def plan(
 ) -> RunPlan:
     """Resolve and check everything. Raise ValueError for what cannot be run.
 
-    `settings`: the keys that the user set; `code`: digests of the user's own parts (`bench.config.user_parts`); `resized`: the
-    numbers of ranks that the run had before (`bench.runner.resized`)."""
+    `settings`: the keys that the user set; `code`: digests of the user's own parts (`bench.config.user_parts`); `resized`:
+    the numbers of ranks that the run had before (`bench.runner.resized`)."""
     check_paths(config)
     engine = known("engine", config.engine.name, ENGINES)
     known("backend", config.backend.name, BACKENDS)

@@ -121,7 +121,9 @@ class RankLoop:
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
         recut = self._backend.recut if isinstance(self._backend, Recuts) else None
-        self._loop.restore(self._backend.kept(), recut)  # behind the backend, which is to see an optimizer that begins
+        self._loop.restore(
+            self._backend.average_state(), recut
+        )  # behind the backend, which is to see an optimizer that begins
         faults, slowdown = self._faults_left(), self._loop.slowdown
         self._faults = FaultInjector(
             faults, rank, slowdown, channel.lose, self._flip, self._loop.total_steps, job.scratch
@@ -211,7 +213,7 @@ class RankLoop:
             case Evaluate():
                 loop.evaluate(action, backend.consensus(exact=loop.steps == 0))
             case Save():
-                loop.save(action, backend.kept(), backend.consensus(exact=loop.steps == 0))
+                loop.save(action, backend.average_state(), backend.consensus(exact=loop.steps == 0))
             case Stop():
                 backend.settle()
                 loop.finish()

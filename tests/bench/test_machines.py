@@ -23,7 +23,8 @@ from bench.base.paths import BASELINES
 from bench.base.usage import UsageError
 from bench.command.run import run
 from bench.config.config import Choice, ClusterConfig, Config
-from bench.config.config_checks import Machine, warnings_of
+from bench.config.config_checks import Machine
+from bench.config.run_warnings import warnings_of
 from bench.runner.machines import Machines, attended
 from ddp.core.errors import ProtocolError, RankLost
 from ddp.launcher.interfaces import interface_of, on_loopback
