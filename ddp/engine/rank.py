@@ -121,9 +121,8 @@ class RankLoop:
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
         recut = self._backend.recut if isinstance(self._backend, Recuts) else None
-        self._loop.restore(
-            self._backend.average_state(), recut
-        )  # behind the backend, which is to see an optimizer that begins
+        # After the backend is made, which is to see an optimizer that begins.
+        self._loop.restore(self._backend.average_state(), recut)
         faults, slowdown = self._faults_left(), self._loop.slowdown
         self._faults = FaultInjector(
             faults, rank, slowdown, channel.lose, self._flip, self._loop.total_steps, job.scratch
