@@ -1,4 +1,4 @@
-"""From the configuration of one cell to what is launched: what it goes on from, its checks, its data.
+"""From the configuration of one cell to what is launched: what it resumes from, its checks, its data.
 
 Knows neither Hydra nor what becomes of the run.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def resume_source(path: str, settings: dict[str, Any]) -> ResumeSource | Path | None:
-    """Return what to go on from, or the folder of a run that is finished; None: its mode makes no checkpoints. Raise
+    """Return what to resume from, or the folder of a run that is finished; None: its mode makes no checkpoints. Raise
     UsageError."""
     from bench.runner.resume import NoCheckpoints, agree, locate
 

@@ -35,7 +35,7 @@ EPOCHS, SHORT = 16, 6
 """Of a run to which a rank is to come back meanwhile, and of another one."""
 LIMIT_S = 300
 LATER = 60
-"""Steps of a rank after which there are checkpoints to go on from."""
+"""Steps of a rank after which there are checkpoints to resume from."""
 INJECTED = {
     "crash": ("crash", 0.0),
     "stop": ("stall", 0.0),

@@ -1,6 +1,6 @@
 """Plays a history of outages against the production core in virtual time. Owns the ways of going on, and what things cost.
 
-`restart` exchanges gradients in every step, ends with every failure and goes on from its last checkpoint. The others are the
+`restart` exchanges gradients in every step, ends with every failure and resumes from its last checkpoint. The others are the
 policies of the core: they go on without the rank, which joins again when it has a machine.
 """
 

@@ -1,4 +1,4 @@
-"""Goes on by itself with a run that the loss of a rank has ended: all ranks begin again from its last checkpoint, or anew
+"""Resumes a run that the loss of a rank has ended, unasked: all ranks begin again from its last checkpoint, or from the start
 where there is none yet.
 
 So it is where no rank can be done without (`zero*`: a copy of each shard on a peer would cost the memory that shards are to
@@ -76,7 +76,7 @@ def launch_with_restarts(
 
 
 def last_checkpoint(broken: CutShort) -> ResumeSource | None:
-    """Return what to go on from; None: there is no checkpoint that is whole."""
+    """Return what to resume from; None: there is no checkpoint that is whole."""
     if broken.folder is None:
         return None
     checkpoint, torn = find(broken.folder / CHECKPOINTS)

@@ -1,4 +1,4 @@
-"""What of the records of an earlier run counts for one that goes on from its checkpoint: what that model knows of.
+"""What of the records of an earlier run counts for one that resumes from its checkpoint: what that model knows of.
 
 Knows no configuration, and nothing of how a checkpoint is made.
 """

@@ -83,7 +83,7 @@ def _checkpoints(known: Records) -> Iterator[list[Saved]]:
 
 
 def _last_average(known: Records, saved: Saved) -> Averaged | None:
-    """Return the last average that a rank had taken when it saved, since the run was gone on with."""
+    """Return the last average that a rank had taken when it saved, since the run was resumed."""
     own = (each for each in _averages(known, saved.at) if each.rank == saved.rank)
     return max(own, key=lambda each: each.at, default=None)
 

@@ -117,7 +117,7 @@ class Backend:
         return AverageResult(seconds, 2 * self._bytes, divergence, before, after, average, distance)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
-        """Put the average in place of the replica for an evaluation. Before the first one, as when a run goes on from a
+        """Put the average in place of the replica for an evaluation. Before the first one, as when a run resumes from a
         checkpoint with an epoch that lacks its evaluation alone, the replica is what all share."""
         own = not self._applied or (exact and not self._apart)
         return nullcontext() if own else swapped(self._pairs())

@@ -264,7 +264,7 @@ def _check(place: Path, manifest: Manifest) -> None:
 
 
 def resume(job: Job) -> Checkpoint | None:
-    """Return the checkpoint that `job` goes on from, with its policy's state. Raises ValueError if it is of another
+    """Return the checkpoint that `job` resumes from, with its policy's state. Raises ValueError if it is of another
     run."""
     if job.resume is None:
         return None

@@ -1,4 +1,4 @@
-"""A rank's parts of checkpoints: what it writes, and how it goes on from what was written, checked.
+"""A rank's parts of checkpoints: what it writes, and how it resumes from what was written, checked.
 
 Knows neither the coordinator nor when a checkpoint is due.
 """
@@ -95,7 +95,7 @@ class RankParts:
 
     def restore(self, kept: Sequence[Tensor], recut: Recut | None = None) -> tuple[int, int, int] | None:
         """Load the rank's own part into the replica, and into `kept` what the backend keeps. Return the counters; None if
-        the run goes on from nothing. `recut`: see `TrainingLoop.restore`. Raises Torn."""
+        the run resumes from nothing. `recut`: see `TrainingLoop.restore`. Raises Torn."""
         if self._source is None:
             return None
         replica, path = self._replica, self._source.part(self._rank)

@@ -1,4 +1,4 @@
-"""Saving: when a checkpoint is due, who writes what for it, and how a run goes on from one.
+"""Saving: when a checkpoint is due, who writes what for it, and how a run resumes from one.
 
 A checkpoint is the model that all ranks share right after an average, with the coordinator's state as of that average.
 Samples that are not in the model then count as not trained; whoever resumes trains them again. If a rank is lost before all
@@ -133,7 +133,7 @@ def _checkpoint(cohort: CoordinatorState, plan: Plan | None, policy_state: Any) 
 
 
 def reopen(world: World, ranks: Row[RankState], saved: CoordinatorCheckpoint) -> CoordinatorState:
-    """Return the state that goes on from a checkpoint: nothing is granted, and what is not in its model is free."""
+    """Return the state that resumes from a checkpoint: nothing is granted, and what is not in its model is free."""
     return CoordinatorState(
         world,
         ranks,

@@ -39,7 +39,7 @@ class Coordinator:
     plan: Plan | None = None
     """None until every rank is ready."""
     resumed: CoordinatorCheckpoint | None = None
-    """Of the checkpoint that the run goes on from."""
+    """Of the checkpoint that the run resumes from."""
     over: bool = False
     """Nothing is left to do: all ranks have finished, or the run was aborted."""
 

@@ -88,7 +88,7 @@ def recover(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tupl
 
 
 def _rejoin(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Have all go on from the same step, where gradients are exchanged inside steps and the group is broken."""
+    """Have all resume from the same step, where gradients are exchanged inside steps and the group is broken."""
     # They report by and by, mostly in their order: who has not is found soonest from the end.
     if any(rank not in cohort.broken and cohort.ranks[rank].queue for rank in reversed(cohort.live)):
         return cohort, ()  # their exchange will break too, or they are silent

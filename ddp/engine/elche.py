@@ -31,7 +31,7 @@ TICK_S = 0.5
 
 
 def run(job: Job, emit: Emit) -> None:
-    """Train `job`. Raises RankFailed, RankLost, Diverged, Exhausted; Torn for a checkpoint that ranks cannot go on from.
+    """Train `job`. Raises RankFailed, RankLost, Diverged, Exhausted; Torn for a checkpoint that ranks cannot resume from.
 
     After any exception no process is left.
     """

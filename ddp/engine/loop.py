@@ -270,7 +270,7 @@ class TrainingLoop:
         return saved
 
     def restore(self, kept: Sequence[Tensor] = (), recut: Recut | None = None) -> None:
-        """Take over what this rank wrote for the checkpoint that the run goes on from. `recut` makes a rank's state of the
+        """Take over what this rank wrote for the checkpoint that the run resumes from. `recut` makes a rank's state of the
         optimizer of those of another number of ranks, where each has a part of it. Raises Torn."""
         counters = self._parts.restore(kept, recut)
         if counters is not None:

@@ -122,7 +122,7 @@ def checkpointing(
 
 
 def check_data(job: Job, parts: Parts) -> None:
-    """Raise ValueError if the checkpoint to go on from is of another run, or of other tensors. What else data may be, ranks
+    """Raise ValueError if the checkpoint to resume from is of another run, or of other tensors. What else data may be, ranks
     look at: to read of it here might open what cannot be sent to them."""
     last = checkpoint.resume(job)
     task = make_task(parts)

@@ -244,7 +244,7 @@ class RunHandle:
             self._metrics.put(None)
 
     def _last(self) -> str:
-        """Return what there is to go on from."""
+        """Return what there is to resume from."""
         if self._whole is None:
             return "there is none before it" if self._job.resume is None else f"the last one is {self._job.resume}"
         return (
