@@ -1,5 +1,5 @@
-"""Resumes a run that the loss of a rank has ended, unasked: all ranks begin again from its last checkpoint, or from the start
-where there is none yet.
+"""Resumes a run that the loss of a rank has ended, unasked: all ranks begin again from its last checkpoint, or from
+the start where there is none yet.
 
 So it is where no rank can be done without (`zero*`: a copy of each shard on a peer would cost the memory that shards are to
 save), and where all are lost. Owns how often; what is taken over from a checkpoint is the business of `bench.runner.resume`.

@@ -206,7 +206,7 @@ class Failed(FromRank):
     traceback: str
     origin: str = ""
     """Type and place of the exception; ranks with equal ones raised the same error. Empty: not known."""
-    kind: str = "raised"  # `torn`: it cannot resume from its checkpoint; `explained`: its line says all there is to know
+    kind: str = "raised"  # `torn`: it cannot resume from its checkpoint; `explained`: its line says all
 
 
 @dataclass(frozen=True)
