@@ -110,11 +110,6 @@ def latest(path: Path) -> Path:
     return max(folders, key=lambda folder: folder.name.partition("-")[2])
 
 
-def command(verb: str, path: Path) -> Exit:
-    """Run `status` or `cancel`."""
-    return status(path) if verb == "status" else cancel(path)
-
-
 def status(path: Path) -> Exit:
     """Print how the latest sweep of a tree stands."""
     return show(latest(path))
