@@ -1,5 +1,6 @@
-"""The training loop of a rank, in solo and distributed runs: does the rank's actions, measures, reports. Owns no decision.
-Where reports go is the caller's business (a channel, or straight to the record)."""
+"""The training loop of a rank, in solo and distributed runs: trains, measures, reports. Decides nothing.
+
+The caller decides where reports go: into a channel, or straight into the record."""
 
 from __future__ import annotations
 
@@ -133,7 +134,7 @@ class TrainingLoop:
             self._sum_up()
 
     def _step(self, step: Step) -> tuple[Tensor | None, float]:
-        """Step; keep what the step was, if it is drawn. Of a step of several batches whoever begins it does so."""
+        """Train one step; save its state for the audit if drawn. Of a step of several batches the first call saves."""
         keeper, batch = self.keeper, step.batch
         if keeper is not None and not keeper.windowed and keeper.due(batch, step.seen, self.total_steps, self.version):
             self.keep(batch, step.seen, ((batch.start, batch.stop),))
@@ -146,8 +147,8 @@ class TrainingLoop:
         return loss, busy
 
     def keep(self, batch: Batch, seen: float, work: Sequence[Span]) -> None:
-        """Keep the state before a step on `batch`, of which positions `work` are this rank's. It is no time of training.
-        The step has a report of its own, which can be held against it once it is done again."""
+        """Save the state before a step on `batch`, of which positions `work` are this rank's. This counts as no training
+        time. The step has a report of its own, which the audit compares with its repetition."""
         self.report()
         began = now()
         if self.keeper is not None:
@@ -155,7 +156,7 @@ class TrainingLoop:
         self.meter.add("checkpoint", began)
 
     def keep_end(self) -> None:
-        """Keep the state after it."""
+        """Save the state after that step."""
         began = self.pause()
         if self.keeper is not None:
             self.keeper.end()
@@ -163,21 +164,21 @@ class TrainingLoop:
         self._kept = True
 
     def expect(self, batches: Iterable[Batch]) -> None:
-        """Read ahead what will be trained next, in place of what was expected before."""
+        """Prefetch the batches that come next, in place of those expected before."""
         self.replica.expect(batches)
 
     def close(self) -> None:
-        """Stop what runs in the background."""
+        """Stop the threads that run in the background."""
         self.replica.close()
 
     def pause(self) -> float:
-        """Stop the time of training until the next step. Return when it stopped: at the end of the last step, or now if
+        """Stop the clock of training until the next step. Return when it stopped: at the end of the last step, or now if
         something else was done since."""
         since, self._stepped = self._stepped, None
         return now() if since is None else since
 
     def begin(self, last: int, seen: float) -> None:
-        """Call the user back for the epochs up to `last` that have not begun. No slice covers it: nobody computes."""
+        """Call the user's epoch callback for each epoch up to `last` that has not begun. No slice is recorded of it."""
         replica, rates, fraction = self.replica, self.replica.rates, self.replica.fraction(seen)
         rank, size, device, steps, version = self.rank, self.job.world_size, self.device, self.total_steps, self.version
         if (callback := replica.task.epoch_callback) is not None:
@@ -211,13 +212,13 @@ class TrainingLoop:
         return (self._tallied - before) % MODULUS
 
     def contribute(self, round: int) -> tuple[int, int]:
-        """Return (steps, samples) since the last contribution, and count anew, after `round`."""
+        """Return (steps, samples) since the last contribution, and reset both. `round`: what they contribute to."""
         contribution, self.after = (self.steps, self.samples), round
         self.steps = self.samples = 0
         return contribution
 
     def _settle(self, what: str) -> None:
-        """Report what was trained; `what` follows, which is no step."""
+        """Report what was trained before `what`, which is not a step."""
         self.report()
         self._sum_up()
         if self.keeper is not None:

@@ -1,6 +1,6 @@
-"""A rank: receives orders, obeys, reports. The worker of `ddp.core` decides what comes next.
+"""A rank: receives orders, executes them, reports. The worker of `ddp.core` decides what comes next.
 
-Nothing here outlives the parent: a closed channel ends the process, and the kernel one that cannot look."""
+No rank outlives the parent: a closed channel ends the process, and the kernel kills one that does not read it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def main(job: Job, rank: int, connection: Connection) -> None:
 
 
 def obey(job: Job, rank: int, channel: RankChannel) -> None:
-    """Run a rank until it is told to stop; what ends it before is sent as `Failed`. Raises PeerGone."""
+    """Run a rank until it is ordered to stop; send any exception before that as `Failed`. Raises PeerGone."""
     try:
         RankLoop(job, rank, channel).run()
     except PeerGone:
@@ -89,7 +89,7 @@ def obey(job: Job, rank: int, channel: RankChannel) -> None:
 
 
 def _failure(rank: int, error: BaseException) -> Failed:
-    """Return what the coordinator is told of `error`."""
+    """Return the event that reports `error` to the coordinator."""
     if isinstance(error, Torn):  # nobody's defect: no traceback
         return Failed(now(), rank, _clean(str(error), 2_000), "", kind="torn")
     if isinstance(error, Exhausted | Corrupted):  # nor this, and the line itself says all that there is to know
@@ -148,7 +148,7 @@ class RankLoop:
         bits[place % len(bits)] ^= (1 << bit) - (1 << width if bit == width - 1 else 0)  # the first one is the sign
 
     def run(self) -> None:
-        """Obey until an order says stop."""
+        """Execute orders until one says stop."""
         try:
             self._obey_all()
         finally:
