@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.base.exitcodes import Exit, gravest
 from bench.base.figures import plural
 from bench.base.usage import UsageError, reason, usage
-from bench.config.own import changed
+from bench.config.user_parts import changed
 from bench.results.audit_file import FOLDER, UNAUDITED, AuditReport, read, write_report
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object, read_records
 from ddp.core.events import Finished

@@ -1,4 +1,4 @@
-"""From the configuration of one cell to what is launched: what it goes on from, its checks, its data.
+"""From the configuration of one cell to what is launched: what it resumes from, its checks, its data.
 
 Knows neither Hydra nor what becomes of the run.
 """
@@ -14,23 +14,20 @@ from bench.base import interrupts
 from bench.base.usage import usage
 from bench.config.config import Config
 from bench.config.config_checks import Machine, check_faults
-from bench.config.own import code_of, settled
 from bench.config.plan import RunPlan, plan
+from bench.config.user_parts import code_of, settled
 from bench.models import MODELS
-from bench.models.setup import Setup
 from bench.results.runfolder import CONFIG, read_object
 from ddp.engine.modes import engine_of
 from ddp.process.cores import cores
 from ddp.replica.task import epoch_samples
-from ddp.settings import known
-from ddp.user_code import CodeDigest
 
 if TYPE_CHECKING:
     from bench.runner.resume import ResumeSource
 
 
 def resume_source(path: str, settings: dict[str, Any]) -> ResumeSource | Path | None:
-    """Return what to go on from, or the folder of a run that is finished; None: its mode makes no checkpoints. Raise
+    """Return what to resume from, or the folder of a run that is finished; None: its mode makes no checkpoints. Raise
     UsageError."""
     from bench.runner.resume import NoCheckpoints, agree, locate
 
@@ -57,38 +54,53 @@ def make_plan(
     UsageError, Unusable."""
     with usage():
         config = settled(config)
-        name = known("model", config.model.name, MODELS)
     if config.audit or (not engine_of(config.engine.name).in_place and config.world_size != 1):
         from ddp.process import forkserver
 
-        forkserver.warm(("bench.models", MODELS[name], *(("bench.audit.audit",) if config.audit else ())))
-    import torch
+        forkserver.warm(("bench.models", MODELS[config.model.name], *(("bench.audit.audit",) if config.audit else ())))
+    machine = this_machine(hosts)
+    from bench.models.data import prepare
+    from bench.runner.preflight import checked_task
 
-    from bench import models
-    from bench.models.data import DATA, prepare
-    from bench.runner.trial import tried
-
-    machine = Machine(cores(), torch.cuda.device_count(), hosts)
     interrupts.check()
     with usage():
-        setup = models.load(name)
-        code = code_of(config, setup)
         if source is not None:
-            _check_source(source, setup, machine, code)
+            _check_source(source, machine)
             resized = source.lineage(config.world_size or 0)
-        ready = plan(config, setup, DATA, machine, settings, code, resized)
+        ready = resolve(config, machine, settings, resized)
         prepare(ready.recipe.data, config.data.dir, ready.recipe.data_options)
-        task = tried(ready)
+        task = checked_task(ready)
         if ready.job.faults:
             check_faults(ready.job, config.mode, epoch_samples(ready.job) or len(task.train_data()))
     return ready
 
 
-def _check_source(source: ResumeSource, setup: Setup, machine: Machine, code: tuple[CodeDigest, ...]) -> None:
-    """Raise ValueError if the configuration in a run's folder does not mean that run today."""
+def this_machine(hosts: int = 1) -> Machine:
+    """Return what this machine has; with others like it, as many `hosts`. Imports torch."""
+    import torch
+
+    return Machine(cores(), torch.cuda.device_count(), hosts)
+
+
+def resolve(
+    config: Config,
+    machine: Machine,
+    settings: Collection[str] = (),
+    resized: Sequence[dict[str, int]] = (),
+) -> RunPlan:
+    """Return the plan of a settled configuration, as `make_plan` has it, without a look at the data. Raise ValueError,
+    Unusable."""
+    from bench import models
     from bench.models.data import DATA
+
+    setup = models.load(config.model.name)
+    return plan(config, setup, DATA, machine, settings, code_of(config, setup), resized)
+
+
+def _check_source(source: ResumeSource, machine: Machine) -> None:
+    """Raise ValueError if the configuration in a run's folder does not mean that run today."""
     from bench.runner.resume import check, config_of
 
     before = settled(config_of(source.config, source.folder))
     able = replace(machine, gpus=max(machine.gpus, before.world_size or 0))  # it need not be run here as it was
-    check(plan(before, setup, DATA, able, (), code, source.config.get("resized") or ()), source)
+    check(resolve(before, able, resized=source.config.get("resized") or ()), source)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
@@ -27,7 +28,7 @@ def dispatch(arguments: list[str]) -> int:
     verb, rest = (arguments[0], arguments[1:]) if arguments and arguments[0] in VERBS else ("run", arguments)
     try:
         if verb in ("run", "plan", "prove"):
-            from bench.config.own import enrolled
+            from bench.config.user_parts import enrolled
 
             with usage():
                 rest = [enrolled(word) for word in rest]
@@ -71,7 +72,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _plan(arguments: list[str]) -> int:
-    from bench.command.sweep_plan import show
+    from bench.command.plan_command import show
 
     return show(arguments, tuple(VERBS))
 
@@ -123,41 +124,20 @@ def _baseline(arguments: list[str]) -> int:
     return validate_command.baseline(parser.read(arguments))
 
 
-def _on_one_run(verb: str, description: str) -> Callable[[list[str]], int]:
-    """Make a verb of `bench.command.rerun` that takes a run folder."""
+def _on_a_path(verb: str, module: str, about: str, help: str = "run folder", **more: Any) -> Callable[[list[str]], int]:
+    """Make a verb that takes a path: the function of its name in a module of `bench.command`. `more`: of the argument."""
 
     def command(arguments: list[str]) -> int:
-        parser = verb_parser(verb, description)
-        parser.add_argument("path", type=path_of, help="run folder")
+        parser = verb_parser(verb, about)
+        parser.add_argument("path", type=path_of, help=help, **more)
         path = parser.read(arguments).path
-        from bench.command import rerun
-
-        return int(getattr(rerun, verb)(path))
+        return int(getattr(import_module(f"bench.command.{module}"), verb)(path))
 
     return command
 
 
-def _on_a_sweep(verb: str, description: str) -> Callable[[list[str]], int]:
-    """Make a verb of `bench.command.submitted` that takes a tree of runs."""
-
-    def command(arguments: list[str]) -> int:
-        parser = verb_parser(verb, description)
-        parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="tree of runs, or a sweep in it")
-        from bench.command import submitted
-
-        return int(submitted.command(verb, parser.read(arguments).path))
-
-    return command
-
-
-def _audit(arguments: list[str]) -> int:
-    codes = "0 equal, 1 different, 4 nothing is kept; of several runs the worst"
-    parser = verb_parser("audit", f"Do kept steps and the evaluation of runs again: {codes}.")
-    parser.add_argument("path", type=path_of, help="run folder, or tree of runs")
-    path = parser.read(arguments).path
-    from bench.command.audit_command import audit
-
-    return int(audit(path))
+def _on_a_sweep(verb: str, about: str) -> Callable[[list[str]], int]:
+    return _on_a_path(verb, "submitted", about, "tree of runs, or a sweep in it", nargs="?", default=RUNS)
 
 
 def _more(arguments: list[str]) -> int:
@@ -239,6 +219,7 @@ def _dashboard(arguments: list[str]) -> int:
     return int(dashboard(arguments, RUNS))
 
 
+AUDIT = "Do kept steps and the evaluation of runs again: 0 equal, 1 different, 4 nothing is kept; of several runs the worst."
 RERUN = "Train the cell and seed of a run once more and compare bit for bit: 0 equal, 1 different."
 REPLAY = "Feed the recorded events of a run to the core and demand the recorded commands."
 GOODPUT = (
@@ -257,9 +238,9 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "more": _more,
     "compare": _compare,
     "baseline": _baseline,
-    "rerun": _on_one_run("rerun", RERUN),
-    "replay": _on_one_run("replay", REPLAY),
-    "audit": _audit,
+    "rerun": _on_a_path("rerun", "rerun", RERUN),
+    "replay": _on_a_path("replay", "rerun", REPLAY),
+    "audit": _on_a_path("audit", "audit_command", AUDIT, "run folder, or tree of runs"),
     "prove": _prove,
     "goodput": _declared("goodput", GOODPUT),
     "faults": _declared("faults", FAULTS),

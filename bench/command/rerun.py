@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bench.base.exitcodes import STATUS, Exit, gravest
 from bench.base.figures import plural
 from bench.base.usage import UsageError, usage
-from bench.config.own import changed
+from bench.config.user_parts import changed
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object
 from bench.validate.checks.determinism import promised, unlike
 from bench.validate.consistency import legible

@@ -60,7 +60,7 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
         # The plan of an experiment is shown first: it costs a fraction of a second for each run.
         experiment = any(word.lstrip("+").startswith("experiment=") for word in arguments)
         if experiment and not any(word.partition("=")[0] in SHOWS for word in arguments):
-            from bench.command.sweep_plan import announce
+            from bench.command.plan_command import announce
 
             announce(session.console, arguments, verbs)
         expect = session.progress.foresee
@@ -199,8 +199,8 @@ class Session:
         return self._launch(run_plan, loggers, source)
 
     def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: ResumeSource | None) -> CellOutcome:
+        from bench.runner.automatic_restart import launch_with_restarts
         from bench.runner.machines import left_before
-        from bench.runner.persevere import launch_with_restarts
         from bench.runner.supervise import left_by_killed
 
         spec = run_plan.spec

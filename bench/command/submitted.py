@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 
 from bench.base.exitcodes import Exit, gravest
 from bench.base.usage import UsageError
-from bench.command.sweep_plan import PlannedRuns
+from bench.command.plan_command import PlannedRuns
 from bench.config.compose import compose
 from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings
 from bench.runner.submitted_cell import STOP, result_file
@@ -108,11 +108,6 @@ def latest(path: Path) -> Path:
     if not folders:
         raise UsageError(f"{path}: no sweep was submitted from there: launch=slurm or launch=ray does")
     return max(folders, key=lambda folder: folder.name.partition("-")[2])
-
-
-def command(verb: str, path: Path) -> Exit:
-    """Run `status` or `cancel`."""
-    return status(path) if verb == "status" else cancel(path)
 
 
 def status(path: Path) -> Exit:

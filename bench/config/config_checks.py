@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
-from bench.config.virtual_checks import MAX_VIRTUAL, VIRTUAL_NOTE, check_virtual
+from bench.config.virtual_checks import MAX_VIRTUAL, check_virtual
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
 from ddp.backends import Acts
@@ -42,7 +42,6 @@ MAX_WORLD = 64
 MAX_PROFILED = 100
 DEVICES = ("auto", "cpu", "cuda")
 DAY_S = 86_400
-UNTIMED = "timing=off: other cells may have run beside it, so its speed is not measured"
 LEAST_RATE = 1e-12
 """A learning rate below this trains nothing."""
 
@@ -258,32 +257,6 @@ def speeds_of(speeds: list[float], world_size: int) -> list[float]:
     """Return the speeds of the ranks that there are; nothing where all are as fast as they can be."""
     speeds = speeds[:world_size]
     return speeds if any(speed != 1 for speed in speeds) else []
-
-
-def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str, ...]:
-    """Return what a reader of the results must know."""
-    warnings: list[str] = []
-    here = machine.ranks(world_size)
-    on_gpus = config.cluster.device != "cpu" and machine.gpus >= here
-    if machine.hosts > 1:
-        warnings.append(f"on {machine.hosts} hosts: what is said of the machine is of that of rank 0")
-    if engine_of(config.engine.name).virtual:
-        warnings.append(VIRTUAL_NOTE)
-    elif here > machine.cores and not on_gpus:
-        share = f"{here} ranks share {machine.cores} cores"
-        warnings.append(f"oversubscribed: {share}, so speeds say nothing about scaling")
-    if config.cluster.speeds:
-        speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
-        warnings.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")
-    if not config.timing:
-        warnings.append(UNTIMED)
-    if config.cluster.links:
-        warnings.append(f"emulated links: {', '.join(config.cluster.links)}")
-    if config.profile.steps:
-        warnings.append(f"profiled: torch.profiler slows {config.profile.steps} steps of each rank")
-    if config.cluster.faults:
-        warnings.append(f"faults on purpose: {', '.join(config.cluster.faults)} (rank@its step:kind)")
-    return tuple(warnings)
 
 
 def dashboard_port(value: Any) -> int | None:

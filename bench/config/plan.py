@@ -25,11 +25,11 @@ from bench.config.config_checks import (
     links_of,
     recipe_of,
     speeds_of,
-    warnings_of,
     world_size_of,
 )
-from bench.config.own import TASK, saved
+from bench.config.run_warnings import warnings_of
 from bench.config.spec import Measure, RunSpec
+from bench.config.user_parts import TASK, saved
 from bench.models.data import title
 from bench.models.setup import Recipe, Setup
 from ddp.backends import BACKENDS
@@ -94,9 +94,10 @@ def plan(
     code: tuple[CodeDigest, ...] = (),
     resized: Sequence[dict[str, int]] = (),
 ) -> RunPlan:
-    """Resolve and check everything. `settings`: the keys that the user set; `code`: what of the run is not the project's own
-    (`bench.config.own`); `resized`: the numbers of ranks that it had before (`bench.runner.resized`). Raise ValueError for
-    what cannot be run."""
+    """Resolve and check everything. Raise ValueError for what cannot be run.
+
+    `settings`: the keys that the user set; `code`: digests of the user's own parts (`bench.config.user_parts`); `resized`:
+    the numbers of ranks that the run had before (`bench.runner.resized`)."""
     check_paths(config)
     engine = known("engine", config.engine.name, ENGINES)
     known("backend", config.backend.name, BACKENDS)

@@ -51,7 +51,7 @@ class FaultOutcome(StrEnum):
     ENDED = "ended"
     """The run ends with an error, or with its coordinator."""
     RESUMED = "resumed"
-    """The run ends, and the next one goes on from a checkpoint; every sample is in the model once."""
+    """The run ends, and the next one resumes from a checkpoint; every sample is in the model once."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class FaultMode:
 
     @property
     def checkpoints(self) -> bool:
-        """It makes checkpoints, and goes on from them."""
+        """It makes checkpoints, and resumes from them."""
         return self.one_process or BACKENDS[self.backend].checkpoints
 
     @property

@@ -113,7 +113,7 @@ def missing(records: Timed, samples: int, epochs: int) -> int:
 
 
 def outcome(records: Timed, status: str) -> FaultOutcome:
-    """Return what came of a run that was not gone on with."""
+    """Return what came of a run that was not resumed."""
     if status != "ok":
         return FaultOutcome.ENDED
     return FaultOutcome.LOST if any(isinstance(record, Drop) for _, record in records) else FaultOutcome.UNHURT

@@ -35,7 +35,7 @@ EPOCHS, SHORT = 16, 6
 """Of a run to which a rank is to come back meanwhile, and of another one."""
 LIMIT_S = 300
 LATER = 60
-"""Steps of a rank after which there are checkpoints to go on from."""
+"""Steps of a rank after which there are checkpoints to resume from."""
 INJECTED = {
     "crash": ("crash", 0.0),
     "stop": ("stall", 0.0),
@@ -243,6 +243,6 @@ def _resumed(cell: FaultCell, size: int, folder: Path, job: Job, happened: str) 
         return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.ENDED, error=error)
     merged = sum(measure(record.spans) for _, record in records if isinstance(record, Merged))
     trained = _reported(records) if MODES[cell.mode].one_rank else merged
-    absent = exercise.SAMPLES * job.epochs - source.books.samples - trained
+    absent = exercise.SAMPLES * job.epochs - source.coordinator.samples - trained
     full = full_strength(records, range(job.world_size), began)
     return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.RESUMED, on_s=full, full_s=full, missing=absent)

@@ -1,4 +1,4 @@
-"""Results of cells as lines of JSON, so that a campaign can be interrupted and gone on with. Judges nothing."""
+"""Results of cells as lines of JSON, so that a campaign can be interrupted and resumed. Judges nothing."""
 
 from __future__ import annotations
 

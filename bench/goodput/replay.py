@@ -1,6 +1,6 @@
 """Plays a history of outages against the production core in virtual time. Owns the ways of going on, and what things cost.
 
-`restart` exchanges gradients in every step, ends with every failure and goes on from its last checkpoint. The others are the
+`restart` exchanges gradients in every step, ends with every failure and resumes from its last checkpoint. The others are the
 policies of the core: they go on without the rank, which joins again when it has a machine.
 """
 
@@ -188,11 +188,13 @@ def _elastic(policy: Policy, world: World, costs: ReplayCosts, absences: Sequenc
 def _restarted(policy: Policy, world: World, costs: ReplayCosts, absences: Sequence[Outage]) -> Played:
     """Stop with every failure, wait for the machine, start all ranks again from the last checkpoint."""
     sums, failures, now = dict.fromkeys(PARTS, 0.0), 0, 0.0
-    books: CoordinatorCheckpoint | None = None
+    source: CoordinatorCheckpoint | None = None
     left = list(reversed(absences))
     while now < costs.horizon_s:
         blow = left.pop() if left else None
-        end, books, part = _until(policy, world, costs, books, None if blow is None else (blow.start - now, blow.rank))
+        end, source, part = _until(
+            policy, world, costs, source, None if blow is None else (blow.start - now, blow.rank)
+        )
         for name, value in part.items():
             sums[name] += value
         now += end
@@ -223,12 +225,12 @@ def _until(
     policy: Policy,
     world: World,
     costs: ReplayCosts,
-    books: CoordinatorCheckpoint | None,
+    source: CoordinatorCheckpoint | None,
     blow: tuple[float, int] | None,
 ) -> tuple[float, CoordinatorCheckpoint | None, dict[str, float]]:
     """Train from a checkpoint to the next failure or the end: how long, the last checkpoint by then, seconds by part."""
     times, begun = SimulatedTimes(world.size), dict[int, float]()
-    saved, last = 0.0, books
+    saved, last = 0.0, source
 
     def listen(at: float, record: Any) -> None:
         nonlocal saved, last
@@ -236,13 +238,13 @@ def _until(
         if isinstance(record, Save):
             begun.setdefault(record.index, at)
         elif isinstance(record, Publish):
-            saved, last = begun[record.index], record.books
+            saved, last = begun[record.index], record.coordinator
 
     deaths = () if blow is None else (blow,)
     simulation = _simulation(policy, world, costs, times, lambda rank, life: 0.0, costs.horizon_s, deaths=deaths)
     simulation.listen = listen
-    if books is not None:
-        simulation.coordinator = Coordinator.start(policy, world, 0.0, books)
+    if source is not None:
+        simulation.coordinator = Coordinator.start(policy, world, 0.0, source)
     simulation.run()
     if simulation.status != "ok":
         times.histories.saved = saved

@@ -1,11 +1,10 @@
 """Who is held to the oracle, by which rule, and what of a state is compared.
 
-Knows no models of the harness and no settings: what is trained comes as a `OracleCourse`.
+Knows no models of the harness and no settings: what is trained comes as an `OracleCourse`.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from bench.prove.oracle import OracleCourse, Rule
 from ddp.backends import BACKENDS
 from ddp.core.policies import Policy
 from ddp.replica.task import Job
+from ddp.tensor_digest import tensor_digest
 
 OURS = Rule(scaled="gradient", buffers="mean")
 TORCH = Rule(scaled="loss", buffers="own")
@@ -55,10 +55,7 @@ def entrant(backend: str) -> Entrant:
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:
     """Return the digest of all bits."""
-    digest = hashlib.sha256()
-    for value in state.values():
-        digest.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return tensor_digest(state.values())
 
 
 def distance(state: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.base.style import styled
 from bench.base.usage import reason
 from bench.base.writing import write_text
-from bench.report import html, kept_verdicts, markdown
+from bench.report import html, markdown, verdict_cache
 from bench.report.page import Page
 from bench.report.planned import planned
 from bench.report.sections import SECTIONS
@@ -50,7 +50,7 @@ def write_report(
     try:
         out.mkdir(parents=True, exist_ok=True)
         library = load(baseline) if baseline else Library()
-        verdicts = kept_verdicts.verdicts(grouped, unreadable, baseline) if baseline else []
+        verdicts = verdict_cache.verdicts(grouped, unreadable, baseline) if baseline else []
         page = Page(root, out, grouped, tuple(problems), tuple(verdicts), library, earlier, plan)
         with styled():
             blocks = [block for section in SECTIONS.values() for block in section(page)]

@@ -135,7 +135,8 @@ def _notes(stream: RunRecords) -> list[str]:
         notes.append(HIDDEN)
     unsaved = [event for event in stream.of(Saved) if event.error]
     whole = [
-        f"the last one that was is {last.index}, after {last.books.epochs} epochs" for last in stream.of(Publish)[-1:]
+        f"the last one that was is {last.index}, after {last.coordinator.epochs} epochs"
+        for last in stream.of(Publish)[-1:]
     ]
     kept = whole[0] if whole else "no other was"
     notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in unsaved[:1]]

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.config.config import DataConfig
 from bench.config.overrides import quoted
-from bench.config.own import named_by
+from bench.config.user_parts import named_by
 from bench.results.cells import micro_batches
 from bench.results.runfolder import Run
 from ddp.core.averaging import Averaging

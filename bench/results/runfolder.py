@@ -72,7 +72,7 @@ def may_be_ok(folder: Path) -> bool:
 
 
 def resumable(folder: Path) -> bool:
-    """Return whether there is a checkpoint that somebody may want to go on from."""
+    """Return whether there is a checkpoint that somebody may want to resume from."""
     return any((folder / CHECKPOINTS).glob("[0-9]*"))
 
 
@@ -103,7 +103,7 @@ def writer(folder: Path) -> Hidden | None:
 
 def unfinished(path: Path) -> list[tuple[Path, Hidden | None]]:
     """Return the runs in `path`, a tree or the place of one, that have no folder yet: their places, and the process that
-    makes one; None: it was killed, and can be gone on with."""
+    makes one; None: it was killed, and can be resumed."""
     runs = []
     for folder in sorted(path.rglob(".tmp-*-*")):
         own, process = in_making(folder), writer(folder)

@@ -57,7 +57,7 @@ class RunWriter:
 
     def destination(self, status: str) -> Path:
         """Return where the folder goes. An `ok` run replaces what is there; another one never replaces an `ok` one, nor one
-        that can be gone on with if it cannot itself, but goes to `<run_id>.failed` beside it."""
+        that can be resumed if it cannot itself, but goes to `<run_id>.failed` beside it."""
         return self._beside if status != "ok" and self._outranked(self._place) else self._place
 
     def _outranked(self, other: Path) -> bool:
@@ -98,7 +98,7 @@ class RunWriter:
         return f"the last checkpoint is {last}; with room again, go on by: {resuming(self._place)}"
 
     def discard(self, copied: bool = False) -> None:
-        """Remove what was written, unless it can be gone on with; then too if its checkpoint is `copied` from elsewhere."""
+        """Remove what was written, unless it can be resumed; then too if its checkpoint is `copied` from elsewhere."""
         self._lease.release()
         if copied or not resumable(self.path):
             shutil.rmtree(self.path, ignore_errors=True)
@@ -138,7 +138,7 @@ def _replace(source: Path, destination: Path, spared: Callable[[Path], bool] | N
 
 
 def _clean(parent: Path, run_id: str, everything: bool = False) -> None:
-    """Remove what dead processes left of this run, but for what can be gone on with and for whole runs; or these too."""
+    """Remove what dead processes left of this run, but for what can be resumed and for whole runs; or these too."""
     for folder in parent.glob(".*-*"):
         own = hidden(folder)
         if own is None or own.name.removesuffix(FAILED) != run_id or occupied(folder):

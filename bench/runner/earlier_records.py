@@ -1,4 +1,4 @@
-"""What of the records of an earlier run counts for one that goes on from its checkpoint: what that model knows of.
+"""What of the records of an earlier run counts for one that resumes from its checkpoint: what that model knows of.
 
 Knows no configuration, and nothing of how a checkpoint is made.
 """
@@ -28,16 +28,16 @@ def earlier(source: ResumeSource, at: float, world_size: int | None = None) -> l
     """Return the records of the run that its checkpoint knows of, as lines, moved in time to end at `at`; and one more, that
     it goes on then, with `world_size` ranks (None: as many). Raise ValueError if they do not have the checkpoint, or were
     changed."""
-    index, books = source.checkpoint.manifest.index, source.checkpoint.books
+    index, saved = source.checkpoint.manifest.index, source.checkpoint.coordinator
     records = _records(source.folder / EVENTS)
     # Not the record of its publication, which a process killed right after that did not come to write.
-    saved = {record.rank: when for when, record in records if isinstance(record, Saved) and record.index == index}
-    cut = max(saved.values(), default=0.0)
-    if not saved.keys() >= set(source.checkpoint.manifest.members):
+    savers = {record.rank: when for when, record in records if isinstance(record, Saved) and record.index == index}
+    cut = max(savers.values(), default=0.0)
+    if not savers.keys() >= set(source.checkpoint.manifest.members):
         raise ValueError(f"{source.folder / EVENTS}: does not tell of checkpoint {index}; begin the run anew")
-    limits = _limits(records, index, books)
+    limits = _limits(records, index, saved)
     try:
-        counts = _Counting(books, limits)
+        counts = _Counting(saved, limits)
         known = [(when, record) for when, record in records if when <= cut and counts(record)]
     except AssertionError as error:  # spans that cannot be
         raise ValueError(f"{source.folder / EVENTS}: not the records of a run ({error}); begin the run anew") from error
@@ -48,7 +48,7 @@ def earlier(source: ResumeSource, at: float, world_size: int | None = None) -> l
         lines.append(msgspec.json.encode(moved))
     before = source.checkpoint.manifest.identity.world_size
     ranks = before if world_size not in (None, before) else 0
-    resumed = Resumed(at, index, books.epochs, books.samples, str(source.folder), ranks=ranks)
+    resumed = Resumed(at, index, saved.epochs, saved.samples, str(source.folder), ranks=ranks)
     if source.because:
         since_s = max(at - cut, 0.0), max(at - records[-1][0], 0.0)
         resumed = replace(resumed, because=source.because, again=_beyond(records, known), since_s=since_s)
@@ -78,16 +78,16 @@ def _records(path: Path) -> list[tuple[float, Any]]:
     return [(at, record) for at, record in records if not isinstance(record, RunHeader | RunEnd)]
 
 
-def _limits(records: Sequence[tuple[float, Any]], index: int, books: CoordinatorCheckpoint) -> dict[int, float]:
+def _limits(records: Sequence[tuple[float, Any]], index: int, saved: CoordinatorCheckpoint) -> dict[int, float]:
     """Return rank -> until when what it trained is in the checkpoint: it left a snapshot for its average, or saved it."""
     limits: dict[int, float] = {}
     last: dict[int, float] = {}
     for _, record in records:
-        if isinstance(record, Snapshot) and record.round == books.rounds - 1:
+        if isinstance(record, Snapshot) and record.round == saved.rounds - 1:
             limits[record.rank] = record.at
         elif isinstance(record, Saved) and record.index == index:
             limits.setdefault(record.rank, record.at)
-        elif isinstance(record, Snapshot | Averaged) and record.round < books.rounds:
+        elif isinstance(record, Snapshot | Averaged) and record.round < saved.rounds:
             last[record.rank] = record.at
     return last | limits
 
@@ -95,9 +95,9 @@ def _limits(records: Sequence[tuple[float, Any]], index: int, books: Coordinator
 class _Counting:
     """Tells whether a record is of what the checkpoint's model knows of."""
 
-    def __init__(self, books: CoordinatorCheckpoint, limits: Mapping[int, float]) -> None:
-        self._books, self._limits = books, limits
-        self._merged = {ledger.epoch: ledger.merged for ledger in books.ledgers}
+    def __init__(self, saved: CoordinatorCheckpoint, limits: Mapping[int, float]) -> None:
+        self._saved, self._limits = saved, limits
+        self._merged = {ledger.epoch: ledger.merged for ledger in saved.ledgers}
         """Epoch that was not over -> what of it is in the model, ascending."""
 
     def __call__(self, record: Any) -> bool:
@@ -108,8 +108,8 @@ class _Counting:
                 merged = self._merged[record.epoch]
                 return all(_holds(merged, span) for span in union((), record.spans))
             case Merged() | Evaluate() | Evaluated():
-                return record.epoch < self._books.begun and record.epoch not in self._merged
-        return bool(getattr(record, "round", -1) < self._books.rounds)
+                return record.epoch < self._saved.begun and record.epoch not in self._merged
+        return bool(getattr(record, "round", -1) < self._saved.rounds)
 
 
 def _holds(spans: Spans, span: Span) -> bool:

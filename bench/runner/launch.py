@@ -81,7 +81,7 @@ class Unwatched(Exception):
 
 
 class CutShort(Exception):
-    """A run has ended early, and is to be gone on with."""
+    """A run has ended early, and is to be resumed."""
 
     def __init__(self, cause: BaseException, struck: tuple[Fault, ...]) -> None:
         super().__init__(str(cause))
@@ -103,7 +103,7 @@ def launch(
     """Run it, or the rest of it from a `source`, and write its folder. `restarts`: how often it was begun before.
 
     `watch` gets every record as well; what it raises ends the run, and is its `cause`, and nothing is printed of it.
-    `again` is asked, with what ended the run and its folder, whether it is to be gone on with: then raise CutShort. `notes`
+    `again` is asked, with what ended the run and its folder, whether it is to be resumed: then raise CutShort. `notes`
     are for whoever reads the results.
 
     Raise UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
@@ -248,7 +248,7 @@ def _draw(writer: RunWriter, metrics: Metrics, stream: RunRecords, spec: RunSpec
 
 
 def _train(job: Job, engine: str, journal: Journal, monitor: ProgressDisplay, watch: Emit | None) -> _End:
-    """Run the engine to its end, whatever that is. Raise UsageError if it cannot go on from its checkpoint."""
+    """Run the engine to its end, whatever that is. Raise UsageError if it cannot resume from its checkpoint."""
 
     def emit(record: Record, at: float) -> None:
         journal.add(record, at)
@@ -291,8 +291,8 @@ def _broken(error: EngineError) -> _End:
 def _announce(spec: RunSpec, monitor: ProgressDisplay, source: ResumeSource | None) -> None:
     monitor.log(announced_line(spec), brief=True)
     if source is not None:
-        books = source.checkpoint.books
-        trained = f"{plural(books.epochs, 'epoch')}, {plural(books.samples, 'sample')}"
+        saved = source.checkpoint.coordinator
+        trained = f"{plural(saved.epochs, 'epoch')}, {plural(saved.samples, 'sample')}"
         monitor.say(f"goes on from {source.checkpoint.path}: {trained}")
     for warning in spec.warnings:
         monitor.log(f"note: {warning}", "yellow", brief=True)

@@ -75,7 +75,7 @@ class Machines(HeadNode):
         return replace(config, world_size=place.world_size)
 
     def left(self, place: Path) -> ResumeSource | Path | None:
-        """Return what this command's processes before the last restart left of the run in `place`: what to go on from, or
+        """Return what this command's processes before the last restart left of the run in `place`: what to resume from, or
         the folder of the finished run; None: nothing, or there was no restart."""
         from bench.runner.resume import locate
 

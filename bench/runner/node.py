@@ -13,8 +13,8 @@ from bench.base.usage import reason, usage
 from bench.models import MODELS
 from bench.models.setup import Recipe
 from ddp.core.errors import EngineError
-from ddp.remote.attendance import attend
 from ddp.remote.job_message import Catalogue
+from ddp.remote.launched_node import serve_rank0
 from ddp.remote.seat import Seat
 from ddp.user_code import CodeDigest
 
@@ -31,7 +31,7 @@ def serve(place: Seat) -> int:
     try:
         with usage():
             key = place.key()
-        return attend(place, key, CATALOGUE, tuple(MODELS.values()))
+        return serve_rank0(place, key, CATALOGUE, tuple(MODELS.values()))
     except (EngineError, OSError) as error:
         why = reason(error) if isinstance(error, OSError) else error
         print(f"bench: rank {place.rank} ends: {why}", file=sys.stderr)

@@ -34,7 +34,7 @@ class ProgressDisplay:
     """Shows a run on `console` and writes what is known of it to `log`. A context manager."""
 
     def __init__(self, spec: RunSpec, console: Console, log: TextIO, before: Iterable[Record] = ()) -> None:
-        """Show `spec`. `before`: that the run was launched, and what it goes on from."""
+        """Show `spec`. `before`: that the run was launched, and what it resumes from."""
         self._run = RunFigures(spec.epochs)
         self._last: EpochFigures | None = None
         for record in before:

@@ -1,7 +1,7 @@
 """One cell as a group of Ray's actors, a rank each: placed together, begun together, begun again where one is lost.
 
 Ray restarts an actor that is lost, on another host where there is room; all ranks of the cell then begin anew, and the
-command goes on from the last checkpoint. Owns the group of one cell; the sweep is `bench.command.ray_sweep`'s.
+command resumes from the last checkpoint. Owns the group of one cell; the sweep is `bench.command.ray_sweep`'s.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def sized(settings: Mapping[str, Any], command: Config, own: Config) -> Config:
 
 def lineage(saved: Mapping[str, Any], world_size: int, samples: int) -> list[dict[str, int]]:
     """Return what a run keeps of the numbers of ranks before: for each the ranks, the batch of one, and the samples that the
-    model had seen in the end. `saved`: the configuration of the run that is gone on with, after so many `samples`."""
+    model had seen in the end. `saved`: the configuration of the run that is resumed, after so many `samples`."""
     before: list[dict[str, int]] = list(saved.get("resized") or ())
     if saved["world_size"] == world_size:
         return before

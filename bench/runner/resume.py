@@ -1,7 +1,7 @@
-"""`resume=RUN_FOLDER`: which checkpoint to go on from, with which configuration, and what of the earlier records counts.
+"""`resume=RUN_FOLDER`: which checkpoint to resume from, with which configuration, and what of the earlier records counts.
 
 The configuration is the folder's own; settings beside it may only concern where results go and how checkpoints are made.
-Of the earlier records, those stay that the checkpoint's model knows of, so the records of a run that was gone on with tell
+Of the earlier records, those stay that the checkpoint's model knows of, so the records of a run that was resumed tell
 of every sample once. Knows nothing of how a checkpoint is made (`ddp.checkpoint.checkpoint`).
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
-from bench.config.own import changed, named_by
 from bench.config.plan import RunPlan
+from bench.config.user_parts import changed, named_by
 from bench.results.lease import run_out
 from bench.results.runfolder import CHECKPOINTS, CONFIG, FAILED, read_object, status, writer
 from bench.runner.resized import SIZED_KEYS, lineage, resizes, sized
@@ -36,7 +36,7 @@ FREE = (*COMMAND, "output", "data.dir", "cluster.deadline_s")
 
 @dataclass(frozen=True)
 class ResumeSource:
-    """A run that can be gone on with."""
+    """A run that can be resumed."""
 
     folder: Path
     config: dict[str, Any]
@@ -47,8 +47,8 @@ class ResumeSource:
     """What ended the run, where the command goes on by itself."""
 
     def lineage(self, world_size: int) -> list[dict[str, int]]:
-        """Return what a run of so many ranks that goes on from here keeps of the numbers before (`bench.runner.resized`)."""
-        return lineage(self.config, world_size, self.checkpoint.books.samples)
+        """Return what a run of so many ranks that resumes from here keeps of the numbers before (`bench.runner.resized`)."""
+        return lineage(self.config, world_size, self.checkpoint.coordinator.samples)
 
     @property
     def output(self) -> str | None:
@@ -82,7 +82,7 @@ def locate(path: Path, since: float = 0.0) -> ResumeSource | Path:
     if not checkpoints:
         kind = NoCheckpoints if not problems and _makes_none(folders[0]) else ValueError
         raise kind(f"resume={path}: {problems[0] if problems else _none(folders[0])}; run it anew")
-    folder, checkpoint = max(checkpoints, key=lambda entry: entry[1].books.samples)
+    folder, checkpoint = max(checkpoints, key=lambda entry: entry[1].coordinator.samples)
     return ResumeSource(folder, read_object(folder / CONFIG), checkpoint, tuple(problems))
 
 
@@ -161,7 +161,7 @@ def agree(settings: Mapping[str, Any], saved: dict[str, Any], free: Collection[s
 
 
 def configured(command: Config, settings: Mapping[str, Any], source: ResumeSource) -> Config:
-    """Return the configuration of the run that is gone on with. `settings`: what the command line sets of `command`, by key.
+    """Return the configuration of the run that is resumed. `settings`: what the command line sets of `command`, by key.
 
     Raise ValueError for what contradicts the run."""
     return _configured(command, settings, source.config, source.folder, source.output)
@@ -187,7 +187,7 @@ def _configured(
 
 
 def check(plan: RunPlan, source: ResumeSource) -> None:
-    """Raise ValueError if `plan`, for as many ranks as before, is not of the run that is gone on with."""
+    """Raise ValueError if `plan`, for as many ranks as before, is not of the run that is resumed."""
     if plan.spec.run_id != source.config.get("run_id"):
         why = changed(source.config, plan.spec.config)
         raise ValueError(

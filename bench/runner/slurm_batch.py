@@ -69,7 +69,7 @@ class CellBatch:
             self._running.terminate()
 
     def checkpoint(self) -> Any:
-        """End the cell, which goes on from a checkpoint made now or before, and ask for a requeue; submitit calls this."""
+        """End the cell, which resumes from a checkpoint made now or before, and ask for a requeue; submitit calls this."""
         from submitit.helpers import DelayedSubmission
 
         running = getattr(self, "_running", None)

@@ -1,6 +1,6 @@
 """`supervise=true`: a small process that starts the command, and starts it again when a signal has killed it.
 
-The command, which is the coordinator, then goes on from its last checkpoint. Its ranks end with it; what they trained since
+The command, which is the coordinator, then resumes from its last checkpoint. Its ranks end with it; what they trained since
 that checkpoint is trained again. If this process dies, the command goes on without it. Owns the restart; knows no engine.
 """
 

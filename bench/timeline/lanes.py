@@ -56,7 +56,7 @@ def make_trace(
     started: str | None = None,
     operations: Mapping[int, Sequence[Operation]] | None = None,
 ) -> Trace:
-    """Return the trace of a run, with its idle gaps. Of one that was gone on with, the rest alone, but in the time of the
+    """Return the trace of a run, with its idle gaps. Of one that was resumed, the rest alone, but in the time of the
     whole: it was `launched` then. `started`: the wall clock at its zero, if known; `operations`: torch's, by rank, where
     they were recorded."""
     about = {"run_id": spec.run_id, "cell_hash": spec.config_hash, "model": spec.model, "mode": spec.mode}

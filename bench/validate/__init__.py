@@ -19,6 +19,7 @@ from bench.results.cells import Cell, cells
 from bench.results.rerun_command import command
 from bench.results.runfolder import Run, find_runs
 from bench.validate import expected, next_runs
+from bench.validate.baseline_history import unrooted
 from bench.validate.checks import CHECKS, OPTIONAL, Check
 from bench.validate.checks.speed import elsewhere
 from bench.validate.consistency import legible, sound
@@ -27,7 +28,6 @@ from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import FieldDifference, beyond
 from bench.validate.library import Library, load
 from bench.validate.reference import Reference
-from bench.validate.rooted import unrooted
 from bench.validate.verdict import Verdict, remark
 from ddp import registry
 from ddp.suggest import unknown

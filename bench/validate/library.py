@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from bench.config.own import TASK
+from bench.config.user_parts import TASK
 from bench.results.cells import Cell, Workload
 from bench.results.runfolder import located, there
 from bench.validate.fingerprint import FieldDifference, Fingerprint, cell_config, differences, flat

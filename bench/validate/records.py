@@ -2,7 +2,7 @@
 nothing.
 
 Most checks get those of runs that lost nobody: others train samples again and repeat rounds; what holds then of the whole is
-the business of the ledger. Of a run that was gone on with, the records tell what its checkpoint knew of.
+the business of the ledger. Of a run that was resumed, the records tell what its checkpoint knew of.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class _Every:
 
     slices: list[Slice | MeasuredSlice] = field(default_factory=list)
     since: int = 0
-    """How many of them there were when the run was last gone on with."""
+    """How many of them there were when the run was last resumed."""
     events: list[Record] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     """How many slices come before each event."""

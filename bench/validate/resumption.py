@@ -1,4 +1,4 @@
-"""Whether a run that was gone on with began as its checkpoint was: the model, what each rank's own optimizer keeps, and what
+"""Whether a run that was resumed began as its checkpoint was: the model, what each rank's own optimizer keeps, and what
 lasts beside: random numbers, the loss's factor, counters.
 
 Ranks sketch these where they save, and where they have restored them. Nothing is computed in between, so they are the same
@@ -19,7 +19,7 @@ from ddp.sketches import SHARDS, Sketch, decode
 
 
 def most_ranks(m: Metrics) -> int:
-    """Return the most ranks that a run has had, before and since it was gone on with."""
+    """Return the most ranks that a run has had, before and since it was resumed."""
     return max(m.world_size, *(m.resumed.ranks if m.resumed is not None else ()), 0)
 
 

@@ -19,11 +19,11 @@ from bench.base.writing import write_text
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.validate.baseline_change import NOT_SHOWN, compared, weaker
+from bench.validate.baseline_history import committed
 from bench.validate.library import Library, files, load
 from bench.validate.propose import propose
 from bench.validate.ranks import limits
 from bench.validate.reference import Broken, Metric, Reference, read, sealed, text
-from bench.validate.rooted import committed
 from bench.validate.statistics import LOOKS, Moments
 
 CONFIDENCE = 0.95

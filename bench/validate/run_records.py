@@ -65,7 +65,7 @@ class Records:
     reduced: list[Reduced] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """How many slices of each kind every rank recorded since the run was last gone on with, as what a killed process had
+    """How many slices of each kind every rank recorded since the run was last resumed, as what a killed process had
     measured is gone with it; empty: an earlier version, of which they are not read."""
     seconds: defaultdict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
     """How long they took."""
@@ -78,7 +78,7 @@ class Records:
     hidden: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
     """The same of those that went beside the training."""
     memory: dict[int, Memory] = field(default_factory=dict)
-    """By rank, the most that it measured of its memory since the run was last gone on with."""
+    """By rank, the most that it measured of its memory since the run was last resumed."""
 
     @property
     def groups(self) -> tuple[SketchGroup, ...]:
@@ -86,7 +86,7 @@ class Records:
         return next((event.sketched for event in self.ready if event.sketched), ())
 
     def measured(self) -> Records:
-        """Return the records since the run was last gone on with, of those kinds that measurements are held against."""
+        """Return the records since the run was last resumed, of those kinds that measurements are held against."""
         began = self.resumed[-1].at if self.resumed else -inf
         return replace(
             self,
@@ -107,7 +107,7 @@ class Records:
             measurements.clear()
 
     def add_slices(self, slices: Slices, seconds: Floats) -> None:
-        """Take in what ranks measured since the run was last gone on with. `seconds`: how long each slice took."""
+        """Take in what ranks measured since the run was last resumed. `seconds`: how long each slice took."""
         names, kinds = slices.kinds
         ranks, places = np.unique(slices.rank, return_inverse=True)
         groups = places * len(names) + kinds
@@ -133,7 +133,7 @@ class Records:
         self.memory[record.rank] = replace(record, rss_bytes=resident, device_bytes=on_device)
 
     def torn(self) -> set[int]:
-        """Return the epochs in which a run was gone on with: ranks sum up beyond the snapshots that the checkpoint has of
+        """Return the epochs in which a run was resumed: ranks sum up beyond the snapshots that the checkpoint has of
         them, so some of their samples are told of twice."""
         return {
             epoch

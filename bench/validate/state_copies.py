@@ -83,18 +83,22 @@ def _checkpoints(known: Records) -> Iterator[list[Saved]]:
 
 
 def _last_average(known: Records, saved: Saved) -> Averaged | None:
-    """Return the last average that a rank had taken when it saved, since the run was gone on with."""
-    began = max((event.at for event in known.resumed if event.at <= saved.at), default=-inf)
-    own = (each for each in known.averaged if each.rank == saved.rank and began <= each.at <= saved.at)
+    """Return the last average that a rank had taken when it saved, since the run was resumed."""
+    own = (each for each in _averages(known, saved.at) if each.rank == saved.rank)
     return max(own, key=lambda each: each.at, default=None)
 
 
 def _average_before(known: Records, joined: Joined) -> str:
     """Return the sketch of the average that a rank joined behind; empty: there is none, or it was not sketched."""
-    began = max((event.at for event in known.resumed if event.at <= joined.at), default=-inf)
-    own = (each for each in known.averaged if each.round < joined.round and began <= each.at <= joined.at)
-    last = max(own, key=lambda each: each.round, default=None)
+    earlier = (each for each in _averages(known, joined.at) if each.round < joined.round)
+    last = max(earlier, key=lambda each: each.round, default=None)
     return "" if last is None else last.sketch_average or last.sketch_after
+
+
+def _averages(known: Records, until: float) -> Iterator[Averaged]:
+    """Iterate over the averages of all ranks up to a time, since the run was last resumed before it."""
+    began = max((event.at for event in known.resumed if event.at <= until), default=-inf)
+    return (each for each in known.averaged if began <= each.at <= until)
 
 
 def _listed(sketches: OptimizerSketch) -> str:

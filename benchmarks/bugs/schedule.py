@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.bugs.bug import AVERAGED, EVERY, RANKS, Family, Module, after_init, last, wrap
 
 SCHEDULE = Family("schedule")
-REPLICA, RATES, DISPATCH = "ddp.replica.replica", "ddp.replica.rates", "ddp.core.dispatch"
+REPLICA, RATES, DISPATCH = "ddp.replica.replica", "ddp.replica.learning_rates", "ddp.core.dispatch"
 
 
 @SCHEDULE.bug(REPLICA, "audit", RANKS, "the learning rate is multiplied by the number of ranks", "B5.05")

@@ -71,7 +71,7 @@ class Lot:
 NCCL, CPU, MEAN = "ddp.backends.allreduce", "ddp.backends.snapshot", "ddp.replica.weighted_mean"
 REPLICA, RESIDENT, VISITS = "ddp.replica.replica", "ddp.data.resident", "ddp.data.epoch_order"
 PENDING = "ddp.engine.pending"
-RATES, ZERO1, LOOP, METER = "ddp.replica.rates", "ddp.sharding.zero1", "ddp.engine.loop", "ddp.process.meter"
+RATES, ZERO1, LOOP, METER = "ddp.replica.learning_rates", "ddp.sharding.zero1", "ddp.engine.loop", "ddp.process.meter"
 PACKED, SHARED = "ddp.gradients.step_gradients", "ddp.gradients.exchange"
 DIGITS, PARTS = "bench.models.data.noisy_digits", "bench.models.parts"
 SUMMARY, SPEED = "ddp.core.summary", "bench.results.analysis.training"

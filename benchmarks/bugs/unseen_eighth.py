@@ -21,14 +21,14 @@ OFTEN = "checkpoint.unit=averages checkpoint.every=50"
 
 
 def going_on(checkpoint: Module, change: Any) -> None:
-    """Change what a run goes on with of the coordinator's books."""
+    """Change what a run goes on with of the coordinator's checkpoint."""
     resume = checkpoint.resume
 
     def broken(job: Any) -> Any:
         found = resume(job)
         if found is None:
             return None
-        return replace(found, manifest=replace(found.manifest, books=change(found.books)))
+        return replace(found, manifest=replace(found.manifest, books=change(found.coordinator)))
 
     checkpoint.resume = broken
 
@@ -164,13 +164,13 @@ def place_since_resumed(checkpoint: Module) -> None:
 
     def kept(job: Any) -> Any:
         found = resume(job)
-        for ledger in found.books.ledgers if found is not None else ():
+        for ledger in found.coordinator.ledgers if found is not None else ():
             since[ledger.epoch] = sum(stop - start for start, stop in ledger.merged)
         return found
 
     def broken(job: Any, order: Any) -> Any:
-        ledgers = tuple(_less(ledger, since.get(ledger.epoch, 0)) for ledger in order.books.ledgers)
-        return publish(job, replace(order, books=replace(order.books, ledgers=ledgers)))
+        ledgers = tuple(_less(ledger, since.get(ledger.epoch, 0)) for ledger in order.coordinator.ledgers)
+        return publish(job, replace(order, coordinator=replace(order.coordinator, ledgers=ledgers)))
 
     checkpoint.publish, checkpoint.resume = broken, kept
 

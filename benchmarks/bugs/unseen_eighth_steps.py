@@ -160,7 +160,7 @@ def seen_by_survivors(granting: Module) -> None:
         self._cohort = cohort
         return steps
 
-    wrap(granting.OpenGrants, "_give", broken)
+    wrap(granting.GrantBatch, "_give", broken)
 
 
 # Record

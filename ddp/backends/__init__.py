@@ -33,7 +33,7 @@ class BackendSpec:
     torch_native: bool = False
     """It is PyTorch's own: what it exchanges goes through PyTorch's process groups and through nothing else."""
     checkpoints: bool = True
-    """Runs on it make checkpoints and go on from them; not where the state is whole on no rank."""
+    """Runs on it make checkpoints and resume from them; not where the state is whole on no rank."""
 
     lacks: tuple[str, ...] = ()
     """What a step of it cannot be: `fp16`, `compile`."""

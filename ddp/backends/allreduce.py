@@ -191,23 +191,23 @@ class Backend(GroupBackend):
         average directly."""
         return swapped(self._pairs()) if self.job.averaging.apart and self._averaged else nullcontext()
 
-    def kept(self) -> list[Tensor]:
+    def average_state(self) -> list[Tensor]:
         """Return the outer optimizer's velocities, the same on all ranks."""
         return [step.velocity for step in self._outer if step is not None]
 
-    def handed_over(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the last average, from which this replica may have gone on, and the outer optimizer's velocities; the
         replica itself where ranks meet inside steps, or have not met."""
         if not self._averaged:
-            return super().handed_over() if self._gradients is not None else {}
+            return super().state_dict() if self._gradients is not None else {}
         pairs = zip(self._sections, self._wire, self._last, strict=True)
         averages = [last if last is not None else wire.to(section.values.dtype) for section, wire, last in pairs]
-        return {"averages": averages, "counters": self._counted, "kept": self.kept()}
+        return {"averages": averages, "counters": self._counted, "kept": self.average_state()}
 
-    def take_over(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become that average."""
         if "tensors" in state:
-            super().take_over(state)
+            super().load_state_dict(state)
         if "averages" not in state:
             return
         if not self._wire:
@@ -220,7 +220,7 @@ class Backend(GroupBackend):
                 last.copy_(mean)
         for counter, highest in zip(self._counters, state["counters"], strict=True):
             counter.copy_(highest)
-        for own, other in zip(self.kept(), state["kept"], strict=True):
+        for own, other in zip(self.average_state(), state["kept"], strict=True):
             own.copy_(other)
         self._inner.scatter()
         self._counted, self._averaged = [counter.clone() for counter in self._counters], True

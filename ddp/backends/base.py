@@ -71,20 +71,20 @@ class Backend(Protocol):
         """Put the last average in place of the replica. `exact`: nothing was trained since that average."""
         ...
 
-    def kept(self) -> list[Tensor]:
-        """Return what lasts from one average to the next beside the replicas: the outer optimizer's state."""
+    def average_state(self) -> list[Tensor]:
+        """Return what lasts from one average to the next beside the replicas: the outer optimizer's velocities."""
         ...
 
-    def handed_over(self) -> dict[str, Any]:
-        """Return what a rank that was started again lacks: the model that all share, and what lasts beside it."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a rank that was started again must load: the model that all share, and `average_state`."""
         ...
 
-    def take_over(self, state: dict[str, Any]) -> None:
-        """Become what another rank handed over."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the `state_dict` of another rank."""
         ...
 
     def settle(self) -> None:
-        """Become the whole model, or the last average: training is over."""
+        """Make the replica the whole model, or the last average: training is over."""
         ...
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class GroupBackend:
         """Do nothing: the replica's model is whole, and the same on all ranks."""
         return nullcontext()
 
-    def kept(self) -> list[Tensor]:
+    def average_state(self) -> list[Tensor]:
         """Return nothing: all lies in the replica."""
         return []
 
@@ -200,13 +200,13 @@ class GroupBackend:
         """Leave the group, and be in none."""
         self.collectives.transport.leave()
 
-    def handed_over(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the whole model."""
         self.loop.replica.state.gather()
         return {"tensors": self.loop.replica.state.tensors}
 
-    def take_over(self, state: dict[str, Any]) -> None:
-        """Become it."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the whole model."""
         for flat, other in zip(self.loop.replica.state.tensors, state["tensors"], strict=True):
             flat.copy_(other)
 

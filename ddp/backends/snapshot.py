@@ -117,21 +117,21 @@ class Backend:
         return AverageResult(seconds, 2 * self._bytes, divergence, before, after, average, distance)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
-        """Put the average in place of the replica for an evaluation. Before the first one, as when a run goes on from a
+        """Put the average in place of the replica for an evaluation. Before the first one, as when a run resumes from a
         checkpoint with an epoch that lacks its evaluation alone, the replica is what all share."""
         own = not self._applied or (exact and not self._apart)
         return nullcontext() if own else swapped(self._pairs())
 
-    def kept(self) -> list[Tensor]:
+    def average_state(self) -> list[Tensor]:
         """Return the outer optimizer's velocities, which the reducer moves between this rank's snapshot and `Apply`
         only."""
         return self._velocities
 
-    def handed_over(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return whether there is an average: all see it."""
         return {"averaged": self._applied}
 
-    def take_over(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become the average that all see, if there is one."""
         self._applied = state["averaged"]
         if self._applied:

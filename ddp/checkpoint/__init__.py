@@ -1,1 +1,1 @@
-"""Own checkpoints: what a folder holds, whether it can be believed, and how a run goes on from it."""
+"""Own checkpoints: what a folder holds, whether it can be believed, and how a run resumes from it."""

@@ -34,16 +34,16 @@ from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.replica.task import Job
 
 VERSION = 6
-"""5 had no sha256 of the books themselves."""
+"""5 had no sha256 of the manifest itself."""
 READABLE = (5, 6)
 KEEP = 2
-LARGEST_BOOKS = 1 << 26
+LARGEST_MANIFEST = 1 << 26
 """Bytes. They are a few thousand."""
 LARGEST_PART = 1 << 42
-"""Bytes. Parts have the size that the books say."""
-BOOKS, MODEL = "books", "model.pt"
+"""Bytes. Parts have the size that the manifest says."""
+MANIFEST, MODEL = "books", "model.pt"
 RENAMED = (b"\xa8takeover", b"\xa9rebalance")
-"""A field of plans in books of earlier versions, and its name now; both with the length that msgpack puts before them."""
+"""A field of plans as earlier versions wrote it, and its name now; both with the length that msgpack puts before them."""
 File = tuple[str, int, str]
 """(name, bytes, sha256)."""
 PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device))
@@ -70,6 +70,7 @@ class Manifest:
     members: tuple[int, ...]
     files: tuple[File, ...]
     books: CoordinatorCheckpoint
+    """The coordinator's part, by its name on the disk."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Checkpoint:
     manifest: Manifest
 
     @property
-    def books(self) -> CoordinatorCheckpoint:
+    def coordinator(self) -> CoordinatorCheckpoint:
         """As of the average that the checkpoint holds."""
         return self.manifest.books
 
@@ -160,12 +161,14 @@ def publish(job: Job, order: Publish) -> Path:
     folder = job.checkpoint_folder
     assert folder is not None
     parts = part_folder(folder, order.index)
-    manifest = Manifest(VERSION, RunIdentity.of(job), job.run, order.index, order.members, order.files, order.books)
-    (parts / BOOKS).write_bytes(bound(msgspec.msgpack.encode(manifest)))
+    manifest = Manifest(
+        VERSION, RunIdentity.of(job), job.run, order.index, order.members, order.files, order.coordinator
+    )
+    (parts / MANIFEST).write_bytes(bound(msgspec.msgpack.encode(manifest)))
     whole = place(folder, order.index)
     shutil.rmtree(whole, ignore_errors=True)  # of an earlier run, as are all beyond this one
     os.rename(parts, whole)
-    present = [path for path in _places(folder) if (path / BOOKS).is_file()]
+    present = [path for path in _places(folder) if (path / MANIFEST).is_file()]
     beyond = [path for path in present if int(path.name) > order.index]
     # The next one may be in the making.
     left = [path for path in _parts(folder) if int(path.name.rpartition("-")[2]) < order.index]
@@ -210,13 +213,13 @@ def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 def read(place: Path) -> Checkpoint:
     """Return the checkpoint in a folder. Raises Torn with one line."""
     try:
-        content = regular_files.content(place / BOOKS, LARGEST_BOOKS)
-        books = unbound(content)
-        manifest = msgspec.msgpack.decode((books or content).replace(*RENAMED), type=Manifest)
+        content = regular_files.content(place / MANIFEST, LARGEST_MANIFEST)
+        body = unbound(content)
+        manifest = msgspec.msgpack.decode((body or content).replace(*RENAMED), type=Manifest)
         if manifest.version not in READABLE:
             raise Torn(f"{place}: of version {manifest.version}, this one reads {VERSION}")
-        if (books is None) == (manifest.version >= VERSION):
-            raise Torn(f"{place / BOOKS}: torn, its content is not what was written")
+        if (body is None) == (manifest.version >= VERSION):
+            raise Torn(f"{place / MANIFEST}: torn, its content is not what was written")
         _check(place, manifest)
         for name, size, sha256 in manifest.files:
             path = place / name
@@ -225,13 +228,15 @@ def read(place: Path) -> Checkpoint:
     except OSError as error:
         raise Torn(f"{error.filename or place}: {error.strerror or error}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Torn(f"{place / BOOKS}: not the books of a checkpoint, or not as they were written ({error})") from error
+        raise Torn(
+            f"{place / MANIFEST}: not the manifest of a checkpoint, or not as it was written ({error})"
+        ) from error
     return Checkpoint(place, manifest)
 
 
-def bound(books: bytes) -> bytes:
+def bound(body: bytes) -> bytes:
     """Return the content of the file `books`: what it says, and the sha256 of that."""
-    return books + hashlib.sha256(books).digest()
+    return body + hashlib.sha256(body).digest()
 
 
 def unbound(content: bytes) -> bytes | None:
@@ -243,7 +248,7 @@ def unbound(content: bytes) -> bytes | None:
 def copy(checkpoint: Checkpoint, to: Path) -> None:
     """Write the files of a checkpoint into a new folder; what else lies there stays there. Raises OSError."""
     to.mkdir(parents=True)
-    for name in (BOOKS, *(name for name, _, _ in checkpoint.manifest.files)):
+    for name in (MANIFEST, *(name for name, _, _ in checkpoint.manifest.files)):
         regular_files.copy(checkpoint.path / name, to / name, LARGEST_PART)
 
 
@@ -253,13 +258,13 @@ def _check(place: Path, manifest: Manifest) -> None:
     names = sorted([MODEL, *map(rank_file, members)])
     whole = bool(members) and members == tuple(sorted(set(members))) and 0 <= members[0] <= members[-1] < world
     if not whole or sorted(name for name, _, _ in manifest.files) != names:
-        raise Torn(f"{place / BOOKS}: they contradict themselves (ranks and their parts)")
+        raise Torn(f"{place / MANIFEST}: it contradicts itself (ranks and their parts)")
     if wrong := contradiction(manifest.books, world, manifest.identity.epochs, manifest.index):
-        raise Torn(f"{place / BOOKS}: they contradict themselves ({wrong})")
+        raise Torn(f"{place / MANIFEST}: it contradicts itself ({wrong})")
 
 
 def resume(job: Job) -> Checkpoint | None:
-    """Return the checkpoint that `job` goes on from, with its policy's state. Raises ValueError if it is of another
+    """Return the checkpoint that `job` resumes from, with its policy's state. Raises ValueError if it is of another
     run."""
     if job.resume is None:
         return None
@@ -267,16 +272,16 @@ def resume(job: Job) -> Checkpoint | None:
     before = checkpoint.manifest.identity
     if difference := RunIdentity.of(job).difference(before):
         raise ValueError(f"{job.resume}: {difference}; go on with what it was begun with, or begin anew")
-    books = checkpoint.books
+    saved = checkpoint.coordinator
     if before.world_size != job.world_size:  # what the policy has learnt is of other ranks
-        ledgers = tuple(ledger.among(job.world_size) for ledger in books.ledgers)
-        books = replace(books, policy_state=None, plan=None, ledgers=ledgers)
-    world = world_of(job.backend, job.world_size, books.epoch_samples, job.batch_size, job.epochs)
+        ledgers = tuple(ledger.among(job.world_size) for ledger in saved.ledgers)
+        saved = replace(saved, policy_state=None, plan=None, ledgers=ledgers)
+    world = world_of(job.backend, job.world_size, saved.epoch_samples, job.batch_size, job.epochs)
     try:
-        books = revived(books, job.policy, world)
+        saved = revived(saved, job.policy, world)
     except ValueError as error:
         raise Torn(f"{job.resume}: {error}") from error
-    return replace(checkpoint, manifest=replace(checkpoint.manifest, books=books))
+    return replace(checkpoint, manifest=replace(checkpoint.manifest, books=saved))
 
 
 def _sha256(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Says what a checkpoint is of: the run that may go on from it, and in each of its parts whose part it is."""
+"""Says what a checkpoint is of: the run that may resume from it, and in each of its parts whose part it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZED_FIELDS = ("world_size", "batch_size", "lr_scale", "steps", "speed_hint", "
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What a run must have in common with the one that it goes on from."""
+    """What a run must have in common with the one that it resumes from."""
 
     world_size: int
     policy: str

@@ -1,4 +1,4 @@
-"""A rank's parts of checkpoints: what it writes, and how it goes on from what was written, checked.
+"""A rank's parts of checkpoints: what it writes, and how it resumes from what was written, checked.
 
 Knows neither the coordinator nor when a checkpoint is due.
 """
@@ -49,7 +49,7 @@ class RankParts:
         if self._source is not None:
             part = load(self._source.path / checkpoint.MODEL, self._source.origin(None))
             copy_into("parameters and buffers", replica.state.tensors, part.get("tensors"))
-            before, samples = self._source.books.epoch_samples, replica.samples
+            before, samples = self._source.coordinator.epoch_samples, replica.samples
             if before != samples:
                 raise Torn(f"the checkpoint is of {before} training samples, there are {samples} now")
             replica.add_note(self._data.check(part.get("data")))
@@ -95,7 +95,7 @@ class RankParts:
 
     def restore(self, kept: Sequence[Tensor], recut: Recut | None = None) -> tuple[int, int, int] | None:
         """Load the rank's own part into the replica, and into `kept` what the backend keeps. Return the counters; None if
-        the run goes on from nothing. `recut`: see `TrainingLoop.restore`. Raises Torn."""
+        the run resumes from nothing. `recut`: see `TrainingLoop.restore`. Raises Torn."""
         if self._source is None:
             return None
         replica, path = self._replica, self._source.part(self._rank)

@@ -1,4 +1,4 @@
-"""Tells whether a run that goes on from a checkpoint has the data that it was begun with."""
+"""Tells whether a run that resumes from a checkpoint has the data that it was begun with."""
 
 from __future__ import annotations
 

@@ -95,15 +95,14 @@ def givers(cohort: CoordinatorState, plan: Plan) -> tuple[int, ...]:
 
 def _room(cohort: CoordinatorState, plan: Plan, state: RankState) -> int:
     """Return what the window and the steps ahead of it leave to a rank, whatever the others do."""
-    rank, current = state.rank, cohort.round
-    since, queued = state.steps, state.queued - state.before
+    rank, current, ordered = state.rank, cohort.round, False
     if current is not None and rank in current.members:
         if cohort.world.blocking:
             # The order to average is ahead of what is granted now: the window ends with it.
-            since = 0 if rank in current.waiting else since
+            ordered = rank in current.waiting
         elif not plan.overlap and current.phase is not Phase.APPLY:
             return 0
-    return cohort.reach[rank] - since - queued
+    return state.room(cohort.reach[rank], ordered)
 
 
 def _works(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:

@@ -1,9 +1,9 @@
-"""Saving: when a checkpoint is due, who writes what for it, and how a run goes on from one.
+"""Saving: when a checkpoint is due, who writes what for it, and how a run resumes from one.
 
-A checkpoint is the model that all ranks share right after an average, with the books as of that average: what is not in the
-model then is not in the books either, and is trained again by whoever goes on. If a rank is lost before all have laid down
-their parts, that checkpoint is none; the one before stays. The next average may be ordered before all parts of the last one
-are there: so several checkpoints may be in the making, each with its books, and none that is due is left out for another.
+A checkpoint is the model that all ranks share right after an average, with the coordinator's state as of that average.
+Samples that are not in the model then count as not trained; whoever resumes trains them again. If a rank is lost before all
+have written their parts, the checkpoint is dropped and the one before stays. The next average may be ordered before all
+parts of the last one are written, so several checkpoints may be in the making, each with its own state.
 """
 
 from __future__ import annotations
@@ -95,14 +95,16 @@ def settle(
     orders: list[Publish] = []
     there = (plan is not None and plan.in_step) or any(isinstance(output, RoundClosed) for output in outputs)
     for saving in cohort.savings:
-        if cohort.live != saving.members or (cohort.broken and saving.books is None):
+        if cohort.live != saving.members or (cohort.broken and saving.coordinator is None):
             cohort = _without(cohort, saving)
             continue
-        if saving.books is None and there:
-            saving = replace(saving, books=_books(cohort, plan, policy_state))
+        if saving.coordinator is None and there:
+            saving = replace(saving, coordinator=_checkpoint(cohort, plan, policy_state))
         cohort = _with(cohort, saving)
-        if saving.books is not None and not saving.waiting:
-            orders.append(Publish(saving.index, saving.members, saving.files, saving.books, "all parts are there"))
+        if saving.coordinator is not None and not saving.waiting:
+            orders.append(
+                Publish(saving.index, saving.members, saving.files, saving.coordinator, "all parts are there")
+            )
             cohort = _over(cohort, saving)
     return cohort, tuple(orders)
 
@@ -121,7 +123,7 @@ def _without(cohort: CoordinatorState, saving: Saving) -> CoordinatorState:
     return replace(cohort, savings=tuple(old for old in cohort.savings if old.index != saving.index))
 
 
-def _books(cohort: CoordinatorState, plan: Plan | None, policy_state: Any) -> CoordinatorCheckpoint:
+def _checkpoint(cohort: CoordinatorState, plan: Plan | None, policy_state: Any) -> CoordinatorCheckpoint:
     ledgers = tuple(ledger.reopen() for ledger in cohort.ledgers)
     if len(cohort.live) < cohort.world.size:  # all ranks will be there again: the policy begins anew
         plan = policy_state = None
@@ -130,14 +132,14 @@ def _books(cohort: CoordinatorState, plan: Plan | None, policy_state: Any) -> Co
     )
 
 
-def reopen(world: World, ranks: Row[RankState], books: CoordinatorCheckpoint) -> CoordinatorState:
-    """Return the state that goes on from a checkpoint: nothing is granted, and what is not in its model is free."""
+def reopen(world: World, ranks: Row[RankState], saved: CoordinatorCheckpoint) -> CoordinatorState:
+    """Return the state that resumes from a checkpoint: nothing is granted, and what is not in its model is free."""
     return CoordinatorState(
         world,
         ranks,
-        ledgers=books.ledgers,
-        begun=books.begun,
-        rounds=books.rounds,
-        saves=books.saves,
-        samples=books.samples,
+        ledgers=saved.ledgers,
+        begun=saved.begun,
+        rounds=saved.rounds,
+        saves=saved.saves,
+        samples=saved.samples,
     )

@@ -224,7 +224,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class CoordinatorCheckpoint:
-    """What the coordinator must know to go on from a checkpoint: what is in its model, and what the policy has learnt."""
+    """What the coordinator must know to resume from a checkpoint: what is in its model, and what the policy has learnt."""
 
     epoch_samples: int
     """Training samples in an epoch."""
@@ -258,7 +258,7 @@ class Publish:
     members: tuple[int, ...]
     """Ranks that laid down a part."""
     files: Files
-    books: CoordinatorCheckpoint
+    coordinator: CoordinatorCheckpoint
     reason: str
 
 

@@ -1,7 +1,7 @@
 """The coordinator: a state machine from events to commands. Pure; the runtime and the simulator play the same one.
 
-It keeps the books (`cohort`), grants work (`dispatch`), brings replicas together (`rounds`) and asks the policy for a plan.
-It holds no opinion on when replicas should meet: that is the policy's.
+It keeps the state of all ranks (`cohort`), grants work (`dispatch`), averages replicas (`rounds`) and asks the policy for
+a plan. When replicas are averaged is the policy's decision.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, cast
 
-from ddp.core import checkpoint_schedule, entries, evaluation, events, joining, pacing, rounds, silence
+from ddp.core import checkpoint_schedule, evaluation, event_batch, events, joining, pacing, rounds, silence
 from ddp.core.commands import ORDERS, Abort, Command, CoordinatorCheckpoint, Plan, RankCommand, Stop
 from ddp.core.coordinator_state import CoordinatorState, Mark
 from ddp.core.dispatch import begin_window, dispatch
@@ -38,21 +38,23 @@ class Coordinator:
     policy_state: Any = None
     plan: Plan | None = None
     """None until every rank is ready."""
-    books: CoordinatorCheckpoint | None = None
-    """Of the checkpoint that the run goes on from."""
+    resumed: CoordinatorCheckpoint | None = None
+    """Of the checkpoint that the run resumes from."""
     over: bool = False
     """Nothing is left to do: all ranks have finished, or the run was aborted."""
 
     @staticmethod
-    def start(policy: Policy, world: World, at: float, books: CoordinatorCheckpoint | None = None) -> Coordinator:
+    def start(policy: Policy, world: World, at: float, resumed: CoordinatorCheckpoint | None = None) -> Coordinator:
         """Return the state before any rank has reported. `world.samples` may be 0: then it is that of the first rank.
 
-        `books`: of the checkpoint that the ranks have been made from."""
+        `resumed`: of the checkpoint that the ranks have been made from."""
         absent = world.size - world.absent  # and those behind it
         ranks = Row(RankState(rank, alive=rank < absent) for rank in range(world.size))
-        cohort = CoordinatorState(world, ranks) if books is None else checkpoint_schedule.reopen(world, ranks, books)
+        cohort = (
+            CoordinatorState(world, ranks) if resumed is None else checkpoint_schedule.reopen(world, ranks, resumed)
+        )
         heard = Row([LastHeard(at)] * world.size)
-        return Coordinator(policy, replace(cohort, offers=world.spares, last_heard=heard), books=books)
+        return Coordinator(policy, replace(cohort, offers=world.spares, last_heard=heard), resumed=resumed)
 
     def update(self, event: events.Event) -> tuple[Coordinator, tuple[Output, ...]]:
         """React to one event.
@@ -71,7 +73,7 @@ class Coordinator:
         Return the state behind them, and how many they were: 0 if `update` has something to decide after the first."""
         if self.plan is None or self.over:
             return self, 0
-        cohort, count = entries.enter(self.cohort, self.plan, reports, first)
+        cohort, count = event_batch.enter(self.cohort, self.plan, reports, first)
         return (replace(self, cohort=cohort), count) if count else (self, 0)
 
     def decide(self, event: events.Event) -> tuple[Coordinator, tuple[Output, ...]]:
@@ -79,7 +81,7 @@ class Coordinator:
         if self.over:
             return self, ()
         try:
-            cohort, outputs = _book(self.cohort, event)
+            cohort, outputs = _apply(self.cohort, event)
         except ProtocolError as error:
             if isinstance(event, events.OfNoRank) or not self.cohort.world.tolerate_loss:
                 raise
@@ -117,8 +119,8 @@ class Coordinator:
     def _plan(self, at: float) -> tuple[Coordinator, Plan]:
         """Begin with the policy, or go on with what it had learnt."""
         state, plan = self.policy.init(self.cohort.world)
-        if self.books is not None and self.books.plan is not None:
-            state, plan = self.books.policy_state, self.books.plan
+        if self.resumed is not None and self.resumed.plan is not None:
+            state, plan = self.resumed.policy_state, self.resumed.plan
         mark = Mark(at, self.cohort.complete, checkpoint_schedule.averages(self.cohort, plan))
         cohort = replace(self.cohort, saved=mark).under(plan)
         return replace(self, policy_state=state, plan=plan, cohort=cohort), plan
@@ -170,8 +172,8 @@ class Coordinator:
         return replace(self, policy_state=state, plan=plan, cohort=cohort), tuple(issued)
 
 
-def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Enter an event into the books."""
+def _apply(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorState, tuple[Output, ...]]:
+    """Enter an event into the state."""
     if not isinstance(event, events.OfNoRank) and not cohort.ranks[event.rank].alive:
         back = cohort.ranks[event.rank].coming  # else they are the last words of a rank that was given up
         return joining.hear(_heard(cohort, event), event) if back else (cohort, ())

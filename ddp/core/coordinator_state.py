@@ -16,7 +16,7 @@ from ddp.core.event_parts import Files
 from ddp.core.extremes import NOT_YET, SOMEBODY, Recent, Slowest
 from ddp.core.ledger import Ledger
 from ddp.core.persistent import NOBODY, RankSet, Row
-from ddp.core.rank_books import RankBooks
+from ddp.core.rank_draft import RankDraft
 from ddp.core.rank_state import NONE, Coming, LastHeard, Owed, RankState, Totals, count
 from ddp.core.round_state import Round
 from ddp.core.spans import Chunk
@@ -43,7 +43,7 @@ class Saving:
     waiting: RankSet
     """Ranks that owe their part."""
     mark: Mark
-    books: CoordinatorCheckpoint | None = None
+    coordinator: CoordinatorCheckpoint | None = None
     """None until the average is there that it is a checkpoint of."""
     files: Files = ()
 
@@ -206,24 +206,24 @@ class CoordinatorState:
 
     def with_ranks(self, states: Iterable[tuple[int, RankState]]) -> CoordinatorState:
         """Return the state with those of several ranks replaced, and with what follows from it."""
-        books = self.books()
+        draft = self.draft()
         for rank, state in states:
-            books.put(rank, state)
-        return self.after(books)
+            draft.put(rank, state)
+        return self.after(draft)
 
-    def books(self) -> RankBooks:
+    def draft(self) -> RankDraft:
         """Return the ranks, to be changed."""
-        return RankBooks(self.ranks, self.window, self.milestones, self.totals, self.granted, self.live)
+        return RankDraft(self.ranks, self.window, self.milestones, self.totals, self.granted, self.live)
 
-    def after(self, books: RankBooks, **changes: Any) -> CoordinatorState:
-        """Return the state with the ranks of `books`, any of which may be granted more, and with other fields. Who may be
+    def after(self, draft: RankDraft, **changes: Any) -> CoordinatorState:
+        """Return the state with the ranks of `draft`, any of which may be granted more, and with other fields. Who may be
         granted more is one of these where it is known."""
-        changed = books.changed
+        changed = draft.changed
         if self.slowest.steps is not None:
             changes["slowest"] = replace(self.slowest, touched=self.slowest.touched.union(changed))
         changes.setdefault("takers", self.takers.union(changed))
-        kept = {"totals": books.totals, "granted": books.granted, "live": books.live}
-        return replace(self, ranks=books.ranks(), **kept, **changes)
+        kept = {"totals": draft.totals, "granted": draft.granted, "live": draft.live}
+        return replace(self, ranks=draft.ranks(), **kept, **changes)
 
     def with_window(
         self, window: tuple[int, ...], reserve: int = 0, milestones: tuple[int, ...] = ()
@@ -284,7 +284,7 @@ def _counted(ranks: Iterable[RankState], window: tuple[int, ...], milestones: tu
     return Totals(sum(map(count, ranks, window or nothing, milestones or nothing)))
 
 
-def book(cohort: CoordinatorState, rank: int, steps: int) -> CoordinatorState:
+def record_steps(cohort: CoordinatorState, rank: int, steps: int) -> CoordinatorState:
     """Enter that `rank` has done the next `steps` of what it was granted. Raises ProtocolError if it was granted less."""
     state, samples = cohort.ranks[rank].train(steps, bool(cohort.shares))
     return replace(cohort.with_rank(rank, state), samples=cohort.samples + samples)

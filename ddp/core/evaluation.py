@@ -25,11 +25,11 @@ def evaluate(
 def _owing(cohort: CoordinatorState, more: tuple[Owed, ...]) -> CoordinatorState:
     if not more:
         return cohort
-    books = cohort.books()
+    draft = cohort.draft()
     for owed in more:
-        state = books[owed.rank]
-        books.put(owed.rank, replace(state, owed=(*state.owed, owed)))
-    return cohort.after(books)
+        state = draft[owed.rank]
+        draft.put(owed.rank, replace(state, owed=(*state.owed, owed)))
+    return cohort.after(draft)
 
 
 def orders(owed: tuple[Owed, ...], turn: bool = False) -> tuple[Evaluate, ...]:

@@ -43,7 +43,7 @@ class Ready(FromRank):
     """`none`: of one rank."""
     loader: str = ""
     note: str = ""
-    """What a reader of the results must know of the data, or of the checkpoint that the run goes on from."""
+    """What a reader of the results must know of the data, or of the checkpoint that the run resumes from."""
     host: int = 0
     """Place of its host; that of the coordinator is 0."""
     clock_error_s: float = 0.0
@@ -56,11 +56,11 @@ class Ready(FromRank):
     """Of the model as it begins."""
     data: DataContent | None = None
     optimizer: OptimizerSketch = ()
-    """Of what the rank's own optimizer keeps, by name, where the run goes on from a checkpoint."""
+    """Of what the rank's own optimizer keeps, by name, where the run resumes from a checkpoint."""
     frozen: int = 0
     """Of the parameters, those that are not trained: no gradient of them travels."""
     lasting: Lasting = ()
-    """Of what the rank keeps beside, where the run goes on from a checkpoint."""
+    """Of what the rank keeps beside, where the run resumes from a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class Failed(FromRank):
     traceback: str
     origin: str = ""
     """Type and place of the exception; ranks with equal ones raised the same error. Empty: not known."""
-    kind: str = "raised"  # `torn`: it cannot go on from its checkpoint; `explained`: its line says all there is to know
+    kind: str = "raised"  # `torn`: it cannot resume from its checkpoint; `explained`: its line says all
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class GuardVerdict:
 
 @dataclass(frozen=True)
 class Resumed:
-    """For the record: a run goes on from a checkpoint of the run in `source`. Its model has seen what is recorded before."""
+    """For the record: a run resumes from a checkpoint of the run in `source`. Its model has seen what is recorded before."""
 
     at: float
     index: int
@@ -287,7 +287,7 @@ class Resumed:
     again: int = 0
     """Samples that it had trained beyond the checkpoint, as far as they were reported: they are trained again."""
     since_s: tuple[float, float] = (0.0, 0.0)
-    """Seconds from the checkpoint, and from the last record, until it was gone on with."""
+    """Seconds from the checkpoint, and from the last record, until it was resumed."""
     ranks: int = 0
     """Ranks of that run, where this one has another number of them."""
 

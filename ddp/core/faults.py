@@ -23,7 +23,7 @@ KINDS = {
 SLOWING = ("slow", "input", "link")
 """Kinds that last, with a factor."""
 LASTING = (*SLOWING, "heal")
-"""Kinds that a rank that is started again, or goes on from a checkpoint, meets again."""
+"""Kinds that a rank that is started again, or resumes from a checkpoint, meets again."""
 BITS = 32
 """Of a parameter that can be flipped."""
 LOSING = ("crash", "raise", "stall", "lose")

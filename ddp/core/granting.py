@@ -1,6 +1,6 @@
 """Granting: what ranks want of an epoch becomes grants, each with its place in the schedule. Knows who wants how much.
 
-How much that is, is in `ddp.core.dispatch`. The grants of one moment are entered in books that are opened once for all.
+How much that is, is in `ddp.core.dispatch`. The grants of one moment are entered in one draft of the ranks.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ def grant(
     """Grant of an epoch what `wants` says, by rank, as far as it is there."""
     if not wants:
         return cohort, []
-    grants = OpenGrants(cohort, plan, ledger)
+    grants = GrantBatch(cohort, plan, ledger)
     for rank, steps in wants.items():
         grants.give(rank, steps)
     return grants.close(), grants.commands
 
 
-class OpenGrants:
+class GrantBatch:
     """What changes of a state while ranks are granted samples of one epoch."""
 
     def __init__(self, cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> None:
         self._cohort, self._ledger, self._parts = cohort, ledger, plan.weights or plan.counts
-        self._owners, self._books, self._fullest = givers(cohort, plan), cohort.books(), cohort.fullest
+        self._owners, self._draft, self._fullest = givers(cohort, plan), cohort.draft(), cohort.fullest
         self._met = _met(cohort)
         self._granted = sum(cohort.granted.values())
         """Steps granted to all and not done."""
@@ -55,17 +55,17 @@ class OpenGrants:
     def close(self) -> CoordinatorState:
         """Return the state with what was granted."""
         cohort = self._cohort.with_ledger(self._ledger) if self.commands else self._cohort
-        return cohort.after(self._books, fullest=self._fullest)
+        return cohort.after(self._draft, fullest=self._fullest)
 
     def _share_left(self, rank: int) -> int:
         """Return the steps of the window that `rank` has not been granted."""
-        state, current = self._books[rank], self._cohort.round
-        contributes = current is not None and current.gathers(rank)
-        return max(self._cohort.window[rank] - (0 if contributes else state.steps) - state.queued + state.before, 0)
+        state, current = self._draft[rank], self._cohort.round
+        ordered = current is not None and current.gathers(rank)
+        return max(state.room(self._cohort.window[rank], ordered), 0)
 
     def _give(self, rank: int, most: int) -> int:
         """Make one grant; return its steps."""
-        cohort, world, state = self._cohort, self._cohort.world, self._books[rank]
+        cohort, world, state = self._cohort, self._cohort.world, self._draft[rank]
         self._ledger, (start, stop) = self._ledger.take(rank, most, world.batch, self._owners)
         chunk = replace(CHUNK, epoch=self._ledger.epoch, start=start, stop=stop, batch=world.batch)
         steps, mine = chunk.steps, stop - start
@@ -80,7 +80,7 @@ class OpenGrants:
         self.commands.append(replace(GRANT, rank=rank, chunk=chunk, seen=seen, pace=pace, reason=reason))
         queue, course = (*state.queue, chunk), (*state.course, (float(seen), pace))
         queued = state.queued + steps
-        self._books.put(rank, replace(state, queue=queue, queued=queued, course=course))
+        self._draft.put(rank, replace(state, queue=queue, queued=queued, course=course))
         self._fullest = max(self._fullest, queued / self._parts[rank])
         self._granted += steps
         return steps

@@ -89,7 +89,7 @@ class Ledger:
         return replace(self, returned=union(self.returned, spans)) if spans else self
 
     def reopen(self) -> Ledger:
-        """Return the ledger of whoever goes on from the model as it is: what is not in it is free."""
+        """Return the ledger of whoever resumes from the model as it is: what is not in it is free."""
         edges = (0, *(edge for span in self.merged for edge in span), self.samples)
         gaps = tuple((start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop)
         return replace(self, pools=((0, 0),) * len(self.pools), returned=gaps)

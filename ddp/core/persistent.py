@@ -168,7 +168,7 @@ NOBODY = RankSet()
 
 
 class Log(Generic[T]):
-    """Entries in the order in which they came. Logs that go on from one another share their entries."""
+    """Entries in the order in which they came. Logs that continue one another share their entries."""
 
     __slots__ = ("_entries", "_size")
 
@@ -191,7 +191,7 @@ class Log(Generic[T]):
     def add(self, *entries: T) -> Log[T]:
         """Return the log with more entries."""
         new: Log[T] = Log.__new__(Log)
-        # Where another log goes on from this one already, the entries behind this one's are not its own.
+        # Where another log continues this one already, the entries behind this one's are not its own.
         new._entries = self._entries if len(self._entries) == self._size else self._entries[: self._size]
         new._entries += entries
         new._size = self._size + len(entries)

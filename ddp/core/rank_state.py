@@ -1,6 +1,6 @@
 """One rank, as the coordinator sees it: what it was granted, has trained and owes; and how many ranks are in which state.
 
-Owns the books of a single rank. Knows no other rank, no round and no plan.
+Owns the counts of a single rank. Knows no other rank, no round and no plan.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ddp.core.errors import ProtocolError
 from ddp.core.spans import Chunk, Spans, measure, union
 from ddp.core.values import replace
 
-Trained = tuple[tuple[int, Spans], ...]
+EpochSpans = tuple[tuple[int, Spans], ...]
 """Spans by epoch."""
 
 
@@ -67,7 +67,7 @@ class RankState:
     course: tuple[tuple[float, float], ...] = ()
     """Of each grant in `queue` that is not shared: the samples that all have seen when its next step begins, and those that
     are trained for each of its own, as the rank knows them."""
-    trained: Trained = ()
+    trained: EpochSpans = ()
     """Reported as trained since its last contribution to an average."""
     steps: int = 0
     samples: int = 0
@@ -87,6 +87,11 @@ class RankState:
         """Return the rank after its training has gone into an average, of round `after` if that is known."""
         index = self.after if after is None else after
         return replace(self, trained=(), steps=0, samples=0, busy_s=0.0, loss_sum=0.0, before=0, after=index)
+
+    def room(self, most: int, ordered: bool) -> int:
+        """Return how many steps may still be granted where a window allows `most`. `ordered`: its steps so far are of the
+        window before, as it has been ordered to average them."""
+        return most - (0 if ordered else self.steps) - self.queued + self.before
 
     def train(self, steps: int, shared: bool, **others: Any) -> tuple[RankState, int]:
         """Return the rank after the next `steps` of what it was granted, with `others` of its fields, and the samples in
@@ -233,7 +238,7 @@ def count(state: RankState, part: int, milestone: int) -> int:
     return bits + OWED * len(state.owed) if state.owed else bits
 
 
-def add(trained: Trained, epoch: int, spans: Spans) -> Trained:
+def add(trained: EpochSpans, epoch: int, spans: Spans) -> EpochSpans:
     """Return `trained` with more spans of an epoch."""
     if not spans:
         return trained

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ddp.core import joining
 from ddp.core.commands import Abort, Command, Drop, Join, Train
-from ddp.core.coordinator_state import CoordinatorState, Raised, book
+from ddp.core.coordinator_state import CoordinatorState, Raised, record_steps
 from ddp.core.events import Averaged, AverageFailed, Lost, RankEvent
 from ddp.core.persistent import NOBODY
 from ddp.core.round_actions import RETRIES, Output, merge
@@ -59,12 +59,12 @@ def distrust(
     averages = current is not None and not current.joining
     if cohort.world.blocking and not cohort.shares and current is not None and averages and rank in current.waiting:
         # Its replica may be in the others' already. How much of its training was in it, its answer to the round says;
-        # until then nothing else is believed. If that is what was lost, the books hold what it brought in.
+        # until then nothing else is believed. If that is what was lost, the state holds what it brought in.
         if not isinstance(event, (Averaged, AverageFailed)) or event.round != current.index:
             return cohort, ()
         missing = (event.steps or 0) - cohort.ranks[rank].steps
         if 0 < missing <= cohort.ranks[rank].queued:
-            cohort = book(cohort, rank, missing)
+            cohort = record_steps(cohort, rank, missing)
     return lose(cohort, rank, event.at, error)
 
 
@@ -88,7 +88,7 @@ def recover(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tupl
 
 
 def _rejoin(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Have all go on from the same step, where gradients are exchanged inside steps and the group is broken."""
+    """Have all resume from the same step, where gradients are exchanged inside steps and the group is broken."""
     # They report by and by, mostly in their order: who has not is found soonest from the end.
     if any(rank not in cohort.broken and cohort.ranks[rank].queue for rank in reversed(cohort.live)):
         return cohort, ()  # their exchange will break too, or they are silent

@@ -1,6 +1,6 @@
 """What is done in a round: the actions of `ddp.core.phases.TABLE`, and the figures of a round that is closed.
 
-Owns how answers, losses and results are entered into the books. When which action is due, the table says.
+Owns how answers, losses and results are entered into the state. When which action is due, the table says.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddp.core.join_events import Joined
 from ddp.core.ledger import in_model
 from ddp.core.persistent import RankSet
 from ddp.core.phases import Action
-from ddp.core.rank_state import RankState, Trained
+from ddp.core.rank_state import EpochSpans, RankState
 from ddp.core.round_state import Round
 from ddp.core.spans import Span, measure
 from ddp.core.values import replace
@@ -79,9 +79,8 @@ def _contribute(cohort: CoordinatorState, event: Snapshot | Averaged) -> Reactio
     current = cohort.current
     answers = current.answers.add(event) if isinstance(event, Averaged) else current.answers
     current = replace(current, contributions=current.contributions.add(state), answers=answers)
-    books = cohort.books()
-    books.put(event.rank, state.contribute(index))
-    return cohort.after(books, round=current), ()
+    cohort = cohort.with_rank(event.rank, state.contribute(index))
+    return replace(cohort, round=current), ()
 
 
 def _acknowledge(cohort: CoordinatorState, event: Averaged) -> Reaction:
@@ -159,7 +158,7 @@ def _close(cohort: CoordinatorState, event: Event) -> Reaction:
 
 
 def merge(
-    cohort: CoordinatorState, trained: Sequence[tuple[int, Trained]], at: float
+    cohort: CoordinatorState, trained: Sequence[tuple[int, EpochSpans]], at: float
 ) -> tuple[CoordinatorState, tuple[Merged, ...]]:
     """Bring what ranks trained into the model, in the ledgers, and rank by rank for the record."""
     by_epoch: dict[int, list[Span]] = {}
@@ -220,7 +219,7 @@ def _undo(cohort: CoordinatorState, event: Event) -> Reaction:
     return cohort, ()
 
 
-def _free(cohort: CoordinatorState, trained: Trained) -> CoordinatorState:
+def _free(cohort: CoordinatorState, trained: EpochSpans) -> CoordinatorState:
     for epoch, spans in trained:
         cohort = cohort.with_ledger(cohort.ledger(epoch).give_back(spans))
     return replace(cohort, samples=cohort.samples - sum(measure(spans) for _, spans in trained))

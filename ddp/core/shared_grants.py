@@ -39,10 +39,10 @@ def split(cohort: CoordinatorState, epoch: int, start: int, stop: int) -> tuple[
     world, live = cohort.world, cohort.live
     whole, parts = Chunk(epoch, start, stop, world.batch * world.size, 0, len(live), 0, world.least), range(len(live))
     chunks = [replace(whole, part=part) for part in parts]
-    commands, books = [], cohort.books()
+    commands, draft = [], cohort.draft()
     for rank, chunk in zip(live, chunks, strict=True):
-        books.put(rank, replace(cohort.ranks[rank], queue=(chunk,), queued=chunk.steps))
+        draft.put(rank, replace(cohort.ranks[rank], queue=(chunk,), queued=chunk.steps))
         reason = f"slice {chunk.part + 1} of {len(live)} of every global batch of epoch {epoch}"
         seen = epoch * world.samples + start
         commands.append(Train(rank, chunk, seen, 1.0, reason))  # a step counts the whole global batch
-    return cohort.after(books, shares=tuple(zip(live, chunks, strict=True))), tuple(commands)
+    return cohort.after(draft, shares=tuple(zip(live, chunks, strict=True))), tuple(commands)

@@ -79,7 +79,7 @@ class _EpochSums:
     reported: float = -math.inf
     """The latest report of training."""
     seconds: float = 0.0
-    """The training clock then; known only if the run was gone on with since."""
+    """The training clock then; known only if the run was resumed since."""
     samples: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     steps: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     scalars: defaultdict[int, defaultdict[str, Mean]] = field(
@@ -123,7 +123,7 @@ class EpochFold:
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=RECENT)
         """(time, rank, samples) of reports that may be later than the end of the oldest epoch in progress."""
         self._resumed = -math.inf
-        """When the run was gone on with."""
+        """When the run was resumed."""
         self.before = 0.0
         """The training clock by then."""
         self._evaluations: list[tuple[float, float]] = []

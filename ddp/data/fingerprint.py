@@ -25,6 +25,7 @@ from ddp.data.dataset import MapSource
 from ddp.data.draws import Draws
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.seeded import others, seed_others, set_others
+from ddp.tensor_digest import tensor_digest
 
 WHOLE = 1 << 26
 PARTS = 64
@@ -49,7 +50,7 @@ def fingerprint(source: Any, visits: EpochOrder, augment: Augment | None = None,
     marks: Print = {"tensors": [_described(tensor) for tensor in tensors]}
     if not len(source):
         return marks
-    marks["order"] = _digest(visits(0)[:ORDER])
+    marks["order"] = tensor_digest([visits(0)[:ORDER]])
     with undisturbed():
         try:
             marks["drawn"] = _positions(source, visits) if like is None else like.get("drawn")
@@ -124,7 +125,7 @@ def _described(tensor: Tensor) -> dict[str, Any]:
     if tensor.is_floating_point() or tensor.is_complex():
         sums, sizes = zip(*map(_sums, _stretches(tensor)), strict=True)
         return {**about, "sums": torch.cat(sums), "sizes": torch.cat(sizes)}
-    return {**about, "digest": _digest(*_stretches(tensor))}
+    return {**about, "digest": tensor_digest(_stretches(tensor))}
 
 
 def _stretches(tensor: Tensor) -> Iterator[Tensor]:
@@ -138,14 +139,6 @@ def _stretches(tensor: Tensor) -> Iterator[Tensor]:
     for part in range(min(PARTS, rows)):
         start = (rows - each) * part // max(min(PARTS, rows) - 1, 1)
         yield tensor[start : start + each]
-
-
-def _digest(*tensors: Tensor) -> str:
-    """Hash whole numbers, bit for bit."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _sums(tensor: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ TICK_S = 0.5
 
 
 def run(job: Job, emit: Emit) -> None:
-    """Train `job`. Raises RankFailed, RankLost, Diverged, Exhausted; Torn for a checkpoint that ranks cannot go on from.
+    """Train `job`. Raises RankFailed, RankLost, Diverged, Exhausted; Torn for a checkpoint that ranks cannot resume from.
 
     After any exception no process is left.
     """
@@ -77,7 +77,7 @@ def start(job: Job) -> Coordinator:
         spares=job.spares,
         checkpoints=job.checkpoints,
     )
-    return Coordinator.start(job.policy, world, now(), source.books if source is not None else None)
+    return Coordinator.start(job.policy, world, now(), source.coordinator if source is not None else None)
 
 
 def coordinate(

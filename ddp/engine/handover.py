@@ -26,7 +26,7 @@ def send(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Sha
     replica = loop.replica
     state = {"optimizer": replica.optimizer.state_dict(), "passes": replica.passes.capture()}
     counters = {"version": loop.version, "rates": replica.rates.capture()}
-    torch.save({**state, **counters, "backend": backend.handed_over()}, _file(scratch, round))
+    torch.save({**state, **counters, "backend": backend.state_dict()}, _file(scratch, round))
     model = replica.sketcher.model() if replica.in_step is not None else ""
     return Shared(now(), loop.rank, round, model, replica.sketcher.optimizer(replica.optimizer))
 
@@ -39,9 +39,9 @@ def load_sent(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -
     replica.optimizer.load_state_dict(state["optimizer"])
     replica.passes.restore(state["passes"])
     replica.rates.restore(state["rates"])
-    backend.take_over(state["backend"])
+    backend.load_state_dict(state["backend"])
     loop.version = state["version"]
     loop.contribute(round)
     seconds = loop.meter.add("copy", began, size=replica.state.bytes) - began
-    sketches = replica.sketcher.model(), replica.sketcher.optimizer(replica.optimizer)
-    return Joined(now(), loop.rank, round, seconds, path.stat().st_size, *sketches)
+    model, optimizer = replica.sketcher.model(), replica.sketcher.optimizer(replica.optimizer)
+    return Joined(now(), loop.rank, round, seconds, path.stat().st_size, model, optimizer)

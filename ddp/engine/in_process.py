@@ -1,7 +1,7 @@
 """An in-process channel: ranks without processes, which the coordinator's thread resumes in turn.
 
 A rank is the loop of `rank.py`. It has a thread because that loop pauses in the middle of things: in a collective, and
-where it waits for orders: `ddp.engine.turns`.
+where it waits for orders: `ddp.engine.cooperative_thread`.
 
 Owns who runs. Knows nothing of what ranks do. A rank has no process that could be killed or stopped.
 """
@@ -19,9 +19,9 @@ import torch
 from ddp.comm.transports.threads import ThreadGroup
 from ddp.core.commands import RankCommand
 from ddp.core.events import Alive, Event, Reduced, Tick, Trained
+from ddp.engine.cooperative_thread import CooperativeThread, generators
 from ddp.engine.rank import obey
 from ddp.engine.ranks import averaged
-from ddp.engine.turns import Turn, generators
 from ddp.process.clock import now
 from ddp.replica.task import Job
 
@@ -29,7 +29,7 @@ KILLING = ("crash", "stall")
 """Faults that are done to a process."""
 
 
-class ThreadRank(Turn):
+class ThreadRank(CooperativeThread):
     """One rank, and its end of the channel."""
 
     def __init__(self, rank: int) -> None:

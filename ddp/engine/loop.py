@@ -1,5 +1,6 @@
-"""The training loop of a rank, in solo and distributed runs: does the rank's actions, measures, reports. Owns no decision.
-Where reports go is the caller's business (a channel, or straight to the record)."""
+"""The training loop of a rank, in solo and distributed runs: trains, measures, reports. Decides nothing.
+
+The caller decides where reports go: into a channel, or straight into the record."""
 
 from __future__ import annotations
 
@@ -13,22 +14,22 @@ from torch import Tensor
 from ddp.checkpoint.parts import RankParts, Recut
 from ddp.comm.heartbeat import Heartbeat
 from ddp.core.commands import Evaluate, Save
-from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved, Trained
+from ddp.core.events import Alive, Evaluated, Finished, RankEvent, Saved, Trained
 from ddp.core.join_events import Joining
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
 from ddp.core.worker import Step
 from ddp.data.seeded import seed_others
+from ddp.engine import reports
 from ddp.engine.pending import Pending
 from ddp.permutation import derive
 from ddp.process.clock import now
 from ddp.process.meter import Meter, peak_rss_bytes, reset_peak_rss
 from ddp.process.profiling import Profiler
 from ddp.process.slowdown import Slowdown
-from ddp.replica.flat import savable, sizes
+from ddp.replica.flat import savable
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.keeper import StepKeeper
-from ddp.replica.norms import least_samples
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.tally import MODULUS
@@ -100,20 +101,12 @@ class TrainingLoop:
 
     def ready(self, transport: str) -> None:
         """Report that model, data and transport are there."""
-        replica, job, model = self.replica, self.job, self.replica.model
-        digest, (count, frozen) = replica.state.digest(), sizes(model)
-        about = str(self.device), transport, replica.feed.kind, replica.note, job.host, job.clock_error_s
-        groups = () if self.rank else replica.sketcher.groups
-        least = least_samples(model)
-        kept = replica.sketcher.optimizer(replica.optimizer) if job.resume is not None else ()
-        more = groups, replica.sketcher.model(), replica.record.content, kept, frozen
-        figures = replica.samples, count, digest, *about, least, *more
-        self._send(Ready(now(), self.rank, *figures, lasting=self._parts.lasting))
+        self._send(reports.ready(self.job, self.rank, self.replica, str(self.device), transport, self._parts.lasting))
 
     def come(self, transport: str) -> None:
         """Report that a rank that was started again is there."""
-        about = self.replica.samples, self.replica.state.digest(), self.job.life, str(self.device), transport
-        self._send(Joining(now(), self.rank, *about))
+        samples, digest = self.replica.samples, self.replica.state.digest()
+        self._send(Joining(now(), self.rank, samples, digest, self.job.life, str(self.device), transport))
 
     def train(self, step: Step) -> None:
         """Train one step; report if the rank runs out of work, or now and then."""
@@ -141,7 +134,7 @@ class TrainingLoop:
             self._sum_up()
 
     def _step(self, step: Step) -> tuple[Tensor | None, float]:
-        """Step; keep what the step was, if it is drawn. Of a step of several batches whoever begins it does so."""
+        """Train one step; save its state for the audit if drawn. Of a step of several batches the first call saves."""
         keeper, batch = self.keeper, step.batch
         if keeper is not None and not keeper.windowed and keeper.due(batch, step.seen, self.total_steps, self.version):
             self.keep(batch, step.seen, ((batch.start, batch.stop),))
@@ -154,8 +147,8 @@ class TrainingLoop:
         return loss, busy
 
     def keep(self, batch: Batch, seen: float, work: Sequence[Span]) -> None:
-        """Keep the state before a step on `batch`, of which positions `work` are this rank's. It is no time of training.
-        The step has a report of its own, which can be held against it once it is done again."""
+        """Save the state before a step on `batch`, of which positions `work` are this rank's. This counts as no training
+        time. The step has a report of its own, which the audit compares with its repetition."""
         self.report()
         began = now()
         if self.keeper is not None:
@@ -163,7 +156,7 @@ class TrainingLoop:
         self.meter.add("checkpoint", began)
 
     def keep_end(self) -> None:
-        """Keep the state after it."""
+        """Save the state after that step."""
         began = self.pause()
         if self.keeper is not None:
             self.keeper.end()
@@ -171,28 +164,29 @@ class TrainingLoop:
         self._kept = True
 
     def expect(self, batches: Iterable[Batch]) -> None:
-        """Read ahead what will be trained next, in place of what was expected before."""
+        """Prefetch the batches that come next, in place of those expected before."""
         self.replica.expect(batches)
 
     def close(self) -> None:
-        """Stop what runs in the background."""
+        """Stop the threads that run in the background."""
         self.replica.close()
 
     def pause(self) -> float:
-        """Stop the time of training until the next step. Return when it stopped: at the end of the last step, or now if
+        """Stop the clock of training until the next step. Return when it stopped: at the end of the last step, or now if
         something else was done since."""
         since, self._stepped = self._stepped, None
         return now() if since is None else since
 
     def begin(self, last: int, seen: float) -> None:
-        """Call the user back for the epochs up to `last` that have not begun. No slice covers it: nobody computes."""
-        replica, about = self.replica, (self.rank, self.job.world_size, self.device)
+        """Call the user's epoch callback for each epoch up to `last` that has not begun. No slice is recorded of it."""
+        replica, rates, fraction = self.replica, self.replica.rates, self.replica.fraction(seen)
+        rank, size, device, steps, version = self.rank, self.job.world_size, self.device, self.total_steps, self.version
         if (callback := replica.task.epoch_callback) is not None:
             for epoch in range(self._begun + 1, last + 1):
                 torch.manual_seed(derive(self.job.seed, "callback", epoch))  # what it draws is the same on all ranks
-                done, rates = (self.total_steps, self.version), replica.rates
+                handle = WorkerHandle(rank, size, device, epoch, steps, version, replica.model, rates, fraction)
                 with rates.unchanged():
-                    callback(epoch, WorkerHandle(*about, epoch, *done, replica.model, rates, replica.fraction(seen)))
+                    callback(epoch, handle)
         self.replica.state.check_added(self.replica.model)
         self._begun = max(self._begun, last)
 
@@ -202,9 +196,8 @@ class TrainingLoop:
         pending = self._pending
         if not pending.steps:
             return
-        done = now(), self.rank, pending.epoch, pending.steps, pending.samples, pending.busy_s, pending.loss_sum()
-        about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.exchanged()
-        self._send(Progress(*done, *about, self.meter.worked()))
+        visited, work = self._visited(), self.meter.worked()
+        self._send(reports.progress(self.rank, pending, self.replica, self.after, visited, work))
         self._pending = Pending(pending.epoch)
         self.meter.tick()
 
@@ -219,13 +212,13 @@ class TrainingLoop:
         return (self._tallied - before) % MODULUS
 
     def contribute(self, round: int) -> tuple[int, int]:
-        """Return (steps, samples) since the last contribution, and count anew, after `round`."""
+        """Return (steps, samples) since the last contribution, and reset both. `round`: what they contribute to."""
         contribution, self.after = (self.steps, self.samples), round
         self.steps = self.samples = 0
         return contribution
 
     def _settle(self, what: str) -> None:
-        """Report what was trained; `what` follows, which is no step."""
+        """Report what was trained before `what`, which is not a step."""
         self.report()
         self._sum_up()
         if self.keeper is not None:
@@ -244,8 +237,22 @@ class TrainingLoop:
             if self.keeper is not None:
                 self.keeper.evaluated(order.epoch)
         seconds = self.meter.add("evaluate", began) - began
-        figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), sketch
-        self._send(Evaluated(now(), self.rank, order.epoch, *figures, replica.record.shown(), own))
+        self._send(
+            Evaluated(
+                now(),
+                self.rank,
+                order.epoch,
+                samples,
+                loss_sum=finite(loss),
+                metric_sum=finite(metric),
+                seconds=seconds,
+                part=order.part,
+                content=finite(content),
+                sketch=sketch,
+                hashes=replica.record.shown(),
+                own=own,
+            )
+        )
 
     def save(
         self, order: Save, kept: Sequence[Tensor] = (), consensus: AbstractContextManager[None] | None = None
@@ -258,14 +265,15 @@ class TrainingLoop:
         self.replica.state.gather()
         with consensus or nullcontext():
             files, error = self._parts.save(order, counters, kept)
-            sketches = self.replica.sketcher.model(), self.replica.sketcher.optimizer(self.replica.optimizer)
+            sketch = self.replica.sketcher.model()
+            optimizer = self.replica.sketcher.optimizer(self.replica.optimizer)
         self.meter.add("checkpoint", began)
-        saved = Saved(now(), self.rank, order.index, files, error, *sketches, self._parts.lasting)
+        saved = Saved(now(), self.rank, order.index, files, error, sketch, optimizer, self._parts.lasting)
         self._send(saved)
         return saved
 
     def restore(self, kept: Sequence[Tensor] = (), recut: Recut | None = None) -> None:
-        """Take over what this rank wrote for the checkpoint that the run goes on from. `recut` makes a rank's state of the
+        """Take over what this rank wrote for the checkpoint that the run resumes from. `recut` makes a rank's state of the
         optimizer of those of another number of ranks, where each has a part of it. Raises Torn."""
         counters = self._parts.restore(kept, recut)
         if counters is not None:

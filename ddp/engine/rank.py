@@ -1,6 +1,6 @@
-"""A rank: receives orders, obeys, reports. The worker of `ddp.core` decides what comes next.
+"""A rank: receives orders, executes them, reports. The worker of `ddp.core` decides what comes next.
 
-Nothing here outlives the parent: a closed channel ends the process, and the kernel one that cannot look."""
+No rank outlives the parent: a closed channel ends the process, and the kernel kills one that does not read it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
 from ddp.core.errors import Corrupted, Exhausted
 from ddp.core.event_parts import OptimizerSketch
-from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
+from ddp.core.events import Alive, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.faults import LASTING, Fault
 from ddp.core.join_events import Left
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
+from ddp.engine import reports
 from ddp.engine.fault_injector import FaultInjector, LossyChannel, struck
 from ddp.engine.handover import load_sent, send
 from ddp.engine.loop import TrainingLoop
@@ -76,7 +77,7 @@ def main(job: Job, rank: int, connection: Connection) -> None:
 
 
 def obey(job: Job, rank: int, channel: RankChannel) -> None:
-    """Run a rank until it is told to stop; what ends it before is sent as `Failed`. Raises PeerGone."""
+    """Run a rank until it is ordered to stop; send any exception before that as `Failed`. Raises PeerGone."""
     try:
         RankLoop(job, rank, channel).run()
     except PeerGone:
@@ -88,7 +89,7 @@ def obey(job: Job, rank: int, channel: RankChannel) -> None:
 
 
 def _failure(rank: int, error: BaseException) -> Failed:
-    """Return what the coordinator is told of `error`."""
+    """Return the event that reports `error` to the coordinator."""
     if isinstance(error, Torn):  # nobody's defect: no traceback
         return Failed(now(), rank, _clean(str(error), 2_000), "", kind="torn")
     if isinstance(error, Exhausted | Corrupted):  # nor this, and the line itself says all that there is to know
@@ -120,7 +121,8 @@ class RankLoop:
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
         recut = self._backend.recut if isinstance(self._backend, Recuts) else None
-        self._loop.restore(self._backend.kept(), recut)  # behind the backend, which is to see an optimizer that begins
+        # After the backend is made, which is to see an optimizer that begins.
+        self._loop.restore(self._backend.average_state(), recut)
         faults, slowdown = self._faults_left(), self._loop.slowdown
         self._faults = FaultInjector(
             faults, rank, slowdown, channel.lose, self._flip, self._loop.total_steps, job.scratch
@@ -146,7 +148,7 @@ class RankLoop:
         bits[place % len(bits)] ^= (1 << bit) - (1 << width if bit == width - 1 else 0)  # the first one is the sign
 
     def run(self) -> None:
-        """Obey until an order says stop."""
+        """Execute orders until one says stop."""
         try:
             self._obey_all()
         finally:
@@ -210,7 +212,7 @@ class RankLoop:
             case Evaluate():
                 loop.evaluate(action, backend.consensus(exact=loop.steps == 0))
             case Save():
-                loop.save(action, backend.kept(), backend.consensus(exact=loop.steps == 0))
+                loop.save(action, backend.average_state(), backend.consensus(exact=loop.steps == 0))
             case Stop():
                 backend.settle()
                 loop.finish()
@@ -255,7 +257,7 @@ class RankLoop:
             loop.keeper.average(round)
         change = cast(SnapshotAverage, self._backend).apply(round, exact=loop.steps == 0)
         loop.version += 1
-        self._averaged(round, 0, 0, change, self._away + now() - since, kept)
+        self._averaged(round, (0, 0), change, self._away + now() - since, kept)
 
     def _kept(self, round: int) -> OptimizerSketch:
         """Return the sketches of what the rank's own optimizer keeps, if this round is to be sketched."""
@@ -265,16 +267,15 @@ class RankLoop:
     def _contributed(
         self, round: int, change: AverageResult, away_s: float = 0.0, before: OptimizerSketch = ()
     ) -> None:
-        steps, samples = self._loop.contribute(round)
+        contribution = self._loop.contribute(round)
         self._loop.version += 1
-        self._averaged(round, steps, samples, change, away_s, before)
+        self._averaged(round, contribution, change, away_s, before)
 
     def _averaged(
-        self, round: int, steps: int, samples: int, change: AverageResult, away_s: float, before: OptimizerSketch
+        self, round: int, contribution: tuple[int, int], change: AverageResult, away_s: float, before: OptimizerSketch
     ) -> None:
-        figures = steps, samples, change.seconds, change.bytes, change.divergence
-        sketches = change.before, change.after, change.average, before, self._kept(round)
-        self._channel.send(Averaged(now(), self._rank, round, *figures, away_s, change.distance, *sketches))
+        after = self._kept(round)
+        self._channel.send(reports.averaged(self._rank, round, contribution, change, away_s, before, after))
 
     def _leave(self, order: Leave) -> None:
         """Leave the group, for ranks that wait to get in."""

@@ -59,7 +59,7 @@ def _train(job: Job, send: Callable[[RankEvent], None], emit: Emit) -> None:
         loop.restore()
         loop.ready("none")
         samples = loop.replica.samples
-        saved = source.books if source is not None else CoordinatorCheckpoint(samples, 0, (), 0, 0, None, None)
+        saved = source.coordinator if source is not None else CoordinatorCheckpoint(samples, 0, (), 0, 0, None, None)
         _epochs(job, loop, _Saver(job, loop, emit, saved), saved.samples)
         loop.finish()
 
@@ -129,7 +129,7 @@ class _Saver:
             return
         ledgers = checkpoint_schedule.begun(self._samples, seen)
         self._last, index, self._index = mark, self._index, self._index + 1
-        books = CoordinatorCheckpoint(self._samples, mark.epochs + len(ledgers), ledgers, 0, self._index, None, None)
+        state = CoordinatorCheckpoint(self._samples, mark.epochs + len(ledgers), ledgers, 0, self._index, None, None)
         saved = self._loop.save(Save(0, index, model=True, in_turn=True, reason=reason))
         if not saved.error:
-            publish(self._job, Publish(index, (0,), saved.files, books, reason), self._emit)
+            publish(self._job, Publish(index, (0,), saved.files, state, reason), self._emit)

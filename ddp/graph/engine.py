@@ -90,13 +90,15 @@ class _Engine:
         self._free: float | None = None
         """Since when the replicas wait for their next window; None: they did something else meanwhile."""
         source = checkpoint.resume(job)
-        books = source.books if source is not None else CoordinatorCheckpoint(self._samples, 0, (), 0, 0, None, None)
-        if books.epoch_samples != self._samples:
+        saved = (
+            source.coordinator if source is not None else CoordinatorCheckpoint(self._samples, 0, (), 0, 0, None, None)
+        )
+        if saved.epoch_samples != self._samples:
             raise ValueError(
-                f"the checkpoint is of {books.epoch_samples} training samples, there are {self._samples} now"
+                f"the checkpoint is of {saved.epoch_samples} training samples, there are {self._samples} now"
             )
-        self._seen, self._saves = books.samples, books.saves
-        self._windows = self._schedule(books)
+        self._seen, self._saves = saved.samples, saved.saves
+        self._windows = self._schedule(saved)
         self._saved = self._mark()
 
     def _loop(self, job: Job, rank: int) -> TrainingLoop:
@@ -104,13 +106,13 @@ class _Engine:
         loop.restore()
         return loop
 
-    def _schedule(self, books: CoordinatorCheckpoint) -> Windows:
+    def _schedule(self, saved: CoordinatorCheckpoint) -> Windows:
         job = self._job
         world = World(job.world_size, self._samples, job.batch_size, job.epochs, blocking=True, in_step=True)
         windows = Windows.start(job.policy, world, None, least_samples(self._replicas[0].model))
-        if books.plan is None:
+        if saved.plan is None:
             return windows
-        return replace(windows, state=books.policy_state, plan=books.plan, round=books.rounds)
+        return replace(windows, state=saved.policy_state, plan=saved.plan, round=saved.rounds)
 
     def train(self) -> None:
         """Train all epochs that are left."""
@@ -245,12 +247,12 @@ class _Engine:
         if ledgers:
             self._merge(mark.epochs)
         self._saved, index, self._saves = mark, self._saves, self._saves + 1
-        saved = self._everywhere(lambda loop: loop.save(Save(loop.rank, index, not loop.rank, True, reason)))
-        if any(part.error for part in saved):
+        parts = self._everywhere(lambda loop: loop.save(Save(loop.rank, index, not loop.rank, True, reason)))
+        if any(part.error for part in parts):
             return
         windows, begun = self._windows, mark.epochs + len(ledgers)
-        books = CoordinatorCheckpoint(
+        saved = CoordinatorCheckpoint(
             self._samples, begun, ledgers, windows.round, self._saves, windows.state, windows.plan
         )
-        files = tuple(file for part in saved for file in part.files)
-        solo.publish(self._job, Publish(index, tuple(range(len(self._loops))), files, books, reason), emit=self._emit)
+        files = tuple(file for part in parts for file in part.files)
+        solo.publish(self._job, Publish(index, tuple(range(len(self._loops))), files, saved, reason), emit=self._emit)

@@ -15,8 +15,8 @@ from torch.autograd.variable import Variable
 
 from ddp.gradients.buckets import BUCKET_BYTES, FIRST_BYTES
 from ddp.parallel.group import Group, current
+from ddp.parallel.no_sync import NoSyncState
 from ddp.parallel.reducer import BucketReducer
-from ddp.parallel.sending import Sending
 from ddp.parallel.startup_check import ParameterGuard, agree, claim, release
 
 WIRES = {None: None, "bfloat16": torch.bfloat16}
@@ -82,7 +82,7 @@ class DistributedDataParallel(nn.Module):
             raise
         self.module, self._guard = module, ParameterGuard(module)
         self._average, self._overlap, self._share_buffers = average, overlap, broadcast_buffers
-        self._sending = Sending()
+        self._no_sync = NoSyncState()
         self._buffers_due = True
         """Whether the next forward pass begins with rank 0's buffers."""
         self._pass: weakref.ref[Callable[[], None]] | None = None
@@ -124,9 +124,9 @@ class DistributedDataParallel(nn.Module):
             self._guard.check()
             self._break_off()
             self._settled = self._weighed = False
-            self._sending.forward()
+            self._no_sync.forward()
         if self._overlap:
-            self._align_buffers(again=torch.is_grad_enabled() and self._sending.wanted)
+            self._align_buffers(again=torch.is_grad_enabled() and self._no_sync.wanted)
         return self.module(*inputs, **named)
 
     def _align_buffers(self, again: bool) -> None:
@@ -138,7 +138,7 @@ class DistributedDataParallel(nn.Module):
     def _came(self, index: int) -> None:
         """Send a parameter's gradient of this pass, which is complete, or keep it: the hook of a parameter calls it."""
         self._settled = False
-        self._reducer.enabled = self._overlap and self._sending.now
+        self._reducer.enabled = self._overlap and self._no_sync.now
         if self._reducer.enabled and (self._pass is None or self._pass() is None):
             self._break_off()
             self._begin()
@@ -168,7 +168,7 @@ class DistributedDataParallel(nn.Module):
     def _finish(self) -> None:
         """End the backward pass."""
         self._pass, self._weighed = None, self._reducer.samples is not None
-        self._sending.sent()
+        self._no_sync.sent()
         self._reducer.finish()
         self._settled = True
 
@@ -176,20 +176,20 @@ class DistributedDataParallel(nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Keep gradients of forward passes in here on this rank alone, wherever their backward passes are. The next forward
         and backward pass outside sends their sum."""
-        before, self._sending.wanted = self._sending.wanted, False
+        before, self._no_sync.wanted = self._no_sync.wanted, False
         try:
             yield
         finally:
-            self._sending.wanted = before
+            self._no_sync.wanted = before
 
     @property
     def require_backward_grad_sync(self) -> bool:
         """Return False inside `no_sync()`; torch's name, which loops that accumulate gradients set."""
-        return self._sending.wanted
+        return self._no_sync.wanted
 
     @require_backward_grad_sync.setter
     def require_backward_grad_sync(self, wanted: bool) -> None:
-        self._sending.wanted = bool(wanted)
+        self._no_sync.wanted = bool(wanted)
 
     def set_samples(self, samples: int) -> None:
         """Set how many samples the next synchronised gradient of this rank is the mean of: with uneven batches the average

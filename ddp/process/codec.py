@@ -36,7 +36,7 @@ _encoder = msgspec.json.Encoder()
 _decoders = {name: msgspec.json.Decoder(cls) for name, cls in (EVENTS | COMMANDS).items()}
 _decoders |= {"Share": _decoders["SendState"], "Adopt": _decoders["LoadState"]}  # as earlier versions recorded them
 _PLAN = ((b'"takeover":', b'"rebalance":'),)
-_RENAMED = {"Plan": _PLAN, "Publish": _PLAN}
+_RENAMED = {"Plan": _PLAN, "Publish": (*_PLAN, (b'"books":', b'"coordinator":'))}
 """Fields as earlier versions recorded them, and their names now."""
 
 

@@ -5,7 +5,6 @@ Parameters and buffers become views into one flat tensor per data type. Knows no
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+
+from ddp.tensor_digest import tensor_digest
 
 Empty = Callable[[str, int, torch.dtype], Tensor]
 """Gives flat memory by name, elements and type."""
@@ -168,10 +169,7 @@ class FlatState:
     def digest(self) -> str:
         """Return the sha256 of all bits."""
         self.gather()
-        digest = hashlib.sha256()
-        for flat in self.tensors:
-            digest.update(flat.detach().cpu().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        return tensor_digest(self.tensors)
 
 
 @contextmanager

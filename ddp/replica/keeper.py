@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from ddp.core.event_parts import Files
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
-from ddp.replica.drawn import STRETCHES, StepDraws, drawn
 from ddp.replica.pieces import (
     BUFFERS,
     OPTIMIZER,
@@ -28,6 +27,7 @@ from ddp.replica.pieces import (
     of_optimizer,
     recorded,
 )
+from ddp.replica.step_draws import STRETCHES, StepDraws, drawn
 from ddp.replica.task import Job
 
 if TYPE_CHECKING:

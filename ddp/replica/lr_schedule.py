@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ddp.replica.rates import sound
+from ddp.replica.learning_rates import sound
 from ddp.settings import number, whole
 
 MOST = 10_000_000

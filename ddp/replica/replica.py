@@ -28,10 +28,10 @@ from ddp.process.slowdown import Slowdown
 from ddp.replica.figures import StepFigures
 from ddp.replica.flat import FlatState
 from ddp.replica.in_step import InStep, moved
+from ddp.replica.learning_rates import Rates
 from ddp.replica.optimizers import as_one, settings_of, usable
 from ddp.replica.parameter_guard import Untouched
 from ddp.replica.passes import StepPasses, backward
-from ddp.replica.rates import Rates
 from ddp.replica.scalars import Scalars
 from ddp.replica.sketcher import Sketcher
 from ddp.replica.step_sketches import StepSketches

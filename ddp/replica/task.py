@@ -153,7 +153,7 @@ class Job:
     run: str = ""
     """Names this run, so that parts of its checkpoints are told from those of others. Made by the engine."""
     resume: Path | None = None
-    """The checkpoint (a folder in such a folder) to go on from."""
+    """The checkpoint (a folder in such a folder) to resume from."""
     profile_steps: int = 0
     """Steps of each rank, after its first ones, of which torch's operations are recorded (`ddp.process.profiling`)."""
     preload: tuple[str, ...] = ()

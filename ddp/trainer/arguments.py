@@ -122,7 +122,7 @@ def checkpointing(
 
 
 def check_data(job: Job, parts: Parts) -> None:
-    """Raise ValueError if the checkpoint to go on from is of another run, or of other tensors. What else data may be, ranks
+    """Raise ValueError if the checkpoint to resume from is of another run, or of other tensors. What else data may be, ranks
     look at: to read of it here might open what cannot be sent to them."""
     last = checkpoint.resume(job)
     task = make_task(parts)
@@ -130,7 +130,7 @@ def check_data(job: Job, parts: Parts) -> None:
     cut = whole_batches(task.drop_last, job)
     visits = EpochOrder(job.seed, len(source), task.sampler, cut, length=epoch_samples(job))
     data = SameData((source, visits, task.augment), (evaluated, EpochOrder(0, len(evaluated), shuffle=False), None))
-    if last is not None and data.lasting and last.books.epoch_samples == len(visits):
+    if last is not None and data.lasting and last.coordinator.epoch_samples == len(visits):
         data.check(load_part(last.path / checkpoint.MODEL, last.origin(None)).get("data"))
 
 
@@ -157,7 +157,7 @@ def folder_of(name: str, value: str | Path | None) -> Path | None:
 
 def latest_checkpoint(folder: Path) -> Path:
     """Return the checkpoint in `folder`, or the latest whole one of those in it."""
-    if (folder / checkpoint.BOOKS).exists():
+    if (folder / checkpoint.MANIFEST).exists():
         return folder
     latest, problems = checkpoint.find(folder)
     if latest is None:

@@ -244,7 +244,7 @@ class RunHandle:
             self._metrics.put(None)
 
     def _last(self) -> str:
-        """Return what there is to go on from."""
+        """Return what there is to resume from."""
         if self._whole is None:
             return "there is none before it" if self._job.resume is None else f"the last one is {self._job.resume}"
         return (
@@ -271,7 +271,7 @@ class RunHandle:
         if isinstance(record, Publish):
             assert self._job.checkpoint_folder is not None
             path = place(self._job.checkpoint_folder, record.index)
-            self._whole = CheckpointInfo(path, record.books.epochs, record.books.samples)
+            self._whole = CheckpointInfo(path, record.coordinator.epochs, record.coordinator.samples)
             if self._saved is not None:
                 self._saved(self._whole)
         self._hand_out(self._epochs.add(record))

@@ -17,9 +17,9 @@ from typing import NoReturn
 from ddp.core.errors import EngineError, ProtocolError
 from ddp.launcher.environment import Placement, read
 from ddp.process.scratch import scratch
-from ddp.remote.attendance import attend
 from ddp.remote.head import HeadNode
 from ddp.remote.job_message import Catalogue
+from ddp.remote.launched_node import serve_rank0
 from ddp.remote.rendezvous import RemoteRank, RendezvousServer
 from ddp.remote.seat import Seat, seat_of
 from ddp.replica.task import Job, Task
@@ -91,7 +91,7 @@ class Party:
                 return replace(job, task=parcel.deliver(folder), preload=PRELOAD)
 
             try:
-                code = attend(place, place.key(), CATALOGUE, PRELOAD, outfit)
+                code = serve_rank0(place, place.key(), CATALOGUE, PRELOAD, outfit)
             except (EngineError, OSError) as error:
                 print(f"ddp: rank {place.rank} ends: {error}", file=sys.stderr)
                 code = FAILED

@@ -30,7 +30,7 @@ from ddp.replica.task import Job
 from ddp.sim import Costs, Simulation
 from ddp.sim.distributions import distribution
 from ddp.sim.work import RankWork
-from ddp.virtual.fitness import MANY, unfit
+from ddp.virtual.eligibility import MANY, unfit
 from ddp.virtual.sequential import SequentialRanks
 from ddp.virtual.vectorised import VectorisedRanks
 

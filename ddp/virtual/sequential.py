@@ -21,8 +21,8 @@ from ddp.core.commands import Reduce
 from ddp.core.errors import RankFailed
 from ddp.core.events import RankEvent, Reduced
 from ddp.core.worker import Action, Step
+from ddp.engine.cooperative_thread import CooperativeThread, generators
 from ddp.engine.rank import RankLoop
-from ddp.engine.turns import Turn, generators
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.norms import least_samples
@@ -73,7 +73,7 @@ class SequentialRanks:
     """All ranks of a job, as `ddp.sim.work.RankWork`. A context manager. Raises RankFailed for what a rank raises."""
 
     def __init__(self, job: Job) -> None:
-        self._turns: dict[int, Turn] = {}
+        self._threads: dict[int, CooperativeThread] = {}
         self._group = ThreadGroup([partial(self._pause, rank) for rank in range(job.world_size)])
         task = job.task()
         plain = replace(job, links=None, speeds=(), faults=(), profile_steps=0)
@@ -94,8 +94,8 @@ class SequentialRanks:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for turn in self._turns.values():
-            turn.end()
+        for thread in self._threads.values():
+            thread.end()
         for each in self._ranks:
             each.loop.close()
         self._exits.close()
@@ -146,15 +146,15 @@ class SequentialRanks:
         """Have ranks do something each, in threads that take turns."""
         failed: list[BaseException] = []
         for rank, action in actions.items():
-            turn = self._turns[rank] = Turn()
-            turn.begin(partial(self._in_thread, rank, action, failed), f"rank-{rank}")
-        while ready := [turn for turn in self._turns.values() if turn.ready]:
-            for turn in ready:
-                turn.resume()
+            thread = self._threads[rank] = CooperativeThread()
+            thread.begin(partial(self._in_thread, rank, action, failed), f"rank-{rank}")
+        while ready := [thread for thread in self._threads.values() if thread.ready]:
+            for thread in ready:
+                thread.resume()
             if failed:
                 raise failed[0]
-        assert all(turn.ended for turn in self._turns.values()), "ranks wait for each other"
-        self._turns.clear()
+        assert all(thread.ended for thread in self._threads.values()), "ranks wait for each other"
+        self._threads.clear()
         return {rank: self._outboxes[rank].take() for rank in actions}
 
     def reduce(self, order: Reduce) -> int:
@@ -168,7 +168,7 @@ class SequentialRanks:
         return reduced.bytes
 
     def _pause(self, rank: int, until: Callable[[], bool]) -> None:
-        self._turns[rank].pause(until)
+        self._threads[rank].pause(until)
 
     def _in_thread(self, rank: int, action: Action, failed: list[BaseException]) -> None:
         try:

@@ -60,7 +60,7 @@ def test_a_script_that_was_killed_goes_on_and_ends_bit_for_bit(warm: Warm, tmp_p
     assert found is not None
     code, out, err = warm.start(tmp_path, "script.py", "resume", "kept").result()
     assert (code, err) == (0, "")
-    assert out.splitlines() == [f"checkpoint {epoch}" for epoch in range(found.books.epochs + 1, 12)]
+    assert out.splitlines() == [f"checkpoint {epoch}" for epoch in range(found.coordinator.epochs + 1, 12)]
     cut = torch.load(tmp_path / "state.pt", weights_only=True)
     code, _, _ = warm.start(tmp_path, "script.py", "begin", "whole").result()
     assert code == 0
@@ -146,7 +146,7 @@ def test_a_callback_that_raises_ends_the_run_and_its_checkpoint_stays(make: Make
     with make(**settings, resume=tmp_path / "kept").run() as again:
         first = again.next_metrics()
         assert first is not None
-        assert first.epoch >= found.books.epochs
+        assert first.epoch >= found.coordinator.epochs
 
 
 def test_a_run_that_lost_a_rank_goes_on_with_all(make: Make, tmp_path: Path) -> None:

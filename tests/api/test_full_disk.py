@@ -63,7 +63,7 @@ def test_a_checkpoint_without_room_is_named_with_what_there_is(
     assert all("\n" not in text for text in missing)
     found, problems = find(tmp_path)
     assert found is not None
-    assert (found.books.epochs, problems) == (5, [])
+    assert (found.coordinator.epochs, problems) == (5, [])
     assert not list(tmp_path.glob(".part-*")), "nothing takes room for nothing"
 
 

@@ -20,7 +20,7 @@ from bench.models import parts as set_ups
 from bench.results.audit_file import AUDIT, AuditItem, AuditReport, write_report
 from bench.results.runfolder import find_runs
 from ddp.data.source import TensorSource
-from ddp.replica.drawn import STRETCHES, StepDraws
+from ddp.replica.step_draws import STRETCHES, StepDraws
 from tests.bench.audited import audited, different, train_alone
 from tests.bench.references import one
 from tests.bench.streams import make_spec, write_run

@@ -12,7 +12,7 @@ from bench.audit import stretches
 from bench.audit.kept import read
 from bench.results.audit_file import AuditReport
 from ddp.core.events import Finished
-from ddp.replica import drawn
+from ddp.replica import step_draws
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from tests.bench.audit_breaks import ADAM, wrapped
@@ -25,7 +25,7 @@ from tests.runtime.conftest import in_process as in_process
 @pytest.fixture
 def long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quarter of the steps lies in rows."""
-    monkeypatch.setattr(drawn, "ROW", 4)
+    monkeypatch.setattr(step_draws, "ROW", 4)
 
 
 def in_rows(job: Job, records: list[Any]) -> list[int]:
@@ -57,7 +57,7 @@ def now_and_then(step: Any, self: Any, *batch: Any) -> Any:
 @pytest.mark.parametrize("mode", ["solo", "nccl_sync", "zero1"])
 def test_what_happens_now_and_then_is_in_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """No step that is kept alone is one of those, but the row has one."""
-    monkeypatch.setattr(drawn.StepDraws, "has", lambda *about: False)
+    monkeypatch.setattr(step_draws.StepDraws, "has", lambda *about: False)
     with monkeypatch.context() as patch:
         wrapped(Replica, "step", now_and_then)(patch)
         made = train_alone(tmp_path, ADAM) if mode == "solo" else train_together(tmp_path, mode, ADAM, epochs=6)
@@ -95,9 +95,9 @@ def test_what_happens_once_is_between_states_that_were_kept(
     assert different(whole) == []
     assert [item for item in whole.items if item.what == "chain" and item.largest is not None]
     with monkeypatch.context() as patch:
-        has = drawn.StepDraws.has
+        has = step_draws.StepDraws.has
         patch.setattr(
-            drawn.StepDraws,
+            step_draws.StepDraws,
             "has",
             lambda self, first, stop, step, *more: (
                 step not in range(ONCE - 5, ONCE + 5) and has(self, first, stop, step, *more)

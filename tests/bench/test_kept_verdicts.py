@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.base.paths import BASELINES
-from bench.report import kept_verdicts
+from bench.report import verdict_cache
 from bench.results.cells import Cell, cells
 from bench.results.runfolder import EVENTS, find_runs
 from bench.validate import Verdict, judge, judge_cells
@@ -18,7 +18,7 @@ from tests.bench.streams import make_spec, write_run
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return kept_verdicts.folder()
+    return verdict_cache.folder()
 
 
 def grouped(root: Path) -> Sequence[Cell]:
@@ -26,7 +26,7 @@ def grouped(root: Path) -> Sequence[Cell]:
 
 
 def asked(root: Path) -> list[Verdict]:
-    return kept_verdicts.verdicts(grouped(root), [], BASELINES)
+    return verdict_cache.verdicts(grouped(root), [], BASELINES)
 
 
 def never(*_: object) -> None:
@@ -41,7 +41,7 @@ def test_what_is_kept_is_what_was_judged(home: Path, tmp_path: Path, monkeypatch
     assert anew
     assert asked(root) == anew
     assert len(list(home.iterdir())) == 1
-    monkeypatch.setattr(kept_verdicts, "judge_cells", never)
+    monkeypatch.setattr(verdict_cache, "judge_cells", never)
     assert asked(root) == anew
 
 
@@ -69,12 +69,12 @@ def test_a_damaged_file_is_judged_anew_and_validation_asks_for_none(
     (file,) = home.iterdir()
     file.write_bytes(b"\x91nonsense")
     assert asked(root) == before
-    file.write_bytes(kept_verdicts._encoder.encode([]))
+    file.write_bytes(verdict_cache._encoder.encode([]))
     assert judge([root], BASELINES).verdicts == before
 
 
 def test_the_oldest_are_removed(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_verdicts, "MOST", 2)
+    monkeypatch.setattr(verdict_cache, "MOST", 2)
     for seed in range(4):
         write_run(tmp_path / str(seed), make_spec("solo", seed=seed))
         asked(tmp_path / str(seed))

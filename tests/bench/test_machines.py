@@ -23,11 +23,12 @@ from bench.base.paths import BASELINES
 from bench.base.usage import UsageError
 from bench.command.run import run
 from bench.config.config import Choice, ClusterConfig, Config
-from bench.config.config_checks import Machine, warnings_of
+from bench.config.config_checks import Machine
+from bench.config.run_warnings import warnings_of
 from bench.runner.machines import Machines, attended
 from ddp.core.errors import ProtocolError, RankLost
 from ddp.launcher.interfaces import interface_of, on_loopback
-from ddp.remote import attendance, head, secret
+from ddp.remote import head, launched_node, secret
 from ddp.remote import seat as seats
 from ddp.remote.seat import Seat, seat
 from tests.bench.planned import BASE, planned
@@ -192,15 +193,15 @@ def test_a_store_that_is_gone_is_a_failure_and_no_defect(
 def test_only_torchrun_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever else may have started this process."""
     killed: list[int] = []
-    monkeypatch.setattr(attendance, "_end", lambda pid, patience_s: killed.append(pid))
+    monkeypatch.setattr(launched_node, "_end", lambda pid, patience_s: killed.append(pid))
     words = [["python", "-m", "pytest"]]
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: words[0])
-    attendance._end_launcher(os.getppid())
+    launched_node._end_launcher(os.getppid())
     assert killed == []
     words[0] = ["/usr/bin/python", "/usr/bin/torchrun", "--nnodes=2"]
-    attendance._end_launcher(os.getpid())
+    launched_node._end_launcher(os.getpid())
     assert killed == []
-    attendance._end_launcher(os.getppid())
+    launched_node._end_launcher(os.getppid())
     assert killed == [os.getppid()]
 
 
@@ -210,7 +211,7 @@ def test_a_torchrun_that_waits_for_its_store_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as agent:
         assert agent.stdout is not None
         agent.stdout.readline()
-        attendance._end(agent.pid, 0.2)
+        launched_node._end(agent.pid, 0.2)
         assert agent.wait(30) == -signal.SIGKILL
 
 

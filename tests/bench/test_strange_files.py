@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(60)
 LOG, TRACE, PICTURE, SLICES, PROFILE = "training.log", "timeline.json", "timeline.png", "slices-0.jsonl", "torch-0.json"
 READ = (METRICS, CONFIG, EVENTS, GRAPH, SLICES)
 OTHERS = (LOG, TRACE, PICTURE, "timeline.html", "timeline.csv", PROFILE)
-PARTS = (checkpoint.BOOKS, checkpoint.MODEL, "rank-0.pt")
+PARTS = (checkpoint.MANIFEST, checkpoint.MODEL, "rank-0.pt")
 SEEDS = range(len(strange.KINDS) + 1)
 Damaged = Callable[..., dict[str, Path]]
 CELL = Path("runs/mlp/nccl_cadence")
@@ -162,7 +162,7 @@ def test_resume(
         assert told.count("\n") == 1
         why = (
             "torn" if kind in ("too large", "Permission denied") and name.endswith(".pt") else kind
-        )  # it has another size than the books say
+        )  # it has another size than the manifest says
         assert (why in told and f"{(folder / place).absolute()}: " in told) is (name != METRICS)
 
 

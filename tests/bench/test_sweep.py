@@ -8,7 +8,7 @@ import pytest
 from hydra.core.hydra_config import HydraConfig
 
 from bench.base.usage import UsageError
-from bench.command import sweep_plan
+from bench.command import plan_command
 from bench.config.compose import compose
 from bench.report.planned import planned
 from bench.results.runfolder import find_runs, read_object
@@ -78,7 +78,7 @@ def test_a_sweep_of_which_nothing_is_left_is_a_mistake(quiet: Bench, capsys: pyt
 
 def test_an_experiment_plans_what_it_runs_and_what_its_report_expects(bench: Bench) -> None:
     """The rule is one: `plan`, `run` and the report agree on the points of a product with sizes that solo cannot have."""
-    found = sweep_plan.PlannedRuns()
+    found = plan_command.PlannedRuns()
     compose(["experiment=scaling_weak", "model=mlp", "mode=solo,cpu_async"], (), found.job, found.left_out.append)
     expected = planned(Path("anywhere"), "scaling_weak")
     assert expected is not None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bench.validate.checks.average import _Rounds
+from bench.validate.complete_rounds import unbroken
 from bench.validate.run_records import Records
-from bench.validate.unbroken import unbroken
 from ddp.core.commands import Reduce
 from ddp.core.event_parts import StepSketch
 from ddp.core.events import Averaged, Progress, Ready, Snapshot

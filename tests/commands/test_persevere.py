@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from bench.results.runfolder import Run, find_runs
-from bench.runner import persevere
+from bench.runner import automatic_restart
+from bench.runner.automatic_restart import RestartBudget
 from bench.runner.launch import CutShort
-from bench.runner.persevere import Attempts
 from bench.runner.supervise import requested
 from ddp.core.errors import Diverged, RankFailed, RankLost
 from ddp.core.faults import Fault, parse
@@ -29,29 +29,27 @@ KEPT = ("checkpoint.every=7", "checkpoint.unit=averages", "train.epochs=8", "wor
 
 
 def test_all_ranks_begin_again_as_often_as_they_may_and_not_for_the_same_error(tmp_path: Path) -> None:
-    def attempts(most: int | None, backend: str = "zero1") -> Attempts:
-        return Attempts(cast(Any, SimpleNamespace(restarts=most, backend=backend)))
+    def attempts(most: int | None, backend: str = "zero1") -> RestartBudget:
+        return RestartBudget(cast(Any, SimpleNamespace(restarts=most, backend=backend)))
 
     def saved(index: int) -> None:
         (tmp_path / "checkpoints" / f"{index:06}").mkdir(parents=True)
 
     lost = RankLost("rank 1: gone")
-    assert [attempts(None).once_more(Diverged("nan"), tmp_path), attempts(0).once_more(lost, tmp_path)] == [False] * 2
+    assert [attempts(None).allows(Diverged("nan"), tmp_path), attempts(0).allows(lost, tmp_path)] == [False] * 2
     always = attempts(None)
-    assert [always.once_more(lost, tmp_path) for _ in range(4)] == [True, True, True, False], (
-        "not for ever in one place"
-    )
+    assert [always.allows(lost, tmp_path) for _ in range(4)] == [True, True, True, False], "not for ever in one place"
     saved(1)
-    assert always.once_more(lost, tmp_path), "it has come further"
+    assert always.allows(lost, tmp_path), "it has come further"
     twice = attempts(2)
     for index in (2, 3):
-        assert twice.once_more(lost, tmp_path)
+        assert twice.allows(lost, tmp_path)
         saved(index)
-    assert not twice.once_more(lost, tmp_path)
+    assert not twice.allows(lost, tmp_path)
     wrong = attempts(None)
-    assert [wrong.once_more(RankFailed(0, "ValueError: no", "..."), tmp_path) for _ in range(2)] == [True, False]
-    assert not attempts(None, "nccl").once_more(RankFailed(0, "ValueError: no", "..."), tmp_path), "several raised"
-    assert attempts(None, "nccl").once_more(lost, tmp_path), "all were lost"
+    assert [wrong.allows(RankFailed(0, "ValueError: no", "..."), tmp_path) for _ in range(2)] == [True, False]
+    assert not attempts(None, "nccl").allows(RankFailed(0, "ValueError: no", "..."), tmp_path), "several raised"
+    assert attempts(None, "nccl").allows(lost, tmp_path), "all were lost"
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,9 @@ def test_what_lasts_is_met_again_and_what_struck_once_is_not(monkeypatch: pytest
         return "the outcome"
 
     job = Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "zero1", tmp_path, faults=script, restarts=None)
-    monkeypatch.setattr(persevere, "launch", launched)
-    monkeypatch.setattr(persevere, "last_checkpoint", lambda broken: None)
-    persevere.launch_with_restarts(cast(Any, OnlyJob(job)), cast(Any, None), None, 0)
+    monkeypatch.setattr(automatic_restart, "launch", launched)
+    monkeypatch.setattr(automatic_restart, "last_checkpoint", lambda broken: None)
+    automatic_restart.launch_with_restarts(cast(Any, OnlyJob(job)), cast(Any, None), None, 0)
     assert met == [script, script[1:]]
 
 

@@ -29,7 +29,7 @@ from tests.commands.killed_runs import leftover as leftover
 def samples(hidden: Path) -> int:
     checkpoint, _ = find(hidden / "checkpoints")
     assert checkpoint is not None
-    return checkpoint.books.samples
+    return checkpoint.coordinator.samples
 
 
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(left):

@@ -37,5 +37,5 @@ def test_a_checkpoint_is_made_at_the_signal(warm: Warm, tmp_path: Path, mode: st
     source = locate(run.path)
     assert isinstance(source, ResumeSource)
     assert source.checkpoint.path == saved
-    assert source.checkpoint.books.samples > 0
+    assert source.checkpoint.coordinator.samples > 0
     assert sum(isinstance(record, Ending) for record in read_records(run.path)) == 1

@@ -228,7 +228,7 @@ def test_a_run_goes_on_from_a_checkpoint(
     rest = play(policy, checkpoints=settings, checkpoint_folder=tmp_path / "again", resume=place, **same)
     assert rest.digests == whole.digests
     trained = sum(event.samples for event in rest.of(Progress))
-    assert trained + saved[-1].books.samples == 3 * toy.SAMPLES
+    assert trained + saved[-1].coordinator.samples == 3 * toy.SAMPLES
 
 
 @pytest.mark.parametrize("policy", ["sync", "cadence"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bench import models
-from bench.config.own import enrolled
+from bench.config.user_parts import enrolled
 from bench.models.data import prepare
 from bench.models.setup import Recipe
 from ddp import user_code

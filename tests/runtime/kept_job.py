@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ddp.checkpoint import checkpoint
-from ddp.checkpoint.checkpoint import BOOKS, find
+from ddp.checkpoint.checkpoint import MANIFEST, find
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.policies import POLICIES
 from ddp.engine import elche
@@ -41,7 +41,7 @@ def make(folder: Path) -> tuple[Job, Path]:
     elche.run(job, lambda record, at: None)
     found, _ = find(folder / "kept")
     assert found is not None
-    assert found.books.ledgers[0].merged
+    assert found.coordinator.ledgers[0].merged
     return job, found.path
 
 
@@ -60,8 +60,8 @@ def at(job: Job) -> Path:
 
 
 def change(job: Job, edit: Change) -> None:
-    """Edit the plain form of the books' file."""
-    path = at(job) / BOOKS
+    """Edit the plain form of the manifest."""
+    path = at(job) / MANIFEST
     books = checkpoint.unbound(path.read_bytes())
     assert books is not None
     path.write_bytes(checkpoint.bound(msgspec.msgpack.encode(edit(msgspec.msgpack.decode(books)))))

@@ -118,7 +118,7 @@ def missed(job: Job, rank: int) -> None:
     backend.collectives.all_reduce([torch.zeros(1)])  # it lies there
     if rank == 1:
         backend.load_state(1)
-    torch.save([actor.see(None)["mean"], *backend.kept()], job.scratch / f"missed-{rank}.pt")
+    torch.save([actor.see(None)["mean"], *backend.average_state()], job.scratch / f"missed-{rank}.pt")
     backend.close()
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddp.checkpoint import checkpoint
-from ddp.checkpoint.checkpoint import BOOKS, MODEL, Torn, find, read, resume
+from ddp.checkpoint.checkpoint import MANIFEST, MODEL, Torn, find, read, resume
 from ddp.core.averaging import Averaging
 from ddp.core.policies.windows import WindowState
 from ddp.replica.task import Job
@@ -117,7 +117,7 @@ def test_another_way_to_average_is_no_way_to_go_on(job: Job, averaging: Averagin
 
 def test_a_ledger_twice_is_refused(job: Job) -> None:
     change(job, lambda body: edited(body, ("books", "ledgers"), body["books"]["ledgers"] * 2))
-    with pytest.raises(Torn, match="contradict themselves"):
+    with pytest.raises(Torn, match="contradicts itself"):
         read(at(job))
 
 
@@ -125,13 +125,13 @@ def test_a_ledger_twice_is_refused(job: Job) -> None:
     "content", [b"", b"\x00", b"[" * 10, b"\x91" * 200_000, bytes(range(256)) * 4], ids=lambda b: len(b)
 )
 def test_books_that_are_none_are_refused(job: Job, content: bytes) -> None:
-    (at(job) / BOOKS).write_bytes(content)
-    with pytest.raises(Torn, match="not the books of a checkpoint"):
+    (at(job) / MANIFEST).write_bytes(content)
+    with pytest.raises(Torn, match="not the manifest of a checkpoint"):
         read(at(job))
 
 
 def test_what_is_no_file_is_refused_without_waiting_for_it(job: Job, tmp_path: Path) -> None:
-    books, model, aside = at(job) / BOOKS, at(job) / MODEL, tmp_path / "aside"
+    books, model, aside = at(job) / MANIFEST, at(job) / MODEL, tmp_path / "aside"
     for path in (books, model):
         path.rename(aside)
         os.mkfifo(path)  # whose reader waits for ever
@@ -172,13 +172,13 @@ def test_nothing_that_is_edited_gets_through(job: Job) -> None:
     put(job, MODEL, torch.load(at(job) / MODEL, weights_only=True))
     held = resume(job)
     assert held is not None
-    assert isinstance(held.books.policy_state, WindowState)
+    assert isinstance(held.coordinator.policy_state, WindowState)
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_byte_of_the_books_brings_anything_but_a_refusal(job: Job, data: st.DataObject) -> None:
-    original = (at(job) / BOOKS).read_bytes()
+    original = (at(job) / MANIFEST).read_bytes()
     books = checkpoint.unbound(original)
     content = bytearray(books or b"")
     for _ in range(data.draw(st.integers(1, 3))):
@@ -190,23 +190,23 @@ def test_no_byte_of_the_books_brings_anything_but_a_refusal(job: Job, data: st.D
                 del content[where : where + data.draw(st.integers(1, 4))]
             case "insert":
                 content[where:where] = data.draw(st.binary(min_size=1, max_size=9))
-    (at(job) / BOOKS).write_bytes(checkpoint.bound(bytes(content)))
+    (at(job) / MANIFEST).write_bytes(checkpoint.bound(bytes(content)))
     try:
         with suppress(ValueError):  # and nothing else
             resume(job)
         if content != books:
-            (at(job) / BOOKS).write_bytes(bytes(content) + original[-32:])
+            (at(job) / MANIFEST).write_bytes(bytes(content) + original[-32:])
             with pytest.raises(Torn, match=str(at(job))):
                 read(at(job))
     finally:
-        (at(job) / BOOKS).write_bytes(original)
+        (at(job) / MANIFEST).write_bytes(original)
 
 
 def test_books_without_a_digest_are_of_an_earlier_version(job: Job) -> None:
-    books = checkpoint.unbound((at(job) / BOOKS).read_bytes())
+    books = checkpoint.unbound((at(job) / MANIFEST).read_bytes())
     assert books is not None
-    (at(job) / BOOKS).write_bytes(books)
+    (at(job) / MANIFEST).write_bytes(books)
     with pytest.raises(Torn, match="not what was written"):
         read(at(job))
-    (at(job) / BOOKS).write_bytes(msgspec.msgpack.encode(msgspec.msgpack.decode(books) | {"version": 5}))
+    (at(job) / MANIFEST).write_bytes(msgspec.msgpack.encode(msgspec.msgpack.decode(books) | {"version": 5}))
     assert read(at(job)).manifest.version == 5

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddp.checkpoint import checkpoint
-from ddp.checkpoint.checkpoint import BOOKS, MODEL, find, place, publish, resume
+from ddp.checkpoint.checkpoint import MANIFEST, MODEL, find, place, publish, resume
 from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.core.guard import GUARDS
 from ddp.core.ledger import Ledger
@@ -37,7 +37,7 @@ def test_what_is_not_ours_in_the_folder_stays(tmp_path: Path) -> None:
     for index in range(4):
         publish(*laid_down(tmp_path, index))
     assert all((path / "kept.txt").exists() for path in others)
-    assert sorted(path.parent.name for path in tmp_path.glob(f"*/{BOOKS}")) == ["000002", "000003"]
+    assert sorted(path.parent.name for path in tmp_path.glob(f"*/{MANIFEST}")) == ["000002", "000003"]
 
 
 def test_a_run_that_begins_anew_in_the_folder_of_another_keeps_its_own(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_run_that_begins_anew_in_the_folder_of_another_keeps_its_own(tmp_path:
     found, problems = find(tmp_path)
     assert found is not None
     assert (found.path, problems) == (place(tmp_path, 0), [])
-    assert [path.parent.name for path in tmp_path.glob(f"*/{BOOKS}")] == ["000000"]
+    assert [path.parent.name for path in tmp_path.glob(f"*/{MANIFEST}")] == ["000000"]
 
 
 def test_the_latest_is_that_of_the_highest_number(tmp_path: Path) -> None:
@@ -70,5 +70,5 @@ def test_the_guards_state_is_its_own_again(play: Any, tmp_path: Path, guard: str
     held = resume(rest.job)
     assert held is not None
     begun = GUARDS[guard](0.05).start()
-    assert type(held.books.policy_state.guard) is type(begun)
+    assert type(held.coordinator.policy_state.guard) is type(begun)
     assert rest.digests

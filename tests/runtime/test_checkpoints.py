@@ -84,7 +84,7 @@ def test_what_is_in_the_model_and_what_is_trained_after_it_make_every_epoch_once
         rest = play_on(play, whole, place)
         assert set((merged(before) + merged(rest.records)).values()) == {1}
         assert sum((merged(before) + merged(rest.records)).values()) == 3 * toy.SAMPLES
-        assert sum(merged(before).values()) == order.books.samples
+        assert sum(merged(before).values()) == order.coordinator.samples
         assert rest.accuracy() > 0.8
 
 

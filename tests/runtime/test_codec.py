@@ -8,17 +8,23 @@ import msgspec
 import pytest
 
 from ddp.checkpoint.checkpoint import RENAMED
-from ddp.core.commands import LoadState, Plan, SendState
+from ddp.core.commands import CoordinatorCheckpoint, LoadState, Plan, Publish, SendState
 from ddp.core.events import Averaged, Evaluated, Progress, Snapshot
 from ddp.process.codec import Record, body, decode, encode
 
 PLAN = Plan((2, 1), (0, 0), False, 0, False, 1, "a test", rebalance=True)
-RECORDS = {'"takeover":': '"rebalance":', '"Share"': '"SendState"', '"Adopt"': '"LoadState"'}
+PUBLISH = Publish(3, (0,), (), CoordinatorCheckpoint(8, 1, (), 2, 1, None, PLAN), "a test")
+RECORDS = {
+    '"takeover":': '"rebalance":',
+    '"books":': '"coordinator":',
+    '"Share"': '"SendState"',
+    '"Adopt"': '"LoadState"',
+}
 
 
 @pytest.mark.parametrize(
     "record",
-    [PLAN, SendState(0, 1, 'a reason that says "before":'), LoadState(0, 1, "a test")],
+    [PLAN, PUBLISH, SendState(0, 1, 'a reason that says "before":'), LoadState(0, 1, "a test")],
     ids=lambda record: type(record).__name__,
 )
 def test_lines_of_earlier_versions_are_read(record: Record) -> None:

@@ -74,7 +74,7 @@ def test_others_go_on_by_their_policy(play: Play, tmp_path: Path, policy: str, b
     assert checkpoint is not None
     more = {"resume": checkpoint.path}
     played = play(policy, backend, world_size=3, options=options, epochs=3, **more)
-    rest = 3 * toy.SAMPLES - checkpoint.books.samples
+    rest = 3 * toy.SAMPLES - checkpoint.coordinator.samples
     assert sum(event.samples for event in played.of(Progress)) == rest
     assert len(played.digests) == 1
 

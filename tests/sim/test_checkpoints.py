@@ -49,9 +49,9 @@ def test_a_checkpoint_and_the_run_from_it_train_every_sample_once(data: Any) -> 
         order = whole.records[index][1]
         assert isinstance(order, Publish)
         before = merged(whole.records[:index])
-        assert before.total() == order.books.samples
+        assert before.total() == order.coordinator.samples
         rest = Simulation(policy, world, costs)
-        rest.coordinator = Coordinator.start(policy, world, 0.0, order.books)
+        rest.coordinator = Coordinator.start(policy, world, 0.0, order.coordinator)
         both = before + merged(rest.run().records)
         assert rest.status == "ok"
         assert set(both.values()) == {1}
@@ -80,7 +80,7 @@ def test_every_checkpoint_that_is_due_is_made_whatever_the_schedule(data: Any) -
     costs = Costs(lambda rank, step: 0.01 / speeds[rank], copy_s=copy_s, wire_s=0.003)
     ends = Ends()
     run = simulate(policy, world, costs=costs, watch=ends)
-    made = [record.books for _, record in run.records if isinstance(record, Publish)]
+    made = [record.coordinator for _, record in run.records if isinstance(record, Publish)]
     if unit == "epochs":
         assert [books.epochs for books in made] == expected(ends.complete, every, world.epochs)
     else:
@@ -149,6 +149,6 @@ def test_the_word_that_the_end_is_near_makes_a_checkpoint_at_the_next_average(da
         assert isinstance(order, Publish)
         before = merged(records[:index])
         rest = Simulation(policy, world, costs)
-        rest.coordinator = Coordinator.start(policy, world, 0.0, order.books)
-        assert before.total() == order.books.samples
+        rest.coordinator = Coordinator.start(policy, world, 0.0, order.coordinator)
+        assert before.total() == order.coordinator.samples
         assert set((before + merged(rest.run().records)).values()) == {1}

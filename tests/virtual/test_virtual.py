@@ -21,7 +21,7 @@ from ddp.core.virtual_time import VirtualTime
 from ddp.data.source import TensorSource
 from ddp.replica.task import Task
 from ddp.virtual import engine
-from ddp.virtual.fitness import unfit
+from ddp.virtual.eligibility import unfit
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 from tests.virtual.recorded import RecordedRun, evaluations

@@ -20,6 +20,7 @@ from bench.report.page_words import RECOMMENDED, badges, difference, state
 from bench.report.scaling_advice import answers, lead, taken
 from bench.report.scaling_series import ScalingSeries, reachable
 from bench.report.scaling_words import Studied, facts, known, speed, title
+from bench.report.sections.speedup import CORE_LIMIT, draw_core_limit
 
 SERIES = 6
 """As many are shown."""
@@ -146,8 +147,7 @@ def _plot(page: Page, axes: Axes, series: ScalingSeries, options: Sequence[Optio
             if option.speed is not None and option.speed.low is not None and option.speed.high is not None:
                 axes.plot([size, size], [option.speed.low, option.speed.high], "_-", color=colour, lw=1.0, ms=5)
     if cores is not None and cores < sizes[-1]:
-        axes.axvspan(cores, sizes[-1], color="#999999", alpha=0.15, lw=0)
-        axes.plot(*reachable(sizes[-1], cores), color="#333333", lw=1.6, ls=":", label="most that cores allow")
+        draw_core_limit(axes, *reachable(sizes[-1], cores), label=CORE_LIMIT)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("devices")

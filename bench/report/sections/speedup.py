@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from bench.report.blocks import Picture
 from bench.report.compare import Rival
 from bench.report.page import SERIES, Page, fixed, percent, times
 from bench.report.scaling_series import reachable
 
+CORE_LIMIT = "most that cores allow"
 MANY = 8
 """World sizes from which on the axis is logarithmic."""
 
@@ -88,12 +91,10 @@ def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None
         axes.set_xticks([], minor=True)
         axes.set_xlabel("ranks")
         axes.set_ylim(bottom=0)
-        if cores is not None and cores < sizes[-1]:
-            axes.axvspan(cores, sizes[-1], color="#999999", alpha=0.15, lw=0)
     if cores is not None and cores < sizes[-1]:
-        left.plot(*reachable(sizes[-1], cores), color="#333333", lw=1.6, ls=":", label="most that cores allow")
+        draw_core_limit(left, *reachable(sizes[-1], cores), label=CORE_LIMIT)
         beyond = np.linspace(cores, sizes[-1], 20)
-        right.plot(beyond, 100 * cores / beyond, color="#333333", lw=1.6, ls=":")
+        draw_core_limit(right, beyond, 100 * cores / beyond)
         text = f"more ranks than the {cores} cores: 100 % is out of reach "
         right.text(sizes[-1], 4, text, ha="right", fontsize=8, color="#555555")
     left.set_title("Speed-up over one rank (samples per second)")
@@ -102,6 +103,13 @@ def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None
     figure.legend(handles, labels, loc="outside right upper")
     alt = f"Speed-up over one rank and its share of the ideal, by mode, on {', '.join(map(str, sizes))} ranks: {title}"
     return page.figure(figure, name, [_data(point) for point in points], title, alt)
+
+
+def draw_core_limit(axes: Axes, ranks: ArrayLike, most: ArrayLike, label: str | None = None) -> None:
+    """Shade the numbers of ranks beyond the cores, `ranks`, and draw the `most` that cores allow there."""
+    numbers = np.asarray(ranks)
+    axes.axvspan(numbers[0], numbers[-1], color="#999999", alpha=0.15, lw=0)
+    axes.plot(ranks, most, color="#333333", lw=1.6, ls=":", label=label)
 
 
 def _data(p: SpeedupPoint) -> dict[str, Any]:

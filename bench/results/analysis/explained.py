@@ -43,7 +43,7 @@ class ExplainedRun:
     ranks: int
     rank_seconds: float
     samples: int
-    """In the model, trained in this part of a run that was gone on with."""
+    """In the model, trained in this part of a run that was resumed."""
     samples_per_s: float
     """From launch to the last rank's end."""
     causes: tuple[TimeCause, ...]

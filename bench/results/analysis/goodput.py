@@ -15,7 +15,7 @@ LOST = ("discarded", "saving", "detecting", "regrouping", "restoring", "starting
 
 
 def goodput(stream: RunRecords, world_size: int, launched: float, ended: float) -> Goodput | None:
-    """Return the goodput of a run, or of the rest of one that was gone on with; None without slices."""
+    """Return the goodput of a run, or of the rest of one that was resumed; None without slices."""
     if not stream.slices.rank.size:
         return None
     histories = histories_of(stream, world_size, launched, ended)

@@ -61,7 +61,7 @@ class Histories:
     in_step: bool = False
     """Gradients are exchanged inside steps: what a lost rank had trained before is in the others' replicas."""
     saved: float | None = None
-    """The run ended without the ranks' state, and goes on from a checkpoint that was begun then; None: it did not."""
+    """The run ended without the ranks' state, and resumes from a checkpoint that was begun then; None: it did not."""
 
     def tell(self, record: RankRecord) -> None:
         """Enter what a rank said, or the line of the ledger on it."""

@@ -114,7 +114,7 @@ class RunRecords:
     behind: Slices = field(default_factory=lambda: Slices.of(()))
     """Collectives that ran beside what `slices` hold; their kind is `exchange`, too."""
     zero: float = 0.0
-    """When the run was launched, or the first run that this one goes on from: what times are shown since."""
+    """When the run was launched, or the first run that this one resumes from: what times are shown since."""
     ready: dict[int, Ready] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
     last_at: dict[int, float] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class RunRecords:
 
     @property
     def parts_in_turn(self) -> list[RunRecords]:
-        """Every part of a run that was gone on with, the earliest first."""
+        """Every part of a run that was resumed, the earliest first."""
         return [*(self.earlier.parts_in_turn if self.earlier is not None else ()), self]
 
     @property

@@ -29,9 +29,9 @@ class RankFigures:
     steps: int = 0
     samples: int = 0
     earlier: int = 0
-    """Of `samples`, those that the run was gone on with."""
+    """Of `samples`, those that the run was resumed with."""
     busy_s: float = 0.0
-    """Without what the run was gone on with."""
+    """Without what the run was resumed with."""
     used: float | None = None
     """When memory and processor were measured last; and the processor seconds by then."""
     cpu_s: float = 0.0
@@ -54,10 +54,10 @@ class RunFigures:
         self.heard = heard
         """The event before: what ranks measure of themselves is none."""
         self.began: float | None = None
-        """When the last rank was ready, or the run was gone on with if that was later."""
+        """When the last rank was ready, or the run was resumed if that was later."""
         self.steps = self.samples = 0
         self.before = 0
-        """Of `samples`, those that the run was gone on with."""
+        """Of `samples`, those that the run was resumed with."""
         self.ranks: dict[int, RankFigures] = {}
         self.epochs = EpochFold(planned)
         self.complete = 0
@@ -123,7 +123,7 @@ class RunFigures:
 
     @property
     def startup(self) -> float:
-        """Seconds from launch, or from when the run was gone on with, until the last rank was ready."""
+        """Seconds from launch, or from when the run was resumed, until the last rank was ready."""
         launched = self.first if self.resumed is None else self.resumed.at
         return 0.0 if self.began is None or launched is None else self.began - launched
 

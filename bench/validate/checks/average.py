@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from bench.results.cells import micro_batches
 from bench.results.runfolder import Run
 from bench.validate import distances
+from bench.validate.complete_rounds import unbroken
 from bench.validate.findings import Case
 from bench.validate.linear import UNITS, Combined, apart, combine, distance, mean
 from bench.validate.records import lost_nobody, recorded
 from bench.validate.resumption import most_ranks
 from bench.validate.run_records import Records
-from bench.validate.unbroken import unbroken
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.event_parts import OptimizerSketch, SketchGroup, StepSketch
 from ddp.core.events import Averaged, Snapshot

@@ -16,7 +16,7 @@ from ddp.registry import blamed, is_ours
 from ddp.replica.task import Task
 
 
-def tried(plan: RunPlan) -> Task:
+def checked_task(plan: RunPlan) -> Task:
     """Return the task of a plan, whose model was built once. Raise ValueError in one line: what it refuses, such as the
     data or its depth; Unusable for a mistake in its file."""
     name = plan.spec.model

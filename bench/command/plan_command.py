@@ -19,17 +19,13 @@ from bench.base.exitcodes import Exit
 from bench.base.figures import plural
 from bench.base.paths import RUNS
 from bench.base.usage import UsageError
+from bench.command.cell_plan import resolve, this_machine
 from bench.config.compose import compose
 from bench.config.config import typed
-from bench.config.config_checks import Machine
-from bench.config.own import code_of, settled
-from bench.config.plan import plan
 from bench.config.spec import RunSpec
-from bench.models import MODELS
+from bench.config.user_parts import settled
 from bench.results.runfolder import find_runs, finished
 from bench.results.schema import Metrics
-from ddp.process.cores import cores
-from ddp.settings import known
 
 USUAL_S = {"quick": 20.0}
 """Seconds of a run of a recipe of which nothing is known here."""
@@ -67,21 +63,13 @@ class PlannedRuns:
 
     def job(self, composed: DictConfig) -> None:
         """Note one run; Hydra calls this."""
-        import torch
-
-        from bench import models
-        from bench.models.data import DATA
-
         try:
             config = settled(typed(composed))
-            known("model", config.model.name, MODELS)
             if config.resume is not None:
                 why = "a run that is gone on with is as it was begun; leave out plan"
                 raise ValueError(f"resume={config.resume}: {why}")
             keys = [override.partition("=")[0].lstrip("+~") for override in HydraConfig.get().overrides.task]
-            machine = Machine(cores(), torch.cuda.device_count())
-            setup = models.load(config.model.name)
-            spec = plan(config, setup, DATA, machine, keys, code_of(config, setup)).spec
+            spec = resolve(config, this_machine(), keys).spec
             swept = HydraConfig.get().mode is RunMode.MULTIRUN  # a run that is asked for alone is made anew
             done = swept and not config.force and finished(*spec.key, timed=spec.timing)
         except (ValueError, OmegaConfBaseException) as error:

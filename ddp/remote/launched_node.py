@@ -30,7 +30,9 @@ AGENT_S = 15.0
 """What torchrun gets to end, where the link to its store is cut."""
 
 
-def attend(place: Seat, key: bytes, catalogue: Catalogue, preload: tuple[str, ...], outfit: Outfit = unchanged) -> int:
+def serve_rank0(
+    place: Seat, key: bytes, catalogue: Catalogue, preload: tuple[str, ...], outfit: Outfit = unchanged
+) -> int:
     """Serve rank 0 until it says that all is over; return the exit code that it announces.
 
     `preload`: modules of the fork server; `outfit`: what is done to a job that has come. Raise EngineError, OSError."""
@@ -40,10 +42,10 @@ def attend(place: Seat, key: bytes, catalogue: Catalogue, preload: tuple[str, ..
     message = announced(place, key, store)
     if "code" in message:
         return int(message["code"])
-    return _attend(place, message, key, store, catalogue, preload, outfit)
+    return _serve(place, message, key, store, catalogue, preload, outfit)
 
 
-def _attend(
+def _serve(
     place: Seat,
     message: dict[str, Any],
     key: bytes,

@@ -1,7 +1,7 @@
 """Events after which nothing is decided: reports and answers on a blocking backend while others still owe theirs.
 
-Most events are of this kind. They are entered into books that are opened once for all that come at one instant. What comes
-of it is, bit for bit, what `Coordinator.decide` makes of each alone. Decides nothing: what might need a decision is left.
+Most events are of this kind. All that come at one instant are entered into one draft of the ranks. The result equals, bit
+for bit, that of `Coordinator.decide` on each alone. Decides nothing: an event that might need a decision is left.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def enter(
     """Return the state after `events` from the `first` on, while nothing is decided after any, and how many these are."""
     if not isinstance(events[first], KINDS) or not _calm(cohort, plan):
         return cohort, 0
-    books, place = OpenBooks(cohort, plan), first
-    while place < len(events) and books.enter(events[place]):
+    batch, place = EventBatch(cohort, plan), first
+    while place < len(events) and batch.enter(events[place]):
         place += 1
-    return (books.close(), place - first) if place > first else (cohort, 0)
+    return (batch.close(), place - first) if place > first else (cohort, 0)
 
 
 def _calm(cohort: CoordinatorState, plan: Plan) -> bool:
@@ -46,12 +46,12 @@ def _calm(cohort: CoordinatorState, plan: Plan) -> bool:
     return current is not None and current.phase is Phase.COLLECTIVE and not cohort.leads and bool(cohort.window)
 
 
-class OpenBooks:
+class EventBatch:
     """What changes of a state while such events are entered."""
 
     def __init__(self, cohort: CoordinatorState, plan: Plan) -> None:
         self._cohort, self._shares = cohort, bool(cohort.shares)
-        self._ranks, self._samples = cohort.books(), cohort.samples
+        self._ranks, self._samples = cohort.draft(), cohort.samples
         self._heard, self._now = cohort.last_heard.edit(), LastHeard(math.nan, math.nan)
         self._oldest, self._recent = cohort.oldest, cohort.recent
         self._together: list[int] = []
@@ -135,12 +135,12 @@ class OpenBooks:
         self._put(rank, at, new)
         return True
 
-    def _grants_nothing(self, rank: int, state: RankState, waited: bool) -> bool:
-        """Return whether the rank may be granted no more, by the window or for lack of samples."""
+    def _grants_nothing(self, rank: int, state: RankState, ordered: bool) -> bool:
+        """Return whether the rank may be granted no more, by the window or for lack of samples. `ordered`: as in
+        `RankState.room`; all that owe an answer are members."""
         if self._exhausted:
             return True
-        since = 0 if waited else state.steps  # of those that owe an answer, all are members
-        return self._settled and self._cohort.reach[rank] - since - state.queued + state.before <= 0
+        return self._settled and state.room(self._cohort.reach[rank], ordered) <= 0
 
     def _put(self, rank: int, at: float, new: RankState) -> None:
         self._ranks.put(rank, new)

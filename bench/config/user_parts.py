@@ -18,6 +18,8 @@ from ddp.backends import BACKENDS
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
+from ddp.members import Registry
+from ddp.settings import known
 from ddp.user_code import CodeDigest
 
 TASK = ("model", "data")
@@ -35,9 +37,10 @@ def enrolled(word: str) -> str:
 
 def settled(config: Config) -> Config:
     """Return the configuration with names in place of files and modules of a user's own, which are enrolled. Raise
-    ValueError."""
+    ValueError, also for a model that there is not."""
     data = config.data if config.data.name is None else replace(config.data, name=own_data(config.data.name))
-    return replace(config, model=replace(config.model, name=own_model(config.model.name)), data=data)
+    model = known("model", own_model(config.model.name), MODELS)
+    return replace(config, model=replace(config.model, name=model), data=data)
 
 
 def code_of(config: Config, setup: Setup) -> tuple[CodeDigest, ...]:
@@ -52,19 +55,22 @@ def code_of(config: Config, setup: Setup) -> tuple[CodeDigest, ...]:
 def _own_parts(config: Config, data: str) -> Iterator[tuple[str, str, str]]:
     """Iterate over kind, name and source of the parts that are not ours."""
     mode = config.mode
-    guard = config.policy.get("guard")
-    if config.model.name in MODELS and not MODELS.is_ours(config.model.name):
-        yield "model", config.model.name, MODELS[config.model.name]
-    if data in DATA and not DATA.is_ours(data):
-        yield "data", data, DATA[data].module
-    if mode.backend is not None and mode.backend in BACKENDS and not BACKENDS.is_ours(mode.backend):
-        yield "backend", mode.backend, BACKENDS[mode.backend].module
-    if mode.engine in ENGINES and not ENGINES.is_ours(mode.engine):
-        yield "engine", mode.engine, ENGINES[mode.engine].module
-    if mode.policy is not None and mode.policy in POLICIES and not POLICIES.is_ours(mode.policy):
-        yield "policy", mode.policy, POLICIES[mode.policy].__module__
-    if mode.policy is not None and guard in GUARDS and not GUARDS.is_ours(guard):
-        yield "guard", guard, GUARDS[guard].__module__
+    parts: tuple[tuple[str, str | None, Registry[Any]], ...] = (
+        ("model", config.model.name, MODELS),
+        ("data", data, DATA),
+        ("backend", mode.backend, BACKENDS),
+        ("engine", mode.engine, ENGINES),
+        ("policy", mode.policy, POLICIES),
+        ("guard", config.policy.get("guard") if mode.policy else None, GUARDS),
+    )
+    for kind, name, registry in parts:
+        if name is not None and name in registry and not registry.is_ours(name):
+            member = registry[name]
+            yield (
+                kind,
+                name,
+                member if isinstance(member, str) else getattr(member, "module", None) or member.__module__,
+            )
 
 
 def saved(code: tuple[CodeDigest, ...]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Sending:
+class NoSyncState:
     """One wrapper's `no_sync()` and forward passes, and what follows for its backward passes.
 
     A forward pass outside `no_sync()` has the next backward pass send, wherever that is. After one inside, backward passes

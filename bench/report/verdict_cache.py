@@ -22,9 +22,9 @@ from bench.base.paths import CONF, PACKAGE, ROOT
 from bench.base.writing import write_bytes
 from bench.results.cells import Cell
 from bench.validate import Verdict, judge_cells
+from bench.validate.baseline_history import head
 from bench.validate.checks import CHECKS
 from bench.validate.expected import FILE
-from bench.validate.rooted import head
 from ddp import regular_files
 
 MOST = 64

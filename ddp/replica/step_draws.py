@@ -1,4 +1,4 @@
-"""StepDraws the steps of a run that are kept, to be done again: a keyed hash decides, and nothing that a step could know.
+"""Draws the steps of a run that an audit does again: a keyed hash decides, and nothing that a step could know.
 
 A run is cut into equal stretches of samples, and of each the step is drawn that trains a sample drawn from it; so every
 engine has as many, whatever ranks its steps fall to. Two more lie in the first and in the last window, two where an epoch

@@ -27,7 +27,7 @@ def generators() -> Callable[[], None]:
     return restore
 
 
-class Turn:
+class CooperativeThread:
     """One such thread."""
 
     def __init__(self) -> None:

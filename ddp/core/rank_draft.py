@@ -10,7 +10,7 @@ from ddp.core.rank_state import RankState, Totals, count
 from ddp.core.spans import Chunk
 
 
-class RankBooks:
+class RankDraft:
     """Ranks that are being changed. `window` and `milestones`: of each rank, or empty."""
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Goes on by itself with a run that the loss of a rank has ended: all ranks begin again from its last checkpoint, or anew
-where there is none yet.
+"""Resumes a run that the loss of a rank has ended, unasked: all ranks begin again from its last checkpoint, or from
+the start where there is none yet.
 
 So it is where no rank can be done without (`zero*`: a copy of each shard on a peer would cost the memory that shards are to
 save), and where all are lost. Owns how often; what is taken over from a checkpoint is the business of `bench.runner.resume`.
@@ -25,7 +25,7 @@ from ddp.core.joining import TRIES
 from ddp.replica.task import Job
 
 
-class Attempts:
+class RestartBudget:
     """How often all ranks of a run were started again, and whether they may be once more."""
 
     def __init__(self, job: Job) -> None:
@@ -33,7 +33,7 @@ class Attempts:
         self._in_row, self._latest, self._before = 0, "", ""
         self.begun = 0
 
-    def once_more(self, cause: BaseException, folder: Path) -> bool:
+    def allows(self, cause: BaseException, folder: Path) -> bool:
         """Return whether they are, after an end by `cause`. Not where ranks can be done without and several raised: the
         program is wrong; nor where one raises the same again, or all end so often, without a checkpoint in between."""
         raised = isinstance(cause, RankFailed)
@@ -60,10 +60,10 @@ def launch_with_restarts(
     job = plan.job
     if job.restarts == 0 or job.elsewhere is not None or job.world_size == 1:
         return launch(plan, console, source, restarts, notes=notes)
-    attempts = Attempts(job)
+    budget = RestartBudget(job)
     while True:
         try:
-            return launch(plan, console, source, restarts, again=attempts.once_more, notes=notes)
+            return launch(plan, console, source, restarts, again=budget.allows, notes=notes)
         except CutShort as broken:
             left = tuple(fault for fault in plan.job.faults if fault not in broken.struck or fault.kind in LASTING)
             plan = replace(plan, job=replace(plan.job, faults=left))
@@ -71,12 +71,12 @@ def launch_with_restarts(
             if latest is not None:
                 source = latest
             elif source is None:
-                times = plural(attempts.begun, "time")
+                times = plural(budget.begun, "time")
                 notes = (f"all ranks began anew ({times} so far), as there was no checkpoint yet: {broken}",)
 
 
 def last_checkpoint(broken: CutShort) -> ResumeSource | None:
-    """Return what to go on from; None: there is no checkpoint that is whole."""
+    """Return what to resume from; None: there is no checkpoint that is whole."""
     if broken.folder is None:
         return None
     checkpoint, torn = find(broken.folder / CHECKPOINTS)

@@ -1,0 +1,88 @@
+"""Makes the larger events that a rank reports, field by field. Knows neither when they are due nor where they go."""
+
+from __future__ import annotations
+
+from ddp.backends.base import AverageResult
+from ddp.core.event_parts import Lasting, OptimizerSketch, WorkSeconds
+from ddp.core.events import Averaged, Progress, Ready
+from ddp.engine.pending import Pending
+from ddp.process.clock import now
+from ddp.replica.flat import sizes
+from ddp.replica.norms import least_samples
+from ddp.replica.replica import Replica
+from ddp.replica.task import Job
+
+
+def ready(job: Job, rank: int, replica: Replica, device: str, transport: str, lasting: Lasting) -> Ready:
+    """Return the event that says what a rank begins with."""
+    sketcher, (parameters, frozen) = replica.sketcher, sizes(replica.model)
+    return Ready(
+        rank=rank,
+        samples=replica.samples,
+        parameters=parameters,
+        digest=replica.state.digest(),
+        device=device,
+        transport=transport,
+        loader=replica.feed.kind,
+        note=replica.note,
+        host=job.host,
+        clock_error_s=job.clock_error_s,
+        least=least_samples(replica.model),
+        sketched=() if rank else sketcher.groups,
+        sketch=sketcher.model(),
+        data=replica.record.content,
+        optimizer=sketcher.optimizer(replica.optimizer) if job.resume is not None else (),
+        frozen=frozen,
+        lasting=lasting,
+        at=now(),  # last: digests and sketches take time
+    )
+
+
+def progress(rank: int, pending: Pending, replica: Replica, after: int, visited: int, work: WorkSeconds) -> Progress:
+    """Return the event that reports the training in `pending`; it takes over what the replica recorded of it."""
+    return Progress(
+        now(),
+        rank,
+        epoch=pending.epoch,
+        steps=pending.steps,
+        samples=pending.samples,
+        busy_s=pending.busy_s,
+        loss_sum=pending.loss_sum(),
+        lr=replica.lr,
+        scalars=replica.scalars.drain(),
+        after=after,
+        visited=visited,
+        exchanged=replica.exchanged(),
+        work=work,
+    )
+
+
+def averaged(
+    rank: int,
+    round: int,
+    contribution: tuple[int, int],
+    result: AverageResult,
+    away_s: float,
+    before: OptimizerSketch,
+    after: OptimizerSketch,
+) -> Averaged:
+    """Return the event that says that a rank holds the average of a round. `contribution`: (steps, samples) that entered it;
+    `before`, `after`: sketches of the rank's own optimizer."""
+    steps, samples = contribution
+    return Averaged(
+        now(),
+        rank,
+        round,
+        steps,
+        samples,
+        seconds=result.seconds,
+        bytes=result.bytes,
+        divergence=result.divergence,
+        away_s=away_s,
+        distance=result.distance,
+        sketch_before=result.before,
+        sketch_after=result.after,
+        sketch_average=result.average,
+        optimizer_before=before,
+        optimizer_after=after,
+    )
