@@ -239,10 +239,7 @@ class TrainingLoop:
         seconds = self.meter.add("evaluate", began) - began
         self._send(
             Evaluated(
-                now(),
-                self.rank,
-                order.epoch,
-                samples,
+                *(now(), self.rank, order.epoch, samples),
                 loss_sum=finite(loss),
                 metric_sum=finite(metric),
                 seconds=seconds,
