@@ -136,4 +136,4 @@ def statistics_not_handed_over(base: Module) -> None:
             if hasattr(module, "reset_running_stats"):
                 module.reset_running_stats()
 
-    wrap(base.GroupBackend, "take_over", broken)
+    wrap(base.GroupBackend, "load_state_dict", broken)
