@@ -184,7 +184,7 @@ class Session:
         hosts = 1
         if self.machines is not None:
             config = self.config = self.machines.settle(config)
-            hosts = self.machines.seat.nodes
+            hosts = self.machines.process.nodes
         run_plan = make_plan(config, source, hosts, settings)
         spec = run_plan.spec
         self._tell()
