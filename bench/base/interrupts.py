@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from ddp.process import ending
+from ddp.process import termination
 
 SAVE = "BENCH_SAVE_S"
 """Variable: seconds that SIGTERM leaves for a checkpoint."""
@@ -38,9 +38,9 @@ def _remember(number: int, frame: FrameType | None) -> None:
 
 def _save_first(number: int, frame: FrameType | None) -> None:
     """Ask for a checkpoint at the first SIGTERM; what comes after it interrupts."""
-    if number != signal.SIGTERM or ending.announced():
+    if number != signal.SIGTERM or termination.announced():
         _raise(number, frame)
-    ending.announce()
+    termination.announce()
     later = threading.Timer(_patience_s(), os.kill, (os.getpid(), signal.SIGINT))
     later.daemon = True
     later.start()
@@ -69,7 +69,7 @@ def listening() -> Iterator[None]:
 
 def _forget() -> None:
     _seen.clear()
-    ending.withdraw()
+    termination.withdraw()
 
 
 def interrupted() -> bool:

@@ -63,10 +63,10 @@ def _run(arguments: list[str]) -> int:
         at_parents_end(signal.SIGKILL)
     if placement is not None and placement.world_size > 1:
         from bench.runner.machines import attended
-        from ddp.remote.seat import seat_of
+        from ddp.remote.launched_process import process_of
 
         with usage():
-            place = seat_of(placement, os.environ)
+            place = process_of(placement, os.environ)
         return attended(place, lambda machines: run(arguments, tuple(VERBS), BASELINES, machines))
     return run(arguments, tuple(VERBS), BASELINES)
 

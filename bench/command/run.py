@@ -43,7 +43,7 @@ from bench.results import sweep_file
 from bench.results.lease import making
 from bench.results.runfolder import find_runs, finished, going_on, place
 from ddp.core.errors import EngineError
-from ddp.process import ending
+from ddp.process import termination
 
 if TYPE_CHECKING:
     from bench.dashboard.process import DashboardProcess
@@ -108,7 +108,7 @@ class Session:
             cell = self._cell(composed)
         except (UsageError, EngineError, OSError) as error:  # before the run began, or where its results are written
             interrupts.check()  # an import that was interrupted may fail in its own way
-            if ending.announced() and isinstance(error, EngineError):
+            if termination.announced() and isinstance(error, EngineError):
                 raise KeyboardInterrupt from error  # the fork server was told as well, and is gone
             note = f"cannot write the results: {error}" if isinstance(error, OSError) else str(error)
             code = Exit.USAGE if isinstance(error, UsageError) else Exit.FAILED
@@ -184,7 +184,7 @@ class Session:
         hosts = 1
         if self.machines is not None:
             config = self.config = self.machines.settle(config)
-            hosts = self.machines.seat.nodes
+            hosts = self.machines.process.nodes
         run_plan = make_plan(config, source, hosts, settings)
         spec = run_plan.spec
         self._tell()

@@ -47,7 +47,7 @@ from ddp.settings import check_parts, known, make_policy, restarts, script
 from ddp.user_code import CodeDigest
 
 if TYPE_CHECKING:
-    from ddp.trainer.task import Parcel
+    from ddp.trainer.task import PackedTask
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class ScriptPlan(LaunchPlan):
 
     graph: dict[str, Any] | None = None
     """Of the model; None: it could not be followed."""
-    parcel: Parcel | None = None
+    packed: PackedTask | None = None
     """The task as another process gets it; None: the job's is such a one."""
 
     def audit_task(self, folder: Path) -> Callable[[], Task]:
         """Return the same, unpacked in `folder`."""
-        return self.job.task if self.parcel is None else self.parcel.deliver(folder)
+        return self.job.task if self.packed is None else self.packed.deliver(folder)
 
 
 def plan(

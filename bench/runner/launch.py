@@ -46,7 +46,7 @@ from ddp.engine import ENGINES
 from ddp.engine.fault_injector import struck
 from ddp.engine.ranks import OFFERS
 from ddp.engine.solo import Emit
-from ddp.process import ending
+from ddp.process import termination
 from ddp.process.clock import now
 from ddp.process.codec import Record, decode, encode, stamp
 from ddp.process.scratch import scratch
@@ -283,7 +283,7 @@ def _broken(error: EngineError) -> _End:
     """Return the end by `error`. Whoever announces the end of a job ends its processes too, the fork server's and the ranks'
     among them: what breaks after that is the job's end, and nobody's failure."""
     trace = error.traceback if isinstance(error, RankFailed) else None
-    if ending.announced():
+    if termination.announced():
         return _End("killed", f"interrupted: {error}", trace, KeyboardInterrupt(str(error)))
     return _End("failed", str(error), trace, error)
 

@@ -25,13 +25,13 @@ from ddp.engine.modes import engine_of
 from ddp.launcher.environment import read
 from ddp.regular_files import lines
 from ddp.remote.head import HeadNode
-from ddp.remote.seat import TORCHRUN, Seat
+from ddp.remote.launched_process import TORCHRUN, LaunchedProcess
 
 if TYPE_CHECKING:
     from bench.runner.resume import ResumeSource
 
 
-def attended(place: Seat, command: Callable[[Machines | None], int]) -> int:
+def attended(place: LaunchedProcess, command: Callable[[Machines | None], int]) -> int:
     """Run `command` where this is rank 0, and serve its rank where not; return the exit code."""
     if place.rank:
         interrupts.leave(serve(place))  # nobody need wait for torch to tidy up
@@ -54,14 +54,14 @@ def attended(place: Seat, command: Callable[[Machines | None], int]) -> int:
 class Machines(HeadNode):
     """Rank 0's side of a command: what its launcher says of the run, and the ranks that it has started."""
 
-    def __init__(self, place: Seat) -> None:
+    def __init__(self, place: LaunchedProcess) -> None:
         super().__init__(place, CATALOGUE, "bench")
 
     def settle(self, config: Config) -> Config:
         """Return the configuration with the launcher's world size.
 
         Raise UsageError where the two contradict each other, RankLost if the store is gone."""
-        place, cluster = self.seat, config.cluster
+        place, cluster = self.process, config.cluster
         if engine_of(config.engine.name).in_place:
             raise UsageError(f"mode={config.engine.name} trains in one process: start it without {place.launcher}")
         if config.world_size not in (None, place.world_size):
@@ -79,10 +79,10 @@ class Machines(HeadNode):
         the folder of the finished run; None: nothing, or there was no restart."""
         from bench.runner.resume import locate
 
-        if not self.seat.restarts:
+        if not self.process.restarts:
             return None
-        if self.seat.launcher != TORCHRUN:
-            return left_by_job(place, self.seat.job)
+        if self.process.launcher != TORCHRUN:
+            return left_by_job(place, self.process.job)
         since = self.began()
         if since is None:
             return None
@@ -94,7 +94,7 @@ class Machines(HeadNode):
 def left_before(place: Path, machines: Machines | None) -> tuple[int, ResumeSource | Path | None]:
     """Return how often the launcher has started this command before, and what that left of the run in `place`."""
     if machines is not None:
-        return machines.seat.restarts, machines.left(place)
+        return machines.process.restarts, machines.left(place)
     alone = read(os.environ)
     if alone is None or alone.launcher == TORCHRUN or not alone.restarts:
         return 0, None

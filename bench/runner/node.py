@@ -15,7 +15,7 @@ from bench.models.setup import Recipe
 from ddp.core.errors import EngineError
 from ddp.remote.job_message import Catalogue
 from ddp.remote.launched_node import serve_rank0
-from ddp.remote.seat import Seat
+from ddp.remote.launched_process import LaunchedProcess
 from ddp.user_code import CodeDigest
 
 OWN = (str, Recipe, str, tuple[CodeDigest, ...])
@@ -26,7 +26,7 @@ CATALOGUE: Catalogue = {
 """Tasks that may be ordered from another host."""
 
 
-def serve(place: Seat) -> int:
+def serve(place: LaunchedProcess) -> int:
     """Serve rank 0 until it says that all is over; return its exit code."""
     try:
         with usage():

@@ -39,7 +39,7 @@ from ddp.replica.task import Job
 from ddp.trainer.mistakes import make_model
 from ddp.trainer.recording import RecordOrder
 from ddp.trainer.sketch import sketch
-from ddp.trainer.task import Parcel, Parts, make_task, pack
+from ddp.trainer.task import PackedTask, Parts, make_task, pack
 
 AUDITOR = "bench.audit.audit"
 """Module that the fork server imports for the audit."""
@@ -53,7 +53,7 @@ def recorder(order: RecordOrder) -> ScriptRecorder:
     again = again_order()
     plan = script_plan(order, str(order.recording.output) if again is None else again.output)
     if again is not None and again.audit is not None and again.run_id == plan.spec.run_id:
-        audit_here(again, replace(plan, parcel=plan.parcel or pack(order.parts)))
+        audit_here(again, replace(plan, packed=plan.packed or pack(order.parts)))
         raise SystemExit(0)
     return ScriptRecorder(plan)
 
@@ -67,7 +67,7 @@ def script_plan(order: RecordOrder, output: str) -> ScriptPlan:
         getattr(parts, part.name) for part in fields(parts) if part.name not in ("dataset", "eval_dataset")
     )
     data = canonical.digest([data_digest(digest, source) for source in (parts.dataset, parts.eval_dataset)])
-    why, parcel = _unaudited(order)
+    why, packed = _unaudited(order)
     task = ScriptTask(
         name=recording.name,
         data=_kind(parts.dataset),
@@ -85,10 +85,10 @@ def script_plan(order: RecordOrder, output: str) -> ScriptPlan:
         spec = replace(spec, warnings=(*spec.warnings, f"{UNAUDITED}{why}"))
     if task.audited:
         job = replace(job, audit=spec.run_id, preload=(*job.preload, AUDITOR))
-    return ScriptPlan(spec, job, graph, parcel if task.audited else None)
+    return ScriptPlan(spec, job, graph, packed if task.audited else None)
 
 
-def _unaudited(order: RecordOrder) -> tuple[str, Parcel | None]:
+def _unaudited(order: RecordOrder) -> tuple[str, PackedTask | None]:
     """Return why steps of the run cannot be done again; and where they can, and its ranks are in this process, the task for
     another one."""
     task = make_task(order.parts)
@@ -120,7 +120,7 @@ class ScriptRecorder:
     @property
     def room(self) -> int:
         """Return the bytes that go into the run's private folder for the audit."""
-        return self._plan.parcel.bytes if self._plan.parcel is not None else 0
+        return self._plan.packed.bytes if self._plan.packed is not None else 0
 
     def run(self, job: Job, emit: Emit) -> None:
         """Run the engine, write the run folder and its report. Raises what ended the run; ValueError, OSError if the folder

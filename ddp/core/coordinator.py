@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, cast
 
-from ddp.core import checkpoint_schedule, evaluation, event_batch, events, joining, pacing, rounds, silence
+from ddp.core import checkpoint_schedule, evaluation, event_batch, events, joining, pacing, rounds, timeouts
 from ddp.core.commands import ORDERS, Abort, Command, CoordinatorCheckpoint, Plan, RankCommand, Stop
 from ddp.core.coordinator_state import CoordinatorState, Mark
 from ddp.core.dispatch import begin_window, dispatch
@@ -205,7 +205,7 @@ def _apply(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSt
             return replace(cohort, offers=cohort.offers + 1), ()
         case events.Ending():
             return checkpoint_schedule.hasten(cohort), ()
-    return silence.give_up(cohort, event)
+    return timeouts.give_up(cohort, event)
 
 
 def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:

@@ -22,7 +22,7 @@ from ddp.engine import solo
 from ddp.engine.delayed_ranks import DelayedRanks
 from ddp.engine.ranks import RankProcesses, Ranks
 from ddp.engine.solo import Emit
-from ddp.process import ending
+from ddp.process import termination
 from ddp.process.clock import now
 from ddp.process.cores import cores
 from ddp.replica.task import Job
@@ -95,7 +95,7 @@ def coordinate(
     while not coordinator.over:
         anew: set[int] = set()
         occurred, place = ranks.events(TICK_S), 0
-        if ending.announced() and not hastened:
+        if termination.announced() and not hastened:
             hastened, occurred = True, [*occurred, Ending(now())]
         while place < len(occurred):
             coordinator, count = coordinator.enter(occurred, place)  # what nothing follows from, at once

@@ -10,7 +10,7 @@ from ddp.engine.rank import main
 from ddp.process import forkserver
 from ddp.replica.task import Job
 
-FAREWELL_S = 2.0
+EXIT_TIMEOUT_S = 2.0
 """How long a rank that has finished may take to go."""
 
 
@@ -52,7 +52,7 @@ class ForkedRank:
 
     def exit_reason(self) -> str:
         """Return how it ended, by its exit code."""
-        self.wait(FAREWELL_S)
+        self.wait(EXIT_TIMEOUT_S)
         code = self._process.exitcode
         if code is None:
             return "it has hung up, though its process still runs"

@@ -15,7 +15,7 @@ from ddp.core.commands import RankCommand
 from ddp.core.errors import Exhausted, ProtocolError, RankLost, ReduceFailed
 from ddp.core.events import Event, Finished, Lost, RankEvent, Ready, Reduced, Tick
 from ddp.core.join_events import Joined, Offered
-from ddp.engine.forked_rank import FAREWELL_S, ForkedRank
+from ddp.engine.forked_rank import EXIT_TIMEOUT_S, ForkedRank
 from ddp.engine.spare_ranks import SpareProcesses
 from ddp.process.channel import Channel, PeerGone
 from ddp.process.clock import now
@@ -79,7 +79,7 @@ class RankProcesses:
         self._runners: dict[int, RankProcess] = {}
         elsewhere = self._job.elsewhere
         try:
-            self._own = own = self._job if elsewhere is None else elsewhere.outfit(self._job)
+            self._own = own = self._job if elsewhere is None else elsewhere.prepare_job(self._job)
             for rank in range(self._job.world_size - self._job.absent):
                 here = elsewhere is None or rank == 0
                 with enough(f"rank {rank} cannot be started"):
@@ -94,7 +94,7 @@ class RankProcesses:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end(FAREWELL_S if kind is None else 0.0)
+        self._end(EXIT_TIMEOUT_S if kind is None else 0.0)
 
     def _end(self, patience_s: float) -> None:
         try:
@@ -105,7 +105,7 @@ class RankProcesses:
                 if not runner.wait(patience_s):
                     runner.kill()
             for runner in self._runners.values():
-                runner.wait(FAREWELL_S)
+                runner.wait(EXIT_TIMEOUT_S)
         except BaseException:  # interrupted once more
             for runner in self._runners.values():
                 runner.kill()
@@ -139,7 +139,7 @@ class RankProcesses:
     def restart(self, rank: int, life: int) -> None:
         """Start a rank again, once its process has ended. If that fails the rank is reported as lost."""
         if rank in self._runners:
-            self._runners[rank].wait(FAREWELL_S)
+            self._runners[rank].wait(EXIT_TIMEOUT_S)
         elsewhere, job, spare = self._job.elsewhere, replace(self._own, life=life), self._spares.take(rank, life)
         try:
             if spare is not None:

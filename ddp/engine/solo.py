@@ -17,7 +17,7 @@ from ddp.core.spans import Batch, Chunk
 from ddp.core.worker import Step, Worker
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.phased_loop import loop_of
-from ddp.process import ending
+from ddp.process import termination
 from ddp.process.clock import now
 from ddp.process.determinism import deterministic
 from ddp.replica.task import Job
@@ -76,7 +76,7 @@ def _epochs(job: Job, loop: TrainingLoop, saver: _Saver, seen: int) -> None:
         seen += stop - start
         if stop == samples:
             loop.evaluate(Evaluate(0, epoch, part=0, parts=1, in_turn=True, reason="solo"))
-        soon = ending.announced()
+        soon = termination.announced()
         saver.at(seen, soon)
         if soon and seen < job.epochs * samples:
             raise KeyboardInterrupt
@@ -92,7 +92,7 @@ def _ahead(job: Job, samples: int, seen: int) -> Iterator[Batch]:
 def _run(loop: TrainingLoop, chunk: Chunk, seen: int) -> int:
     """Train a chunk, or what comes of it before the end is announced; return the steps."""
     worker, steps = Worker().receive(Train(0, chunk, seen=seen, pace=1.0, reason="solo")), 0
-    while worker.lane and not ending.announced():
+    while worker.lane and not termination.announced():
         worker, step = worker.act()
         assert isinstance(step, Step)
         loop.train(step)

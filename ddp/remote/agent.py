@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
-from ddp.engine.forked_rank import FAREWELL_S, ForkedRank
+from ddp.engine.forked_rank import EXIT_TIMEOUT_S, ForkedRank
 from ddp.process.scratch import scratch
 from ddp.remote import job_message
 from ddp.remote.file_mirror import FROM_COORDINATOR, RUN, FileMirror, read
@@ -25,14 +25,14 @@ from ddp.remote.link import Frame, FrameKind, Link, pump
 from ddp.remote.wire import LinkLost, Wire
 from ddp.replica.task import Job
 
-Outfit = Callable[[Job], Job]
+JobSetup = Callable[[Job], Job]
 """What an agent does to a job that has come, before its rank gets it."""
-ASKS = 8
+CLOCK_PROBES = 8
 """Times that the clock is asked for; the quickest answer counts."""
 
 
 @dataclass(frozen=True)
-class Post:
+class RankAssignment:
     """Which rank this is, and where it is awaited."""
 
     address: tuple[str, int]
@@ -47,29 +47,31 @@ class Post:
 class HostClock(NamedTuple):
     """This host's clock against the coordinator's."""
 
-    lacks_s: float = 0.0
+    offset_s: float = 0.0
     """What is to be added to it."""
     error_s: float = 0.0
     """Most that this is off: the answer was given at some moment between question and answer, so half of the round trip."""
 
 
-def arrive(post: Post, patience_s: float, over: Callable[[], bool] = lambda: False) -> tuple[Wire, HostClock]:
+def connect(
+    assignment: RankAssignment, patience_s: float, over: Callable[[], bool] = lambda: False
+) -> tuple[Wire, HostClock]:
     """Go to the coordinator; returns the connection, and this host's clock against its. Raises LinkLost, before its time if
     `over` says that nobody is there any more."""
     until = time.monotonic() + patience_s
     while True:
         line: socket.socket | None = None
         try:
-            line = socket.create_connection(post.address, timeout=PATIENCE_S)
-            wire = introduce(line, post.key, post.run)
-            wire.send(FrameKind.HELLO, json.dumps({"rank": post.rank, "node": post.node}).encode())
-            clock = _compare(wire) if post.node else HostClock()
+            line = socket.create_connection(assignment.address, timeout=PATIENCE_S)
+            wire = introduce(line, assignment.key, assignment.run)
+            wire.send(FrameKind.HELLO, json.dumps({"rank": assignment.rank, "node": assignment.node}).encode())
+            clock = _compare(wire) if assignment.node else HostClock()
             wire.send(FrameKind.THERE)
         except (LinkLost, OSError) as error:
             if line is not None:
                 line.close()
             if isinstance(error, NoProof) or time.monotonic() > until or over():
-                raise LinkLost("no coordinator at {}:{}: {}".format(*post.address, error)) from error
+                raise LinkLost("no coordinator at {}:{}: {}".format(*assignment.address, error)) from error
             time.sleep(0.2)
         else:
             return wire, clock
@@ -77,7 +79,7 @@ def arrive(post: Post, patience_s: float, over: Callable[[], bool] = lambda: Fal
 
 def _compare(wire: Wire) -> HostClock:
     """Compare this host's clock with the coordinator's, by the quickest of some answers."""
-    trip, lacks = min(_ask(wire) for _ in range(ASKS))
+    trip, lacks = min(_ask(wire) for _ in range(CLOCK_PROBES))
     return HostClock(lacks, trip / 2)
 
 
@@ -100,8 +102,10 @@ def unchanged(job: Job) -> Job:
 class NodeAgent:
     """A context manager: on leaving it the rank's process is gone."""
 
-    def __init__(self, post: Post, wire: Wire, clock: HostClock, outfit: Outfit = unchanged) -> None:
-        self._post, self._clock, self._outfit = post, clock, outfit
+    def __init__(
+        self, assignment: RankAssignment, wire: Wire, clock: HostClock, prepare_job: JobSetup = unchanged
+    ) -> None:
+        self._assignment, self._clock, self._prepare_job = assignment, clock, prepare_job
         self._link = Link(wire, "coordinator")
         self._scratch = ExitStack()
         self._job: Job | None = None
@@ -139,7 +143,7 @@ class NodeAgent:
         elif kind == FrameKind.FILE and self._mirror is not None:
             self._mirror.write(body)
         elif kind == FrameKind.START and self._job is not None:
-            self._run = _Run(self._job, self._post.rank, self._link, self._mirror)
+            self._run = _Run(self._job, self._assignment.rank, self._link, self._mirror)
         elif kind == FrameKind.MESSAGE and self._run is not None:
             self._run.tell(body)
         elif kind == FrameKind.KILL and self._run is not None:
@@ -151,11 +155,11 @@ class NodeAgent:
             self._run.end()
         self._scratch.close()
         folder = Path(ordered.scratch) if ordered.scratch else self._scratch.enter_context(scratch())
-        job = self._outfit(job_message.job_of(ordered, self._post.catalogue, folder))
+        job = self._prepare_job(job_message.job_of(ordered, self._assignment.catalogue, folder))
         self._link.expect(job.deadline_s)
         self._mirror = None if ordered.scratch else FileMirror(folder, job.checkpoint_folder, FROM_COORDINATOR)
         lacks, error = self._clock
-        self._job = replace(job, host=self._post.node, clock_shift=lacks, clock_error_s=error)
+        self._job = replace(job, host=self._assignment.node, clock_shift=lacks, clock_error_s=error)
 
 
 class _Run:
@@ -179,7 +183,7 @@ class _Run:
         """End the rank's process and see it gone."""
         if not self.runner.wait(0.0):
             self.runner.kill()
-        self._thread.join(2 * FAREWELL_S)
+        self._thread.join(2 * EXIT_TIMEOUT_S)
 
     def _pass_on(self) -> None:
         pump(self._pipe, self._link, self._mirror, self._ship)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ddp.core.errors import ProtocolError, RankLost
 from ddp.launcher.interfaces import interface_of, is_loopback, on_loopback
 from ddp.remote.job_message import Catalogue
+from ddp.remote.launched_process import LOOK_S, TORCHRUN, LaunchedProcess, open_store
 from ddp.remote.rendezvous import Company, RendezvousServer
-from ddp.remote.seat import LOOK_S, TORCHRUN, Seat, open_store
 from ddp.remote.secret import opened, seal
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ BEGAN = "machines/began"
 class HeadNode:
     """Rank 0 among the processes of a launcher."""
 
-    def __init__(self, place: Seat, catalogue: Catalogue, program: str) -> None:
+    def __init__(self, place: LaunchedProcess, catalogue: Catalogue, program: str) -> None:
         """`program`: what its lines on stderr begin with."""
-        self.seat, self._catalogue, self._program = place, catalogue, program
+        self.process, self._catalogue, self._program = place, catalogue, program
         self._rendezvous: RendezvousServer | None = None
         self._store: Store | None = None
 
@@ -48,7 +48,7 @@ class HeadNode:
         Raise ValueError, OSError, RankLost."""
         if self._rendezvous is not None:
             return
-        place, (address, interface) = self.seat, interface_of(bind)
+        place, (address, interface) = self.process, interface_of(bind)
         if place.nodes > 1 and place.launcher != TORCHRUN and is_loopback(address):
             address, interface = interface_of(place.host)
         if place.nodes > 1 and is_loopback(address) and not on_loopback(place.store):
@@ -66,7 +66,7 @@ class HeadNode:
 
     def _announce(self, message: dict[str, Any]) -> None:
         """Seal `message` into the store; the first start notes its time there, too. Raise RankLost."""
-        place, key = self.seat, self.seat.key()
+        place, key = self.process, self.process.key()
         try:
             if self._store is None:
                 self._store = open_store(place)
@@ -74,14 +74,14 @@ class HeadNode:
                     _lasting(self._store).set(BEGAN, seal({"at": time.time()}, key, BEGAN))
             self._store.set(place.attempt, seal(message, key, place.attempt))
         except RuntimeError as error:
-            raise RankLost(f"the store at {self.seat.store} is gone ({str(error).splitlines()[0]})") from error
+            raise RankLost(f"the store at {self.process.store} is gone ({str(error).splitlines()[0]})") from error
 
     def dismiss(self, code: int) -> None:
         """End with this exit code: the node agents go as soon as this process has."""
         if self._rendezvous is not None:
             if cut_off := self._rendezvous.cut_off:
                 silent = f"rank {', '.join(map(str, cut_off))} went silent"
-                wait = ": torchrun here may wait 5 minutes for its host" if self.seat.launcher == TORCHRUN else ""
+                wait = ": torchrun here may wait 5 minutes for its host" if self.process.launcher == TORCHRUN else ""
                 print(f"{self._program}: {silent}{wait}", file=sys.stderr)
             self._rendezvous.dismiss(code)
             if self._rendezvous.complete:
@@ -98,8 +98,8 @@ class HeadNode:
     def _linger(self) -> None:
         """Keep a store that is this process's own until the others have heard, or no longer may come."""
         until = time.monotonic() + LINGER_S
-        if self.seat.launcher != TORCHRUN and self._store is not None:
-            while self._store.add(f"{self.seat.attempt}/heard", 0) < self.seat.world_size - 1:
+        if self.process.launcher != TORCHRUN and self._store is not None:
+            while self._store.add(f"{self.process.attempt}/heard", 0) < self.process.world_size - 1:
                 if time.monotonic() > until:
                     return
                 time.sleep(LOOK_S)
@@ -110,7 +110,7 @@ class HeadNode:
             store = _lasting(self._store)
             with suppress(ValueError, RuntimeError, ProtocolError):
                 if store.check([BEGAN]):
-                    return float(opened(store.get(BEGAN), self.seat.key(), BEGAN)["at"])
+                    return float(opened(store.get(BEGAN), self.process.key(), BEGAN)["at"])
         return None
 
 

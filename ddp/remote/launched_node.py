@@ -18,9 +18,9 @@ from ddp.launcher.environment import RAY
 from ddp.launcher.interfaces import address_towards, interface_of
 from ddp.process import forkserver
 from ddp.process.orphans import at_parents_end
-from ddp.remote.agent import NodeAgent, Outfit, Post, arrive, unchanged
+from ddp.remote.agent import JobSetup, NodeAgent, RankAssignment, connect, unchanged
 from ddp.remote.job_message import Catalogue
-from ddp.remote.seat import STORE_S, TORCHRUN, Seat, announced, exit_code, open_store
+from ddp.remote.launched_process import STORE_S, TORCHRUN, LaunchedProcess, announced, exit_code, open_store
 from ddp.remote.wire import Silent
 
 if TYPE_CHECKING:
@@ -31,38 +31,42 @@ AGENT_S = 15.0
 
 
 def serve_rank0(
-    place: Seat, key: bytes, catalogue: Catalogue, preload: tuple[str, ...], outfit: Outfit = unchanged
+    place: LaunchedProcess,
+    key: bytes,
+    catalogue: Catalogue,
+    preload: tuple[str, ...],
+    prepare_job: JobSetup = unchanged,
 ) -> int:
     """Serve rank 0 until it says that all is over; return the exit code that it announces.
 
-    `preload`: modules of the fork server; `outfit`: what is done to a job that has come. Raise EngineError, OSError."""
+    `preload`: modules of the fork server; `prepare_job`: what is done to a job that has come. Raise EngineError, OSError."""
     # Stopped, it would not notice that rank 0 is gone with its launcher; an actor of Ray's may go alone.
     at_parents_end(signal.SIGKILL if place.launcher == RAY else signal.SIGCONT)
     store = open_store(place)
     message = announced(place, key, store)
     if "code" in message:
         return int(message["code"])
-    return _serve(place, message, key, store, catalogue, preload, outfit)
+    return _serve(place, message, key, store, catalogue, preload, prepare_job)
 
 
 def _serve(
-    place: Seat,
+    place: LaunchedProcess,
     message: dict[str, Any],
     key: bytes,
     store: Store,
     catalogue: Catalogue,
     preload: tuple[str, ...],
-    outfit: Outfit,
+    prepare_job: JobSetup,
 ) -> int:
     address = (str(message["host"]), int(message["port"]))
     if place.nodes > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(address_towards(address))[1])
     forkserver.warm(preload)
     launcher = os.getppid()
-    post = Post(address, key, bytes.fromhex(message["run"]), place.rank, place.node, catalogue)
+    assignment = RankAssignment(address, key, bytes.fromhex(message["run"]), place.rank, place.node, catalogue)
     try:
-        wire, clock = arrive(post, STORE_S, lambda: exit_code(place, key, store) is not None)
-        with NodeAgent(post, wire, clock, outfit) as agent:
+        wire, clock = connect(assignment, STORE_S, lambda: exit_code(place, key, store) is not None)
+        with NodeAgent(assignment, wire, clock, prepare_job) as agent:
             return agent.serve()
     except EngineError as error:
         silent = isinstance(error, Silent)

@@ -30,7 +30,7 @@ STRANGERS = 64
 """Handshakes at a time; who comes while so many are under way is turned away and may come again."""
 COMING_S = 60.0
 """How long the run waits for a node agent, at least; five deadlines where that is more."""
-MOST_ASKS = 64
+MOST_CLOCK_PROBES = 64
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class RendezvousServer:
         self._refused = ""
         threading.Thread(target=self._listen, name="rendezvous", daemon=True).start()
 
-    def outfit(self, job: Job) -> Job:
+    def prepare_job(self, job: Job) -> Job:
         """Return the job as its ranks get it: without what is the parent's, with a place to meet for this run alone."""
         company = self._company
         meet = f"{company.meet}/{secrets.token_hex(8)}" if company.nodes > 1 else ""
@@ -158,7 +158,7 @@ class RendezvousServer:
         sound = kind == FrameKind.HELLO and type(rank) is int and 0 < rank < self._company.world_size
         if not sound or type(node) is not int or not 0 <= node < self._company.nodes:
             raise ValueError(f"{body[:100]!r}")
-        for _ in range(MOST_ASKS):
+        for _ in range(MOST_CLOCK_PROBES):
             kind, _ = wire.receive()
             if kind == FrameKind.THERE:
                 return rank, node

@@ -199,7 +199,7 @@ class RankProcess(Protocol):
 class RankProvider(Protocol):
     """Who has processes for all ranks but the first."""
 
-    def outfit(self, job: Job) -> Job:
+    def prepare_job(self, job: Job) -> Job:
         """Return the job as ranks on this host are to get it."""
         ...
 

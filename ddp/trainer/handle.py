@@ -35,7 +35,7 @@ from ddp.trainer.observers import RunObservers
 from ddp.trainer.recording import Recorder
 from ddp.trainer.state import CheckpointInfo, TrainedState, read_state
 from ddp.trainer.summary import SHOWN, RunSummary
-from ddp.trainer.task import Parcel
+from ddp.trainer.task import PackedTask
 
 PATIENCE_S = 30.0
 """How long `abort` waits for the end. A step in this very process is not cut short."""
@@ -60,7 +60,7 @@ class RunHandle:
         self,
         job: Job,
         engine: Callable[[Job, Emit], None],
-        parcel: Parcel | None,
+        packed: PackedTask | None,
         devices: list[str],
         saved: Callable[[CheckpointInfo], None] | None = None,
         recorder: Recorder | None = None,
@@ -68,9 +68,9 @@ class RunHandle:
         *,
         observers: RunObservers,
     ) -> None:
-        """`engine` runs the job; `parcel`: what ranks get, None: they are in this process; `names`: of the mode, and of what
+        """`engine` runs the job; `packed`: what ranks get, None: they are in this process; `names`: of the mode, and of what
         is evaluated; `observers`: who sees the run besides."""
-        self._job, self._parcel, self._recorder, self._names = job, parcel, recorder, names
+        self._job, self._packed, self._recorder, self._names = job, packed, recorder, names
         self._engine = engine if recorder is None else recorder.run
         self._devices, self._saved = tuple(devices), saved
         self._observers = observers
@@ -90,7 +90,7 @@ class RunHandle:
         self._raised = False
         self._thread = threading.Thread(target=self._run, name="ddp-run", daemon=True)
         with _starting:
-            if parcel is None:
+            if packed is None:
                 _refuse_beside_another()
             _live.add(self)
             self._thread.start()
@@ -217,10 +217,10 @@ class RunHandle:
 
     def _run(self) -> None:
         try:
-            room = (self._parcel.bytes if self._parcel else 0) + (self._recorder.room if self._recorder else 0)
+            room = (self._packed.bytes if self._packed else 0) + (self._recorder.room if self._recorder else 0)
             observed = partial(self._observers.during, written=lambda: self.folder)
-            with scratch(room) as folder, put_back(in_place=self._parcel is None), observed(folder):
-                task = self._parcel.deliver(folder) if self._parcel is not None else self._job.task
+            with scratch(room) as folder, put_back(in_place=self._packed is None), observed(folder):
+                task = self._packed.deliver(folder) if self._packed is not None else self._job.task
                 self._engine(replace(self._job, scratch=folder, task=task), self._emit)
                 self._state = read_state(folder, self._finished)
                 for note in dict.fromkeys(self._notes):  # of a run that fails, the error says it
@@ -286,7 +286,7 @@ class RunHandle:
 def _refuse_beside_another() -> None:
     """Raise RuntimeError: two runs in place would draw from the same random generators, and neither be what its seed
     says."""
-    if any(run._parcel is None and run._thread.is_alive() and not run._ended.is_set() for run in list(_live)):
+    if any(run._packed is None and run._thread.is_alive() and not run._ended.is_set() for run in list(_live)):
         raise RuntimeError(
             "a run without processes of its own is going on in this one, whose random generators it needs: join or abort it "
             "before the next one, or train that in a process of its own"

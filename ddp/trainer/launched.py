@@ -20,8 +20,8 @@ from ddp.process.scratch import scratch
 from ddp.remote.head import HeadNode
 from ddp.remote.job_message import Catalogue
 from ddp.remote.launched_node import serve_rank0
+from ddp.remote.launched_process import LaunchedProcess, process_of
 from ddp.remote.rendezvous import RemoteRank, RendezvousServer
-from ddp.remote.seat import Seat, seat_of
 from ddp.replica.task import Job, Task
 from ddp.trainer.handle import end_all
 from ddp.trainer.task import Parts, pack
@@ -60,8 +60,8 @@ class Party:
         """Return whether this is rank 0."""
         return self.placement.rank == 0
 
-    def _seat(self) -> Seat:
-        return seat_of(self.placement, os.environ)
+    def _process(self) -> LaunchedProcess:
+        return process_of(self.placement, os.environ)
 
     def provide(self, parts: Parts) -> ScriptRanks:
         """Return the ranks of the other processes, in rank 0's. Raises ValueError, OSError, RankLost."""
@@ -71,27 +71,27 @@ class Party:
                 "give it a script of its own"
             )
         self._parts = parts
-        self._head = self._head or HeadNode(self._seat(), CATALOGUE, "ddp")
+        self._head = self._head or HeadNode(self._process(), CATALOGUE, "ddp")
         self._head.listen(os.environ.get(BIND, LOOPBACK))
         return ScriptRanks(self._head.rendezvous, _sizes(parts))
 
     def serve(self, parts: Parts) -> NoReturn:
         """Serve rank 0's run in a process that is not rank 0's, until its script is over. Raises SystemExit; ValueError if
         the functions or data cannot be sent to the rank's process."""
-        parcel, place = pack(parts), self._seat()
+        packed, place = pack(parts), self._process()
         with ExitStack() as folders:
 
-            def outfit(job: Job) -> Job:
+            def prepare_job(job: Job) -> Job:
                 order: partial[Task] = job.task  # type: ignore[assignment]
                 if order.args != _sizes(parts):
                     raise ProtocolError(
                         f"rank 0 has {order.args} samples, this process {_sizes(parts)}: is the data the same?"
                     )
-                folder = folders.enter_context(scratch(parcel.bytes))
-                return replace(job, task=parcel.deliver(folder), preload=PRELOAD)
+                folder = folders.enter_context(scratch(packed.bytes))
+                return replace(job, task=packed.deliver(folder), preload=PRELOAD)
 
             try:
-                code = serve_rank0(place, place.key(), CATALOGUE, PRELOAD, outfit)
+                code = serve_rank0(place, place.key(), CATALOGUE, PRELOAD, prepare_job)
             except (EngineError, OSError) as error:
                 print(f"ddp: rank {place.rank} ends: {error}", file=sys.stderr)
                 code = FAILED
@@ -101,7 +101,7 @@ class Party:
         """Say to the other processes that the script is over."""
         end_all()
         try:
-            head = self._head or HeadNode(self._seat(), CATALOGUE, "ddp")
+            head = self._head or HeadNode(self._process(), CATALOGUE, "ddp")
         except ValueError:  # there is nobody to be found
             return
         head.dismiss(1 if getattr(sys, "last_value", None) is not None else 0)
@@ -114,9 +114,9 @@ class ScriptRanks:
     rendezvous: RendezvousServer
     sizes: tuple[int, int]
 
-    def outfit(self, job: Job) -> Job:
+    def prepare_job(self, job: Job) -> Job:
         """Return the job as ranks on this host are to get it."""
-        return self.rendezvous.outfit(job)
+        return self.rendezvous.prepare_job(job)
 
     def runner(self, job: Job, rank: int) -> RemoteRank:
         """Return the process of a rank of that job."""

@@ -121,7 +121,7 @@ class _Stored:
 
 
 @dataclass(frozen=True)
-class Parcel:
+class PackedTask:
     """Parts, ready to go to ranks."""
 
     code: bytes
@@ -133,7 +133,7 @@ class Parcel:
         return len(self.code) + sum(tensor.nbytes for group in self.tensors.values() for tensor in group)
 
     def deliver(self, folder: Path) -> Callable[[], Task]:
-        """Write the parcel to `folder`; what is returned makes the task of it in any process."""
+        """Write the packed to `folder`; what is returned makes the task of it in any process."""
         (folder / _CODE).write_bytes(self.code)
         for name, group in self.tensors.items():
             # A slice would bring along the whole of what it was cut from.
@@ -170,14 +170,14 @@ class _Surroundings:
         torch.use_deterministic_algorithms(mode, warn_only=warn_only)
 
 
-def pack(parts: Parts) -> Parcel:
+def pack(parts: Parts) -> PackedTask:
     """Pickle `parts`. ValueError that names the argument that cannot be sent to another process."""
     given = {name: getattr(parts, name) for name in ("dataset", "eval_dataset")}
     tensors = {name: source.tensors for name, source in given.items() if type(source) is TensorSource}
     stands: dict[str, Any] = {name: _Stored(name) for name in tensors}
     light = replace(parts, **stands)
     try:
-        return Parcel(pickle.dumps(_Surroundings.here()) + cloudpickle.dumps(light), tensors)
+        return PackedTask(pickle.dumps(_Surroundings.here()) + cloudpickle.dumps(light), tensors)
     except Exception as error:
         raise ValueError(_culprit(light, error)) from error
 
@@ -195,7 +195,7 @@ def _culprit(parts: Parts, error: Exception) -> str:
 
 
 def open_parcel(folder: Path) -> Task:
-    """Return the task of a parcel in `folder`."""
+    """Return the task of a packed in `folder`."""
     with (folder / _CODE).open("rb") as code:
         surroundings: _Surroundings = pickle.load(code)
         surroundings.take()  # first: what the functions need may be imported now, and look at them

@@ -263,13 +263,13 @@ class Trainer:
         seen = RunObservers(
             self._subject(devices), partial(sketch, self._parts, self._metric), self._timeline, in_place
         )
-        parcel = None
+        packed = None
         if not in_place:
-            parcel = pack(self._parts)
+            packed = pack(self._parts)
             forkserver.warm(job.preload)  # here, where it can be kept from Ctrl-C
             if self._party is not None:
                 job = replace(job, elsewhere=self._party.provide(self._parts))
-        return RunHandle(job, engine, parcel, devices, self._callback, recorder, names, observers=seen)
+        return RunHandle(job, engine, packed, devices, self._callback, recorder, names, observers=seen)
 
     def _subject(self, devices: list[str]) -> RunSubject:
         """Return what timelines and monitors call a run."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ddp.core.errors import Diverged, RankFailed, RankLost
 from ddp.core.events import Evaluated, Finished, Merged, Progress, Ready, Slice
 from ddp.core.policies.sync import Sync
-from ddp.process import ending
+from ddp.process import termination
 from ddp.process.clock import now
 from ddp.process.codec import Record, encode
 from ddp.replica.task import Job
@@ -92,7 +92,7 @@ def misbehave(how: str) -> None:
         case "lose":
             raise RankLost("rank 1: its process is gone (killed by signal 9)")
         case "told":  # as a scheduler tells all processes of a job
-            ending.announce()
+            termination.announce()
             raise RankLost("rank 1: its process is gone (killed by signal 15)")
         case "diverge":
             raise Diverged("the training loss is not finite in epoch 0; lower train.lr")

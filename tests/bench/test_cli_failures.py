@@ -16,7 +16,7 @@ from bench.models import MODELS, mlp
 from bench.models.data import DATA, Entry
 from bench.results.runfolder import find_runs
 from ddp.core.errors import Exhausted
-from ddp.process import ending
+from ddp.process import termination
 from tests.bench import fake_engine
 from tests.bench.cli_words import SOLO, folders
 
@@ -88,7 +88,7 @@ def test_ranks_that_are_lost_after_the_end_was_announced_are_no_failure(quiet, m
         with pytest.raises(KeyboardInterrupt):
             quiet("-m", *words, "seed=0,1")
     finally:
-        ending.withdraw()
+        termination.withdraw()
     (run,), _ = find_runs(Path("runs"))
     assert run.metrics.status == "killed"
     assert len(fake_engine.runs) == 1, "neither again nor the next one"
@@ -96,7 +96,7 @@ def test_ranks_that_are_lost_after_the_end_was_announced_are_no_failure(quiet, m
 
 def test_a_fork_server_that_is_told_as_well_is_no_failure(quiet, monkeypatch):
     def gone(*parts: object, **more: object) -> None:
-        ending.announce()
+        termination.announce()
         raise Exhausted("the fork server cannot be started: it is gone")
 
     monkeypatch.setattr("bench.command.run.make_plan", gone)
@@ -104,7 +104,7 @@ def test_a_fork_server_that_is_told_as_well_is_no_failure(quiet, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             quiet(*SOLO)
     finally:
-        ending.withdraw()
+        termination.withdraw()
 
 
 def test_a_defect_of_ours_leaves_no_half_folder(quiet, monkeypatch):

@@ -29,8 +29,8 @@ from bench.runner.machines import Machines, attended
 from ddp.core.errors import ProtocolError, RankLost
 from ddp.launcher.interfaces import interface_of, on_loopback
 from ddp.remote import head, launched_node, secret
-from ddp.remote import seat as seats
-from ddp.remote.seat import Seat, seat
+from ddp.remote import launched_process as processes
+from ddp.remote.launched_process import LaunchedProcess, launched_process
 from tests.bench.planned import BASE, planned
 
 ENVIRONMENT = {
@@ -40,8 +40,8 @@ ENVIRONMENT = {
 
 
 def test_a_process_of_torchruns_knows_its_seat() -> None:
-    assert seat(ENVIRONMENT) == Seat(3, 4, 1, 2, 2, "first:29400", "machines/2", 2, job="none")
-    found = seat(ENVIRONMENT | {"MASTER_ADDR": "fd00::1"})
+    assert launched_process(ENVIRONMENT) == LaunchedProcess(3, 4, 1, 2, 2, "first:29400", "machines/2", 2, job="none")
+    found = launched_process(ENVIRONMENT | {"MASTER_ADDR": "fd00::1"})
     assert found is not None
     assert found.store == "[fd00::1]:29400"
 
@@ -49,8 +49,8 @@ def test_a_process_of_torchruns_knows_its_seat() -> None:
 @pytest.mark.parametrize("without", ["TORCHELASTIC_RUN_ID", "WORLD_SIZE"])
 def test_elsewhere_and_alone_there_is_none(without: str) -> None:
     """Variables that other launchers set as well mean nothing."""
-    assert seat({key: value for key, value in ENVIRONMENT.items() if key != without}) is None
-    assert seat(ENVIRONMENT | {"WORLD_SIZE": "1"}) is None
+    assert launched_process({key: value for key, value in ENVIRONMENT.items() if key != without}) is None
+    assert launched_process(ENVIRONMENT | {"WORLD_SIZE": "1"}) is None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_elsewhere_and_alone_there_is_none(without: str) -> None:
     ],
 )
 def test_what_contradicts_torchrun_is_refused(engine: str, changes: dict[str, Any], nodes: int, why: str) -> None:
-    there = Machines(Seat(0, 4, 0, nodes, 2, "192.0.2.1:29400", "machines/0"))
+    there = Machines(LaunchedProcess(0, 4, 0, nodes, 2, "192.0.2.1:29400", "machines/0"))
     said = Config(engine=Choice(engine), **changes)
     with pytest.raises(UsageError, match=why):
         there.settle(said)
@@ -78,7 +78,7 @@ def test_several_hosts_need_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DDP_KEY_FILE", raising=False)
     for rank in (0, 1):
         with pytest.raises(ValueError, match=r"2 hosts need a key, .* DDP_KEY_FILE: openssl"):
-            Seat(rank, 2, rank, 2, 1, "first:1", "machines/0").key()
+            LaunchedProcess(rank, 2, rank, 2, 1, "first:1", "machines/0").key()
 
 
 def test_one_host_has_its_users_own_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_one_host_has_its_users_own_key(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.delenv("DDP_KEY", raising=False)
     monkeypatch.delenv("DDP_KEY_FILE", raising=False)
     monkeypatch.setattr(secret, "places", lambda: (tmp_path, tmp_path))
-    place = Seat(0, 2, 0, 1, 2, "localhost:1", "machines/0")
+    place = LaunchedProcess(0, 2, 0, 1, 2, "localhost:1", "machines/0")
     key = place.key()
     assert len(key) == secret.KEY_BYTES
     assert place.key() == key
@@ -114,7 +114,7 @@ def test_one_host_has_its_users_own_key(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of torchrun listens on all interfaces: rank 0 tells no secret there, and a rank takes nobody else's word."""
-    place, store = Seat(1, 2, 0, 1, 2, "127.0.0.1:1", "machines/0"), HashStore()
+    place, store = LaunchedProcess(1, 2, 0, 1, 2, "127.0.0.1:1", "machines/0"), HashStore()
     monkeypatch.setattr(head, "open_store", lambda place: store)
     key, stranger = b"k" * 32, b"s" * 32
     monkeypatch.setenv("DDP_KEY", key.decode())
@@ -124,7 +124,7 @@ def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypat
     shown = store.get(place.attempt)
     for form in (key, key.hex().encode(), base64.b64encode(key)):
         assert form not in shown
-    told = seats.announced(place, key, store)
+    told = processes.announced(place, key, store)
     assert (told["host"], told["port"]) == there.rendezvous.address
     elsewhere = {"host": "127.0.0.1", "port": 1, "run": "00" * 16, "key": stranger.hex()}
     for lie in (
@@ -137,7 +137,7 @@ def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypat
     ):
         store.set(place.attempt, lie)
         with pytest.raises(ProtocolError, match="as the store has it, is not to be believed"):
-            seats.announced(place, key, store)
+            processes.announced(place, key, store)
 
 
 def test_where_to_listen_is_said_by_address_interface_or_network() -> None:
@@ -168,8 +168,8 @@ def test_others_are_told_how_the_command_ended(
         raise error
 
     with pytest.raises(type(error)):
-        attended(Seat(0, 2, 0, 1, 2, "first:1", "machines/0"), command)
-    assert attended(Seat(0, 2, 0, 1, 2, "first:1", "machines/0"), lambda there: 5) == 5
+        attended(LaunchedProcess(0, 2, 0, 1, 2, "first:1", "machines/0"), command)
+    assert attended(LaunchedProcess(0, 2, 0, 1, 2, "first:1", "machines/0"), lambda there: 5) == 5
     assert told == [code, 5]
 
 
@@ -180,7 +180,7 @@ def test_a_store_that_is_gone_is_a_failure_and_no_defect(
     def refuse(*_: object) -> None:
         raise gone
 
-    there = Machines(Seat(0, 2, 0, 1, 2, "first:1", "machines/0"))
+    there = Machines(LaunchedProcess(0, 2, 0, 1, 2, "first:1", "machines/0"))
     monkeypatch.setattr(head, "open_store", lambda place: SimpleNamespace(set=refuse))
     assert run(["model=mlp", "mode=nccl_sync"], (), BASELINES, there) == 5
     there.rendezvous.close()
@@ -231,6 +231,6 @@ def test_where_rank_0_listens_makes_no_other_cell() -> None:
 def test_a_rank_0_that_never_says_where_it_listens_is_not_waited_for_without_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(seats, "READY_S", -1.0)
+    monkeypatch.setattr(processes, "READY_S", -1.0)
     with pytest.raises(RankLost, match="rank 0 did not say within -1 s where it listens: was it killed"):
-        seats.announced(Seat(1, 2, 0, 1, 2, "127.0.0.1:29400", "machines/0"), b"k" * 32, HashStore())
+        processes.announced(LaunchedProcess(1, 2, 0, 1, 2, "127.0.0.1:29400", "machines/0"), b"k" * 32, HashStore())

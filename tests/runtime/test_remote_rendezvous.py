@@ -20,7 +20,7 @@ import pytest
 from ddp.core.errors import RankLost
 from ddp.process.scratch import scratch
 from ddp.remote import agent, rendezvous
-from ddp.remote.agent import NodeAgent, Post, arrive
+from ddp.remote.agent import NodeAgent, RankAssignment, connect
 from ddp.remote.file_mirror import FileMirror, from_rank
 from ddp.remote.handshake import MAGIC, introduce
 from ddp.remote.link import FrameKind
@@ -37,8 +37,8 @@ def company() -> Iterator[RendezvousServer]:
         yield there
 
 
-def post(there: RendezvousServer, rank: int = 1, node: int = 1, key: bytes = KEY) -> Post:
-    return Post(there.address, key, RUN, rank, node, {})
+def post(there: RendezvousServer, rank: int = 1, node: int = 1, key: bytes = KEY) -> RankAssignment:
+    return RankAssignment(there.address, key, RUN, rank, node, {})
 
 
 def test_strangers_mirror_up_nobody(company: RendezvousServer) -> None:
@@ -50,8 +50,8 @@ def test_strangers_mirror_up_nobody(company: RendezvousServer) -> None:
         if number % 3 == 2:
             line.sendall(MAGIC + b"n" * 10)
     with pytest.raises(LinkLost, match="DDP_KEY"):
-        arrive(post(company, key=b"wrong" * 8), 5.0)
-    wire, _ = arrive(post(company), 5.0)
+        connect(post(company, key=b"wrong" * 8), 5.0)
+    wire, _ = connect(post(company), 5.0)
     assert company.peer(1, 2.0).gone == ""
     assert set(company._peers) == {1}
     wire.close()
@@ -73,8 +73,8 @@ def test_who_comes_while_there_are_no_descriptors_is_met_later(
         return listener.accept()
 
     company._listener = SimpleNamespace(accept=accept, shutdown=listener.shutdown, close=listener.close)
-    first, _ = arrive(post(company), 5.0)
-    second, _ = arrive(post(company, 2), 5.0)
+    first, _ = connect(post(company), 5.0)
+    second, _ = connect(post(company, 2), 5.0)
     assert not refusals
     assert company.peer(2, 5.0).gone == ""
     first.close()
@@ -87,7 +87,7 @@ def test_who_is_turned_away_because_of_strangers_comes_again(
     monkeypatch.setattr(company, "_strangers", threading.Semaphore(1))
     stranger = socket.create_connection(company.address)
     threading.Timer(0.5, stranger.close).start()
-    wire, _ = arrive(post(company), 10.0)
+    wire, _ = connect(post(company), 10.0)
     assert company.peer(1, 2.0).rank == 1
     wire.close()
 
@@ -115,9 +115,9 @@ def test_one_with_the_key_that_makes_no_sense_is_turned_away(company: Rendezvous
 
 
 def test_a_rank_has_one_process(company: RendezvousServer) -> None:
-    first, _ = arrive(post(company), 5.0)
+    first, _ = connect(post(company), 5.0)
     company.peer(1, 2.0)
-    second, _ = arrive(post(company), 5.0)
+    second, _ = connect(post(company), 5.0)
     second.deadline_s = 2.0
     with pytest.raises(LinkLost, match="hung up"):
         second.receive()
@@ -135,7 +135,7 @@ def test_one_that_does_not_come_is_named(company: RendezvousServer) -> None:
 def test_one_that_came_with_another_key_is_told_where_it_is_awaited(company: RendezvousServer) -> None:
     """There it was known only that nobody had come."""
     with pytest.raises(LinkLost, match="DDP_KEY"):
-        arrive(post(company, key=b"wrong" * 8), 5.0)
+        connect(post(company, key=b"wrong" * 8), 5.0)
     with pytest.raises(RankLost, match=r"rank 1 did not come .*; the last one that was turned away: .*have the key"):
         company.peer(1, 0.1)
 
@@ -144,10 +144,10 @@ def test_clocks_are_compared(company: RendezvousServer, monkeypatch: pytest.Monk
     """Another host's is set right; one's own is left alone."""
     monkeypatch.setattr(rendezvous, "now", lambda: time.monotonic() + 1000.0)
     for rank, node, expected in ((1, 1, 1000.0), (2, 0, 0.0)):
-        wire, clock = arrive(post(company, rank, node), 5.0)
-        assert clock.lacks_s == pytest.approx(expected, abs=0.5)
+        wire, clock = connect(post(company, rank, node), 5.0)
+        assert clock.offset_s == pytest.approx(expected, abs=0.5)
         assert (clock.error_s > 0) == (node > 0)
-        assert abs(clock.lacks_s - expected) <= clock.error_s
+        assert abs(clock.offset_s - expected) <= clock.error_s
         wire.close()
 
 
@@ -162,7 +162,7 @@ FAR = struct.pack(">HQQ", 18, 1 << 63, (1 << 63) + 1) + b"run/slices-1.jsonl" + 
 def test_nonsense_in_a_run_ends_the_rank_that_sent_it(
     company: RendezvousServer, tmp_path: Path, kind: bytes, body: bytes
 ) -> None:
-    wire, _ = arrive(post(company), 5.0)
+    wire, _ = connect(post(company), 5.0)
     peer, posted = company.peer(1, 2.0), lendable(company)
     posted._mirror = FileMirror(tmp_path, None, from_rank(1))
     peer.lend(posted, 5.0)
@@ -176,7 +176,7 @@ def test_nonsense_in_a_run_ends_the_rank_that_sent_it(
 
 def test_a_rank_that_is_slow_to_end_a_run_is_there_for_the_next(company: RendezvousServer) -> None:
     """What it still had to send of the one before took its time; the next run failed at once."""
-    wire, _ = arrive(post(company), 5.0)
+    wire, _ = connect(post(company), 5.0)
     peer, first, second = company.peer(1, 2.0), lendable(company), lendable(company)
     peer.lend(first, 5.0)
     threading.Timer(0.3, wire.send, (FrameKind.ENDED, b'{"fate": "exit code 0"}')).start()
@@ -200,7 +200,7 @@ def lendable(there: RendezvousServer) -> RemoteRank:
 
 def test_a_link_that_breaks_while_its_rank_is_lent_is_told(company: RendezvousServer) -> None:
     """Nobody was, and the run waited for five deadlines."""
-    wire, _ = arrive(post(company), 5.0)
+    wire, _ = connect(post(company), 5.0)
     peer, told = company.peer(1, 2.0), threading.Event()
 
     def broken(timeout_s: float) -> bool:
@@ -222,7 +222,7 @@ def test_asking_for_the_time_has_an_end(company: RendezvousServer) -> None:
 
 
 def test_an_outpost_leaves_with_the_code_that_it_is_told(company: RendezvousServer) -> None:
-    wire, clock = arrive(post(company), 5.0)
+    wire, clock = connect(post(company), 5.0)
     peer = company.peer(1, 2.0)
     with NodeAgent(post(company), wire, clock) as there:
         threading.Timer(0.1, lambda: (company.dismiss(3), company.close())).start()
@@ -232,7 +232,7 @@ def test_an_outpost_leaves_with_the_code_that_it_is_told(company: RendezvousServ
 
 @pytest.mark.parametrize("how", ["cut", "closed", "garbage"])
 def test_an_outpost_that_loses_the_coordinator_says_so(company: RendezvousServer, how: str) -> None:
-    wire, clock = arrive(post(company), 5.0)
+    wire, clock = connect(post(company), 5.0)
     peer = company.peer(1, 2.0)
     there = NodeAgent(post(company), wire, clock)
     wire.deadline_s = 0.5
@@ -251,7 +251,7 @@ def test_an_outpost_that_is_interrupted_twice_leaves_no_files(company: Rendezvou
     def again() -> None:
         raise KeyboardInterrupt
 
-    wire, clock = arrive(post(company), 5.0)
+    wire, clock = connect(post(company), 5.0)
     there = NodeAgent(post(company), wire, clock)
     folder = there._scratch.enter_context(scratch())
     there._run = SimpleNamespace(end=again)
@@ -264,8 +264,8 @@ def test_nobody_there_is_an_error_in_bounded_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = free.getsockname()
     with pytest.raises(LinkLost, match=f"no coordinator at 127.0.0.1:{address[1]}"):
-        arrive(Post(address, KEY, RUN, 1, 1, {}), 0.3)
+        connect(RankAssignment(address, KEY, RUN, 1, 1, {}), 0.3)
 
 
 def test_nobody_asks_for_the_time_more_often_than_it_is_told() -> None:
-    assert agent.ASKS < rendezvous.MOST_ASKS
+    assert agent.CLOCK_PROBES < rendezvous.MOST_CLOCK_PROBES

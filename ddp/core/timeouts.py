@@ -1,4 +1,4 @@
-"""When a rank that fell silent counts as lost, and when a collective is stuck. What follows from a loss: `recovery`."""
+"""Timeouts: when a silent rank counts as lost, and when a collective is stuck. What follows from a loss: `recovery`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddp.core.round_actions import Output
 from ddp.core.values import replace
 
 STUCK = 2
-"""Deadlines without a word but signs of life, after which a collective is stuck."""
+"""A collective is stuck after this many deadlines in which ranks sent signs of life alone."""
 START_UP = 5
 """A rank may take this many deadlines to get ready: it imports, reads data, builds its model."""
 

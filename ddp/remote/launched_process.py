@@ -31,7 +31,7 @@ REMEDY = "put the same secret on every host, and its path in DDP_KEY_FILE: opens
 
 
 @dataclass(frozen=True)
-class Seat:
+class LaunchedProcess:
     """This process among those that a launcher has started, and where they meet."""
 
     rank: int
@@ -66,17 +66,17 @@ class Seat:
         return key or own_key()
 
 
-def seat(environ: Mapping[str, str]) -> Seat | None:
-    """Read the seat from a launcher's variables; None where no launcher started this process, or this one alone.
+def launched_process(environ: Mapping[str, str]) -> LaunchedProcess | None:
+    """Read this process from a launcher's variables; None where no launcher started this process, or this one alone.
 
     Looks for rank 0's host where the launcher names none. Raise ValueError for variables that contradict each other, and
     for a host that is not found within `STORE_S`."""
     placement = read(environ)
-    return None if placement is None or placement.world_size == 1 else seat_of(placement, environ)
+    return None if placement is None or placement.world_size == 1 else process_of(placement, environ)
 
 
-def seat_of(placement: Placement, environ: Mapping[str, str]) -> Seat:
-    """Return the seat of a placement. Raise ValueError."""
+def process_of(placement: Placement, environ: Mapping[str, str]) -> LaunchedProcess:
+    """Return the process of a placement. Raise ValueError."""
     own, host, port = placement, placement.address, placement.port or placement.own_port
     attempt = f"machines/{own.restarts}"
     if own.launcher != TORCHRUN:
@@ -84,7 +84,7 @@ def seat_of(placement: Placement, environ: Mapping[str, str]) -> Seat:
         host = own_address(known) if own.rank == 0 else reachable(known, port, STORE_S)
         attempt = f"machines/{own.job}/{own.step}"
     store = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return Seat(
+    return LaunchedProcess(
         own.rank,
         own.world_size,
         own.node,
@@ -98,7 +98,7 @@ def seat_of(placement: Placement, environ: Mapping[str, str]) -> Seat:
     )
 
 
-def open_store(place: Seat) -> Store:
+def open_store(place: LaunchedProcess) -> Store:
     """Connect to the store; rank 0 opens it where the launcher has none. Raise RankLost."""
     from ddp.comm.store_exchange import open_store
 
@@ -107,7 +107,7 @@ def open_store(place: Seat) -> Store:
     return open_store(place.rank, place.world_size, STORE_S, at)
 
 
-def announced(place: Seat, key: bytes, store: Store) -> dict[str, Any]:
+def announced(place: LaunchedProcess, key: bytes, store: Store) -> dict[str, Any]:
     """Wait for what rank 0 announces at the store. Raise RankLost, or ProtocolError if somebody else announced it."""
     until = time.monotonic() + READY_S
     try:
@@ -127,7 +127,7 @@ def announced(place: Seat, key: bytes, store: Store) -> dict[str, Any]:
         raise ProtocolError(f"{where}, is not to be believed: {error}") from error
 
 
-def exit_code(place: Seat, key: bytes, store: Store) -> int | None:
+def exit_code(place: LaunchedProcess, key: bytes, store: Store) -> int | None:
     """Return the exit code of rank 0's command, if that has ended before this process came: it announces that then."""
     with suppress(EngineError):
         message = announced(place, key, store)
