@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 
 from bench.audit.definitions import defined, is_near
 from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
-from bench.audit.rules import Rules, autocast, micro_ends, unscale
+from bench.audit.rules import Rules, autocast, micro_ends, total_of, unscale
 from bench.audit.schedules import stepped
 from bench.audit.seeds import seed_of, step_seed
 from ddp.replica.scalars import Scalars
@@ -74,7 +74,7 @@ class Bench:
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
         self._training = [module.training for module in self.model.modules()]
         self._undefined: list[tuple[float, float]] = []
-        self._scale, self._metrics = 1.0, list[float]()
+        self._scale, self._metrics, self._shaken = 1.0, list[float](), False
         self.optimizer_bytes: int | None = None
         """What the optimizer kept after the last step that was done; None: none was."""
         self.gradient_bytes: int | None = None
@@ -152,7 +152,7 @@ class Bench:
             group["lr"] = rate
         for parameter in self.parameters.values():
             parameter.grad = None
-        self._scale, self._undefined, self._metrics = scale[0], [], [0.0] * len(ranks)
+        self._scale, self._undefined, self._metrics, self._shaken = scale[0], [], [0.0] * len(ranks), shake > 0.0
         losses = self._gradients(before, epoch, ranks, together)
         owned = [parameter for group in groups for parameter in group["params"]]
         moves_on, scale = unscale(self.rules.step, owned, scale)
@@ -181,7 +181,7 @@ class Bench:
         """Take the gradients of all ranks' batches, and move the buffers; return the losses."""
         sizes = [sum(stop - start for start, stop in work) for work in ranks]
         total, losses, moved = sum(sizes), [], []
-        sums: dict[str, Tensor] = {}
+        parts: dict[str, list[Tensor]] = {}
         for rank, (work, size) in enumerate(zip(ranks, sizes, strict=True)):
             self.load(before, (BUFFERS,))
             spans = [span for span in work if span[1] > span[0]]
@@ -191,20 +191,19 @@ class Bench:
             whole = part if self.rules.step.half else total
             losses.append([self._batch(rank, epoch, span, (whole, total), together) for span in spans])
             if self.rules.step.half:
-                self._set_aside(sums, part / total)
+                self._set_aside(parts, part / total)
             moved.append({name: buffer.detach().clone() for name, buffer in self._present().items()})
-        for name, gradient in sums.items():
-            self.parameters[name].grad = gradient
+        for name, each in parts.items():
+            self.parameters[name].grad = total_of(each, self._shaken)
         if len(ranks) > 1:
             self._average_buffers(before, moved, [size / total for size in sizes])
         return losses
 
-    def _set_aside(self, sums: dict[str, Tensor], weight: float) -> None:
-        """Add a rank's gradients to `sums`, and clear them."""
+    def _set_aside(self, parts: dict[str, list[Tensor]], weight: float) -> None:
+        """Add a rank's gradients to `parts`, and clear them."""
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
-                weighted = parameter.grad * weight
-                sums[name] = sums[name] + weighted if name in sums else weighted
+                parts.setdefault(name, []).append(parameter.grad * weight)
                 parameter.grad = None
 
     def _batch(self, rank: int, epoch: int, span: tuple[int, int], totals: tuple[float, int], together: bool) -> float:

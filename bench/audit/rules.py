@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -71,3 +72,13 @@ def unscale(
     if value > 1.0 and not all(bool(gradient.isfinite().all()) for gradient in gradients):
         return False, (max(value / 2, 1.0), 0)
     return True, ((value * 2, 0) if steps + 1 == 2000 else (value, steps + 1))
+
+
+def total_of(parts: Sequence[Tensor], shaken: bool) -> Tensor:
+    """Return the sum of ranks' gradients. `shaken`: as it may be in another order, where values cancel out but for roundings.
+    Those of half precision often do, and an optimizer that divides by a gradient's size tells nothing from next to it."""
+    total = reduce(torch.add, parts)
+    if not shaken or len(parts) == 1:
+        return total
+    rounding = len(parts) * torch.finfo(total.dtype).eps * reduce(torch.add, [part.abs() for part in parts])
+    return torch.where(total.abs() > rounding, total, torch.where(total == 0.0, rounding, 0.0))
