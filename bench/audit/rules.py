@@ -75,7 +75,7 @@ def unscale(
 
 
 def total_of(parts: Sequence[Tensor], shaken: bool) -> Tensor:
-    """Return the sum of ranks' gradients. `shaken`: as it may be in another order, where values cancel out but for roundings.
+    """Return the sum of gradients of ranks. `shaken`: as in another order, where values cancel out but for roundings.
     Those of half precision often do, and an optimizer that divides by a gradient's size tells nothing from next to it."""
     total = reduce(torch.add, parts)
     if not shaken or len(parts) == 1:
