@@ -19,10 +19,11 @@ VIRTUAL_MODES = [name for name in MODES if not all(meaningless(cell, VIRTUAL) fo
 
 
 @pytest.mark.parametrize("mode", VIRTUAL_MODES)
-def test_every_cell_of_four_ranks_is_as_documented(mode: str) -> None:
-    """`make faults` plays those of eight and 64."""
-    results = [virtual.play(cell, 4) for cell in cells([mode]) if not meaningless(cell, VIRTUAL)]
-    assert len(results) == (196 if MODES[mode].checkpoints else 164)
+def test_cells_of_four_ranks_are_as_documented(mode: str) -> None:
+    """A third of each mode's, others for the next mode; `make faults` plays all, of eight ranks and of 64."""
+    meant = [cell for cell in cells([mode]) if not meaningless(cell, VIRTUAL)]
+    assert len(meant) == (196 if MODES[mode].checkpoints else 164)
+    results = [virtual.play(cell, 4) for cell in meant[VIRTUAL_MODES.index(mode) % 3 :: 3]]
     assert [f"{result.cell}: {result.verdict}" for result in results if not result.good] == []
     ended = {result.cell for result in results if result.outcome is FaultOutcome.ENDED}
     assert all(result.missing == 0 for result in results if result.cell not in ended)
