@@ -21,6 +21,8 @@ from ddp.process.cores import cores
 
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
 """Recorded where they are installed. Nothing here needs torchvision; data sets of users do."""
+SIMD = ("avx512f", "avx2", "avx")
+"""Flags of x86 processors, the widest first."""
 DISTRIBUTION = "elche-bench"
 """What this package is called where it is installed."""
 BUSY = "other programs used"
@@ -41,11 +43,19 @@ def describe() -> dict[str, Any]:
         **versions,
         "platform": f"{sys.platform} {platform.machine()} {platform.release()}",
         "cpu": processors[0] if processors else platform.processor(),
+        "simd": simd(),
         "cores": cores(),
         "load_1min": round(_load(), 2),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": gpus(),
     }
+
+
+def simd() -> str | None:
+    """Return the widest vector instructions of this processor that torch's kernels are built for: they decide how sums are
+    rounded, and one name of a processor stands for several. None: not known."""
+    flags = {flag for line in _values(Path("/proc/cpuinfo"), "flags")[:1] for flag in line.split()}
+    return next((name for name in SIMD if name in flags), None)
 
 
 def launched_by(environ: Mapping[str, str]) -> dict[str, Any]:

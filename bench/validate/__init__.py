@@ -112,11 +112,12 @@ def judge_cells(
     checks = [*usual, *(OPTIONAL[name] for name in terms.optional)]
     findings: list[Finding] = []
     problems += _unrooted(grouped, library)
+    solo = tuple(cell for cell in grouped if cell.is_solo)
     for cell in grouped:
         kept, broken = sound(cell.runs, legible)
         problems += [remark("REFUSED", "readable", run.path.name, text) for run, text in broken]
         if kept:
-            judged = partial(_judged, library=library, checks=checks, terms=terms)
+            judged = partial(_judged, library=library, checks=checks, terms=terms, beside=solo)
             findings += _findings(replace(cell, runs=tuple(kept)), judged)
     settled = settle(findings, terms.accept_improvement)
     known = expected.load(baselines if baselines.is_dir() else baselines.parent)
@@ -169,9 +170,12 @@ def _unsealed(grouped: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _judged(cell: Cell, library: Library, checks: Sequence[Check], terms: Terms) -> list[Finding]:
+def _judged(
+    cell: Cell, library: Library, checks: Sequence[Check], terms: Terms, beside: tuple[Cell, ...]
+) -> list[Finding]:
     """Return what all checks find in a cell."""
     case, obstacle = _case(cell, library, terms)
+    case = replace(case, beside=beside)
     return [*(result for check in checks if (result := check(case)) is not None), *obstacle]
 
 

@@ -27,6 +27,8 @@ class Case:
     match: Match | None
     allowed: tuple[str, ...] = ()
     """Fields in which runs may differ from their baseline."""
+    beside: tuple[Cell, ...] = ()
+    """Cells of one device that are judged with it."""
 
     @property
     def own(self) -> Reference | None:

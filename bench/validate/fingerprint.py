@@ -34,9 +34,10 @@ class Fingerprint(Strict):
         """Return the fingerprint of a run."""
         env = metrics.env
         torch = str(env.get("torch"))
+        recorded = {"simd": env["simd"]} if env.get("simd") else {}  # earlier versions did not
         return Fingerprint(
             required={"torch": ".".join(torch.split(".")[:2]), "device": _devices(metrics)},
-            machine={"torch": torch, **{name: env.get(name) for name in ("cpu", "cores", "gpus")}},
+            machine={"torch": torch, **{name: env.get(name) for name in ("cpu", "cores", "gpus")}} | recorded,
             advisory={name: env.get(name) for name in ("python", "numpy", "torchvision", "hydra-core", "platform")},
         )
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from bench.models import MODELS, load
 from bench.results.schema import Epoch, Metrics
+from bench.validate import Verdict
 from bench.validate.checks.pairs import SHARED
 from bench.validate.losses import loss_floor, loss_metrics
-from tests.bench.references import FIVE, TWENTY, baselines, one, verdicts, with_eval
+from bench.validate.revision import accept, write_proposals
+from tests.bench.references import FIVE, TODAY, TWENTY, baselines, one, verdicts, with_eval
 from tests.bench.streams import make_metrics, make_spec, write_run
 
 LOSSES = [1.0 + 0.01 * seed for seed in range(20)]
@@ -70,9 +73,6 @@ def write(root: Path, mode: str, seeds: int, worse: float = 1.0, first: float = 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from bench.validate.revision import accept, write_proposals
-    from tests.bench.references import TODAY
-
     folder = tmp_path_factory.mktemp("losses")
     write_proposals(write(folder / "runs", "solo", 20), folder / "proposals", TODAY)
     accept(folder / "proposals", folder / "base")
@@ -111,6 +111,33 @@ def test_pairs_need_no_statistics(tmp_path: Path, base: Path) -> None:
         one(write(tmp_path / "c", "cpu_sync", 1, first=2.0, batch_size=16), base, "pairs")
 
 
+def on(simd: str, root: Path, mode: str, seeds: int, first: float = 1.0, **changes: object) -> Path:
+    """Runs of `write` on a processor with these instructions."""
+    write(root, mode, seeds, first=first, **changes)
+    for path in root.rglob("metrics.json"):
+        metrics = json.loads(path.read_text())
+        path.write_text(json.dumps(metrics | {"env": metrics["env"] | {"simd": simd}}))
+    return root
+
+
+def test_another_processor_rounds_otherwise_and_solo_beside_is_held_to_the_rounding(tmp_path: Path) -> None:
+    """A baseline made with AVX-512 failed every pair of a machine that has none."""
+    write_proposals(on("avx512f", tmp_path / "runs", "solo", 5), tmp_path / "proposals", TODAY)
+    accept(tmp_path / "proposals", tmp_path / "base")
+
+    def pair(simd: str, name: str, first: float) -> Verdict:
+        root = on(simd, tmp_path / name, "nccl_sync", 1, first, batch_size=16)
+        return one(root, tmp_path / "base", "pairs")
+
+    assert pair("avx512f", "same", 1.001).name == "FAIL"
+    other = pair("avx2", "other", 1.005)
+    assert (other.name, "another kind of processor" in other.line) == ("PASS", True)
+    assert pair("avx2", "far", 1.06).name == "FAIL"
+    on("avx2", tmp_path / "beside", "nccl_sync", 1, 1.005, batch_size=16)
+    on("avx2", tmp_path / "beside", "solo", 1)
+    assert one(tmp_path / "beside", tmp_path / "base", "pairs").name == "FAIL"
+
+
 def test_the_models_whose_shares_are_the_batch_have_no_layer_that_looks_at_it() -> None:
     import torch
     from torch import nn
@@ -128,8 +155,6 @@ def test_the_models_whose_shares_are_the_batch_have_no_layer_that_looks_at_it() 
 
 def test_a_baseline_without_losses_says_so(tmp_path: Path, base: Path) -> None:
     """Those from before they were kept."""
-    import json
-
     from bench.validate.reference import digest
 
     (path,) = base.rglob("*.json")

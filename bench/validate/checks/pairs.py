@@ -2,38 +2,60 @@
 
 The shares of a global batch give the same mean gradient as the whole, but for rounding, where no layer looks at the batch
 and none draws numbers. Compared is the mean training loss of the first epoch, before training has amplified rounding: at its
-end, two such runs may differ by 4 % of their losses.
+end, two such runs may differ by 4 % of their losses. Solo's run is the one that is judged with it, else the baseline's, of
+which another processor may have rounded every step otherwise.
 """
 
 from __future__ import annotations
 
 from bench.base.figures import plural
+from bench.results.schema import Metrics
 from bench.validate.checks.levels import trained
 from bench.validate.findings import Case
+from bench.validate.fingerprint import Fingerprint
 from bench.validate.global_batch import global_batch, same_step
 from bench.validate.losses import first_loss
+from bench.validate.reference import Reference
 from bench.validate.verdict import Verdict, verdict
 
 SHARED = ("conv_ae", "logistic", "mlp", "vit")
 """Models without batch statistics and dropout."""
 APART = 1e-5
-"""Of the loss, at most."""
+"""Of the loss, at most, on one kind of processor."""
+ELSEWHERE = 0.05
+"""On two: with AVX2 and with AVX-512, five seeds of `mlp` were up to 0.0054 apart after 1,348 steps."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if a seed's first epoch is not solo's; None where that is not promised, or no seed is in the baseline."""
+    """Return FAIL if a seed's first epoch is not solo's; None where that is not promised, or no seed has a partner."""
     match, cell = case.match, case.cell
-    if match is None or cell.is_solo or cell.about.model not in SHARED:
+    if match is None or cell.is_solo or cell.about.model not in SHARED or match.reference.engine != "solo":
         return None
-    kept = match.reference.first_losses
-    runs = [m for m in trained(cell) if same_step(m) and global_batch(m) == match.reference.batch_size and not m.faults]
-    pairs = [(m.seed, loss, kept[str(m.seed)]) for m in runs if (loss := first_loss(m)) and kept.get(str(m.seed))]
-    if not pairs or match.reference.engine != "solo":
+    pairs = [
+        (m.seed, loss, *partner)
+        for m in trained(cell)
+        if same_step(m) and global_batch(m) == match.reference.batch_size and not m.faults
+        if (loss := first_loss(m)) and (partner := _solo(case, match.reference, m))
+    ]
+    if not pairs:
         return None
-    seed, mine, solo = max(pairs, key=lambda pair: abs(pair[1] / pair[2] - 1))
+    seed, mine, solo, limit = max(pairs, key=lambda pair: abs(pair[1] / pair[2] - 1) / pair[3])
     apart = abs(mine / solo - 1)
     line = (
         f"first epoch's training loss, {plural(len(pairs), 'pair')} of equal seeds with solo at the same global batch: "
     )
-    line += f"at most {apart:.1g} of it apart (limit {APART:g}), seed {seed}: {mine:.7g} here, {solo:.7g} there"
-    return verdict("PASS" if apart <= APART else "FAIL", "pairs", cell, line)
+    why = "" if limit == APART else ", as another kind of processor rounds otherwise"
+    line += f"at most {apart:.1g} of it apart (limit {limit:g}{why}), seed {seed}: {mine:.7g} here, {solo:.7g} there"
+    return verdict("PASS" if apart <= limit else "FAIL", "pairs", cell, line)
+
+
+def _solo(case: Case, reference: Reference, mine: Metrics) -> tuple[float, float] | None:
+    """Return the loss of solo's run with this seed, and how far apart they may be."""
+    machine = Fingerprint.of(mine).machine
+    for cell in case.beside:
+        for m in trained(cell) if cell.about.config_hash == reference.config_hash else ():
+            if m.seed == mine.seed and Fingerprint.of(m).machine == machine and (loss := first_loss(m)):
+                return loss, APART
+    kept = reference.first_losses.get(str(mine.seed))
+    alike = reference.environment.machine == machine
+    return (kept, APART if alike else ELSEWHERE) if kept else None
