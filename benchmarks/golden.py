@@ -166,8 +166,9 @@ PARTS: dict[str, Callable[[], Digests]] = {
 
 
 def kind_of_machine() -> str:
-    """Return what the bits of training depend on: processor and version of torch."""
-    return f"{environment.describe()['cpu']}, torch {torch.__version__}"
+    """Return what the bits of training depend on: processor, its vector instructions, and version of torch."""
+    about = environment.describe()
+    return f"{about['cpu']}, {about['simd']}, torch {torch.__version__}"
 
 
 def differences(committed: Digests, found: Digests) -> list[str]:
@@ -191,6 +192,9 @@ def main() -> int:
     for part in asked.part or PARTS:
         key = f"{part} on {kind_of_machine()}" if part == "parameters" else part
         found = PARTS[part]()
+        if key not in committed and not asked.write:
+            print(f"{key}: {len(found)} digests, none committed to compare with: --write keeps these")
+            continue
         lines = differences(committed.get(key, {}), found)
         unlike += len(lines)
         print(f"{key}: {len(found)} digests, {len(lines)} not as committed")

@@ -98,8 +98,8 @@ def _seeds(best: Option) -> str:
     if timed is not None and (timed.n, timed.n_base) != (ours, theirs):
         text += f" Times are of {timed.n} and {timed.n_base} of them."
     if quality is not None and quality.verdict is not None:
-        looked = "" if quality.difference.n == ours else f"{plural(quality.difference.n, 'seed')} of it against "
-        text += f" Quality: {looked}a baseline, {plural(quality.difference.n_base, 'recorded seed')} of one device."
+        looked = "" if quality.difference.n == ours else f"{plural(quality.difference.n, 'seed')} of it "
+        text += f" Quality: {looked}against {plural(quality.difference.n_base, 'recorded seed')} of one device."
     return f"{text} One seed shows no spread." if ours == 1 else text
 
 
@@ -110,7 +110,8 @@ def disturbances(cells: Sequence[Cell], best: Option) -> str:
     if not busy:
         return ""
     where = share_of(busy, len(runs))
-    means = "times say little" if best.disturbed else "they are left out of all times"
+    which = "that run is" if busy == 1 else "those runs are"
+    means = "times say little" if best.disturbed else f"{which} left out of all times"
     return f"**Other programs used the same cores in {where}**: {means}."
 
 
@@ -159,13 +160,12 @@ def slow(each: Answer, best: Option) -> str:
             words = cause(shares, hidden)
             causes.setdefault(words + (in_each_step(option) if words == INSIDE else ""), []).append(option)
     texts = [f"{names(some, each.options)} by {words}" for words, some in causes.items()]
-    return f"Not quicker than one device, mostly: {'; '.join(texts)}." if texts else ""
+    return f"Lost most by those not shown to be sooner: {'; '.join(texts)}." if texts else ""
 
 
 def in_each_step(option: Option) -> str:
     """Return why collectives inside the steps are slow on small models, which the breakdown cannot tell from computing."""
-    transport = option.cell.about.transport
-    return f" (hooks, buckets and {plain(transport)} cost every step a fixed time: small models pay most)"
+    return f" (a fixed cost of every step in hooks and {plain(option.cell.about.transport)})"
 
 
 def left(cells: Sequence[Cell], each: Answer) -> str:

@@ -23,7 +23,7 @@ NAMED = 5
 """Points that have a name, at most; more bear the numbers of their rows in the table, which lie on nothing."""
 WRONG, TINT = "#cc3311", 0.07
 """Colour of what failed and of what is not allowed, and its strength as an area."""
-BESIDE = (0.78, 0.12, 0.5, 0.12)
+BESIDE = (0.86, 0.12, 0.5, 0.12)
 """Inches around the plane: left, right, below, above."""
 STEPS = 16
 """Places along a line that labels keep off."""
@@ -60,7 +60,7 @@ def picture(page: Page, workload: Workload, each: Answer, name: str, inches: tup
     plane = 72 * (width - left - right), 72 * (height - below - above)
     _name(page, axes, points, _names(each, points), plane, edge)
     axes.set_xlabel("time to target / one device's: left is sooner")
-    axes.set_ylabel(f"{brief(metric, 24)} − one device's{unit}")
+    axes.set_ylabel(f"{brief(metric, 20)} −\none device's{unit}")
     data = [_datum(workload, option) for option in options]
     return page.figure(figure, name, data, "", caption(points, margin is not None, len(edge) > 1, numbered(each)))
 

@@ -134,7 +134,7 @@ def left(page: Page, shown: Sequence[Studied]) -> str:
     if unjudged:
         texts.append(f"A baseline for {unjudged}: `bench more` proposes one.")
     if shared(page, [each.series for each in shown]):
-        texts.append("Speeds on more devices want a core for each.")
+        texts.append("True speeds on more devices want a core for each.")
     return " ".join(texts) or "Nothing required; optional: more seeds would narrow the intervals."
 
 

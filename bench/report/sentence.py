@@ -88,10 +88,8 @@ def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool
     seeds = f"{ours} seeds each" if ours == theirs else f"{ours} seeds, one device {theirs}"
     metric = plain(best.cell.about.final.eval_metric)
     ends = f", 95 %: {span(best)}" if span(best) else ""
-    reaches = "" if brief else "it reaches "
-    text = (
-        f"**Train {model} with {plain(best.cell.label)}**: {reaches}{target(workload, best)} in {of_one(best.time)}, "
-    )
+    way = f"**Train {model} with {plain(best.cell.label)}**"
+    text = f"{way}: it reaches {target(workload, best)} in {of_one(best.time)}, "
     figures = f" ({metric} {difference(best)}{ends}; {permitted(best)}; {seeds})"
     text += f"as good as one device{'' if brief else figures}."
     if each.equals:

@@ -1,4 +1,4 @@
-"""`graph`: one process, a replica of the model for each device, in threads. Gradients and buffers meet in its memory.
+"""`graph`: replicas in the threads of one process. Gradients and buffers meet in its memory.
 
 With `sync` every global batch is cut into shards by the replicas' throughput; with `cadence` each replica accumulates
 gradients over as many batches as El Che gives it, and there is one step for the window. Reduction is in the order of ranks.

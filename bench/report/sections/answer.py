@@ -89,7 +89,7 @@ def _block(page: Page, number: int, several: bool, workload: Workload, cells: li
     numbers = [each.options.index(option) + 1 for option in first] if numbered(each) else []
     rows = table(page, first, seeds=uneven, chosen=chosen, numbers=numbers)
     beside = [rows] if len(each.options) > 1 or each.why != "no solo" else []  # figures say all of one alone
-    if rest := more(len(each.options) - len(first), "way", f"*{EVERY}* has them all"):
+    if rest := more(len(each.options) - len(first), "way", f"see *{EVERY}*"):
         given = f"{rest.text} {given}"
     known = facts(cells, each, brief=several)
     shown: list[Block] = [SmallText(given), *beside] if drawn is None else [Beside(drawn, rows, given)]
@@ -185,7 +185,7 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
     against = any(option.rival.solo is not None for option in options)
     arrow = f"*{RECOMMENDED.strip()}*: recommended"
     columns: Mapping[str, bool] = {
-        f"{arrow}, the quickest; *×*: over one device's": bool(series),
+        f"{arrow}, the quickest of those whose quality is OK; *×*: over one device's": bool(series),
         f"{arrow}, the best in quality of the quickest": any(each.kind == "use" for each in answers),
         f"*quality OK*: no worse than is allowed ({ALLOWED}), at 95 %": any(each.passed for each in options)
         or bool(series),

@@ -152,7 +152,7 @@ def _plot(page: Page, axes: Axes, series: ScalingSeries, options: Sequence[Optio
     axes.set_ylim(bottom=0)
     axes.set_xlabel("devices")
     axes.set_ylabel("speed / one device's")
-    axes.set_title(brief(title(series), 34), fontsize=9)
+    axes.set_title(brief(title(series), 34), fontsize=8)
 
 
 def _datum(series: ScalingSeries, option: Option) -> dict[str, Any]:
