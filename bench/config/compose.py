@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import hydra
 import yaml  # type: ignore[import-untyped]
-from hydra._internal.hydra import Hydra
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -74,8 +72,7 @@ def compose(
             problems = (beyond(override) or nameless(override) or nowhere(override) for override in overrides)
             for problem in filter(None, problems):
                 raise UsageError(problem)
-            with nullcontext() if _may_set_mode(overrides, options) else _composed_once():
-                _start(task, [*flags, *(_to_plan(overrides) if planning else _searching(overrides))])
+            _start(task, [*flags, *(_to_plan(overrides) if planning else _searching(overrides))])
             task.collect()
             if not task.jobs and not (options.cfg or options.info or options.shell_completion):
                 none = "nothing to run: all of the sweep is left out"
@@ -120,23 +117,6 @@ def _start(task: PointTask, words: list[str]) -> None:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(task)()
     finally:
         sys.argv = before
-
-
-def _may_set_mode(overrides: Sequence[str], options: Namespace) -> bool:
-    """Return whether a configuration may say by itself that it is a sweep (`hydra.mode`), as experiments do."""
-    chosen = any(override.lstrip("+").startswith(("experiment=", "hydra")) for override in overrides)
-    return chosen or bool(options.config_dir or options.config_path or options.config_name)
-
-
-@contextmanager
-def _composed_once() -> Iterator[None]:
-    """Keep Hydra from composing a configuration only to read `hydra.mode`, which is not set: it composes it again to run."""
-    original = Hydra.get_mode
-    Hydra.get_mode = lambda self, config_name, overrides: None  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Hydra.get_mode = original  # type: ignore[method-assign]
 
 
 @contextmanager

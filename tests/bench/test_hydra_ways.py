@@ -5,11 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.types import RunMode
 
 from bench.config.hydra_errors import PRESETS, known_keys
 from bench.config.key_docs import key_docs
@@ -45,18 +42,6 @@ def test_a_search_path_that_is_not_there(
 ) -> None:
     assert bench("model=mlp", *words) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_single_run_is_composed_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, modes = ConfigLoaderImpl.load_configuration, []
-
-    def counted(loader: ConfigLoaderImpl, *args: Any, run_mode: RunMode, **others: Any) -> Any:
-        modes.append(run_mode)
-        return load(loader, *args, run_mode=run_mode, **others)
-
-    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counted)
-    assert bench("plan", "model=mlp") == 0
-    assert modes == [RunMode.RUN]
 
 
 @pytest.mark.parametrize(
