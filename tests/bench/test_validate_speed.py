@@ -112,6 +112,11 @@ def test_speeds_of_another_machine_are_refused_whichever_seed_was_there(tmp_path
     assert footer[-1] == "allowed to differ: cpu, env.cores"
 
 
+def test_what_a_baseline_does_not_tell_of_its_machine_is_no_difference(tmp_path: Path, base: Path) -> None:
+    """One that was made before vector instructions were recorded."""
+    assert one(timed(tmp_path, QUIET, env=ENV | {"simd": "avx2"}), base, "speed").name == "PASS"
+
+
 def test_runs_that_shared_their_cores_say_nothing_of_speed(tmp_path: Path, base: Path) -> None:
     warned = [f"{BUSY} 1.7 of 2 cores during the run: its speeds are too low"]
     verdict = one(timed(tmp_path, (500.0, 510.0, 505.0), warnings=warned), base, "speed")

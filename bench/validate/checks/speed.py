@@ -48,6 +48,7 @@ def check(case: Case) -> Finding | None:
 
 
 def elsewhere(reference: Reference, runs: Sequence[Metrics]) -> list[FieldDifference]:
-    """Return in what the machines of the runs are not the baseline's."""
+    """Return in what the machines of the runs are not the baseline's, of what an earlier version recorded of it, too."""
     machine = reference.environment.machine
-    return list(dict.fromkeys(field for m in runs for field in differences(machine, Fingerprint.of(m).machine)))
+    here = [{name: Fingerprint.of(m).machine.get(name) for name in machine} for m in runs]
+    return list(dict.fromkeys(field for each in here for field in differences(machine, each)))
