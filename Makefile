@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign million faults conformance golden lint bench controller calibration prediction bugs clean-runs baselines discrimination convergence resume machines slurm ray clouds site screenshots clean install
+.PHONY: run test campaign million faults conformance golden lint bench controller calibration prediction bugs clean-runs baselines discrimination convergence resume machines gpu slurm ray clouds site screenshots clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -108,6 +108,11 @@ resume: $(STAMP)
 machines: $(STAMP)
 	MACHINES=all $(BIN)/python -m pytest tests/runtime/test_remote_run.py
 	$(BIN)/python -m benchmarks.machines --write $(ARGS)
+
+# Speed, share of the peak and memory of ways of training on one CUDA device: reports/gpu. Minutes.
+gpu: $(STAMP)
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
+	$(BIN)/python -m benchmarks.gpu --write
 
 # Runs and sweeps on a SLURM of two nodes on this host, of unpacked Debian packages; skipped with a reason where they cannot be
 # had. Needs root on Debian. Some minutes.

@@ -31,10 +31,12 @@ def known(kind: str, name: str, registry: Collection[str]) -> str:
     return name
 
 
-def check_transport(name: str, own_gpus: bool, key: str = "transport") -> str:
-    """Return `name` if it suits ranks on CPUs, or with `own_gpus` ranks with a GPU each; else ValueError."""
+def check_transport(name: str, device: str, gpus: int, ranks: int, key: str = "transport") -> str:
+    """Return `name` if it suits `ranks` of one host that train on `device`, as there are `gpus`; else ValueError."""
     known(key, name, ("auto", *TRANSPORTS))
-    if name != "auto" and (name == "nccl") != own_gpus:
+    own_gpus = device != "cpu" and gpus >= ranks
+    suits = {"nccl": own_gpus, "memory": not own_gpus and device != "cuda"}
+    if not suits.get(name, True):
         need = "a GPU for every rank" if name == "nccl" else "ranks on CPUs"
         raise ValueError(f"{key}={name} needs {need}; leave it out to take what applies")
     return name

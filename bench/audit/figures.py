@@ -15,6 +15,7 @@ from bench.audit.definitions import DEFINITIONS, NEAR
 from bench.audit.kept import KeptStep
 from bench.audit.order import AuditOrder
 from bench.audit.reports import of_step
+from bench.audit.rules import HALF
 from bench.results.audit_file import AuditItem
 
 FACTOR, DOUBLED = 2.0**16, 2_000
@@ -53,6 +54,10 @@ def _norms(
     # A sum of squares in the type of the gradients: a rounding of each, of random signs.
     unit = max(torch.finfo(parameter.dtype).eps for parameter in parameters if parameter.is_floating_point())
     rounding = unit * math.sqrt(sum(parameter.numel() for parameter in parameters))
+    if (
+        order.step.compile and order.step.half
+    ):  # a compiler leaves out roundings that autocast makes, in all steps alike
+        rounding = max(rounding, torch.finfo(HALF[order.step.precision]).eps / SLACK)
     for number, again in enumerate(own.norms):
         other = again if shaken is None else shaken.norms[number]
         slack = SLACK * max(abs(again - other), rounding * again)

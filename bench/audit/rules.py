@@ -54,10 +54,12 @@ def micro_ends(rules: Rules, model: nn.Module, span: tuple[int, int], total: int
     return [start + part * each + min(part, odd) for part in range(parts + 1)]
 
 
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
 def autocast(step: StepSettings, device: torch.device) -> AbstractContextManager[Any]:
     """Return what a forward pass is computed in."""
-    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    return torch.autocast(device.type, kinds[step.precision]) if step.half else nullcontext()
+    return torch.autocast(device.type, HALF[step.precision]) if step.half else nullcontext()
 
 
 def unscale(

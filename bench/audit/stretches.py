@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bench.audit.again import Bench
+from bench.audit.again import Bench, moved
 from bench.audit.between import MOST_LINES
 from bench.audit.compare import DEVICE_ROUNDING, identical, shake_of, states_apart
 from bench.audit.kept import Incomplete, KeptStep, Name, Part, every, whole
@@ -93,11 +93,11 @@ def _between(order: AuditOrder, bench: Bench, seen: float, end: float) -> Steps:
 @torch.no_grad()
 def _draws(bench: Bench) -> bool:
     """Tell whether the loss of a batch is another with other random numbers."""
-    batch = bench.batch(0, min(bench.rules.batch_size, bench.rules.samples))
+    batch = moved(bench.batch(0, min(bench.rules.batch_size, bench.rules.samples)), bench.device)
     losses = []
     with Scalars():
         for seed in (1, 2):
-            torch.default_generator.manual_seed(seed)
+            torch.manual_seed(seed)
             losses.append(float(bench.task.loss(bench.model.train(), batch)))
     return losses[0] != losses[1]
 

@@ -13,7 +13,7 @@ from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
 from bench.config.virtual_checks import MAX_VIRTUAL, check_virtual
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
-from ddp.backends import Acts
+from ddp.backends import Acts, check_sharing
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.links import FORM
 from ddp.core.links import parse as parse_links
@@ -159,9 +159,9 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         raise ValueError(unknown("cluster.device", cluster.device, DEVICES))
     if cluster.device == "cuda" and not machine.gpus:
         raise ValueError("cluster.device=cuda, but torch can use no GPU here; leave it out to train on the CPU")
-    own_gpus = cluster.device != "cpu" and machine.gpus >= machine.ranks(world_size)
-    check_transport(cluster.transport, own_gpus, "cluster.transport")
-    backend = backend_of(config.mode)
+    here, backend = machine.ranks(world_size), backend_of(config.mode)
+    check_transport(cluster.transport, cluster.device, machine.gpus, here, "cluster.transport")
+    check_sharing(config.mode.backend, cluster.device, machine.gpus, here)
     if backend is not None and backend.torch_native and cluster.transport == "memory":
         mode = config.mode.name
         raise ValueError(f"cluster.transport=memory with mode={mode}, which has PyTorch's own; leave it out")

@@ -22,6 +22,8 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
     elif here > machine.cores and not on_gpus:
         share = f"{here} ranks share {machine.cores} cores"
         warnings.append(f"oversubscribed: {share}, so speeds say nothing about scaling")
+    elif config.cluster.device == "cuda" and not on_gpus:
+        warnings.append(f"{here} ranks share {machine.gpus} GPU(s), so speeds say nothing about scaling")
     if config.cluster.speeds:
         speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
         warnings.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")

@@ -222,7 +222,7 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
     every, name = tuple(match.differing), match.reference.name
     match = replace(match, differing=beyond(match.differing, terms.allowed))
     if differing := tuple(match.differing):
-        line = f"not comparable with {name}: {_fields(differing)}"
+        line = f"not comparable with {name}: {_fields(differing)}; make one here: {next_runs.baseline(cell)}"
         refused = remark("REFUSED", "baseline", cell.name, line, differing)
         return Case(cell, None, terms.allowed), [replace(refused, reproduce=command(cell.runs))]
     if match.reference.expired(terms.today) and not terms.allow_expired:

@@ -37,6 +37,8 @@ class BackendSpec:
 
     lacks: tuple[str, ...] = ()
     """What a step of it cannot be: `fp16`, `compile`."""
+    shares_gpu: bool = True
+    """Its ranks may train on one GPU, and meet over gloo."""
 
     @property
     def averages(self) -> bool:
@@ -52,7 +54,13 @@ _OURS = {
     "zero3": BackendSpec("ddp.backends.zero3", Acts.STEP, lacks=("compile",)),
     "torch_ddp": BackendSpec("ddp.backends.torch_ddp", Acts.STEP, torch_native=True),
     "torch_fsdp": BackendSpec(
-        "ddp.backends.torch_fsdp", Acts.STEP, torch_native=True, checkpoints=False, lacks=("compile",)
+        # Over gloo its ranks on a GPU end by signal 11 (torch 2.11).
+        "ddp.backends.torch_fsdp",
+        Acts.STEP,
+        torch_native=True,
+        checkpoints=False,
+        lacks=("compile",),
+        shares_gpu=False,
     ),
     "torch_zero1": BackendSpec("ddp.backends.torch_zero1", Acts.STEP, torch_native=True, checkpoints=False),
     "torch_local_sgd": BackendSpec(
@@ -77,6 +85,12 @@ def paired_backends() -> tuple[str, ...]:
 def is_torch_native(name: str | None) -> bool:
     """Return whether `name`, which may be of no backend, is one of PyTorch's own."""
     return name is not None and name in BACKENDS and BACKENDS[name].torch_native
+
+
+def check_sharing(name: str | None, device: str, gpus: int, ranks: int) -> None:
+    """Raise ValueError for `ranks` of one host that would share `gpus` with a backend that cannot."""
+    if device == "cuda" and gpus < ranks and name is not None and name in BACKENDS and not BACKENDS[name].shares_gpu:
+        raise ValueError(f"{ranks} ranks on {gpus} GPU(s), but {name} needs a GPU for every rank; use device=cpu")
 
 
 def world_of(name: str, size: int, samples: int, batch: int, epochs: int, **settings: Any) -> World:

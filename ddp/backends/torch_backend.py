@@ -48,7 +48,8 @@ class TorchBackend(GroupBackend):
     step_type: type[TorchStep]
 
     def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
-        library = "nccl" if loop.device.type == "cuda" else "gloo"
+        own_gpu = loop.device.type == "cuda" and torch.cuda.device_count() >= (job.host_ranks or job.world_size)
+        library = "nccl" if own_gpu else "gloo"
         if job.transport not in ("auto", library):
             raise ValueError(f"cluster.transport={job.transport}: PyTorch's engines use {library} here; use auto")
         super().__init__(replace(job, transport=library), rank, loop)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ddp import settings as checks
-from ddp.backends import paired_backends
+from ddp.backends import check_sharing, paired_backends
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.parts import load as load_part
 from ddp.checkpoint.same_data import SameData
@@ -84,6 +84,8 @@ def world_size_of(size: int | None, gpus: int, device: str, way: Mode, started: 
         return 1 if engine_of(way.engine).one_rank else min(max(gpus, 1), MAX_WORLD)
     if not engine_of(way.engine).fits(checks.whole("world_size", size, 1, MAX_WORLD)):
         raise ValueError(f"world_size={size} with mode={way.name!r}, which has one rank: leave it out")
+    if started is None:
+        check_sharing(way.backend, device, gpus, size)
     return size
 
 

@@ -207,7 +207,7 @@ class Trainer:
             ),
             scratch=Path(),  # made for each run
             device=device,
-            transport=checks.check_transport(transport, gpus >= beside),
+            transport=checks.check_transport(transport, device, gpus, beside),
             speeds=checks.emulated("speeds", speeds, size),
             lr_scale=1.0 + ratio * (size - 1),
             max_grad_norm=checks.norm_limit("max_grad_norm", max_grad_norm),

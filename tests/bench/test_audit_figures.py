@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.audit.order import works_of
+from bench.audit.order import norms_of, works_of
 from bench.models import parts
 from ddp.core.step_settings import StepSettings
 from ddp.gradients.average import GradientAverage
@@ -133,6 +133,21 @@ def test_bytes_of_parts_are_those_of_the_whole(tmp_path: Path, mode: str) -> Non
         assert f"{name} of all ranks are 0" in line
         more = replace(works[0], **{name: getattr(works[0], name) + 10_000})
         assert different(audited(job, records, works=(more, *works[1:])))
+
+
+def test_norms_of_a_compiled_step_in_half_precision_agree_to_its_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler leaves out roundings that autocast makes."""
+    step = StepSettings(precision="bf16")
+    with monkeypatch.context() as patch:
+        wrapped(StepFigures, "step", slightly_more)(patch)
+        job, records = train_alone(tmp_path, ADAM, step=step)
+    assert different(audited(job, records))
+    compiled = replace(job, step=replace(step, compile=True))
+    assert different(audited(compiled, records)) == []
+    norms = tuple(tuple((at, norm and 1.02 * norm) for at, norm in each) for each in norms_of(records))
+    assert different(audited(compiled, records, norms=norms))
 
 
 @pytest.mark.usefixtures("in_process")

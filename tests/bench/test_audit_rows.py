@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from bench.audit import stretches
 from bench.audit.kept import read
@@ -125,3 +127,23 @@ def test_another_order_of_ranks_changes_no_more_than_is_measured() -> None:
         off += int((other != total[small]).sum())
         assert bool(((other - total[small]).abs() <= (shaken - total)[small].abs()).all())
     assert off
+
+
+def test_whether_a_loss_is_drawn_is_seen_where_the_model_is() -> None:
+    """On a GPU, say; `meta` is a device, too."""
+    there = torch.device("meta")
+    seen: list[torch.device] = []
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        seen.extend(each.device for each in batch)
+        return torch.tensor(1.0)
+
+    bench = SimpleNamespace(
+        batch=lambda start, stop: (torch.ones(2), torch.zeros(2)),
+        rules=SimpleNamespace(batch_size=2, samples=4),
+        device=there,
+        model=nn.Linear(1, 1),
+        task=SimpleNamespace(loss=loss),
+    )
+    assert not stretches._draws(bench)  # type: ignore[arg-type]
+    assert set(seen) == {there}

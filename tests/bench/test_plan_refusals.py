@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -73,6 +74,33 @@ def test_what_cannot_be_is_refused_in_one_line(change, remedy):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "device", "transport", "fits"),
+    [
+        (2, "auto", "nccl", True),
+        (1, "cuda", "nccl", False),
+        (1, "auto", "nccl", False),
+        (1, "cuda", "gloo", True),
+        (2, "auto", "gloo", True),
+        (1, "cuda", "memory", False),
+        (2, "auto", "memory", False),
+        (1, "auto", "memory", True),
+        (2, "cpu", "memory", True),
+    ],
+)
+def test_a_transport_suits_where_ranks_are(gpus, device, transport, fits):
+    with nullcontext() if fits else pytest.raises(ValueError, match="needs"):
+        planned(gpus=gpus, cluster=ClusterConfig(device=device, transport=transport))
+
+
+def test_who_cannot_share_a_gpu_is_refused():
+    shared = {"cluster": ClusterConfig(device="cuda"), "policy": {"name": "sync"}}
+    with pytest.raises(ValueError, match=r"torch_fsdp needs a GPU for every rank; use device=cpu"):
+        planned(gpus=1, backend=Choice("torch_fsdp"), **shared)
+    assert planned(gpus=2, backend=Choice("torch_fsdp"), **shared).spec.world_size == 2
+    assert planned(gpus=1, backend=Choice("torch_ddp"), **shared).spec.world_size == 2
+
+
 def test_profiling_is_of_one_host_and_said():
     run = planned(profile=ProfileConfig(steps=10))
     assert run.job.profile_steps == 10
@@ -87,6 +115,7 @@ def test_a_reader_is_told_of_what_distorts():
     assert planned().spec.warnings == ()
     assert "4 ranks share 2 cores" in planned(world_size=4).spec.warnings[0]
     assert planned(world_size=4, gpus=4).spec.warnings == ()
+    assert "2 ranks share 1 GPU" in planned(gpus=1, cluster=ClusterConfig(device="cuda")).spec.warnings[0]
     emulated = planned(cluster=ClusterConfig(speeds=[1.0, 0.4])).spec
     assert "1/0.4" in emulated.warnings[0]
     assert emulated.speeds == (1.0, 0.4)

@@ -37,7 +37,10 @@ def first_difference(one: Seen, other: Seen) -> str:
 def test_a_program_ends_in_the_same_bits_as_under_torchs(name: str, transport: str, runs: list[dict[str, Any]]) -> None:
     for rank in runs:
         theirs, ours = rank["torch"][name], rank[transport][name]
-        assert (theirs["error"], ours["error"]) == ("", "")
+        assert ours["error"] == ""
+        if "modified by an inplace operation" in theirs["error"] and torch.__version__ < "2.15":
+            pytest.skip("PyTorch's own fails in this version")  # seen in 2.11
+        assert theirs["error"] == ""
         assert len(ours["seen"]) == len(theirs["seen"]) > 0
         assert first_difference(ours["seen"], theirs["seen"]) == ""
 

@@ -1,4 +1,5 @@
-"""`gloo`: PyTorch's process group for CPUs, over sockets: on loopback, or between hosts.
+"""`gloo`: PyTorch's process group over sockets: on loopback, or between hosts. Of ranks on CPUs, or of several on one GPU,
+which NCCL refuses: then everything goes through the host's memory.
 
 A peer's end wakes all who wait for it, and the coordinator ends a rank that stands still: who waits for a slow one waits as
 long as it takes. Between hosts that cannot be said: behind a link that is cut nobody's end is heard, so a collective has the
@@ -50,8 +51,8 @@ class Transport:
 
     @staticmethod
     def applies(config: TransportConfig) -> bool:
-        """Return whether ranks are on CPUs and PyTorch was built with it."""
-        return config.device.type == "cpu" and dist.is_available() and dist.is_gloo_available()
+        """Return whether PyTorch was built with it."""
+        return dist.is_available() and dist.is_gloo_available()
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Allocate ordinary memory."""
