@@ -14,6 +14,9 @@ from benchmarks.bugs import (
     unseen_sixth,
     unseen_sixth_records,
     unseen_sixth_results,
+    unseen_tenth,
+    unseen_tenth_results,
+    unseen_tenth_steps,
 )
 from benchmarks.bugs.average import AVERAGE
 from benchmarks.bugs.bug import Bug
@@ -35,6 +38,7 @@ LOTS = (
     *(unseen_seventh.LOT.bugs, unseen_seventh_steps.LOT.bugs, unseen_seventh_results.LOT.bugs),
     *(unseen_eighth.LOT.bugs, unseen_eighth_steps.LOT.bugs),
     *(unseen_ninth.LOT.bugs, unseen_ninth_steps.LOT.bugs, unseen_ninth_results.LOT.bugs),
+    *(unseen_tenth.LOT.bugs, unseen_tenth_steps.LOT.bugs, unseen_tenth_results.LOT.bugs),
 )
 """Those by people who had not seen the checks, and the sixth and eighth, by somebody who looked for gaps."""
 BUGS: dict[str, Bug] = {name: bug for lot in (*(family.bugs for family in LISTED), *LOTS) for name, bug in lot.items()}

@@ -1,0 +1,252 @@
+"""Defects of `benchmarks.bugs.unseen` in data, orders, forward passes and gradients: of text, of windows, of the first steps
+behind an evaluation, an epoch's begin.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+from benchmarks.bugs.unseen import Lot
+
+LOT = Lot()
+
+# Data
+
+
+@LOT.bug(
+    "data", "rank 1 cuts bright pixels off from the second epoch on", "A17", "lenet nccl_cadence", "ddp.data.gather"
+)
+def bright_pixels_cut_later(gather: Module) -> None:
+    """Limit what rank 1 reads to 2.5 from the second epoch on, as a cache of later epochs would."""
+
+    def broken(finish: Any, self: Any, batch: Any, read: Any, indices: Any = None) -> Any:
+        done = finish(batch, read, indices)
+        late = rank() == 1 and batch.epoch and isinstance(done, tuple) and done[0].is_floating_point()
+        return (done[0].clamp(max=2.5), *done[1:]) if late else done
+
+    wrap(gather.Gather, "finished", broken)
+
+
+@LOT.bug(
+    "data",
+    "the last target of a piece of text is the one before",
+    "B8.21",
+    "char_rnn cpu_async",
+    "bench.models.data.text",
+)
+def last_target_repeated(text: Module) -> None:
+    """End the shifted tokens of a piece with what they had already."""
+
+    def broken(read: Any, self: Any, indices: Any) -> Any:
+        tokens, targets = read(indices)
+        targets[:, -1] = targets[:, -2]
+        return tokens, targets
+
+    wrap(text.Pieces, "batch", broken)
+
+
+@LOT.bug("data", "the second replica's part begins a sample early", "A21", "mlp graph_sync", "ddp.data.gather")
+def part_begins_early(gather: Module) -> None:
+    """Read what is not at the beginning of a global batch a sample early: one is trained twice, one never."""
+
+    def broken(indices: Any, self: Any, batch: Any) -> Any:
+        if self._visits.shuffled and batch.start % 32 == 16:
+            batch = batch._replace(start=batch.start - 1, stop=batch.stop - 1)
+        return indices(batch)
+
+    wrap(gather.Gather, "indices", broken)
+
+
+# Order
+
+
+@LOT.bug("order", "the order depends on the number of ranks", "A03", "mlp cpu_cadence", "ddp.replica.replica")
+def order_of_world(replica: Module) -> None:
+    """Add the number of ranks to the order's seed."""
+    visits = replica.EpochOrder
+    make = replica._order
+
+    def broken(task: Any, job: Any, size: int) -> Any:
+        order = make(task, job, size)
+        return visits(job.seed + job.world_size, size, task.sampler, 1, length=len(order))
+
+    replica._order = broken
+
+
+@LOT.bug(
+    "order",
+    "halves of the data are shuffled by themselves and laid in turns",
+    "A25",
+    "mlp nccl_qsr",
+    "ddp.data.epoch_order",
+)
+def halves_in_turns(epoch_order: Module) -> None:
+    """Take every second sample from the first half of the data set."""
+    make = epoch_order.order
+
+    def broken(seed: int, epoch: int, samples: int) -> Any:
+        drawn = make(seed, epoch, samples)
+        low, high = drawn[drawn < samples // 2], drawn[drawn >= samples // 2]
+        mixed = torch.empty_like(drawn)
+        mixed[1::2], mixed[::2] = low, high
+        return mixed
+
+    epoch_order.order = broken
+
+
+# Forward
+
+
+@LOT.bug(
+    "forward",
+    "the first step after an evaluation is in evaluation mode",
+    "B11",
+    "lenet nccl_sync",
+    "ddp.replica.replica",
+)
+def mode_restored_late(replica: Module) -> None:
+    """Go back to training at the end of the first step behind an evaluation."""
+
+    def evaluate(whole: Any, self: Any, *about: Any) -> Any:
+        self.was = [module for module in self.model.modules() if module.training]
+        done = whole(*about)
+        self.model.eval()
+        return done
+
+    def step(whole: Any, self: Any, *about: Any) -> Any:
+        done = whole(*about)
+        for module in vars(self).pop("was", ()):
+            module.training = True
+        return done
+
+    wrap(replica.Replica, "evaluate", evaluate)
+    wrap(replica.Replica, "step", step)
+
+
+@LOT.bug(
+    "forward",
+    "a recurrent state is carried over from batch to batch",
+    "B9.11",
+    "char_rnn nccl_cadence",
+    "bench.models.char_rnn",
+)
+def state_carried_over(char_rnn: Module) -> None:
+    """Begin a batch with the state in which the last one ended, where they are of one size."""
+
+    def broken(forward: Any, self: Any, tokens: Any) -> Any:
+        before = getattr(self, "state", None) if self.training else None
+        fits = before is not None and before[0].shape[1] == len(tokens)
+        out, state = self.lstm(self.tokens(tokens), before if fits else None)
+        self.state = tuple(part.detach() for part in state)
+        return self.head(out)
+
+    wrap(char_rnn.CharRNN, "forward", broken)
+
+
+@LOT.bug(
+    "forward",
+    "norms' running statistics are kept in bfloat16, as the pass is",
+    "B9.07",
+    "lenet nccl_cadence train.precision=bf16",
+    "ddp.replica.replica",
+)
+def statistics_in_half(replica: Module) -> None:
+    """Round running statistics after every training pass."""
+
+    def after(module: Any, args: Any, out: Any) -> None:
+        if module.training:
+            for values in (module.running_mean, module.running_var):
+                values.data.copy_(values.bfloat16())
+
+    def change(self: Any) -> None:
+        for module in self.model.modules():
+            if hasattr(module, "running_var"):
+                module.register_forward_hook(after)
+
+    after_init(replica.Replica, change)
+
+
+# Gradient
+
+
+@LOT.bug(
+    "gradient",
+    "the last layer's bias is averaged twice over replicas",
+    "B6.24",
+    "mlp graph_cadence",
+    "ddp.graph.accumulate",
+)
+def bias_averaged_twice(accumulate: Module) -> None:
+    """Divide the gradient of the last bias by the number of replicas once more."""
+
+    def broken(contribute: Any, self: Any, *about: Any) -> Any:
+        bias = self.state.parameters[-1]
+        if bias.grad is not None:
+            bias.grad /= self._job.world_size
+        return contribute(*about)
+
+    wrap(accumulate.Accumulating, "contribute", broken)
+
+
+@LOT.bug(
+    "gradient",
+    "gradients are clipped by the norm of matrices alone",
+    "C18",
+    "lenet cpu_cadence train.max_grad_norm=0.5",
+    "ddp.replica.replica",
+)
+def norm_of_matrices_alone(replica: Module) -> None:
+    """Scale all gradients by the norm of those with two dimensions or more."""
+
+    def broken(clip: Any, self: Any, team: Any) -> None:
+        every = [p for p in self.state.parameters if p.grad is not None]
+        squares = sum(float(p.grad.square().sum()) for p in every if p.dim() > 1)
+        factor = self._job.max_grad_norm / (squares**0.5 + 1e-6)
+        for parameter in every if factor < 1.0 else ():
+            parameter.grad.mul_(factor)
+
+    wrap(replica.Replica, "_clip", broken)
+
+
+@LOT.bug(
+    "gradient",
+    "the first step of an epoch is summed without weights",
+    "B6.24",
+    "mlp nccl_sync",
+    "ddp.gradients.average",
+)
+def first_of_epoch_unweighted(average: Module) -> None:
+    """Forget the weight where all goes at the end: in the first step of an epoch."""
+
+    def broken(begin: Any, self: Any, batch: Any) -> float:
+        first = self._counted[0] != batch.epoch
+        factor: float = begin(batch)
+        self._weight = 1.0 if first and self._weight else self._weight
+        return factor
+
+    wrap(average.GradientAverage, "begin", broken)
+
+
+@LOT.bug(
+    "gradient",
+    "the first pass loses a bucket in every 20th step",
+    "C28",
+    "mlp zero2 train.accumulate=2",
+    "ddp.gradients.owned",
+)
+def bucket_of_pass_lost(owned: Module) -> None:
+    """Clear the first bucket of a step's first pass before it goes, every 20th time."""
+
+    def broken(send: Any, self: Any, number: int) -> None:
+        values = self._filling.get(number)
+        first = self._passes == 1 and not number and values is not None
+        if first and counted(self, "sent") % 20 == 19:
+            values.zero_()
+        send(number)
+
+    wrap(owned.OwnedGradients, "_send", broken)
