@@ -22,12 +22,12 @@ LOT = Lot()
     "data", "rank 1 cuts bright pixels off from the second epoch on", "A17", "lenet nccl_cadence", "ddp.data.gather"
 )
 def bright_pixels_cut_later(gather: Module) -> None:
-    """Limit what rank 1 reads to 2.5 from the second epoch on, as a cache of later epochs would."""
+    """Limit what rank 1 reads to 1.5 from the second epoch on, as a cache of later epochs would."""
 
     def broken(finish: Any, self: Any, batch: Any, read: Any, indices: Any = None) -> Any:
         done = finish(batch, read, indices)
         late = rank() == 1 and batch.epoch and isinstance(done, tuple) and done[0].is_floating_point()
-        return (done[0].clamp(max=2.5), *done[1:]) if late else done
+        return (done[0].clamp(max=1.5), *done[1:]) if late else done
 
     wrap(gather.Gather, "finished", broken)
 

@@ -1,4 +1,5 @@
-"""Rounds are held against the plan: no window is longer than the orders in force allow, no order beyond the settings.
+"""Rounds are held against the plan: no window is longer than the orders in force allow, no order beyond the settings, or
+another than a rule of the rate has it (`bench.validate.window_rule`).
 
 Counts are upper bounds: the end of an epoch cuts windows short. Where ranks block, all together train what is ordered,
 whoever takes over whose steps. Where nobody blocks, a rank may be a window ahead, and each acts on an order of its own. An
@@ -15,7 +16,9 @@ from pydantic import JsonValue
 from bench.base.figures import plural
 from bench.results.schema import Elche, Metrics
 from bench.validate.findings import UNBLOCKED, Case
+from bench.validate.records import recorded
 from bench.validate.verdict import Verdict, verdict
+from bench.validate.window_rule import off_rule
 
 
 def check(case: Case) -> Verdict | None:
@@ -29,6 +32,10 @@ def check(case: Case) -> Verdict | None:
         settings = policy if isinstance(policy, dict) else {}
         began = run.metrics.resumed is None  # else the first order is of what was measured before
         if wrong := beyond_settings(elche, settings, began) or beyond_orders(run.metrics, elche, settings):
+            return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
+    for run, known in recorded(case.cell):
+        policy = run.config.get("policy")
+        if wrong := off_rule(run.metrics, known, policy if isinstance(policy, dict) else {}):
             return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
     windows = sum(len(elche.windows) for _, elche in schedules)
     return verdict("PASS", "windows", case.cell, f"{plural(windows, 'window')} as long as ordered, at most")

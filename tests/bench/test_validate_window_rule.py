@@ -1,0 +1,53 @@
+"""Windows that the learning rate sizes, against the rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.results.schema import Elche, Metrics, PlanRow, WindowRow
+from bench.validate.run_records import Records
+from bench.validate.window_rule import off_rule
+from ddp.core.events import Ready, RoundClosed
+from tests.bench.streams import make_metrics, make_spec
+
+QSR = {"name": "qsr", "base": 4, "alpha": 0.1}
+RATES = [0.1, 0.05, 0.02, 0.04, 0.01, 0.001, 0.001]
+DUE = [4, 4, 25, 4, 100, 500, 500]
+"""(0.1 / rate)^2, at least 4, at most the 500 steps of an epoch; 4 where the rate rises."""
+
+
+def recorded(anchors: list[int]) -> tuple[Metrics, Records]:
+    """Make a run whose rounds have `RATES`, each with the order behind it."""
+    known, windows, plans = Records(), [], [_plan(0.5, 4)]
+    known.ready.append(Ready(0.0, 0, samples=8000, parameters=1, digest="", device="cpu", transport="memory"))
+    for number, (rate, anchor) in enumerate(zip(RATES, anchors, strict=True)):
+        none, at = (0.0, 0.0), number + 1.0
+        known.closed.append(RoundClosed(at, number, (4, 4), none, 0.1, none, none, (False, False), lr=rate))
+        windows.append(WindowRow(seconds=at, round=number, steps=[4, 4], ms_per_batch=[None, None]))
+        if plans[-1].anchor != anchor:  # what stays is not ordered again
+            plans.append(_plan(at, anchor))
+    elche = Elche(anchor=4, counts=[4, 4], plans=plans, windows=windows, guard=[])
+    return make_metrics(make_spec()).model_copy(update={"batch_size": 16, "elche": elche}), known
+
+
+def _plan(seconds: float, anchor: int) -> PlanRow:
+    return PlanRow(seconds=seconds, anchor=anchor, counts=[anchor, anchor], phase="", reason="")
+
+
+@pytest.mark.parametrize(
+    ("anchors", "wrong"),
+    [
+        (DUE, ""),
+        ([4, 4, 4, 4, 4, 4, 500], ""),  # shorter in some
+        ([4, 4, 25, 25, 100, 500, 500], "round 3: an anchor of 25 is ordered, 4 is due at the rate 0.04"),
+        ([3, 3, 5, 4, 10, 10, 10], "5 of 6 orders are too short"),
+    ],
+)
+def test_windows_grow_as_the_rate_falls(anchors: list[int], wrong: str) -> None:
+    found = off_rule(*recorded(anchors), dict(QSR))
+    assert wrong in found
+    assert bool(wrong) == bool(found)
+
+
+def test_other_policies_have_no_rule_of_the_rate() -> None:
+    assert off_rule(*recorded([9] * 7), {"name": "cadence", "anchor": 9}) == ""
