@@ -23,6 +23,8 @@ LEAST, TIMES = 12, 5.0
 """Fewest rounds whose mean says something, and how far it may be off."""
 ROUNDING = 0.02
 """Relative: sums of squares in single precision."""
+CLEAR, UNEQUAL = 1e-3, 0.1
+"""Divergence from which on rounding does not tell; how far squared distances of two replicas may be off their weights."""
 
 
 def amiss(known: Records, settings: Mapping[str, Any]) -> str:
@@ -41,10 +43,39 @@ def amiss(known: Records, settings: Mapping[str, Any]) -> str:
         if wrong := _ratio(known.groups, event, average):
             return f"round {event.round}, rank {event.rank}: {wrong}"
         shown[event.round].append(_squared(known.groups, before, average) / event.distance)
+    if wrong := _unequal(known, parts, settings):
+        return wrong
     mean = float(np.mean([np.mean(ratios) for ratios in shown.values()])) if len(shown) >= LEAST else 1.0
     if 1.0 / TIMES <= mean <= TIMES:
         return ""
     return f"squared distances from averages are {mean:.3g} times as large by sketches as ranks report"
+
+
+def _unequal(known: Records, parts: Mapping[int, Mapping[int, Any]], settings: Mapping[str, Any]) -> str:
+    """Say which distances of one round do not fit together: what is weighed and averaged lies so that two replicas are as
+    far as the other one weighs, and of more never all are equally far, to the bit. A narrow wire rounds the average."""
+    if settings.get("wire", "float64") != "float64":
+        return ""
+    rounds = defaultdict[int, dict[int, Averaged]](dict)
+    for event in known.averaged:
+        if event.distance and (event.divergence or 0.0) > CLEAR:
+            rounds[event.round][event.rank] = event
+    alike, several = 0, 0
+    for number, events in rounds.items():
+        samples = {rank: part.samples for rank, part in parts.get(number, {}).items() if part.samples}
+        if samples.keys() != events.keys():
+            continue
+        distances = [event.distance or 0.0 for _, event in sorted(events.items())]
+        weights = [float(count) ** settings.get("gamma", 1.0) for _, count in sorted(samples.items())]
+        if len(weights) == 2:
+            first, second = (weight**2 * distance for weight, distance in zip(weights, distances, strict=True))
+            if not first * (1 - UNEQUAL) <= second <= first * (1 + UNEQUAL):
+                shown = " and ".join(f"{distance:.4g}" for distance in distances)
+                shares = " and ".join(f"{weight / sum(weights):.1%}" for weight in weights)
+                return f"round {number}: squared distances of {shown} do not go with weights of {shares}"
+        several += len(weights) > 2
+        alike += len(weights) > 2 and len(set(distances)) == 1
+    return f"all ranks are equally far from the average in {alike} rounds" if alike == several >= LEAST else ""
 
 
 def _ratio(groups: Sequence[SketchGroup], event: Averaged, average: str) -> str:

@@ -68,6 +68,40 @@ def test_distances_are_those_that_sketches_show(
 
 
 @pytest.mark.parametrize(
+    ("samples", "farther", "settings", "line"),
+    [
+        ((80, 80), (1.0, 1.0), {}, ""),
+        ((80, 40), (1.0, 2.0), {}, ""),
+        ((80, 40), (1.0, 1.0), {}, "do not go with weights of 66.7% and 33.3%"),
+        ((80, 40), (1.0, 1.0), {"gamma": 0.0}, ""),
+        ((80, 40), (1.0, 1.0), {"wire": "bfloat16"}, ""),
+        ((80, 80, 80), (1.0, 1.0, 1.1), {}, ""),
+        ((80, 80, 80), (1.0, 1.0, 1.0), {}, "all ranks are equally far from the average in 16 rounds"),
+    ],
+)
+def test_distances_go_with_weights(
+    monkeypatch: pytest.MonkeyPatch,
+    samples: tuple[int, ...],
+    farther: tuple[float, ...],
+    settings: dict[str, object],
+    line: str,
+) -> None:
+    """Of two, each is as far from the average as the other weighs; of more never all are equally far."""
+    group = SketchGroup("weight", "parameters", 500, "float32", True)
+    monkeypatch.setattr(Records, "groups", (group,))
+    known = rounds(16)
+    first = [event for event in known.averaged if not event.rank]
+    averaged = [
+        replace(event, rank=rank, samples=samples[rank], distance=APART**2 * far**2, divergence=APART * far / NORM)
+        for event in first
+        for rank, far in enumerate(farther)
+    ]
+    found = amiss(replace(known, averaged=averaged), settings)
+    assert line in found
+    assert bool(line) == bool(found), found
+
+
+@pytest.mark.parametrize(
     ("peak", "on_device", "line"),
     [
         (900_000_000, 0, ""),
