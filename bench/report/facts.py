@@ -133,7 +133,7 @@ def limit(best: Option) -> str:
 
 
 def missing_share(best: Option, most: int = NAMED) -> str:
-    """Return where the speed went that it lacks, by the `most` causes: `of the missing 26 %: 15 waiting for others, …`."""
+    """Return where the speed went that it lacks, by the `most` causes: `missing 26 %: 15 % waiting for others, …`."""
     efficiency, (shares, hidden) = best.efficiency, _shares(best)
     return in_words(1 - efficiency.value, shares, hidden, most) if shares and efficiency is not None else ""
 

@@ -15,7 +15,7 @@ WORDS = {
     "wait": "waiting for others",
     "comm": "exchanging",
     "data": "making batches",
-    "compute": "steps that take longer than on one device",
+    "compute": "longer steps than on one device",
     "checkpoint": "writing checkpoints",
     "other": "bookkeeping between steps",
 }
@@ -64,7 +64,7 @@ def percents(missing: float, shares: Mapping[str, float], most: int = NAMED) -> 
 
 
 def in_words(missing: float, shares: Mapping[str, float], hidden: bool = False, most: int = NAMED) -> str:
-    """Return `of the missing 26 %: 15 waiting for others, 8 exchanging, 3 unexplained`; empty where nothing is missing.
+    """Return `missing 26 %: 15 % waiting for others, 8 % exchanging, 3 % unexplained`; empty where nothing is missing.
 
     `hidden`: collectives lie inside the steps.
     """
@@ -72,8 +72,8 @@ def in_words(missing: float, shares: Mapping[str, float], hidden: bool = False, 
     if whole <= 0:
         return ""
     words = WORDS | ({"compute": IN_STEPS} if hidden else {})
-    texts = [f"{share} {words[name]}" if name else _rest(share) for name, share in percents(missing, shares, most)]
-    return f"of the missing {whole} %: {', '.join(texts)}"
+    texts = [f"{share} % {words[name]}" if name else _rest(share) for name, share in percents(missing, shares, most)]
+    return f"missing {whole} %: {', '.join(texts)}"
 
 
 def cause(shares: Mapping[str, float], hidden: bool = False) -> str:
@@ -83,4 +83,4 @@ def cause(shares: Mapping[str, float], hidden: bool = False) -> str:
 
 
 def _rest(share: int) -> str:
-    return f"{share} {REST}" if share > 0 else f"less {-share} gained elsewhere"
+    return f"{share} % {REST}" if share > 0 else f"less {-share} % gained elsewhere"

@@ -29,6 +29,18 @@ def test_presets_of_the_users_own_folder(bench: Bench, own: Path, way: str, caps
     assert "planned: 2 runs of 1 cell" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("word", ["experiment=mine", "+recipes=mine"])
+def test_a_users_preset_that_is_a_sweep_by_itself(
+    bench: Bench, own: Path, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = "hydra: {mode: MULTIRUN, sweeper: {params: {seed: '0,1'}}}\n"
+    (own / "experiment/mine.yaml").write_text(MINE + sweep)
+    (own / "recipes").mkdir()
+    (own / "recipes/mine.yaml").write_text("# @package _global_\n" + sweep)
+    assert bench("plan", "-cd", str(own), "model=mlp", "mode=solo", word) == 0
+    assert "planned: 2 runs of 1 cell" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

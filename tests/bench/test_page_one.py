@@ -223,8 +223,7 @@ def test_losses_are_told_as_parts_of_a_whole() -> None:
     missing = 1 - 9.5 / 13.5
     assert math.isclose(sum(shares.values()), missing)
     assert losses.in_words(missing, shares) == (
-        "of the missing 30 %: 15 waiting for others, 7 exchanging, 7 steps that take longer than on one device, 1 "
-        "unexplained"
+        "missing 30 %: 15 % waiting for others, 7 % exchanging, 7 % longer steps than on one device, 1 % unexplained"
     )
     assert losses.in_words(-0.05, shares) == ""
 
