@@ -53,8 +53,9 @@ def amiss(known: Records, settings: Mapping[str, Any]) -> str:
 
 def _unequal(known: Records, parts: Mapping[int, Mapping[int, Any]], settings: Mapping[str, Any]) -> str:
     """Say which distances of one round do not fit together: what is weighed and averaged lies so that two replicas are as
-    far as the other one weighs, and of more never all are equally far, to the bit. A narrow wire rounds the average."""
-    if settings.get("wire", "float64") != "float64":
+    far as the other one weighs, and of more never all are equally far, to the bit. Narrow wires and parameters round."""
+    narrow = {group.dtype for group in known.groups if group.kind == "parameters"} & {"float16", "bfloat16"}
+    if narrow or settings.get("wire", "float64") != "float64":
         return ""
     rounds = defaultdict[int, dict[int, Averaged]](dict)
     for event in known.averaged:

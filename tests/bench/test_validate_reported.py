@@ -87,8 +87,7 @@ def test_distances_go_with_weights(
     line: str,
 ) -> None:
     """Of two, each is as far from the average as the other weighs; of more never all are equally far."""
-    group = SketchGroup("weight", "parameters", 500, "float32", True)
-    monkeypatch.setattr(Records, "groups", (group,))
+    monkeypatch.setattr(Records, "groups", (SketchGroup("weight", "parameters", 500, "float32", True),))
     known = rounds(16)
     first = [event for event in known.averaged if not event.rank]
     averaged = [
@@ -99,6 +98,8 @@ def test_distances_go_with_weights(
     found = amiss(replace(known, averaged=averaged), settings)
     assert line in found
     assert bool(line) == bool(found), found
+    monkeypatch.setattr(Records, "groups", (SketchGroup("weight", "parameters", 500, "bfloat16", True),))
+    assert amiss(replace(known, averaged=averaged), settings) == "", "narrow parameters are rounded"
 
 
 @pytest.mark.parametrize(
