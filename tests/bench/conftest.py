@@ -16,7 +16,6 @@ from bench.runner import launch
 from ddp.engine import ENGINES
 from ddp.process import forkserver
 from tests.bench import fake_engine
-from tests.light_hydra import lighten
 
 Bench = Callable[..., int]
 
@@ -29,7 +28,6 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
 
 def faked(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Bench:
     """The same in `folder`, for fixtures of a wider scope."""
-    lighten(monkeypatch)
     for name, spec in list(ENGINES.items()):
         monkeypatch.setitem(ENGINES, name, replace(spec, module=fake_engine.__name__))
     resolve = plan.resolve

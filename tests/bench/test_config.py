@@ -20,12 +20,6 @@ from ddp.backends import BACKENDS, paired_backends
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
 from ddp.engine.modes import mode_name, modes
-from tests.light_hydra import lighten
-
-
-@pytest.fixture(autouse=True)
-def _light(monkeypatch):
-    lighten(monkeypatch)
 
 
 def composed(*overrides: str) -> Config:
