@@ -9,7 +9,7 @@ from math import ceil, floor
 
 from pydantic import JsonValue
 
-from bench.results.schema import Elche, Metrics
+from bench.results.schema import Elche, Metrics, PlanRow
 from bench.validate.run_records import Records
 
 FEW = 0.5
@@ -24,18 +24,21 @@ def off_rule(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> s
         return ""
     most = ceil(known.ready[0].samples / m.batch_size) if known.ready else 0
     short, last, rounds = 0, "", 0
-    for number, lr, due, given in _orders(known, m.elche, base, alpha, most):
-        line = f"round {number}: an anchor of {given} is ordered, {due} is due at the rate {lr:.4g}"
-        if given > due:
+    for number, lr, due, order in _orders(known, m.elche, base, alpha, most):
+        line = f"round {number}: an anchor of {order.anchor} is ordered, {due} is due at the rate {lr:.4g}"
+        if order.anchor > due:
             return line
         rounds += 1
-        if given < due:
+        whole_epoch = sum(order.counts) > most - len(order.counts)  # of which the slowest rank has its part
+        if order.anchor < due and not whole_epoch:
             short, last = short + 1, line
     return f"{last}; {short} of {rounds} orders are too short" if short > FEW * rounds else ""
 
 
-def _orders(known: Records, elche: Elche, base: int, alpha: float, most: int) -> Iterator[tuple[int, float, int, int]]:
-    """Yield of each round but the last: its number and rate, the anchor that is due behind it, and the one in force."""
+def _orders(
+    known: Records, elche: Elche, base: int, alpha: float, most: int
+) -> Iterator[tuple[int, float, int, PlanRow]]:
+    """Yield of each round but the last: its number and rate, the anchor that is due behind it, and the order in force."""
     plans, place, before = elche.plans, 0, 0.0
     rates = {event.round: event.lr for event in known.closed}
     for row, following in pairwise(elche.windows):
@@ -46,4 +49,4 @@ def _orders(known: Records, elche: Elche, base: int, alpha: float, most: int) ->
         due = base if rises else max(base, min(floor((alpha / rate) ** 2), most))
         before = rate
         if plans:
-            yield row.round, rate, due, plans[place].anchor
+            yield row.round, rate, due, plans[place]

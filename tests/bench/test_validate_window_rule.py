@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import JsonValue
 
 from bench.results.schema import Elche, Metrics, PlanRow, WindowRow
 from bench.validate.run_records import Records
@@ -10,7 +11,7 @@ from bench.validate.window_rule import off_rule
 from ddp.core.events import Ready, RoundClosed
 from tests.bench.streams import make_metrics, make_spec
 
-QSR = {"name": "qsr", "base": 4, "alpha": 0.1}
+QSR: dict[str, JsonValue] = {"name": "qsr", "base": 4, "alpha": 0.1}
 RATES = [0.1, 0.05, 0.02, 0.04, 0.01, 0.001, 0.001]
 DUE = [4, 4, 25, 4, 100, 500, 500]
 """(0.1 / rate)^2, at least 4, at most the 500 steps of an epoch; 4 where the rate rises."""
@@ -31,7 +32,7 @@ def recorded(anchors: list[int]) -> tuple[Metrics, Records]:
 
 
 def _plan(seconds: float, anchor: int) -> PlanRow:
-    return PlanRow(seconds=seconds, anchor=anchor, counts=[anchor, anchor], phase="", reason="")
+    return PlanRow(seconds=seconds, anchor=anchor, counts=[anchor, min(2 * anchor, 500 - anchor)], phase="", reason="")
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,7 @@ def _plan(seconds: float, anchor: int) -> PlanRow:
         (DUE, ""),
         ([4, 4, 4, 4, 4, 4, 500], ""),  # shorter in some
         ([4, 4, 25, 25, 100, 500, 500], "round 3: an anchor of 25 is ordered, 4 is due at the rate 0.04"),
+        ([4, 4, 25, 4, 100, 170, 170], ""),  # the slower one's part of an epoch
         ([3, 3, 5, 4, 10, 10, 10], "5 of 6 orders are too short"),
     ],
 )
