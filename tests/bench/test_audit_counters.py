@@ -66,7 +66,15 @@ def test_a_step_that_nobody_keeps_is_counted(
     with monkeypatch.context() as patch:
         wrapped(Replica, "step", broken)(patch)
         job, records = train_together(tmp_path, mode, ADAM, epochs=12)
-    found = [line for line in different(audited(job, records)) if "the optimizer's step counted" in line]
-    assert found, "a step more or less on each rank"
+    lines = different(audited(job, records))
+    found = [line for line in lines if "the optimizer's step counted" in line]
+    if not found:  # which steps are kept follows the speeds: on each rank that very one may be, and is done again
+        files = [file for record in records if isinstance(record, Finished) for file in record.kept]
+        kept = {
+            (each.rank, each.step + place) for each in read(job.scratch, files).steps for place in range(len(each.row))
+        }
+        assert {(0, ALONE), (1, ALONE)} <= kept, "a step more or less on each rank"
+        assert any(line.startswith("change of ") or "the optimizer" in line for line in lines), lines
+        return
     counted, between = (int(part.split()[0]) for part in found[0].partition("counted ")[2].split(" in "))
     assert counted == between + sign, found
