@@ -68,13 +68,15 @@ def test_a_step_that_nobody_keeps_is_counted(
         job, records = train_together(tmp_path, mode, ADAM, epochs=12)
     lines = different(audited(job, records))
     found = [line for line in lines if "the optimizer's step counted" in line]
-    if not found:  # which steps are kept follows the speeds: on each rank that very one may be, and is done again
-        files = [file for record in records if isinstance(record, Finished) for file in record.kept]
-        kept = {
-            (each.rank, each.step + place) for each in read(job.scratch, files).steps for place in range(len(each.row))
-        }
-        assert {(0, ALONE), (1, ALONE)} <= kept, "a step more or less on each rank"
-        assert any(line.startswith("change of ") or "the optimizer" in line for line in lines), lines
-        return
+    files = [file for record in records if isinstance(record, Finished) for file in record.kept]
+    kept: dict[int, set[int]] = {}
+    for each in read(job.scratch, files).steps:
+        kept.setdefault(each.rank, set()).update(range(each.step, each.step + len(each.row)))
+    # Which steps are kept follows the speeds: that very one may be, and is then done again.
+    between_kept = [rank for rank, steps in kept.items() if min(steps) < ALONE < max(steps) and ALONE not in steps]
+    if not found and not between_kept:
+        assert lines or not any(ALONE in steps for steps in kept.values())
+        pytest.skip("no rank kept steps on both sides of that one, and not it")
+    assert found, f"a step more or less on ranks {between_kept}"
     counted, between = (int(part.split()[0]) for part in found[0].partition("counted ")[2].split(" in "))
     assert counted == between + sign, found
