@@ -109,10 +109,10 @@ machines: $(STAMP)
 	MACHINES=all $(BIN)/python -m pytest tests/runtime/test_remote_run.py
 	$(BIN)/python -m benchmarks.machines --write $(ARGS)
 
-# Speed, share of the peak and memory of ways of training on one CUDA device: reports/gpu. Minutes.
+# Speed and memory of ways of training on one CUDA device: reports/gpu. Minutes.
 gpu: $(STAMP)
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
-	$(BIN)/python -m benchmarks.gpu --write
+	$(BIN)/python -m benchmarks.gpu --write $(ARGS)
 
 # Runs and sweeps on a SLURM of two nodes on this host, of unpacked Debian packages; skipped with a reason where they cannot be
 # had. Needs root on Debian. Some minutes.

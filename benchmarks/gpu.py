@@ -116,7 +116,7 @@ def table(runs: Iterable[Run]) -> str:
     rows = []
     for (model, precision, compiled, mode), each in sorted(cells.items()):
         peers = cells.get((model, precision, False, PEER), {})
-        ratios = [step_ms(peers[seed]) / step_ms(each[seed]) for seed in each.keys() & peers.keys()]
+        ratios = sorted(step_ms(peers[seed]) / step_ms(each[seed]) for seed in each.keys() & peers.keys())
         rows.append(
             [
                 model,
@@ -124,9 +124,9 @@ def table(runs: Iterable[Run]) -> str:
                 mode + (", compiled" if compiled else ""),
                 len(each),
                 f"{median(map(step_ms, each.values())):.1f}",
-                " to ".join(dict.fromkeys(f"{each(ratios):.2f}" for each in (min, max)))
-                if ratios and mode != PEER
-                else "-",
+                "-"
+                if mode == PEER
+                else " to ".join(dict.fromkeys(f"{ends:.2f}" for ends in (ratios[:1] + ratios[-1:]))) or "-",
                 f"{median(one.memory.peak_device_bytes[0] or 0 for one in each.values()) / 2**20:,.0f}",
                 f"{median(one.breakdown[0].compute for one in each.values()):.0%}",
             ]

@@ -54,9 +54,8 @@ def _norms(
     # A sum of squares in the type of the gradients: a rounding of each, of random signs.
     unit = max(torch.finfo(parameter.dtype).eps for parameter in parameters if parameter.is_floating_point())
     rounding = unit * math.sqrt(sum(parameter.numel() for parameter in parameters))
-    if (
-        order.step.compile and order.step.half
-    ):  # a compiler leaves out roundings that autocast makes, in all steps alike
+    if order.step.compile and order.step.half:
+        # A compiler leaves out roundings that autocast makes.
         rounding = max(rounding, torch.finfo(HALF[order.step.precision]).eps / SLACK)
     for number, again in enumerate(own.norms):
         other = again if shaken is None else shaken.norms[number]

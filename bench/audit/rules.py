@@ -55,6 +55,7 @@ def micro_ends(rules: Rules, model: nn.Module, span: tuple[int, int], total: int
 
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Precision -> the type of the multiplications. Not the engine's: the audit must not use it."""
 
 
 def autocast(step: StepSettings, device: torch.device) -> AbstractContextManager[Any]:

@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from ddp.backends.base import GroupBackend, RankContext
 from ddp.comm.transports.base import ExchangeBroken
 from ddp.comm.transports.gloo import limit_collectives
+from ddp.comm.transports.nccl import own_gpu
 from ddp.core.commands import Join
 from ddp.core.errors import EngineError
 from ddp.core.spans import Batch
@@ -48,8 +49,7 @@ class TorchBackend(GroupBackend):
     step_type: type[TorchStep]
 
     def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
-        own_gpu = loop.device.type == "cuda" and torch.cuda.device_count() >= (job.host_ranks or job.world_size)
-        library = "nccl" if own_gpu else "gloo"
+        library = "nccl" if own_gpu(loop.device, job.host_ranks or job.world_size) else "gloo"
         if job.transport not in ("auto", library):
             raise ValueError(f"cluster.transport={job.transport}: PyTorch's engines use {library} here; use auto")
         super().__init__(replace(job, transport=library), rank, loop)

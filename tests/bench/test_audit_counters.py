@@ -63,20 +63,16 @@ def left_out(step: Any, self: Any, *batch: Any) -> Any:
 def test_a_step_that_nobody_keeps_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, broken: Any, sign: int
 ) -> None:
-    with monkeypatch.context() as patch:
-        wrapped(Replica, "step", broken)(patch)
-        job, records = train_together(tmp_path, mode, ADAM, epochs=12)
-    lines = different(audited(job, records))
-    found = [line for line in lines if "the optimizer's step counted" in line]
-    files = [file for record in records if isinstance(record, Finished) for file in record.kept]
-    kept: dict[int, set[int]] = {}
-    for each in read(job.scratch, files).steps:
-        kept.setdefault(each.rank, set()).update(range(each.step, each.step + len(each.row)))
-    # Which steps are kept follows the speeds: that very one may be, and is then done again.
-    between_kept = [rank for rank, steps in kept.items() if min(steps) < ALONE < max(steps) and ALONE not in steps]
-    if not found and not between_kept:
-        assert lines or not any(ALONE in steps for steps in kept.values())
-        pytest.skip("no rank kept steps on both sides of that one, and not it")
-    assert found, f"a step more or less on ranks {between_kept}"
+    for attempt in range(
+        5
+    ):  # which steps are kept follows the speeds: one kept on all ranks is done again, not counted
+        (tmp_path / str(attempt)).mkdir()
+        with monkeypatch.context() as patch:
+            wrapped(Replica, "step", broken)(patch)
+            job, records = train_together(tmp_path / str(attempt), mode, ADAM, epochs=12)
+        found = [line for line in different(audited(job, records)) if "the optimizer's step counted" in line]
+        if found:
+            break
+    assert found, "a step more or less on each rank"
     counted, between = (int(part.split()[0]) for part in found[0].partition("counted ")[2].split(" in "))
     assert counted == between + sign, found

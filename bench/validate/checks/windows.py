@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from bench.base.figures import plural
 from bench.results.schema import Elche, Metrics
 from bench.validate.findings import UNBLOCKED, Case
-from bench.validate.records import recorded
+from bench.validate.records import records
 from bench.validate.verdict import Verdict, verdict
 from bench.validate.window_rule import off_rule
 
@@ -33,9 +33,7 @@ def check(case: Case) -> Verdict | None:
         began = run.metrics.resumed is None  # else the first order is of what was measured before
         if wrong := beyond_settings(elche, settings, began) or beyond_orders(run.metrics, elche, settings):
             return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
-    for run, known in recorded(case.cell):
-        policy = run.config.get("policy")
-        if wrong := off_rule(run.metrics, known, policy if isinstance(policy, dict) else {}):
+        if (known := records(run)) is not None and (wrong := off_rule(run.metrics, known, settings)):
             return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
     windows = sum(len(elche.windows) for _, elche in schedules)
     return verdict("PASS", "windows", case.cell, f"{plural(windows, 'window')} as long as ordered, at most")

@@ -11,6 +11,11 @@ from ddp.comm.transports import gloo
 from ddp.comm.transports.base import TransportConfig
 
 
+def own_gpu(device: torch.device, ranks: int) -> bool:
+    """Return whether each of the `ranks` of this host, one of which is on `device`, has a GPU of its own."""
+    return device.type == "cuda" and torch.cuda.device_count() >= ranks
+
+
 class Transport(gloo.Transport):
     """As gloo, with another library underneath."""
 
@@ -25,7 +30,7 @@ class Transport(gloo.Transport):
     @staticmethod
     def applies(config: TransportConfig) -> bool:
         """Return whether every rank has a GPU of its own."""
-        return config.device.type == "cuda" and torch.cuda.device_count() >= (config.host_ranks or config.world_size)
+        return own_gpu(config.device, config.host_ranks or config.world_size)
 
     def _formed(self) -> None:
         """Keep the time limit: it is what wakes a rank."""
