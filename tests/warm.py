@@ -38,18 +38,24 @@ PICTURES = "WARM_PICTURES"
 """Set to `none`, a command draws no timeline, which takes as long as the training of a small run."""
 PRELOAD = (
     "bench.command.cli",
-    "bench.runner.launch",
     "bench.runner.resume",
     "bench.command.run",
+    "bench.runner.automatic_restart",
+    "bench.runner.preflight",
+    "bench.runner.side_by_side",
     "bench.timeline.figure",
+    "bench.timeline.html",
+    "bench.report",
+    "bench.validate",
     "ddp.backends.snapshot",
     "ddp.backends.allreduce",
     "ddp.engine.elche",
     "ddp.engine.solo",
-    "ddp.engine.rank",
     "ddp.trainer",
     "bench.models.mlp",
+    "bench.models.data.digits",
     "torch._dynamo",
+    "tests.composed_once",
 )
 
 

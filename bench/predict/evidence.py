@@ -12,6 +12,8 @@ from typing import Any
 from bench.predict.calibration import Calibration
 from bench.predict.play import NOMINAL, Assumption, PlayedCell, PredictedCell, play
 from bench.predict.spec import predicted_spec, records_of
+from bench.results.analysis.stream import sort
+from bench.results.analysis.training import samples_per_s, train_seconds
 from bench.results.analyze import analyze
 from bench.results.schema import Metrics
 
@@ -35,8 +37,9 @@ def metrics_of(cell: PredictedCell, calibration: Calibration, played: PlayedCell
 
 def rate_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assumption = NOMINAL) -> float:
     """Return the samples per second of one play."""
-    metrics = metrics_of(cell, calibration, play(cell, calibration, seed, assumed))
-    return metrics.throughput.samples_per_s or 0.0
+    stream = sort(records_of(play(cell, calibration, seed, assumed)), 0.0)
+    rate = samples_per_s(stream, cell.ranks, train_seconds(stream)) if calibration.spec.timing else None
+    return rate or 0.0
 
 
 @dataclass(frozen=True, eq=False)

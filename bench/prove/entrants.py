@@ -79,6 +79,8 @@ class ProofEntry:
     """Folder of the oracle's states, `<step>.pt`; None: nobody compares on the spot."""
     only: tuple[str, ...] | None = None
     """What of a state is compared; None: all."""
+    every_step: bool = True
+    """Whether the state is assembled and compared after every step, not after the last one alone."""
 
 
 def job_of(entry: ProofEntry, scratch: Path) -> Job:

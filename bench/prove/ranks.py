@@ -125,6 +125,8 @@ def _follow(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any]:
         batch = course.batches(step)[rank]
         loss, _ = replica.step(batch, course.seen(step))
         losses.append(float(loss.detach()) * batch.samples / batch.total if loss is not None else 0.0)
+        if not entry.every_step and step < course.first + course.steps - 1:
+            continue
         views = []
         for _ in range(1 if backend is None or entry.truth is None else 2):
             with backend.consensus(exact=True) if backend is not None else torch.no_grad():

@@ -15,7 +15,7 @@ from tests.bench.dashboards import until
 from tests.warm import Warm, wait_for
 
 CELL = ("model=mlp", "mode=solo", "data.name=digits", "train.epochs=1", "validate=false", "report=false", "audit=false")
-SWEEP = ("-m", "bench", "-m", *CELL, "seed=0,1,-1", "world_size=1,2")
+SWEEP = ("-m", "bench", "-m", *CELL, "world_size=1,2")
 
 
 def results(folder: Path) -> dict[str, str | None]:
@@ -27,7 +27,7 @@ def results(folder: Path) -> dict[str, str | None]:
 def reference(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str | None], str]:
     """What the sweep makes in the command's own process: runs, and what is said of points that are none."""
     folder = tmp_path_factory.mktemp("alone")
-    code, out, err = warm.start(folder, *SWEEP, env={"WARM_PICTURES": "none"}).result()
+    code, out, err = warm.start(folder, *SWEEP, "seed=0,1,-1", env={"WARM_PICTURES": "none"}).result()
     assert code == 2
     assert err.count("must be 0 or more") == 1
     assert out.count("left out") == 3
@@ -36,23 +36,30 @@ def reference(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "launcher", ["hydra/launcher=joblib hydra.launcher.n_jobs=2", "hydra/launcher=submitit_local", "timing=off"]
+    ("launcher", "seeds"),
+    [
+        ("hydra/launcher=joblib hydra.launcher.n_jobs=2", "0,1,-1"),
+        ("hydra/launcher=submitit_local", "1,-1"),  # a process that imports all for each
+        ("timing=off", "0,1,-1"),
+    ],
 )
 def test_processes_of_a_launcher_train_the_same(
-    warm: Warm, tmp_path: Path, launcher: str, reference: tuple[dict[str, str | None], str]
+    warm: Warm, tmp_path: Path, launcher: str, seeds: str, reference: tuple[dict[str, str | None], str]
 ) -> None:
     environment = {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    process = warm.start(tmp_path, *SWEEP, *launcher.split(), env=environment)
+    process = warm.start(tmp_path, *SWEEP, f"seed={seeds}", *launcher.split(), env=environment)
     code, out, err = process.result(100)
     runs, said = reference
     assert code == 2, err
     named = [line.replace(" timing=off:", ":") for line in err.splitlines() if line.startswith("bench:")]
     assert named == said.splitlines()
-    assert out.count("left out") == 3
-    assert (
-        sum(line.split()[:5] == ["mlp", "solo", "2", "2", "ok"] for line in out.splitlines()) == 1
-    )  # the sweep's table
-    assert results(tmp_path) == runs != {}
+    count = seeds.count(",")
+    assert out.count("left out") == count + 1
+    table = ["mlp", "solo", f"{count}", f"{count}", "ok"]
+    assert sum(line.split()[:5] == table for line in out.splitlines()) == 1  # the sweep's table
+    trained = {run: digest for run, digest in runs.items() if run.split("-")[1].removeprefix("s") in seeds.split(",")}
+    assert results(tmp_path) == trained
+    assert len(trained) == count
 
 
 @pytest.mark.slow
@@ -72,7 +79,7 @@ def test_an_end_of_the_command_ends_a_launchers_processes(warm: Warm, tmp_path: 
 
 @pytest.mark.slow
 def test_a_cell_whose_process_is_killed_is_named_and_the_others_are_trained(warm: Warm, tmp_path: Path) -> None:
-    words = (*CELL, "train.epochs=20", "seed=0,1,2", "timing=off", "checkpoint.spacing_s=0.1")
+    words = (*CELL, "train.epochs=12", "seed=0,1,2", "timing=off", "checkpoint.spacing_s=0.1")
     process = warm.start(tmp_path, "-m", "bench", "-m", *words)
     try:
         begun = wait_for(lambda: list(tmp_path.glob("runs/mlp/solo/.tmp-w1-s0-*/checkpoints/0*")), process)
@@ -92,7 +99,7 @@ def test_a_search_finds_a_good_learning_rate(warm: Warm, tmp_path: Path) -> None
     """A thousandth of it learns nothing in an epoch, a hundred times as much does not either."""
     search = (
         "hydra/sweeper=optuna",
-        "hydra.sweeper.n_trials=8",
+        "hydra.sweeper.n_trials=6",
         "hydra.sweeper.n_jobs=1",
         "hydra.sweeper.sampler.seed=0",
     )
@@ -101,7 +108,7 @@ def test_a_search_finds_a_good_learning_rate(warm: Warm, tmp_path: Path) -> None
     assert code == 0, err
     runs = find_runs(tmp_path / "runs")[0]
     rates = {json.loads((run.path / "config.json").read_text())["train"]["lr"]: run.metrics.final.eval for run in runs}
-    assert len(rates) == 8
+    assert len(rates) == 6
     best = max(rates, key=lambda lr: rates[lr] or 0.0)
     assert 1e-3 < best < 1
     assert (rates[best] or 0.0) > 0.95 > 0.5 > min(value or 0.0 for value in rates.values())

@@ -17,6 +17,7 @@ from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
 from tests.policies import accepted
+from tests.sim.strategies import examples
 
 
 def merged(records: list[tuple[float, Any]]) -> Counter[tuple[int, int]]:
@@ -24,7 +25,7 @@ def merged(records: list[tuple[float, Any]]) -> Counter[tuple[int, int]]:
     return Counter((epoch, position) for epoch, start, stop in spans for position in range(start, stop))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_a_checkpoint_and_the_run_from_it_train_every_sample_once(data: Any) -> None:
     draw = data.draw
@@ -58,7 +59,7 @@ def test_a_checkpoint_and_the_run_from_it_train_every_sample_once(data: Any) -> 
         assert both.total() == world.samples * world.epochs
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_every_checkpoint_that_is_due_is_made_whatever_the_schedule(data: Any) -> None:
     draw = data.draw
@@ -118,7 +119,7 @@ def expected(ends: list[int], every: int, epochs: int) -> list[int]:
     return made[1:]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_the_word_that_the_end_is_near_makes_a_checkpoint_at_the_next_average(data: Any) -> None:
     """Where none would have come for long; what goes on from it trains the rest, once."""

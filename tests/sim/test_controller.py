@@ -19,6 +19,7 @@ from ddp.core.policies.asynchronous import Async, Overshoot
 from ddp.core.policies.cadence import Cadence
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
+from tests.sim.strategies import examples
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -235,7 +236,7 @@ def test_who_is_through_with_a_short_epoch_goes_on_while_it_is_averaged(
     assert max(entry.stop for entry in played.trained) <= longest
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(2, 5),
     st.sampled_from([1.0, 3.0, 8.0]),

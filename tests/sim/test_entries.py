@@ -14,7 +14,7 @@ from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
 from tests.policies import accepted
-from tests.sim.strategies import costs, policies, scripts, small_worlds, suited, worlds
+from tests.sim.strategies import costs, examples, policies, scripts, small_worlds, suited, worlds
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -43,13 +43,13 @@ def alike(played: Simulation, at_once: bool = True) -> int:
     return entered
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(policies(), worlds(), costs(), st.booleans())
 def test_any_schedule(policy: Any, world: World, cost: Costs, at_once: bool) -> None:
     alike(simulate(suited(policy, world), world, costs=cost), at_once)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(policies(), costs(), st.data())
 def test_any_schedule_with_faults(policy: Any, cost: Costs, data: st.DataObject) -> None:
     in_step = data.draw(st.booleans())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -19,11 +18,22 @@ from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation
 from tests.sim.invariants import Invariants
-from tests.sim.strategies import FATAL, costs, policies, scripts, second_blows, small_worlds, suited, worlds
+from tests.sim.strategies import (
+    CAMPAIGN,
+    FATAL,
+    costs,
+    examples,
+    policies,
+    scripts,
+    second_blows,
+    small_worlds,
+    suited,
+    worlds,
+)
 from tests.sim.test_laws import covered_once
 
 # Hundreds of schedules each, on machines that others may use; a campaign takes what it takes.
-pytestmark = pytest.mark.timeout(0 if os.environ.get("SCHEDULES") == "new" else 900)
+pytestmark = pytest.mark.timeout(0 if CAMPAIGN else 900)
 
 Blow = tuple[int, type, int, float] | None
 
@@ -146,9 +156,9 @@ def campaign(data: st.DataObject, policy: Any, world: World, cost: Costs, come: 
     STRUCK.update(struck, schedules=1)
 
 
-EACH = 1120 if os.environ.get("SCHEDULES") == "new" else 150
+EACH = 1120 if CAMPAIGN else 90
 """Schedules of each of the 18 kinds below: in a campaign over 20,000 in all; else the same ones every time, which with the
-long runs are 3,000."""
+long runs are 1,700."""
 STRUCK: Counter[str] = Counter()
 """Schedules played, and faults of each kind that came to pass in them."""
 SLOW = [HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -203,7 +213,7 @@ def test_new_ranks_come_and_spares_wait_and_no_law_is_broken(backend: str) -> No
     assert all((STRUCK - before)[what] >= EACH // 20 for what in ("new", "back")), "ranks came, and came back"
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=SLOW)
 @given(policies(), worlds(tolerate_loss=True), costs(), st.data())
 def test_faults_in_long_runs(policy: Any, world: World, cost: Costs, data: st.DataObject) -> None:
     campaign(data, policy, world, cost)

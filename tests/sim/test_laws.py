@@ -19,7 +19,7 @@ from ddp.core.world import World
 from ddp.process.codec import EVENTS
 from ddp.sim import Costs, Simulation, simulate
 from tests.sim.invariants import Invariants
-from tests.sim.strategies import costs, policies, suited, worlds
+from tests.sim.strategies import costs, examples, policies, suited, worlds
 
 pytestmark = pytest.mark.timeout(900)  # hundreds of schedules each, on machines that others may use
 
@@ -140,7 +140,7 @@ def the_record_replays(played: Simulation) -> None:
     assert again == [record for _, record in played.records]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(policies(), worlds(), costs())
 def test_the_laws_hold_where_nothing_goes_wrong(policy: Any, world: World, cost: Costs) -> None:
     """A schedule is played once, and held against every law."""
@@ -172,7 +172,7 @@ def test_a_fast_rank_that_is_through_with_the_last_epoch_does_not_end_it(slow: i
     epochs_end_in_their_order(played)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(policies(), worlds(tolerate_loss=True), costs(), st.data())
 def test_deaths_lose_no_sample(policy: Any, world: World, cost: Costs, data: st.DataObject) -> None:
     whole = simulate(suited(policy, world), world, costs=cost).now

@@ -20,6 +20,7 @@ from ddp.core.slow_links import LinkWatch
 from ddp.core.slowness import LINK, SlowFold, SlowRank
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation
+from tests.sim.strategies import examples
 
 SHORT = Cadence(anchor=10, max_anchor=10)
 POLICIES: tuple[Policy, ...] = (SHORT, Async(anchor=10, max_anchor=10), Sync())
@@ -64,7 +65,7 @@ def watch(policy: Policy, size: int, seed: int, *faults: Fault) -> tuple[list[Sl
     step=st.integers(20, 110),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_a_rank_whose_link_becomes_slow_is_named_for_it(
     policy: Policy, size: int, factor: float, step: int, seed: int
 ) -> None:
@@ -77,7 +78,7 @@ def test_a_rank_whose_link_becomes_slow_is_named_for_it(
 
 
 @given(policy=st.sampled_from(POLICIES), size=st.integers(2, 5), seed=st.integers(0, 2**16))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_noise_names_nobody(policy: Policy, size: int, seed: int) -> None:
     assert [each for each in watch(policy, size, seed)[0] if each.cause == LINK] == []
 

@@ -22,6 +22,7 @@ from ddp.core.policies.sync import Sync
 from ddp.core.slowness import COMPUTE, HOST, INPUT, SlowFold, SlowRank
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation
+from tests.sim.strategies import examples
 
 SHORT = Cadence(anchor=10, max_anchor=10)
 POLICIES: tuple[Policy, ...] = (SHORT, Async(anchor=10, max_anchor=10), Sync())
@@ -63,7 +64,7 @@ def watch(policy: Policy, size: int, blocking: bool, jitter: float, *faults: Fau
     step=st.integers(80, 110),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_rank_that_becomes_slow_is_named_with_its_cause_within_three_windows(
     policy: Policy, blocking: bool, size: int, kind: str, factor: float, step: int, seed: int
 ) -> None:
@@ -79,7 +80,7 @@ def test_a_rank_that_becomes_slow_is_named_with_its_cause_within_three_windows(
 
 
 @given(policy=st.sampled_from(POLICIES), blocking=st.booleans(), size=st.integers(1, 5), seed=st.integers(0, 2**16))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_nobody_is_named_in_a_clean_run(policy: Policy, blocking: bool, size: int, seed: int) -> None:
     assert watch(policy, size, blocking, 0.2, seed=seed).slow == []
 

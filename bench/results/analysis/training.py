@@ -85,19 +85,31 @@ def throughput(stream: RunRecords, world_size: int, seconds: float) -> Throughpu
     """Return the speed over `seconds` of training, and its share of what the ranks would do if they never waited."""
     ranks = [stream.figures.ranks.get(rank, RankFigures()) for rank in range(world_size)]
     samples, busy = [rank.samples - rank.earlier for rank in ranks], [rank.busy_s for rank in ranks]
-    if seconds <= 0:
+    rate = samples_per_s(stream, world_size, seconds)
+    if rate is None:
         return Throughput(samples_per_s=None, per_rank=[0.0] * world_size, efficiency=None)
     there = [_there(stream, rank, seconds) / seconds for rank in range(world_size)]
     bound = sum(n / s * t for n, s, t in zip(samples, busy, there, strict=True) if s > 0)
-    for rank, kept in _kept(stream).items():
-        samples[rank] = min(samples[rank], kept)
-    rate = sum(samples) / seconds
     return Throughput(
         samples_per_s=rate,
-        per_rank=[n / seconds for n in samples],
+        per_rank=[n / seconds for n in _trained(stream, world_size)],
         efficiency=rate / bound if bound > 0 and not stream.hidden else None,
         steady=None if stream.hidden else steady(stream, world_size),
     )
+
+
+def samples_per_s(stream: RunRecords, world_size: int, seconds: float) -> float | None:
+    """Return the samples of all ranks that came into the model in each of `seconds`; None: nobody trained."""
+    return sum(_trained(stream, world_size)) / seconds if seconds > 0 else None
+
+
+def _trained(stream: RunRecords, world_size: int) -> list[int]:
+    """Return the samples of each rank, of a lost one those that came into the model."""
+    ranks = [stream.figures.ranks.get(rank, RankFigures()) for rank in range(world_size)]
+    samples = [rank.samples - rank.earlier for rank in ranks]
+    for rank, kept in _kept(stream).items():
+        samples[rank] = min(samples[rank], kept)
+    return samples
 
 
 def _there(stream: RunRecords, rank: int, seconds: float) -> float:
