@@ -10,9 +10,9 @@ whatever fails is left to Hydra, whose words are the error's.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -41,6 +41,37 @@ class Composition:
     config: DictConfig
     content: dict[str, Any]
     """The same as plain values, to be compared."""
+    choices: dict[str, str]
+    """Group -> the chosen member."""
+
+
+@dataclass
+class Whole:
+    """A composition that is put together from others, and changed from point to point: copies of all would cost most."""
+
+    base: Composition
+    config: DictConfig
+    choices: dict[str, str]
+    taken: Mapping[str, Composition] = field(default_factory=dict)
+    """Top-level key -> what it is of, if not of the base."""
+
+    def take(self, parts: Mapping[str, Composition]) -> None:
+        """Have `parts` of other compositions, with the names of their choices, and all else of the base."""
+        ours = self.base.choices
+        choices = ours | {
+            key: name for each in parts.values() for key, name in each.choices.items() if ours.get(key) != name
+        }
+        with read_write(self.config), open_dict(self.config):
+            for key in parts.keys() | self.taken.keys():
+                source = parts.get(key, self.base)
+                if source is not self.taken.get(key, self.base):
+                    nested, plain = source.content[key]
+                    self.config[key] = source.config[key] if nested else plain  # which copies it
+        if choices != self.choices:
+            runtime = self.config.hydra.runtime
+            with read_write(runtime):
+                runtime.choices = choices
+        self.taken, self.choices = parts, choices
 
 
 class GroupLoader(ConfigLoader):
@@ -55,6 +86,7 @@ class GroupLoader(ConfigLoader):
         self._groups: frozenset[str] | None = None
         self._compositions: dict[tuple[str, ...], Composition] = {}
         self._points: dict[tuple[tuple[str, ...], ...], DictConfig] = {}
+        self._wholes: dict[tuple[str, ...], Whole] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is composed: launchers send a loader with every job."""
@@ -79,16 +111,18 @@ class GroupLoader(ConfigLoader):
             return self._loader.load_sweep_config(master, overrides)
         chosen = tuple(word for word, each in zip(overrides, parsed, strict=True) if self._is_choice(each))
         settings = [each for word, each in zip(overrides, parsed, strict=True) if word not in chosen]
-        key = chosen, tuple(each.key_or_group for each in settings)
+        names = tuple(each.key_or_group for each in settings)
         try:
-            if key not in self._points:
-                self._points[key] = self._from_parts(master, chosen) or deepcopy(self._composed(master, chosen).config)
-            point = self._points[key]
+            point = self._from_parts(master, chosen, names)
+            if point is None and (chosen, names) not in self._points:
+                self._points[chosen, names] = deepcopy(self._composed(master, chosen).config)
+            point = self._points[chosen, names] if point is None else point
             for each in settings:
                 if not _missing(point, each.key_or_group):
                     OmegaConf.update(point, each.key_or_group, each.value(), merge=True)
         except (HydraException, OmegaConfBaseException):
-            self._points.pop(key, None)
+            self._points.pop((chosen, names), None)
+            self._wholes.pop(names, None)
             return self._loader.load_sweep_config(master, overrides)
         return point
 
@@ -112,11 +146,13 @@ class GroupLoader(ConfigLoader):
     def _composed(self, master: DictConfig, chosen: tuple[str, ...]) -> Composition:
         if chosen not in self._compositions:
             config = self._loader.load_sweep_config(master, list(chosen))
-            self._compositions[chosen] = Composition(config, _content(config))
+            choices = dict(config.hydra.runtime.choices)
+            self._compositions[chosen] = Composition(config, _content(config), choices)
         return self._compositions[chosen]
 
-    def _from_parts(self, master: DictConfig, chosen: tuple[str, ...]) -> DictConfig | None:
-        """Put a composition together from those of its single choices; None: Hydra has to compose it."""
+    def _from_parts(self, master: DictConfig, chosen: tuple[str, ...], names: tuple[str, ...]) -> DictConfig | None:
+        """Put a composition together from those of its single choices; None: Hydra has to compose it. `names`: the keys of
+        the settings that are put into it."""
         first = next(iter(self._compositions), None)
         groups = [self._parse(word).key_or_group for word in chosen]
         if first is None or groups != [self._parse(word).key_or_group for word in first] or not self._all_ours():
@@ -124,16 +160,17 @@ class GroupLoader(ConfigLoader):
         varied = [place for place, word in enumerate(chosen) if word != first[place]]
         if len(varied) < 2 or not {groups[place] for place in varied}.issubset(IN_CODE):
             return None
-        base = self._compositions[first]
-        whole, changed = deepcopy(base.config), set[str]()
+        base, taken = self._compositions[first], dict[str, Composition]()
         for place in varied:
             single = self._composed(master, (*first[:place], chosen[place], *first[place + 1 :]))
             parts = {key for key in base.content | single.content if base.content.get(key) != single.content.get(key)}
-            if parts & changed or "hydra" in parts or not parts <= base.config.keys() & single.config.keys():
+            if parts & taken.keys() or "hydra" in parts or not parts <= base.config.keys() & single.config.keys():
                 return None
-            changed |= parts
-            _take(whole, base, single, parts)
-        return whole
+            taken |= dict.fromkeys(parts, single)
+        if names not in self._wholes:
+            self._wholes[names] = Whole(base, deepcopy(base.config), base.choices)
+        self._wholes[names].take(taken)
+        return self._wholes[names].config
 
     def _all_ours(self) -> bool:
         return all(source.provider in OURS for source in self._loader.get_sources())
@@ -193,18 +230,6 @@ def _content(config: DictConfig) -> dict[str, Any]:
     content["hydra"]["job"].pop("override_dirname")
     nested = {key: isinstance(part, dict | list) for key, part in content.items()}
     return {str(key): (nested[key] and OmegaConf.get_type(config, str(key)), part) for key, part in content.items()}
-
-
-def _take(whole: DictConfig, base: Composition, single: Composition, parts: set[str]) -> None:
-    """Change `parts` of a composition, and the names of its choices, to what they are in `single` and not in `base`."""
-    before, choices = base.config.hydra.runtime.choices, single.config.hydra.runtime.choices
-    with read_write(whole), open_dict(whole):
-        for key in parts:
-            nested, plain = single.content[key]
-            whole[key] = deepcopy(single.config[key]) if nested else plain
-        for group, member in choices.items():
-            if before.get(group) != member:
-                whole.hydra.runtime.choices[group] = member
 
 
 def name_point(hydra: Any, overrides: Sequence[str], folder: bool = True) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hydra import initialize_config_dir
@@ -25,6 +26,8 @@ SWEEPS = (
     ("engine=elche,graph", "policy=cadence,sync", "backend=nccl,cpu"),
     ("mode=cpu_async,nccl_cadence", "policy=cadence,sync"),  # both choose a policy
     ("mode=nccl_cadence,cpu_cadence", "policy.anchor=3,4", "cluster.speeds=[1.0,0.5],[]"),
+    # Back and forth between choices.
+    ("seed=1,2", "model=mlp,lenet,vit", "mode=nccl_cadence,solo,cpu_qsr", "train.lr=0.1"),
     ("experiment=ci,scaling_strong", "model=mlp,lenet", "hydra.job.name=a"),
     ("train={lr:0.1,epochs:2},{lr:0.2}", "seed=1,2"),
     ("+train.lr=null", "world_size=1,2", "data.name=digits", "logger=none,tensorboard"),
@@ -52,6 +55,19 @@ def test_a_point_is_composed_as_hydra_does(words: tuple[str, ...]) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         for ours, theirs in compose(words, "recipe=quick", "hydra.verbose=true"):
             assert ours == theirs
+
+
+def test_a_choice_is_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        master = loader.load_configuration("config", [], RunMode.MULTIRUN)
+        hydras = Mock(wraps=loader.load_sweep_config)
+        monkeypatch.setattr(loader, "load_sweep_config", hydras)
+        fast = GroupLoader(loader)
+        every = points(["model=mlp,lenet,vit", "mode=nccl_sync,cpu_async,zero2,nccl_qsr", "seed=1,2"], loader)
+        assert len({fast.point(master, list(point)).model.name for point in every}) == 3
+        assert hydras.call_count == 1 + 2 + 3
 
 
 def test_members_of_a_users_own_folder_are_composed_by_hydra(tmp_path: Path) -> None:
