@@ -138,7 +138,7 @@ def _follow(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any]:
         unshards &= len(set(views)) == 1
         digests.append(views[0])
     if backend is not None:
-        backend.settle()
+        backend.finish()
     state = {name: value.clone() for name, value in replica.model.state_dict().items()} if entry.truth is None else {}
     if backend is not None:
         backend.close()

@@ -53,7 +53,7 @@ def whole_model_kept(zero3: Module) -> None:
                 parameter.data.copy_(value)
             yield
 
-    wrap(zero3.Zero3, "whole", lambda whole, self: kept(self, whole))
+    wrap(zero3.Zero3, "full_parameters", lambda whole, self: kept(self, whole))
 
 
 @LOT.bug("evaluation", "replicas are evaluated before their last step", "B17", "mlp graph_cadence", "ddp.graph.engine")

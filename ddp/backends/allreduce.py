@@ -225,7 +225,7 @@ class Backend(GroupBackend):
         self._inner.scatter()
         self._counted, self._averaged = [counter.clone() for counter in self._counters], True
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Become the last average."""
         if self.job.averaging.apart and self._averaged:
             for own, last in self._pairs():

@@ -83,7 +83,7 @@ class Backend(Protocol):
         """Load the `state_dict` of another rank."""
         ...
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Make the replica the whole model, or the last average: training is over."""
         ...
 
@@ -210,7 +210,7 @@ class GroupBackend:
         for flat, other in zip(self.loop.replica.state.tensors, state["tensors"], strict=True):
             flat.copy_(other)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Do nothing: the replica's model is whole."""
 
     def close(self) -> None:

@@ -140,7 +140,7 @@ class Backend:
                 section.values.copy_(mean)
             self._inner.scatter()
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Become the last average."""
         if self._apart and self._applied:
             for own, mean in self._pairs():

@@ -76,11 +76,11 @@ class TorchBackend(GroupBackend):
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Assemble the whole model, at once: all ranks are at the same point of their work here, and may not be when
         they enter."""
-        return self._assembled().whole()
+        return self._assembled().consensus()
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Make the replica the whole model."""
-        self._assembled().settle()
+        self._assembled().finish()
 
     def _assembled(self) -> TorchStep:
         assert self.steps is not None, "nothing was trained"
@@ -207,11 +207,11 @@ class TorchStep:
             if section.kind == "buffers":
                 dist.broadcast(section.values.view(torch.uint8), 0)
 
-    def whole(self) -> AbstractContextManager[None]:
+    def consensus(self) -> AbstractContextManager[None]:
         """Leave the replica the assembled values, which no step is misled by; so it has them from then on."""
         return nullcontext()
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Keep the assembled values for good."""
 
     def wrapped(self) -> nn.parallel.DistributedDataParallel:

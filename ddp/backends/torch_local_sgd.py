@@ -89,11 +89,11 @@ class LocalStep(TorchStep):
         for _, mean in self._means:
             dist.all_reduce(mean)
 
-    def whole(self) -> AbstractContextManager[None]:
+    def consensus(self) -> AbstractContextManager[None]:
         """Put the mean in place for as long as it is wanted."""
         return swapped(self._means)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Keep the mean for good."""
         for values, mean in self._means:
             values.copy_(mean)

@@ -31,15 +31,15 @@ class ZeroBackend(GroupBackend):
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Make parameters whole within."""
-        return self._sharded.whole()
+        return self._sharded.full_parameters()
 
     def recut(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return this rank's state of the optimizer, from those of all ranks of a run of another number of ranks."""
         return recut(cast(ShardedStep, self._sharded), states)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Make the model whole."""
-        self._sharded.settle()
+        self._sharded.unwrap()
 
 
 class Backend(ZeroBackend):

@@ -214,7 +214,7 @@ class RankLoop:
             case Save():
                 loop.save(action, backend.average_state(), backend.consensus(exact=loop.steps == 0))
             case Stop():
-                backend.settle()
+                backend.finish()
                 loop.finish()
 
     def _wait(self) -> None:

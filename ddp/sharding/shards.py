@@ -63,7 +63,7 @@ def claim(model: nn.Module) -> None:
     if any(module in _sharded for module in model.modules()):
         raise ValueError(
             f"{type(model).__name__} is sharded already, in whole or in part: wrap a model once, "
-            "or take the wrapping back first (`settle`)"
+            "or take the wrapping back first (`unwrap`)"
         )
     for module in model.modules():
         _sharded.add(module)

@@ -95,7 +95,7 @@ def load_full_state_dict(sharded: ShardedStep, whole: StateDict) -> None:
     if [len(group["params"]) for group in groups] != [len(members) for members in sharded.before]:
         raise ValueError("the state dict is of an optimizer with other parameter groups: make it as it was made then")
     site.collectives.fence()  # nobody fetches any longer what is replaced
-    with sharded.whole():
+    with sharded.full_parameters():
         try:
             site.model.load_state_dict(whole["model"])
         except RuntimeError as error:

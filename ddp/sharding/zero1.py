@@ -50,11 +50,11 @@ class ShardContext:
 class Zero(InStep, Protocol):
     """A kind of sharding."""
 
-    def whole(self) -> AbstractContextManager[None]:
+    def full_parameters(self) -> AbstractContextManager[None]:
         """Make the model's parameters whole on every rank within it. All ranks enter together."""
         ...
 
-    def settle(self) -> None:
+    def unwrap(self) -> None:
         """End the sharding: the model is whole, lies in memory of its own, and may be trained alone or sharded again. The
         optimizer has its parameters again, without state: make another, or have it load what `full_state_dict` gave
         before."""
@@ -85,7 +85,7 @@ class ShardedStep:
         }
         """Of the whole parameters."""
         site.sketches.share_out(self.shards)
-        self._met = self._torn = self._settled = False
+        self._met = self._torn = self._unwrapped = False
         empty, whole = site.collectives.transport.empty, self.whole_gradients
         self.together = StepGradients(site.state, empty, gradients=whole, eager=whole)
         """What goes to all ranks, and whole gradients."""
@@ -203,18 +203,18 @@ class ShardedStep:
                     yield StatePiece(OPTIMIZER, name, value.detach(), value.shape, key)
         yield from of_buffers(self.site.model, shared=True)
 
-    def whole(self) -> AbstractContextManager[None]:
+    def full_parameters(self) -> AbstractContextManager[None]:
         """Do nothing: between steps the model always is."""
         return nullcontext()
 
     def reload(self) -> None:
-        """Take over what is owned of whole parameters that were replaced, between steps, within `whole`."""
+        """Take over what is owned of whole parameters that were replaced, between steps, within `full_parameters`."""
 
-    def settle(self) -> None:
+    def unwrap(self) -> None:
         """See `Zero`."""
-        if self._settled:
+        if self._unwrapped:
             return
-        self._settled = True
+        self._unwrapped = True
         self._let_go()
         if self._met:
             self.site.collectives.fence()  # nobody reads here any longer what may be written anew

@@ -229,7 +229,7 @@ class Zero3(Zero2):
             self.site.collectives.fence()
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def full_parameters(self) -> Iterator[None]:
         """Make the model whole within it; what is changed of parameters there is lost without `reload`."""
         if not self._parted:
             yield
@@ -267,11 +267,11 @@ class Zero3(Zero2):
         blocks = [block.values for unit in self._recent for block in unit.blocks]
         return [*self._sources, *(values for values in blocks if values is not None)]
 
-    def settle(self) -> None:
+    def unwrap(self) -> None:
         """See `Zero`."""
         if self._parted:
             self._assemble()
-        super().settle()
+        super().unwrap()
 
     def _let_go(self) -> None:
         super()._let_go()
@@ -281,6 +281,6 @@ class Zero3(Zero2):
 
 def _outside(name: str) -> str:
     return (
-        f"the parameters of {name} lie in shards outside a training step: use them within `with sharded.whole():`, "
-        "which all ranks enter together, or after `settle()`"
+        f"the parameters of {name} lie in shards outside a training step: use them within "
+        "`with sharded.full_parameters():`, which all ranks enter together, or after `unwrap()`"
     )

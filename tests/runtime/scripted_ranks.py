@@ -69,7 +69,7 @@ def collective(job: Job, rank: int, act: Act, rounds: int) -> None:
         samples = actor.train(index)
         change = actor.backend.average(Average(rank, index, members, True, ""), samples)
         seen.append(actor.see(change.divergence))
-    actor.backend.settle()
+    actor.backend.finish()
     seen.append(actor.see(None))
     torch.save(seen, job.scratch / f"seen-{rank}.pt")
     actor.backend.close()
@@ -90,7 +90,7 @@ def snapshots(job: Job, act: Act, rounds: int) -> list[list[Seen]]:
             for actor, saw in zip(actors, seen, strict=True):
                 saw.append(actor.see(actor.backend.apply(0, exact=True).divergence))
     for actor, saw in zip(actors, seen, strict=True):
-        actor.backend.settle()
+        actor.backend.finish()
         saw.append(actor.see(None))
     return seen
 

@@ -103,7 +103,7 @@ class Rank:
         self.team.end()
 
     def digest(self) -> str:
-        with self.team.whole() if hasattr(self.team, "whole") else threading.Lock():
+        with self.team.full_parameters() if hasattr(self.team, "full_parameters") else threading.Lock():
             return self.state.digest()
 
 

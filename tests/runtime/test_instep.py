@@ -103,11 +103,11 @@ def test_counters_that_count_alike_cost_no_collective(ranks: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_settled_model_is_an_ordinary_one_and_may_be_sharded_again(ranks: Any, kind: str) -> None:
+def test_an_unwrapped_model_is_an_ordinary_one_and_may_be_sharded_again(ranks: Any, kind: str) -> None:
     def act(rank: Rank) -> tuple[list[Tensor], str]:
         rank.step(0)
-        rank.team.settle()
-        rank.team.settle()  # once more is nothing
+        rank.team.unwrap()
+        rank.team.unwrap()  # once more is nothing
         model, optimizer = rank.model, rank.optimizer
         assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
         assert not optimizer.state
@@ -122,7 +122,7 @@ def test_a_settled_model_is_an_ordinary_one_and_may_be_sharded_again(ranks: Any,
         rank.team = KINDS[kind](rank.site)
         rank.step(1)
         rank.step(2)
-        rank.team.settle()
+        rank.team.unwrap()
         return [value.clone() for value in model.state_dict().values()], rank.digest()
 
     (values, digest), (_, other) = sound(ranks(kind, act))

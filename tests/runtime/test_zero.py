@@ -49,9 +49,9 @@ def train(folder: Path, rank: int, world_size: int, kind: str, transport: str, h
     digests = []
     for number in range(steps):
         team.step(number, samples, how.get("limit"))
-        with team.sharded.whole():
+        with team.sharded.full_parameters():
             digests.append(team.state.digest())
-    team.sharded.settle()
+    team.sharded.unwrap()
     final = {name: value.clone() for name, value in team.model.state_dict().items()}
     team.collectives.close()
     return digests, final
@@ -115,7 +115,7 @@ def penalized(folder: Path, rank: int, world_size: int, kind: str):
     team = Team(folder, rank, world_size, kind, "memory", optimizer="SGD")
     for number in range(3):
         team.step(number, penalty=0.01)
-    team.sharded.settle()
+    team.sharded.unwrap()
     digest = team.state.digest(), float(sum(p.detach().square().sum() for p in team.model.parameters()))
     team.collectives.close()
     return digest
@@ -135,16 +135,16 @@ def misuse(folder: Path, rank: int, world_size: int):
     team = Team(folder, rank, world_size, "zero3", "memory")
     team.step(0)
     inputs, _ = batch(0)
-    with pytest.raises(ValueError, match=r"parameters of 0 lie in shards.*whole\(\).*settle"):
+    with pytest.raises(ValueError, match=r"parameters of 0 lie in shards.*full_parameters\(\).*unwrap"):
         team.model(inputs)
     with pytest.raises(ValueError, match=r"parameters of 4 lie in shards"):
         team.model[4].weight + 1
     assert team.model[4].weight.shape == (40, 40)
-    with team.sharded.whole():
+    with team.sharded.full_parameters():
         before = team.model(inputs)
     with pytest.raises(ValueError, match=r"sharded already.*wrap a model once"):
         Zero1(team.sharded.site)
-    team.sharded.settle()
+    team.sharded.unwrap()
     assert torch.equal(team.model(inputs), before)
     assert type(team.model[4].weight) is torch.nn.Parameter
     torch.manual_seed(rank)

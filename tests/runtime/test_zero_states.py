@@ -31,7 +31,7 @@ def measure(folder: Path, rank: int, world_size: int, kind: str):
         for number in range(2, 5):
             team.step(number)
     resting = sum(sizes(kinds(team.model, team.optimizer, team.sharded)).values())
-    team.sharded.settle()
+    team.sharded.unwrap()
     team.collectives.close()
     return watch.peak, resting, watch.activations
 
@@ -74,7 +74,7 @@ def go_on(folder: Path, rank: int, world_size: int, kind: str, optimizer: str, w
     again = full_state_dict(team.sharded)
     for number in range(4, 7):
         team.step(number)
-    team.sharded.settle()
+    team.sharded.unwrap()
     final = {name: value.clone() for name, value in team.model.state_dict().items()}
     team.collectives.close()
     return again, final
@@ -122,7 +122,7 @@ def freeze_first(folder: Path, rank: int, world_size: int, kind: str):
     team.model[0].requires_grad_(False)
     for number in range(3):
         team.step(number)
-    team.sharded.settle()
+    team.sharded.unwrap()
     team.collectives.close()
     return team.model.state_dict()
 
