@@ -70,7 +70,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
 HEAVIEST = (
     *("commands/test_resume.py", "bench/test_wheel.py", "conformance/test_oracle.py", "bench/test_strange_files.py"),
     *("sim/test_faults.py", "faults/test_virtual_cells.py", "api/test_checkpoints.py", "bench/test_taken.py"),
-    *("conformance/test_prove.py", "runtime/test_zero.py", "sim/test_controller.py", "commands/test_persevere.py"),
+    *("conformance/test_prove.py", "runtime/test_zero.py", "sim/test_controller.py", "commands/test_restarts.py"),
     *("api/test_script.py", "api/test_launched.py", "commands/test_launchers.py", "bench/test_sweep.py"),
     *("bench/test_audit.py", "bench/test_cli.py", "bench/test_report_sections.py", "runtime/test_zero_states.py"),
 )

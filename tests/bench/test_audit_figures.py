@@ -146,8 +146,9 @@ def test_norms_of_a_compiled_step_in_half_precision_agree_to_its_rounding(
     assert different(audited(job, records))
     compiled = replace(job, step=replace(step, compile=True))
     assert different(audited(compiled, records)) == []
-    norms = tuple(tuple((at, norm and 1.02 * norm) for at, norm in each) for each in norms_of(records))
-    assert different(audited(compiled, records, norms=norms))
+    for factor, found in ((1.0094, False), (1.05, True)):  # the first was seen of a clean run
+        norms = tuple(tuple((at, norm and factor * norm) for at, norm in each) for each in norms_of(records))
+        assert bool(different(audited(compiled, records, norms=norms))) is found
 
 
 @pytest.mark.usefixtures("in_process")
