@@ -47,9 +47,10 @@ million: $(STAMP)
 faults: $(STAMP)
 	$(BIN)/python -m bench faults --matrix --world all --jobs 2 --report reports/faults $(ARGS)
 
-# Every synchronous engine x ranks x optimizers x models against the oracle; `make test` has a part of it. Some minutes.
+# Every synchronous engine x ranks x optimizers x models against the oracle, and what else `make test` tries a part of the
+# combinations of (tests/spread.py). Some minutes.
 conformance: $(STAMP)
-	CONFORMANCE=all $(BIN)/python -m pytest tests/conformance $(ARGS)
+	CONFORMANCE=all $(BIN)/python -m pytest tests/conformance $$(grep -rl "tests.spread import" tests) $(ARGS)
 
 # What a change of the code's shape must leave as it is: hashes, replays, reports and bits. Three minutes. ARGS: see --help.
 golden: $(STAMP)

@@ -21,6 +21,7 @@ from tests.bench.audit_breaks import ADAM, Break, shifted, twice, wrapped
 from tests.bench.audited import audited, different
 from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
+from tests.spread import spread
 
 POLICY_OF = {"graph_sync": ("sync", "nccl"), "graph_cadence": ("cadence", "nccl"), "nccl_cadence": ("cadence", "nccl")}
 
@@ -71,8 +72,7 @@ def overflowing() -> Task:
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("mode", POLICY_OF)
+@pytest.mark.parametrize(("mode", "precision"), spread(POLICY_OF, ["bf16", "fp16"]))
 def test_steps_in_half_precision_are_done_again(tmp_path: Path, mode: str, precision: str) -> None:
     step = StepSettings(precision=precision, accumulate=2)
     job, records = train_together(tmp_path, mode, overflowing, step=step, max_grad_norm=1.0)

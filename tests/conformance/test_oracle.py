@@ -37,8 +37,8 @@ OTHERS = [name for name in models.MODELS if name not in EVERYWHERE]
 
 
 def chosen(name: str, world_size: int) -> list[tuple[str, str]]:
-    """One cell of nine, others for other engines and sizes. With two ranks three, of different models and optimizers, and
-    one of the other models, so that all engines together try each of these. Every second engine with three ranks, the
+    """One cell of nine, others for other engines and sizes. With two ranks one more, of the other models, so that all
+    engines together try each of these. Every second engine with three ranks, the
     others with four: two cores are slow at that."""
     if WHOLE:
         return cells() if name in WHOLE else []
@@ -48,7 +48,7 @@ def chosen(name: str, world_size: int) -> list[tuple[str, str]]:
     picked = [everywhere[3 * model + (model + turn) % 3] for model in range(3)]
     if world_size != 2:
         return [picked[turn % 3]]
-    return [*picked, (OTHERS[turn % len(OTHERS)], list(OPTIMIZERS)[turn % 3])]
+    return [picked[turn % 3], (OTHERS[turn % len(OTHERS)], list(OPTIMIZERS)[turn % 3])]
 
 
 FIELD = {size: [(name, cell) for name in ENTRANTS for cell in chosen(name, size)] for size in SIZES}

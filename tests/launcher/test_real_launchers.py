@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.test_launched import SCRIPT, free_port
-from tests.warm import ROOT
+from tests.warm import ROOT, Warm
 
 pytestmark = pytest.mark.timeout(300)
 CELL = ("model=mlp", "mode=nccl_sync", "data.name=digits", "train.epochs=1")
@@ -49,11 +49,13 @@ def result(folder: Path, name: str = "*") -> dict[str, object]:
     return made
 
 
-def alone(folder: Path) -> str:
+def alone(warm: Warm, folder: Path) -> str:
     """What the script prints of its parameters where it forks its two ranks."""
     folder.mkdir()
     (folder / "script.py").write_text(SCRIPT.replace("batch_size=8,", "batch_size=8, world_size=2,"))
-    return ended(started(folder, sys.executable, "-P", "script.py")).splitlines()[-1]
+    code, out, err = warm.start(folder, "script.py").result(240.0)
+    assert code == 0, err
+    return out.splitlines()[-1]
 
 
 @needs_mpirun
@@ -69,13 +71,15 @@ def test_two_processes_of_mpirun_train_the_bits_of_one_command(tmp_path: Path) -
 
 
 @needs_mpirun
-def test_a_script_trains_in_two_processes_of_mpirun(tmp_path: Path) -> None:
+def test_a_script_trains_in_two_processes_of_mpirun(warm: Warm, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     out = ended(started(tmp_path, *MPIRUN, "script.py"))
-    assert alone(tmp_path / "alone") in out.splitlines()
+    assert alone(warm, tmp_path / "alone") in out.splitlines()
 
 
-def test_a_script_trains_under_two_agents_of_torchrun_and_a_second_trainer_of_it_is_refused(tmp_path: Path) -> None:
+def test_a_script_trains_under_two_agents_of_torchrun_and_a_second_trainer_of_it_is_refused(
+    warm: Warm, tmp_path: Path
+) -> None:
     """Each agent has a rank and passes for a host."""
     (tmp_path / "script.py").write_text(TWICE)
     words = (*("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"), f"--master-port={free_port()}")
@@ -85,6 +89,6 @@ def test_a_script_trains_under_two_agents_of_torchrun_and_a_second_trainer_of_it
     ]
     outs = [ended(agent) for agent in agents]
     lines = outs[0].splitlines()
-    assert alone(tmp_path / "alone") in lines
+    assert alone(warm, tmp_path / "alone") in lines
     assert result(tmp_path, "net")["status"] == "ok"
     assert any("give it a script of its own" in line for line in lines)

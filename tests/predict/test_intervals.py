@@ -138,7 +138,7 @@ def machine(dice: np.random.Generator, own: Calibration) -> Calibration:
 @pytest.mark.parametrize("cores", [None, 2])
 def test_coverage_of_machines_whose_laws_nobody_knows(cores: int | None) -> None:
     """Made-up machines whose costs grow by some law, played as the truth: intervals hold at least nine of ten."""
-    dice, own, covered, count = np.random.default_rng(4), calibration((0.01, 0.012)), 0, 24
+    dice, own, covered, count = np.random.default_rng(4), calibration((0.01, 0.012)), 0, 18
     own = replace(own, wires=own.wires / 4, steps=tuple(series[:60] for series in own.steps))
     for place in range(count):
         cell = PredictedCell(3 + place % 2, None, "sync", cores=cores)

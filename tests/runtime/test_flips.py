@@ -20,13 +20,14 @@ from ddp.gradients.comparison import digest
 from ddp.gradients.repetition import RepeatableSteps
 from tests.runtime.conftest import Play
 from tests.runtime.test_mishap import trained_once
+from tests.spread import WHOLE
 
 EVERY, STEPS = 4, 18
 """Steps of a rank in the run of the tests."""
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(50 if WHOLE else 20))
 def test_a_flipped_bit_is_found_within_so_many_steps_and_its_rank_is_named(play: Play, seed: int) -> None:
     dice = random.Random(seed)
     rank, step, bit = dice.randrange(3), dice.randrange(STEPS - EVERY), dice.randrange(BITS)
@@ -41,7 +42,7 @@ def test_a_flipped_bit_is_found_within_so_many_steps_and_its_rank_is_named(play:
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(50 if WHOLE else 20))
 def test_of_two_ranks_the_same_steps_done_again_name_the_one(play: Play, seed: int) -> None:
     """Any bit, in either rank; the other goes on, with every sample trained once."""
     dice = random.Random(seed)

@@ -18,6 +18,7 @@ from ddp.comm.transports import TRANSPORTS
 from ddp.comm.transports.base import MAX, MEAN, SUM, ExchangeBroken, Transport, TransportConfig, choose
 from ddp.comm.transports.memory import PIECE, SMALL_BYTES, STAGE_BYTES
 from tests.processes import exit_codes
+from tests.spread import WHOLE
 
 CPU = [name for name in TRANSPORTS if name != "nccl"]
 SMALL, STAGE = SMALL_BYTES // 4, STAGE_BYTES // 4
@@ -31,6 +32,10 @@ CASES = [
     *((SMALL + 5, dtype, SUM, True) for dtype in TYPES),
     *((size, dtype, MEAN, True) for dtype in TYPES[:3] for size in (33, SMALL + 5)),
 ]
+
+
+SPACED = [(1, 0.0), (2, 0.01), (3, 0.01), (4, 0.0), *([(2, 0.0), (3, 0.0)] if WHOLE else [])]
+"""Numbers of ranks, and seconds by which they come apart."""
 
 
 def value(case: int, rank: int, size: int, dtype: torch.dtype) -> Tensor:
@@ -79,12 +84,9 @@ def run(act: Callable[..., None], folder: Path, name: str, world_size: int, *mor
     return exit_codes(act, [(folder, name, rank, world_size, *more) for rank in range(world_size)])
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.01])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize(("world_size", "delay_s"), SPACED)
 @pytest.mark.parametrize("name", CPU)
 def test_a_reduction_is_the_sum_in_one_process(name: str, world_size: int, delay_s: float, tmp_path: Path) -> None:
-    if delay_s and world_size not in (2, 3):
-        pytest.skip("two and three ranks are told apart by time")
     assert run(reduce_all, tmp_path, name, world_size, delay_s) == [0] * world_size
     results = [torch.load(tmp_path / f"results-{rank}.pt") for rank in range(world_size)]
     for number, (size, dtype, op, _) in enumerate(CASES):
@@ -192,12 +194,9 @@ def reduce_and_fetch(folder: Path, name: str, rank: int, world_size: int, delay_
     transport.close()
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.01])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize(("world_size", "delay_s"), SPACED)
 @pytest.mark.parametrize("name", CPU)
 def test_owners_sum_and_others_fetch(name: str, world_size: int, delay_s: float, tmp_path: Path) -> None:
-    if delay_s and world_size not in (2, 3):
-        pytest.skip("two and three ranks are told apart by time")
     assert run(reduce_and_fetch, tmp_path, name, world_size, delay_s) == [0] * world_size
     results = [torch.load(tmp_path / f"results-{rank}.pt") for rank in range(world_size)]
     for number, (size, dtype, _) in enumerate(OWNED):

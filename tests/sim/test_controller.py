@@ -20,13 +20,14 @@ from ddp.core.policies.cadence import Cadence
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
 from tests.sim.strategies import examples
+from tests.spread import spread
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("size", "spread"), [(2, 8.0), (4, 1.2), (4, 4.0), (8, 8.0), (16, 1.2)])
-def test_the_oracle_would_save_two_percent_at_most(mode: str, size: int, spread: float) -> None:
+@pytest.mark.parametrize(("ranks", "mode"), spread([(2, 8.0), (4, 1.2), (4, 4.0), (8, 8.0), (16, 1.2)], MODES))
+def test_the_oracle_would_save_two_percent_at_most(ranks: tuple[int, float], mode: str) -> None:
+    """Numbers of ranks, with how far their speeds are apart."""
     policy, blocking = MODES[mode]
-    case = Case(drawn(size, spread, 0), blocking, windows=20)
+    case = Case(drawn(*ranks, 0), blocking, windows=20)
     assert regret(case, case.play(policy)) <= 0.02
 
 
@@ -90,8 +91,7 @@ def test_who_tells_first_does_not_get_all_that_was_held_back() -> None:
         assert regret(case, case.play(Cadence()), skipped=4) <= 0.05
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("wire_s", [0.0002, 0.01, 0.03])
+@pytest.mark.parametrize(("mode", "wire_s"), spread(MODES, [0.0002, 0.01, 0.03]))
 def test_the_overhead_target_is_held(mode: str, wire_s: float) -> None:
     policy, blocking = MODES[mode]
     case = Case(drawn(4, 4.0, 0), blocking, wire_s=wire_s, windows=100, epochs=1)

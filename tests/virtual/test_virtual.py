@@ -24,6 +24,7 @@ from ddp.virtual import engine
 from ddp.virtual.eligibility import unfit
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
+from tests.spread import spread
 from tests.virtual.recorded import RecordedRun, evaluations
 
 TOLERANCE = 1e-12
@@ -49,8 +50,7 @@ def double(optimizer: str, **settings: Any) -> Task:
     return replace(task, model=lambda: toy.net(norm=False).double(), optimizer=maker)
 
 
-@pytest.mark.parametrize("size", [1, 2, 8])
-@pytest.mark.parametrize("backend", ["nccl", "cpu"])
+@pytest.mark.parametrize(("size", "backend"), spread([1, 2, 8], ["nccl", "cpu"]))
 def test_synchronous_bits_are_those_of_processes(play: Play, backend: str, size: int) -> None:
     real = play("sync", backend, drawing, world_size=size, epochs=1)
     mine = play("sync", backend, drawing, world_size=size, epochs=1, engine=engine)
@@ -93,12 +93,11 @@ VARIANTS: dict[str, tuple[Callable[[], Task], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(
-    ("policy", "backend"), [("sync", "nccl"), ("cadence", "nccl"), ("async", "cpu"), ("qsr", "cpu")]
+    ("cell", "variant"), spread([("sync", "nccl"), ("cadence", "nccl"), ("async", "cpu"), ("qsr", "cpu")], VARIANTS)
 )
-def test_many_at_once_are_as_one_by_one(play: Play, policy: str, backend: str, variant: str) -> None:
-    task, more = VARIANTS[variant]
+def test_many_at_once_are_as_one_by_one(play: Play, cell: tuple[str, str], variant: str) -> None:
+    (policy, backend), (task, more) = cell, VARIANTS[variant]
 
     def run(path: str) -> Played:
         virtual = VirtualTime(path=path, steps="lognormal:0.2")

@@ -1,0 +1,18 @@
+"""Combinations of what tests are tried with, which prove much the same: a part of them here, all in `make conformance`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from itertools import product
+from typing import Any
+
+WHOLE = "all" in os.environ.get("CONFORMANCE", "").split(",")
+
+
+def spread(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Each value of each axis, with those of the others in turn; all combinations in `make conformance`."""
+    values = [list(axis) for axis in axes]
+    if WHOLE:
+        return list(product(*values))
+    return [tuple(each[turn % len(each)] for each in values) for turn in range(max(map(len, values)))]
