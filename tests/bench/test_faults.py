@@ -111,6 +111,14 @@ def test_figures_of_a_run_with_a_lost_rank_are_sane() -> None:
     assert metrics.throughput.steady.waiting_or_communicating[1] is None
 
 
+def test_what_a_lost_rank_did_not_bring_in_is_no_speed() -> None:
+    records = bereft()
+    unmerged = [each for each in records if not (isinstance(each, events.Merged) and each.rank == 1)]
+    rates = make_metrics(SPEC, unmerged).throughput
+    assert rates.per_rank[1] == 0 < make_metrics(SPEC, records).throughput.per_rank[1]
+    assert rates.samples_per_s == pytest.approx(sum(rates.per_rank))
+
+
 def test_an_evaluation_that_a_lost_rank_left_incomplete_is_null_and_no_defect(tmp_path: Path) -> None:
     gone = {(e.epoch, e.rank) for e in bereft() if isinstance(e, events.Evaluated)}
     metrics = make_metrics(SPEC, bereft())

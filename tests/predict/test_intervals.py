@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from bench.command.predict_command import span
 from bench.predict.calibration import Calibration
 from bench.predict.cells import distance, predict
-from bench.predict.evidence import CalibratedCell, CalibratedRun, grouped, off_by, own_cell, rate_of
+from bench.predict.evidence import CalibratedCell, CalibratedRun, grouped, metrics_of, off_by, own_cell, rate_of
 from bench.predict.intervals import LEVEL, half_width, interval
-from bench.predict.play import Assumption, PredictedCell, as_tree, flat, linear
+from bench.predict.play import Assumption, PredictedCell, as_tree, flat, linear, play
 from ddp.core.links import parse
 from ddp.sim.shared_cores import SharedCores
 from tests.predict.test_predict import calibration, constant, repeated
@@ -127,6 +127,14 @@ def test_ranks_that_share_cores_take_their_turns(ranks: int, cores: int, rounds:
     cell = replace(own_cell(own), ranks=ranks)
     alone, shared = (rate_of(replace(cell, cores=each), own, 0) for each in (None, cores))
     assert alone / shared == pytest.approx(rounds, rel=0.01)
+
+
+@pytest.mark.parametrize("mode", ["nccl_sync", "nccl_cadence", "cpu_async"])
+def test_the_rate_is_that_of_the_whole_analysis(mode: str) -> None:
+    own = calibration(mode=mode)
+    cell = replace(own_cell(own), ranks=3)
+    whole = metrics_of(cell, own, play(cell, own, 3)).throughput
+    assert rate_of(cell, own, 3) == whole.samples_per_s == pytest.approx(sum(whole.per_rank))
 
 
 def machine(dice: np.random.Generator, own: Calibration) -> Calibration:
