@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
-WHOLE = "all" in os.environ.get("CONFORMANCE", "").split(",")
+ASKED = os.environ.get("CONFORMANCE", "").split(",")
+WHOLE = "all" in ASKED
 
 
 def spread(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Each value of each axis, with those of the others in turn; all combinations in `make conformance`."""
+    """Return each value of each axis, with those of the others in turn; all combinations in `make conformance`."""
     values = [list(axis) for axis in axes]
     if WHOLE:
         return list(product(*values))

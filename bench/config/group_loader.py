@@ -57,6 +57,8 @@ class Whole:
 
     def take(self, parts: Mapping[str, Composition]) -> None:
         """Have `parts` of other compositions, with the names of their choices, and all else of the base."""
+        if parts is self.taken:
+            return
         ours = self.base.choices
         choices = ours | {
             key: name for each in parts.values() for key, name in each.choices.items() if ours.get(key) != name
@@ -86,6 +88,7 @@ class GroupLoader(ConfigLoader):
         self._groups: frozenset[str] | None = None
         self._compositions: dict[tuple[str, ...], Composition] = {}
         self._points: dict[tuple[tuple[str, ...], ...], DictConfig] = {}
+        self._parts: dict[tuple[str, ...], Mapping[str, Composition] | None] = {}
         self._wholes: dict[tuple[str, ...], Whole] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,9 +117,10 @@ class GroupLoader(ConfigLoader):
         names = tuple(each.key_or_group for each in settings)
         try:
             point = self._from_parts(master, chosen, names)
-            if point is None and (chosen, names) not in self._points:
-                self._points[chosen, names] = deepcopy(self._composed(master, chosen).config)
-            point = self._points[chosen, names] if point is None else point
+            if point is None:
+                if (chosen, names) not in self._points:
+                    self._points[chosen, names] = deepcopy(self._composed(master, chosen).config)
+                point = self._points[chosen, names]
             for each in settings:
                 if not _missing(point, each.key_or_group):
                     OmegaConf.update(point, each.key_or_group, each.value(), merge=True)
@@ -153,6 +157,19 @@ class GroupLoader(ConfigLoader):
     def _from_parts(self, master: DictConfig, chosen: tuple[str, ...], names: tuple[str, ...]) -> DictConfig | None:
         """Put a composition together from those of its single choices; None: Hydra has to compose it. `names`: the keys of
         the settings that are put into it."""
+        if chosen not in self._parts:
+            self._parts[chosen] = self._parts_of(master, chosen)
+        parts = self._parts[chosen]
+        if parts is None:
+            return None
+        if names not in self._wholes:
+            base = next(iter(self._compositions.values()))
+            self._wholes[names] = Whole(base, deepcopy(base.config), base.choices)
+        self._wholes[names].take(parts)
+        return self._wholes[names].config
+
+    def _parts_of(self, master: DictConfig, chosen: tuple[str, ...]) -> Mapping[str, Composition] | None:
+        """Return top-level key -> the composition of a single choice that it is of; None: Hydra has to compose it."""
         first = next(iter(self._compositions), None)
         groups = [self._parse(word).key_or_group for word in chosen]
         if first is None or groups != [self._parse(word).key_or_group for word in first] or not self._all_ours():
@@ -167,10 +184,7 @@ class GroupLoader(ConfigLoader):
             if parts & taken.keys() or "hydra" in parts or not parts <= base.config.keys() & single.config.keys():
                 return None
             taken |= dict.fromkeys(parts, single)
-        if names not in self._wholes:
-            self._wholes[names] = Whole(base, deepcopy(base.config), base.choices)
-        self._wholes[names].take(taken)
-        return self._wholes[names].config
+        return taken
 
     def _all_ours(self) -> bool:
         return all(source.provider in OURS for source in self._loader.get_sources())

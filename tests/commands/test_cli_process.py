@@ -52,7 +52,7 @@ def test_a_typo_exits_2_without_a_traceback(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_is_killed_within_3_seconds(warm, tmp_path, number):
-    """One of these starts cold, as a user's does."""
+    """Interrupt a command: one of the three starts cold, as a user's does."""
     if number == signal.SIGTERM:
         process = start(tmp_path, "-c", FAKED, "model=mlp", "mode=solo", fake="hang")
         assert process.stdout is not None
@@ -60,8 +60,7 @@ def test_an_interrupted_run_is_killed_within_3_seconds(warm, tmp_path, number):
         told = time.monotonic()
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
-        assert in_time(told, 3.0)
-        assert process.returncode == 130
+        code = process.returncode
     else:
         (tmp_path / "faked.py").write_text(FAKED)
         hanging = warm.start(tmp_path, "faked.py", "model=mlp", "mode=solo", env={"BENCH_FAKE": "hang"})
@@ -69,8 +68,8 @@ def test_an_interrupted_run_is_killed_within_3_seconds(warm, tmp_path, number):
         told = time.monotonic()
         os.kill(hanging.pid, number)
         code, _, err = hanging.result(60.0)
-        assert in_time(told, 3.0)
-        assert code == 130
+    assert in_time(told, 3.0)
+    assert code == 130
     assert "Traceback" not in err
     (run,), problems = find_runs(tmp_path / "runs")
     assert (run.metrics.status, problems) == ("killed", [])

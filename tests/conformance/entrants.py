@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -24,6 +23,7 @@ from ddp.data.source import TensorSource
 from ddp.replica.norms import least_samples
 from ddp.replica.task import Task
 from tests.runtime import toy
+from tests.spread import ASKED
 
 __all__ = ["ENTRANTS", "OPTIMIZERS", "TORCH", "Entrant", "cells", "course", "save_data", "train", "trained"]
 
@@ -110,7 +110,6 @@ def _normed() -> nn.Module:
     return toy.net(True).double()
 
 
-ASKED = os.environ.get("CONFORMANCE", "").split(",")
 WHOLE = [name for name in ENTRANTS if "all" in ASKED or name in ASKED]
 """Engines of which all cells are tried, and then no others."""
 DIGESTED = 10 if WHOLE else 5

@@ -37,9 +37,9 @@ OTHERS = [name for name in models.MODELS if name not in EVERYWHERE]
 
 
 def chosen(name: str, world_size: int) -> list[tuple[str, str]]:
-    """One cell of nine, others for other engines and sizes. With two ranks one more, of the other models, so that all
-    engines together try each of these. Every second engine with three ranks, the
-    others with four: two cores are slow at that."""
+    """Return one cell of nine, others for other engines and sizes; with two ranks one more, of the other models, so that
+    all engines together try each of these. Every second engine has three ranks, the others four: two cores are slow at
+    that."""
     if WHOLE:
         return cells() if name in WHOLE else []
     if world_size == 3 + list(ENTRANTS).index(name) % 2:

@@ -20,7 +20,7 @@ VIRTUAL_MODES = [name for name in MODES if not all(meaningless(cell, VIRTUAL) fo
 
 @pytest.mark.parametrize("mode", VIRTUAL_MODES)
 def test_cells_of_four_ranks_are_as_documented(mode: str) -> None:
-    """A fifth of each mode's, others for the next mode; `make faults` plays all, of eight ranks and of 64."""
+    """Play a fifth of each mode's, others for the next mode; `make faults` plays all, of eight ranks and of 64."""
     meant = [cell for cell in cells([mode]) if not meaningless(cell, VIRTUAL)]
     assert len(meant) == (196 if MODES[mode].checkpoints else 164)
     results = [virtual.play(cell, 4) for cell in meant[VIRTUAL_MODES.index(mode) % 5 :: 5]]

@@ -28,7 +28,7 @@ CAMPAIGN = os.environ.get("SCHEDULES") == "new"
 
 
 def examples(count: int) -> int:
-    """So many schedules in `make campaign`, drawn anew; in every other run a third of them, always the same ones."""
+    """Return so many schedules in `make campaign`, drawn anew; in every other run a third of them, always the same ones."""
     return count if CAMPAIGN else -(-count // 3)
 
 
