@@ -78,7 +78,8 @@ discrimination: $(STAMP)
 	$(BIN)/python -m benchmarks.discrimination --write $(ARGS)
 
 # Defects put into the engine, each with the check that must catch it: the table of docs/explanation/validation.md. One cell for each;
-# ARGS=--all-cells: every cell that it touches, hours, which can be interrupted. `clean-runs`: the cells of `ci` without bugs.
+# ARGS=--lots: those of people who had not seen the checks; --all-cells: every cell that it touches, hours, which can be
+# interrupted. `clean-runs`: the cells of `ci` without bugs.
 bugs: $(STAMP)
 	$(BIN)/python -m benchmarks.bugs --write $(ARGS)
 

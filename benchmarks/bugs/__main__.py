@@ -1,12 +1,12 @@
 """Trains cells of the `ci` experiment with seeded bugs and judges them, and the same cells without any: what is caught?
 
-    python -m benchmarks.bugs [NAME ...] [--family NAME] [--all-cells] [--clean N] [--jobs N] [--write]
+    python -m benchmarks.bugs [NAME ...] [--family NAME] [--lots] [--all-cells] [--clean N] [--jobs N] [--write]
 
 Every bug is put into the processes of a run of its own, whose folder is then judged as any other (`bench.validate.judge`)
 against the baselines. It is caught if the check that is named for it fails; a run that crashes counts for the check
-`status` alone. By default one cell is trained with each bug, with `--all-cells` every cell that it touches. `--clean`: the
-cells of `ci`, N times each with other seeds and no bug; every verdict of failure is a false alarm. `--jobs`: runs at a
-time. Finished runs are kept under .benchmarks/bugs, apart from those that a `validate` of `runs` is to judge, so it can be
+`status` alone. By default the bugs of the nine families are tried, with `--lots` those that people wrote who had not seen
+the checks; one cell is trained with each bug, with `--all-cells` every cell that it touches. `--clean`: the cells of
+`ci`, N times each with seeds drawn anew and no bug; every verdict of failure is a false alarm. `--jobs`: runs at a time. Finished runs are kept under .benchmarks/bugs, apart from those that a `validate` of `runs` is to judge, so it can be
 interrupted; remove the folder to begin anew. The minutes told are those of training, divided by the runs at a time, whenever
 that was.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from tabulate import tabulate
 from bench.results.runfolder import find_runs
 from bench.validate import Verdict, judge
 from benchmarks.bugs.bug import ANY, EVERY, MODELS, Bug
-from benchmarks.bugs.registry import BUGS
+from benchmarks.bugs.registry import BUGS, LISTED
 from benchmarks.documents import put
 
 ROOT = Path(__file__).parent.parent.parent
@@ -48,7 +49,9 @@ LIMIT_S = 600.0
 REFUSING = ("readable", "determinism")
 """Checks that refuse what is wrong."""
 FRESH = 100
-"""The first seed of clean runs: no baseline has it."""
+"""The least seed of clean runs: no baseline has it."""
+SEED = "first_seed.txt"
+"""File in the folder of clean runs: the first seed, drawn when they begin."""
 OLD = ("EXPIRED", "NO_BASELINE")
 """Verdicts that say nothing of the run."""
 
@@ -158,10 +161,14 @@ def clean(reruns: int, jobs: int, baselines: Path) -> tuple[str, bool]:
     """Return what came of the cells of `ci` without bugs, and whether there was an alarm or a run is missing. Each rerun is
     judged by itself, then all together."""
     cells, folder = [(model, mode) for model in MODELS for mode in EVERY], RUNS / "clean"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / SEED).is_file():
+        (folder / SEED).write_text(f"{random.randrange(FRESH, 10**6)}\n")
+    first = int((folder / SEED).read_text())
 
     def one(cell: tuple[str, str]) -> tuple[int, list[str]]:
         model, mode = cell
-        train(folder, model, mode, range(FRESH, FRESH + reruns))
+        train(folder, model, mode, range(first, first + reruns))
         runs = find_runs(folder / model / mode)[0]
         alarms = [f"{run.metrics.run_id}: {bad}" for run in runs for bad in failed(run.path, baselines)]
         print(f"{model} {mode}: {len(runs)} clean runs, {len(alarms)} alarms", flush=True)
@@ -174,7 +181,7 @@ def clean(reruns: int, jobs: int, baselines: Path) -> tuple[str, bool]:
     for text in (*alone, *together):
         print(f"ALARM {text}", flush=True)
     count, wanted = sum(count for count, _ in results), reruns * len(cells)
-    outcome = f"{count} of {wanted} clean runs, {reruns} of each cell: {len(alone)} alarms on runs by themselves"
+    outcome = f"{count} of {wanted} clean runs, {reruns} of each cell from seed {first}: {len(alone)} alarms on runs by themselves"
     return f"{outcome}, {len(together)} on all together", bool(alone or together or count < wanted)
 
 
@@ -197,6 +204,7 @@ def asked() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="of a bug; none: all")
     parser.add_argument("--family", action="append", default=[], help="the bugs of a family")
     parser.add_argument("--list", action="store_true", help="say what each breaks, and what must catch it")
+    parser.add_argument("--lots", action="store_true", help="those of people who had not seen the checks")
     parser.add_argument("--all-cells", action="store_true", help="every cell of `ci` that a bug touches, not one")
     parser.add_argument("--clean", type=int, default=0, metavar="N", help="clean reruns of every cell, without bugs")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
@@ -206,7 +214,8 @@ def asked() -> argparse.Namespace:
     if unknown := [name for name in words.names if name not in BUGS]:
         parser.error(f"unknown bug {unknown[0]!r}; `--list` names all")
     chosen = [name for name in BUGS if name in words.names or BUGS[name].family in words.family]
-    words.names = chosen or list(BUGS)
+    listed = [name for family in LISTED for name in family.bugs]
+    words.names = chosen or ([name for name in BUGS if name not in listed] if words.lots else listed)
     return words
 
 
@@ -231,7 +240,7 @@ def main() -> int:
         bad = caught < len(attempts)
     print(f"\n{outcome}\n{(time.monotonic() - began) / 60:.1f} minutes")
     if words.write:
-        put("explanation/validation.md", **{"clean" if words.clean else "bugs": outcome})
+        put("explanation/validation.md", **{"clean" if words.clean else "lots" if words.lots else "bugs": outcome})
     return int(bad)
 
 
