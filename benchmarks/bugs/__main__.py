@@ -2,13 +2,14 @@
 
     python -m benchmarks.bugs [NAME ...] [--family NAME] [--lots] [--all-cells] [--clean N] [--jobs N] [--write]
 
-Every bug is put into the processes of a run of its own, whose folder is then judged as any other (`bench.validate.judge`)
-against the baselines. It is caught if the check that is named for it fails; a run that crashes counts for the check
-`status` alone. By default the bugs of the nine families are tried, with `--lots` those that people wrote who had not seen
-the checks; one cell is trained with each bug, with `--all-cells` every cell that it touches. `--clean`: the cells of
-`ci`, N times each with seeds drawn anew and no bug; every verdict of failure is a false alarm. `--jobs`: runs at a time. Finished runs are kept under .benchmarks/bugs, apart from those that a `validate` of `runs` is to judge, so it can be
-interrupted; remove the folder to begin anew. The minutes told are those of training, divided by the runs at a time, whenever
-that was.
+Every bug is put into the processes of a run of its own, whose folder is then judged as any other
+(`bench.validate.judge`) against the baselines. It is caught if the check that is named for it fails; a run that crashes
+counts for the check `status` alone. By default the bugs of the nine families are tried, with `--lots` those that people
+wrote who had not seen the checks; one cell is trained with each bug, with `--all-cells` every cell that it touches.
+`--clean`: the cells of `ci`, N times each with seeds drawn anew and no bug; every verdict of failure is a false alarm.
+`--jobs`: runs at a time. Finished runs are kept under .benchmarks/bugs, apart from those that a `validate` of `runs` is
+to judge, so it can be interrupted; remove the folder to begin anew. The minutes told are those of training, divided by
+the runs at a time, whenever that was.
 """
 
 from __future__ import annotations
@@ -181,7 +182,8 @@ def clean(reruns: int, jobs: int, baselines: Path) -> tuple[str, bool]:
     for text in (*alone, *together):
         print(f"ALARM {text}", flush=True)
     count, wanted = sum(count for count, _ in results), reruns * len(cells)
-    outcome = f"{count} of {wanted} clean runs, {reruns} of each cell from seed {first}: {len(alone)} alarms on runs by themselves"
+    outcome = f"{count} of {wanted} clean runs, {reruns} of each cell from seed {first}: {len(alone)} alarms"
+    outcome += " on runs by themselves"
     return f"{outcome}, {len(together)} on all together", bool(alone or together or count < wanted)
 
 
