@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.nn import functional as F
 
-from benchmarks.bugs.bug import Module, after_init, counted, wrap
+from benchmarks.bugs.bug import Module, counted, wrap
 from benchmarks.bugs.unseen import Lot
 
 LOT = Lot()
@@ -143,24 +143,19 @@ def own_statistics_in_evaluation(backend: Module) -> None:
 
 @LOT.bug(
     "record",
-    "the norm of gradients is taken behind the clipping",
-    "B25",
-    "mlp solo train.max_grad_norm=0.5",
-    "ddp.replica.replica",
+    "what the last step before a report recorded is dropped, as if it had been undone",
+    "a buffer that is cleared one call too early",
+    "mlp solo",
+    "ddp.replica.scalars",
 )
-def norm_after_clipping(replica: Module) -> None:
-    """Note the figures of a step when its gradients are clipped."""
+def last_step_unrecorded(scalars: Module) -> None:
+    """Forget the last step's values when a report is made."""
 
-    def change(self: Any) -> None:
-        self._bug_note = self.figures.step
-        self.figures.step = lambda optimizer: None
+    def broken(drain: Any, self: Any) -> Any:
+        self.undo()
+        return drain()
 
-    def broken(clip: Any, self: Any, team: Any) -> None:
-        clip(team)
-        self._bug_note(self.optimizer)
-
-    after_init(replica.Replica, change)
-    wrap(replica.Replica, "_clip", broken)
+    wrap(scalars.Scalars, "drain", broken)
 
 
 @LOT.bug(

@@ -1,4 +1,4 @@
-"""Defects of `benchmarks.bugs.unseen` in gradients, optimizers and schedules: of weights of a mean, of what is sent, of groups.
+"""Defects of `benchmarks.bugs.unseen` in gradients, optimizers and schedules: of weights of a mean, of groups.
 
 Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
@@ -146,23 +146,19 @@ def second_moments_stay(state: Module) -> None:
 
 @LOT.bug(
     "schedule",
-    "a step is done at the rate of the step before, and the rate of this one is told",
-    "scheduler.step() in front of optimizer.step()",
+    "an epoch is taken for its whole batches, so that the schedule ends before the run",
+    "B5.03, of a last batch",
     "mlp zero2",
-    "ddp.replica.learning_rates",
+    "ddp.replica.replica",
 )
-def rate_a_step_late(rates: Module) -> None:
-    """Set the rates of the last call."""
+def horizon_of_whole_batches(replica: Module) -> None:
+    """Divide by the samples that make whole batches."""
 
-    def broken(apply: Any, self: Any, fraction: float) -> float:
-        told: float = apply(fraction)
-        now, self._set = self._set, vars(self).get("_bug_late", self._set)
-        self._bug_late = now
-        for group, rate in zip(self._optimizer.param_groups, self._set, strict=True):
-            group["lr"] = rate
-        return told
+    def broken(fraction: Any, self: Any, seen: float) -> float:
+        batch = self._job.batch_size * self._job.world_size
+        return min(seen / (self._job.epochs * (self.samples // batch * batch)), 1.0)
 
-    wrap(rates.Rates, "apply", broken)
+    wrap(replica.Replica, "fraction", broken)
 
 
 @LOT.bug(
