@@ -17,7 +17,7 @@ from benchmarks.bugs.unseen import Lot
 
 LOT = Lot()
 PUBLISHED = "recipe=published data.name=digits train.epochs=3 train.batch_size=32 train.lr=0.05"
-OFTEN = "checkpoint.unit=averages checkpoint.every=20 cluster.faults=[1@300:crash]"
+OFTEN = "checkpoint.unit=averages checkpoint.every=5 cluster.faults=[1@900:crash]"
 
 # Data
 
