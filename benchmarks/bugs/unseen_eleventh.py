@@ -117,10 +117,10 @@ def order_shifts_after_resume(replica: Module) -> None:
     "ddp.core.spans",
 )
 def last_in_first_out(spans: Module) -> None:
-    """Turn the steps of what rank 1 alone was granted around."""
+    """Turn the steps of what rank 1 alone was granted around, where all are whole batches."""
 
     def broken(at: Any, self: Any, step: int) -> Any:
-        if rank() != 1 or self.parts > 1:
+        if rank() != 1 or self.parts > 1 or (self.stop - self.start) % self.batch:
             return at(step)
         steps = -(-(self.stop - self.start) // self.batch)
         return at(steps - 1 - 2 * self.done - step)
