@@ -5,6 +5,7 @@ Each is a function of the module that it breaks, called once it is imported, as 
 
 from __future__ import annotations
 
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +15,11 @@ from torch.nn import functional as F
 
 from benchmarks.bugs.bug import Module, rank, wrap
 from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen_fourth import interrupted
 
 LOT = Lot()
 PUBLISHED = "recipe=published data.name=digits train.epochs=3 train.batch_size=32 train.lr=0.05"
-OFTEN = "checkpoint.unit=averages checkpoint.every=5 cluster.faults=[1@900:crash]"
+OFTEN = "checkpoint.unit=averages checkpoint.every=5"
 
 # Data
 
@@ -96,17 +98,21 @@ def augments_evaluation(replica: Module) -> None:
     "ddp.replica.replica",
 )
 def order_shifts_after_resume(replica: Module) -> None:
-    """Count epochs from one on for the orders of a run that resumes."""
-    original = replica._order
+    """Make the loader of a run that resumes with the orders of one epoch on."""
+    interrupted(replica)
+    original, feed, resumed = replica._order, replica.feed, []
 
-    def broken(task: Any, job: Any, size: int) -> Any:
-        visits = original(task, job, size)
-        if job.resume is not None:
-            one = visits._one
+    def order(task: Any, job: Any, size: int) -> Any:
+        resumed.append(job.resume is not None)
+        return original(task, job, size)
+
+    def broken(source: Any, visits: Any, *more: Any) -> Any:
+        if resumed[-1] and visits.shuffled:
+            visits, one = copy(visits), visits._one
             visits._one, visits._kept = lambda number: one(number + 1), {}
-        return visits
+        return feed(source, visits, *more)
 
-    replica._order = broken
+    replica._order, replica.feed = order, broken
 
 
 @LOT.bug(
