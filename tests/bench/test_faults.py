@@ -164,20 +164,6 @@ def test_a_rank_that_raised_is_told_of_before_all_else(tmp_path: Path, capsys: p
     assert (verdict.name, verdict.line.split(";")[0]) == ("PASS", f"seed 0: {said}")
 
 
-def test_a_rank_that_does_not_do_as_ordered_fails_the_cell(tmp_path: Path) -> None:
-    """No machine contradicts its orders. A message that is lost on purpose may cost a rank."""
-    plain = replace(SPEC, faults=())
-    for spec, name in ((plain, "FAIL"), (SPEC, "PASS")):
-        metrics = make_metrics(spec, bereft(None, "rank 1 was granted 8 samples in these steps"))
-        folder = write_run(tmp_path / name, spec, metrics)
-        (status,) = [v for v in judge([folder], tmp_path / "none.json").verdicts if v.check == "status"]
-        assert status.name == name
-        assert "rank 1 was granted 8 samples" in status.line
-    silent = write_run(tmp_path / "silent", plain, make_metrics(plain, bereft()))
-    (status,) = [v for v in judge([silent], tmp_path / "none.json").verdicts if v.check == "status"]
-    assert status.name == "PASS"
-
-
 def test_a_machine_that_is_lost_is_no_error_of_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = make_metrics(SPEC, bereft(events.Lost(0.0, 1, "gone"), "gone"))
     summary.show_run(summary.Summary(Console(width=200)), summary.CellOutcome("a", Exit.OK, tmp_path, metrics))
