@@ -143,6 +143,7 @@ def machine(dice: np.random.Generator, own: Calibration) -> Calibration:
     return replace(own, steps=tuple(series * steps for series in own.steps), wires=own.wires * wires)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [None, 2])
 def test_coverage_of_machines_whose_laws_nobody_knows(cores: int | None) -> None:
     """Made-up machines whose costs grow by some law, played as the truth: intervals hold at least nine of ten."""

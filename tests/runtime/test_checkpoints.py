@@ -16,6 +16,7 @@ from ddp.core.events import Finished, Merged, Saved
 from ddp.core.policies import POLICIES
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played, spying
+from tests.slow import slow
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -46,7 +47,7 @@ def merged(records: list[Any]) -> Counter[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("policy", "backend", "size"), [*((*pair, 3) for pair in SYNC), ("sync", "nccl", 1)], ids=["nccl", "cpu", "solo"]
 )
-@pytest.mark.parametrize("every", [(1, "epochs"), (4, "averages")], ids=str)
+@pytest.mark.parametrize("every", [*slow(((1, "epochs"),)), (4, "averages")], ids=str)
 def test_synchronous_modes_go_on_bit_for_bit(play, tmp_path, policy, backend, size, every):
     whole = play(
         policy,

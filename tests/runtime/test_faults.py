@@ -29,6 +29,7 @@ from ddp.replica.task import Job
 from tests.held_up import in_time
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
+from tests.slow import every, slow
 from tests.spread import spread
 
 CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
@@ -62,13 +63,13 @@ def test_a_stopped_rank_is_found_by_its_silence(play: Play, tmp_path: Path, back
         play("cadence", backend, partial(toy.troubled, "stop", tmp_path), deadline_s=2.0, tolerate_loss=False)
 
 
-@pytest.mark.parametrize(("cell", "kind"), spread(CELLS, ["kill", "stop", "raise"]))
+@pytest.mark.parametrize(("cell", "kind"), every(2, spread(CELLS, ["kill", "stop", "raise"])))
 def test_the_others_go_on_without_a_lost_rank(play: Play, tmp_path: Path, cell: tuple[str, str], kind: str) -> None:
     go_on_without_it(play, tmp_path, *cell, kind)
 
 
 @pytest.mark.parametrize("kind", ["kill", "stop"])
-@pytest.mark.parametrize("policy", ["sync", "cadence"])
+@pytest.mark.parametrize("policy", ["sync", *slow("cadence")])
 def test_they_do_so_through_gloo(play: Play, tmp_path: Path, policy: str, kind: str) -> None:
     """The transport of ranks that share no memory."""
     played = go_on_without_it(play, tmp_path, policy, "nccl", kind, transport="gloo")

@@ -21,6 +21,7 @@ from tests.runtime.conftest import Play
 from tests.runtime.sharded_ranks import KINDS, MODELS, Team, batch, together
 from tests.runtime.sharded_ranks import OPTIMIZERS as MAKERS
 from tests.runtime.zero_tasks import play_zero, task
+from tests.slow import slow
 
 
 def measure(folder: Path, rank: int, world_size: int, kind: str):
@@ -36,7 +37,7 @@ def measure(folder: Path, rank: int, world_size: int, kind: str):
     return watch.peak, resting, watch.activations
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [*slow(1), 2, *slow(4)])
 def test_a_rank_holds_its_share_and_one_layer(tmp_path: Path, world_size: int) -> None:
     """AdamW has two values for each parameter. A layer is its parameters and gradients."""
     model = MODELS["wide"]()
@@ -80,7 +81,7 @@ def go_on(folder: Path, rank: int, world_size: int, kind: str, optimizer: str, w
     return again, final
 
 
-@pytest.mark.parametrize(("first", "second"), [("zero3", "zero1"), ("zero1", "zero3"), ("zero2", "zero2")])
+@pytest.mark.parametrize(("first", "second"), [("zero3", "zero1"), *slow(("zero1", "zero3"), ("zero2", "zero2"))])
 def test_a_whole_state_goes_on_at_another_world_size(tmp_path: Path, first: str, second: str) -> None:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
