@@ -18,7 +18,6 @@ from ddp.replica.task import Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 from tests.runtime.judged import failures, judged
-from tests.slow import slow
 from tests.spread import spread
 
 pytestmark = pytest.mark.usefixtures("in_process", "every_step")
@@ -98,7 +97,7 @@ def test_gradients_of_replicas_in_one_process(play: Play, tmp_path: Path, policy
     assert verdicts.keys() >= {"average", "agreement", "idle", "evaluation"}
 
 
-@pytest.mark.parametrize("backend", ["torch_ddp", *slow("torch_local_sgd")])
+@pytest.mark.parametrize("backend", ["torch_ddp", "torch_local_sgd"])
 def test_engines_of_pytorch(play: Play, tmp_path: Path, backend: str) -> None:
     played = play("sync", backend, partial(task, samples=34, unused=False), deadline_s=60.0)
     verdicts = judged(tmp_path, played, "sync")
