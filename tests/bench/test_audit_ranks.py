@@ -44,7 +44,7 @@ def train_together(folder: Path, mode: str, task: Callable[[], Task], **fields: 
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("mode", POLICY_OF)
+@pytest.mark.parametrize("mode", every(2, POLICY_OF))
 def test_steps_of_several_ranks_are_done_again(tmp_path: Path, mode: str) -> None:
     made = train_together(tmp_path, mode, ADAM, max_grad_norm=1.0)
     report = audited(*made, one_process=mode.startswith("graph"))

@@ -118,7 +118,7 @@ def test_gone_on_twice_the_last_time_from_a_cold_start(warm, tmp_path):
     assert "model=lenet contradicts the run, which has mlp" in err
 
 
-@pytest.mark.parametrize("engine", ["solo", "cpu_cadence"])
+@pytest.mark.parametrize("engine", [*slow("solo"), "cpu_cadence"])
 def test_a_checkpoint_of_another_model_is_one_line_and_nothing_is_lost(warm, tmp_path, engine):
     words = (*SMALL, f"mode={engine}", "train.epochs=20")
     hidden = killed(warm, tmp_path, *words, checkpoint=1)

@@ -30,7 +30,7 @@ from ddp.replica.weighted_mean import average
 from tests.runtime import toy
 from tests.runtime.scripted_ranks import PLAIN_OUTER, Actor, in_processes, job, move, moved, play_rounds, start, wander
 from tests.runtime.test_averaging import quadratic
-from tests.slow import slow
+from tests.slow import few, slow
 
 
 @pytest.mark.parametrize("backend", paired_backends())
@@ -123,9 +123,10 @@ def missed(job: Job, rank: int) -> None:
     backend.close()
 
 
-@pytest.mark.parametrize("task", [partial(toy.task, norm=True), quadratic], ids=["float32", "float64"])
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("more", [{}, {"elastic": 0.5}, {"outer": "nesterov"}], ids=["plain", "elastic", "outer"])
+@pytest.mark.parametrize(
+    ("task", "wire", "more"),
+    few([partial(toy.task, norm=True), quadratic], WIRES, [{}, {"elastic": 0.5}, {"outer": "nesterov"}]),
+)
 def test_a_rank_that_missed_a_round_takes_the_average_of_the_others(
     tmp_path: Path, task: Callable[[], Task], wire: str, more: dict[str, Any]
 ) -> None:

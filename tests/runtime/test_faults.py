@@ -29,13 +29,13 @@ from ddp.replica.task import Job
 from tests.held_up import in_time
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
-from tests.slow import every, slow
+from tests.slow import every, few, slow
 from tests.spread import spread
 
 CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 
 
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_an_exception_is_raised_once_with_rank_and_traceback(
     play: Play, tmp_path: Path, policy: str, backend: str
 ) -> None:
@@ -51,7 +51,7 @@ def test_an_exception_that_looks_like_a_closed_channel_is_one_of_the_users(play:
     assert "toy.py" in caught.value.traceback
 
 
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_a_killed_rank_is_named(play: Play, tmp_path: Path, policy: str, backend: str) -> None:
     with pytest.raises(RankLost, match=r"rank [01]: its process is gone \(killed by signal 9\)"):
         play(policy, backend, partial(toy.troubled, "kill", tmp_path), tolerate_loss=False)
@@ -169,7 +169,7 @@ def test_time_in_which_the_parent_stood_still_is_nobodys_silence(
     assert [ranks.events(0.5) for _ in range(3)] == [[Tick(100.5)], [Tick(104.5, 3.5)], []]
 
 
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_an_interrupt_stops_everything_within_three_seconds(
     play: Play, press: Callable[[], None], policy: str, backend: str
 ) -> None:

@@ -45,7 +45,7 @@ def test_every_sample_is_trained_exactly_once(
     assert played.accuracy() > 0.6
 
 
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_the_average_of_identical_replicas_is_those_replicas(play: Play, policy: str, backend: str) -> None:
     """Law 3: without learning all replicas stay what they were, bit for bit, whatever the weights of the ranks."""
     played = play(policy, backend, partial(toy.task, lr=0.0), speeds=(1.0, 0.35), epochs=1)

@@ -29,9 +29,8 @@ from tests.spread import WHOLE
 @pytest.mark.parametrize(
     ("world_size", "optimizer", "norm"),
     [
-        (1, "AdamW", True),
+        *slow((1, "AdamW", True), (3, "SGD", True)),
         (2, "AdamW", True),
-        (3, "SGD", True),
         (4, "momentum", False),
     ],
 )

@@ -20,7 +20,7 @@ from ddp.core.policies.cadence import Cadence
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
 from tests.sim.strategies import examples
-from tests.slow import every, slow
+from tests.slow import every, few, slow
 from tests.spread import spread
 
 
@@ -48,8 +48,7 @@ def test_so_for_many_ranks(mode: str, size: int, spread: float) -> None:
     assert regret(case, case.play(policy)) <= 0.02
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("jitter", [0.0, 0.2])
+@pytest.mark.parametrize(("mode", "jitter"), few(MODES, [0.0, 0.2]))
 def test_half_the_speed_is_followed_within_three_windows_and_back_again(mode: str, jitter: float) -> None:
     policy, blocking = MODES[mode]
     slower, faster = followed(policy, blocking, jitter)
@@ -131,8 +130,7 @@ def starving(played: Simulation, size: int) -> float:
     return worst
 
 
-@pytest.mark.parametrize("step_s", [(0.04, 0.1), (0.04, 0.16, 0.16)])
-@pytest.mark.parametrize("policy", [Cadence(), Async()])
+@pytest.mark.parametrize(("step_s", "policy"), few([(0.04, 0.1), (0.04, 0.16, 0.16)], [Cadence(), Async()]))
 def test_where_nobody_blocks_no_rank_starves(step_s: tuple[float, ...], policy: Cadence | Async) -> None:
     case = Case(step_s, blocking=False, jitter=0.1, windows=80)
     assert starving(case.play(policy), len(step_s)) < 0.01

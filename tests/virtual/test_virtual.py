@@ -51,7 +51,7 @@ def double(optimizer: str, **settings: Any) -> Task:
     return replace(task, model=lambda: toy.net(norm=False).double(), optimizer=maker)
 
 
-@pytest.mark.parametrize(("size", "backend"), few([1, 2, 8], ["nccl", "cpu"]))
+@pytest.mark.parametrize(("size", "backend"), [*few([1, 2], ["nccl", "cpu"]), *slow((8, "nccl"), (8, "cpu"))])
 def test_synchronous_bits_are_those_of_processes(play: Play, backend: str, size: int) -> None:
     real = play("sync", backend, drawing, world_size=size, epochs=1)
     mine = play("sync", backend, drawing, world_size=size, epochs=1, engine=engine)
