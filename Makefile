@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign million faults conformance golden lint bench controller calibration prediction bugs clean-runs baselines discrimination convergence resume machines gpu slurm ray clouds site screenshots clean install
+.PHONY: run test slow campaign million faults conformance golden lint bench controller calibration prediction bugs clean-runs baselines discrimination convergence resume machines gpu slurm ray clouds site screenshots clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -27,12 +27,17 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 # File by file, four at a time on two cores: while some wait for the processes that they started, others compute.
+BY_FILE := -n 4 --dist loadfile --no-loadscope-reorder --durations 20
 test: lint
 ifeq ($(ARGS),)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20 tests
+	$(BIN)/python -m pytest $(BY_FILE) -m "not slow" tests
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
+
+# What `make test` leaves out: further combinations of what real processes show dearly, and experiments (tests/slow.py). Minutes.
+slow: $(STAMP)
+	$(BIN)/python -m pytest $(BY_FILE) -m slow tests $(ARGS)
 
 # Schedules never drawn before, against the same laws; a failure prints how to play it again.
 campaign: $(STAMP)

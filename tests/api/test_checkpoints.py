@@ -17,6 +17,7 @@ from ddp.checkpoint.parts import LACKS
 from ddp.trainer import CheckpointInfo
 from tests.api.conftest import Make
 from tests.runtime import toy
+from tests.slow import slow
 from tests.warm import Warm, wait_for
 
 SCRIPT = """
@@ -86,7 +87,7 @@ def test_the_callback_gets_the_folder_of_a_whole_checkpoint(make: Make, tmp_path
     assert not equal(models[0].state_dict(), models[1].state_dict())
 
 
-@pytest.mark.parametrize("policy", ["sync", "cadence", "async"])
+@pytest.mark.parametrize("policy", [*slow("sync"), "cadence", *slow("async")])
 def test_every_epoch_has_its_checkpoint_where_a_round_is_long_against_an_epoch(
     make: Make, tmp_path: Path, policy: str
 ) -> None:
@@ -104,7 +105,7 @@ def _note(told: list[int], info: CheckpointInfo) -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("which", ["folder", "checkpoint"])
+@pytest.mark.parametrize("which", ["folder", *slow("checkpoint")])
 def test_going_on_from_a_folder_or_one_of_its_checkpoints(
     make: Make, tmp_path: Path, world_size: int, which: str
 ) -> None:
@@ -117,7 +118,7 @@ def test_going_on_from_a_folder_or_one_of_its_checkpoints(
     assert [row.epoch for row in handle.poll_metrics()] == ([2] if which == "folder" else [1, 2])
 
 
-@pytest.mark.parametrize("policy", ["sync", "cadence"])
+@pytest.mark.parametrize("policy", [*slow("sync"), "cadence"])
 def test_a_callback_that_takes_longer_than_the_deadline_costs_no_rank(make: Make, tmp_path: Path, policy: str) -> None:
     """Nobody listens to the ranks meanwhile."""
     told: list[int] = []

@@ -16,6 +16,7 @@ from ddp import RankFailed
 from ddp.checkpoint.checkpoint import find
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS
+from tests.slow import few
 
 SOFT, HARD = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -45,8 +46,7 @@ def full_in(first: int, last: int) -> Any:
     return callback
 
 
-@pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize("policy", ["sync", "cadence"])
+@pytest.mark.parametrize(("world_size", "policy"), few(WORLDS, ["sync", "cadence"]))
 def test_a_checkpoint_without_room_is_named_with_what_there_is(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int, policy: str
 ) -> None:

@@ -15,6 +15,7 @@ from ddp.engine.modes import modes
 from ddp.trainer import TrainedState
 from tests.api.conftest import Make, right
 from tests.runtime import toy
+from tests.slow import slow
 
 IN_STEP = [name for name, mode in modes().items() if mode.alike and mode.backend != "cpu" and name != "solo"]
 """Modes that train as one device on the global batch does."""
@@ -56,7 +57,7 @@ def test_every_mode_trains_a_task_of_a_users_own(make: Make, mode: str) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("mode", ["nccl_sync", "zero1", "zero3", "graph_sync", "nccl_cadence"])
+@pytest.mark.parametrize("mode", ["nccl_sync", "zero3", "nccl_cadence", *slow("zero1", "graph_sync")])
 def test_a_model_that_is_frozen_in_part_sends_what_the_formula_says(make: Make, tmp_path: Path, mode: str) -> None:
     def halved() -> nn.Module:
         model = toy.net(norm=False)

@@ -15,6 +15,7 @@ from ddp import Draws
 from tests.api.conftest import Make, right
 from tests.api.trained import WORLDS
 from tests.runtime import toy
+from tests.slow import slow
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -63,7 +64,7 @@ OTHERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 NAMES = ["label", "order", "scale", "eval", "augmented", "augment", "sampler", "map", "drawn", "eval-map"]
 
 
-@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize("world_size", [1, *slow(2)])
 @pytest.mark.parametrize(("begun", "change", "said"), OTHERS, ids=NAMES)
 def test_other_data_of_the_same_length_are_refused(
     make: Make, tmp_path: Path, world_size: int, begun: dict[str, Any], change: dict[str, Any], said: str

@@ -21,6 +21,7 @@ from tests.api.trained import WORLDS, equal
 from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+from tests.slow import slow
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -96,7 +97,7 @@ def test_states_of_both_are_averaged_or_begun_anew(play: Play, backend: str, ave
     assert one == several
 
 
-@pytest.mark.parametrize("kind", ["zero1", "zero2", "zero3", "torch_ddp", "torch_fsdp"])
+@pytest.mark.parametrize("kind", ["zero3", "torch_fsdp", *slow("zero1", "zero2", "torch_ddp")])
 def test_every_synchronous_engine_takes_both(play: Play, tmp_path: Path, kind: str) -> None:
     saved: dict[str, Any] = {} if kind.startswith("torch") else {"checkpoints": Checkpointing(1, spacing_s=0.0)}
     one, several = (

@@ -18,14 +18,13 @@ from tests.api.conftest import Make, right
 from tests.api.trained import WORLDS, all_metrics, equal
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+from tests.slow import few
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
-
 
 @pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_lambdas_and_closures_train_in_every_mode(make: Make, policy: str, backend: str, world_size: int) -> None:
     step = lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])  # noqa: E731
 

@@ -18,6 +18,7 @@ from tests.api.conftest import Make
 from tests.api.trained import WORLDS, all_metrics, equal
 from tests.held_up import in_time
 from tests.runtime import toy
+from tests.slow import few
 
 WITHIN_S = 10.0
 """Bound on what must take seconds; a loaded machine is slow."""
@@ -166,8 +167,7 @@ def test_an_error_that_nobody_asked_for_is_raised_at_the_end_of_the_block(make: 
         handle.join()
 
 
-@pytest.mark.parametrize("waiting", ["next_metrics", "join"])
-@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize(("world_size", "waiting"), few(WORLDS, ["next_metrics", "join"]))
 def test_an_interrupt_while_waiting_ends_everything(
     make: Make, press: Callable[[], None], world_size: int, waiting: str
 ) -> None:

@@ -22,6 +22,7 @@ from tests.bench.audit_breaks import ADAM, Break, wrapped
 from tests.bench.audited import audited, different, train_alone
 from tests.bench.test_audit_ranks import train_together
 from tests.runtime.conftest import in_process as in_process
+from tests.slow import every
 
 
 def rounded(save: Any, self: Any, *about: Any) -> Any:
@@ -88,7 +89,9 @@ def test_what_stands_still_is_left_alone(tmp_path: Path) -> None:
     assert report.count("equal", "average") >= 2
 
 
-@pytest.mark.parametrize("mode", ["nccl_sync", "nccl_cadence", "cpu_async", "zero2", "graph_sync", "graph_cadence"])
+@pytest.mark.parametrize(
+    "mode", every(2, ["nccl_sync", "nccl_cadence", "cpu_async", "zero2", "graph_sync", "graph_cadence"])
+)
 def test_so_it_is_on_several_ranks(tmp_path: Path, in_process: Callable[[], None], mode: str) -> None:
     graph = mode.startswith("graph")
     changes = {"norms": ()} if mode == "graph_cadence" else {}  # windows have several steps

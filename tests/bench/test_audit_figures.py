@@ -23,6 +23,7 @@ from tests.bench.audited import audited, different, train_alone
 from tests.bench.test_audit_ranks import overflowing, train_together
 from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
+from tests.slow import every, slow
 
 
 def noted(exchange: Any, self: Any, batch: Any) -> None:
@@ -40,7 +41,7 @@ def slightly_more(step: Any, self: Any, optimizer: Any) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "zero2", "cpu_async"])
+@pytest.mark.parametrize("mode", every(2, ["solo", "nccl_sync", "zero2", "cpu_async"]))
 def test_another_norm_than_that_of_the_step_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
@@ -122,7 +123,7 @@ def test_bytes_are_those_of_the_step_that_was_measured(tmp_path: Path, seed: int
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("mode", ["zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("mode", [*slow("zero1", "zero2"), "zero3"])
 def test_bytes_of_parts_are_those_of_the_whole(tmp_path: Path, mode: str) -> None:
     job, records = train_together(tmp_path, mode, ADAM)
     works = works_of(records)
@@ -152,7 +153,7 @@ def test_norms_of_a_compiled_step_in_half_precision_agree_to_its_rounding(
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "zero2", "cpu_async"])
+@pytest.mark.parametrize("mode", every(2, ["solo", "nccl_sync", "zero2", "cpu_async"]))
 def test_norms_in_half_precision_are_those_without_the_losses_factor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

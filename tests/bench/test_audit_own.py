@@ -24,6 +24,7 @@ from ddp.replica.task import Task
 from tests.bench.audit_breaks import Break, wrapped
 from tests.bench.audited import audited, different, train_alone
 from tests.runtime import toy
+from tests.slow import every, slow
 
 FALLS = partial(lr_scheduler.StepLR, step_size=2, gamma=0.5)
 
@@ -46,7 +47,8 @@ LATE = wrapped(Rates, "apply", lambda apply, self, fraction: apply(fraction * 0.
 
 
 @pytest.mark.parametrize(
-    ("task", "broken"), [(partial(stepping, 9), AHEAD), (partial(stepping, 40), LATE), (warming, AHEAD), (half, LATE)]
+    ("task", "broken"),
+    [(partial(stepping, 9), AHEAD), (half, LATE), *slow((partial(stepping, 40), LATE), (warming, AHEAD))],
 )
 def test_own_schedules_are_held_to_what_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: Callable[[], Task], broken: Break
@@ -78,7 +80,7 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("kind", every(2, SAMPLERS))
 def test_own_samplers_are_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     def task() -> Task:
         return replace(toy.task(schedule=toy.rising_schedule), sampler=SAMPLERS[kind]())
@@ -115,7 +117,9 @@ def first_alone(read: Any, self: Any, wanted: Any, draws: Any) -> Any:
     return read(wanted, draws)
 
 
-@pytest.mark.parametrize("data", [Noisy(), Together(), Subset(Noisy(), range(150))], ids=["one", "several", "part"])
+@pytest.mark.parametrize(
+    "data", [*slow(Noisy()), Together(), *slow(Subset(Noisy(), range(150)))], ids=["one", "several", "part"]
+)
 def test_what_own_data_draws_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
     def task() -> Task:
         return replace(toy.task(), train_data=lambda: as_source(data))

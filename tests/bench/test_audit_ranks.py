@@ -21,6 +21,7 @@ from tests.bench.audit_breaks import ADAM, Break, shifted, twice, wrapped
 from tests.bench.audited import audited, different
 from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
+from tests.slow import every
 from tests.spread import spread
 
 POLICY_OF = {"graph_sync": ("sync", "nccl"), "graph_cadence": ("cadence", "nccl"), "nccl_cadence": ("cadence", "nccl")}
@@ -43,7 +44,7 @@ def train_together(folder: Path, mode: str, task: Callable[[], Task], **fields: 
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("mode", POLICY_OF)
+@pytest.mark.parametrize("mode", every(2, POLICY_OF))
 def test_steps_of_several_ranks_are_done_again(tmp_path: Path, mode: str) -> None:
     made = train_together(tmp_path, mode, ADAM, max_grad_norm=1.0)
     report = audited(*made, one_process=mode.startswith("graph"))
@@ -55,7 +56,7 @@ def test_steps_of_several_ranks_are_done_again(tmp_path: Path, mode: str) -> Non
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("mode", POLICY_OF)
+@pytest.mark.parametrize("mode", every(3, POLICY_OF))
 def test_steps_of_micro_batches_are_done_again(tmp_path: Path, mode: str) -> None:
     """Each with a batch norm of its own, which a step on the whole batch would not equal."""
     job, records = train_together(tmp_path, mode, ADAM, batch_size=12, step=StepSettings(accumulate=3))
@@ -72,7 +73,7 @@ def overflowing() -> Task:
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize(("mode", "precision"), spread(POLICY_OF, ["bf16", "fp16"]))
+@pytest.mark.parametrize(("mode", "precision"), every(3, spread(POLICY_OF, ["bf16", "fp16"])))
 def test_steps_in_half_precision_are_done_again(tmp_path: Path, mode: str, precision: str) -> None:
     step = StepSettings(precision=precision, accumulate=2)
     job, records = train_together(tmp_path, mode, overflowing, step=step, max_grad_norm=1.0)

@@ -25,6 +25,7 @@ from tests.bench.audited import audited, different, train_alone
 from tests.bench.test_audit_ranks import train_together
 from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
+from tests.slow import slow
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def in_rows(job: Job, records: list[Any]) -> list[int]:
 
 
 @pytest.mark.usefixtures("in_process", "long_rows")
-@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "nccl_cadence", "cpu_async", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("mode", ["nccl_sync", "cpu_async", "zero3", *slow("solo", "nccl_cadence", "zero1", "zero2")])
 def test_rows_of_steps_are_done_again(tmp_path: Path, mode: str) -> None:
     made = train_alone(tmp_path, ADAM) if mode == "solo" else train_together(tmp_path, mode, ADAM, epochs=4)
     rows = in_rows(*made)
@@ -59,7 +60,7 @@ def now_and_then(step: Any, self: Any, *batch: Any) -> Any:
 
 
 @pytest.mark.usefixtures("in_process", "long_rows")
-@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "zero1"])
+@pytest.mark.parametrize("mode", ["solo", "nccl_sync", *slow("zero1")])
 def test_what_happens_now_and_then_is_in_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """No step that is kept alone is one of those, but the row has one."""
     monkeypatch.setattr(step_draws.StepDraws, "has", lambda *about: False)
@@ -83,7 +84,7 @@ ONCE = 20
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "zero1"])
+@pytest.mark.parametrize("mode", ["solo", "nccl_sync", *slow("zero1")])
 def test_what_happens_once_is_between_states_that_were_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

@@ -35,6 +35,7 @@ from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec,
 from tests.bench.test_faults import SPEC, bereft
 from tests.browser import browser  # noqa: F401
 from tests.browser import page as tab  # noqa: F401
+from tests.slow import slow
 
 VALUES = (0.970, 0.972, 0.974)
 
@@ -178,7 +179,7 @@ def drawn(tab: Page, title: str, what: str, attribute: str) -> list[str]:  # noq
     )
 
 
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1280, *slow(400)])
 def test_the_page_of_a_sweep(tab: Page, sweep: Path, tmp_path: Path, width: int) -> None:  # noqa: F811
     write_run(sweep / "lost", SPEC, make_metrics(SPEC, bereft()))
     levels = iter((0.99, 0.995, *[0.9999] * 99))

@@ -14,9 +14,10 @@ from bench.results.runfolder import METRICS
 from tests.bench.streams import make_metrics, make_spec, write_run
 from tests.browser import browser  # noqa: F401
 from tests.browser import page as tab  # noqa: F401
+from tests.slow import slow
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [*slow(1280), 390])
 def test_long_words_and_huge_numbers_make_the_page_no_wider(tab: Page, tmp_path: Path, width: int) -> None:  # noqa: F811
     spec = make_spec()
     metrics = json.loads(make_metrics(spec).model_dump_json())

@@ -16,6 +16,7 @@ from tests import strange
 from tests.bench.conftest import Bench, faked
 from tests.held_back import held_back
 from tests.runtime.kept_job import make
+from tests.slow import every, slow
 from tests.spread import WHOLE
 
 pytestmark = pytest.mark.timeout(60)
@@ -92,7 +93,7 @@ def test_trees(damaged: Damaged, bench: Bench, capsys: pytest.CaptureFixture[str
     assert len(frames["runs"]) == (1 if name in (METRICS, CONFIG) else len(SEEDS))
 
 
-@pytest.mark.parametrize("name", [METRICS, EVENTS, PICTURE])
+@pytest.mark.parametrize("name", [METRICS, EVENTS, *slow(PICTURE)])
 def test_report(damaged: Damaged, bench: Bench, capsys: pytest.CaptureFixture[str], name: str) -> None:
     places = damaged(name)
     with held_back():
@@ -127,7 +128,7 @@ def test_once_more(damaged: Damaged, bench: Bench, capsys: pytest.CaptureFixture
             assert kind in told.err
 
 
-@pytest.mark.parametrize("name", [*READ, *OTHERS])
+@pytest.mark.parametrize("name", every(2, [*READ, *OTHERS]))
 def test_timeline(damaged: Damaged, bench: Bench, capsys: pytest.CaptureFixture[str], name: str) -> None:
     """What it reads must be there; what it writes is replaced, but for a folder."""
     turn = [*READ, *OTHERS].index(name)
@@ -145,7 +146,7 @@ def test_timeline(damaged: Damaged, bench: Bench, capsys: pytest.CaptureFixture[
             assert kind in told
 
 
-@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize("name", every(2, RESUMED))
 def test_resume(
     damaged: Damaged,
     bench: Bench,
@@ -174,7 +175,7 @@ def test_resume(
         assert (why in told and f"{(folder / place).absolute()}: " in told) is (name != METRICS)
 
 
-@pytest.mark.parametrize("name", [METRICS, CONFIG])
+@pytest.mark.parametrize("name", [METRICS, *slow(CONFIG)])
 def test_a_sweep_trains_such_cells_anew(
     damaged: Damaged, bench: Bench, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

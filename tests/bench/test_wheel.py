@@ -113,13 +113,26 @@ def write_package(folder: Path) -> None:
     (about / "entry_points.txt").write_text("\n".join(lines))
 
 
-@pytest.mark.slow
-def test_it_trains_and_judges_with_a_users_own_parts_beside_folders_of_our_names(environment, tmp_path):
+@pytest.fixture
+def others(tmp_path) -> Path:
+    """A folder with folders of our names."""
     for name in ("models", "conf", "baselines", "bench", "ddp"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('not ours')")
         (tmp_path / name / "config.yaml").write_text("not: [ours")
-    (tmp_path / "mine.py").write_text("from bench.models.logistic import SETUP")
+    return tmp_path
+
+
+def test_it_composes_a_users_own_parts_beside_folders_of_our_names(environment, others):
+    words = (environment / "bin/bench", "mode=traced_periodic", "policy.steps=20", "--cfg", "job")
+    done = subprocess.run(words, cwd=others, capture_output=True, text=True, timeout=100, env=bare())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^policy:\n(?:  .*\n)*?  steps: 20$", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.slow
+def test_it_trains_and_judges_with_them(environment, others):
+    (others / "mine.py").write_text("from bench.models.logistic import SETUP")
     words = (
         "model=mine.py",
         "mode=traced_periodic",
@@ -129,11 +142,11 @@ def test_it_trains_and_judges_with_a_users_own_parts_beside_folders_of_our_names
         "policy.steps=20",
     )
     done = subprocess.run(
-        [environment / "bin/bench", *words], cwd=tmp_path, capture_output=True, text=True, timeout=100, env=bare()
+        [environment / "bin/bench", *words], cwd=others, capture_output=True, text=True, timeout=100, env=bare()
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "verdict" in done.stdout
-    (file,) = (tmp_path / "runs").rglob("metrics.json")
+    (file,) = (others / "runs").rglob("metrics.json")
     metrics = json.loads(file.read_text())
     assert (metrics["status"], metrics["policy"], metrics["backend"]) == ("ok", "periodic", "traced")
     assert (file.parent / "series.csv").is_file()
@@ -150,7 +163,6 @@ def bare() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)  # PyTorch's types are read anew where `make lint` has not left them
 def test_a_typed_script_is_clean_under_strict_mypy(environment, tmp_path):
     """It asserts the types of what it gets: where one of ours were `Any`, that would be an error."""

@@ -16,6 +16,7 @@ from bench.base import interrupts
 from bench.results.runfolder import find_runs
 from tests.bench.dashboards import until
 from tests.held_up import in_time
+from tests.slow import slow
 from tests.warm import Warm, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,9 +117,7 @@ def test_who_leaves_at_once_leaves_no_folder(tmp_path):
     ("command", "word"),
     [
         ("list", "overhead_target"),
-        ("doctor --help", "usage"),
-        ("--help", "list|doctor"),
-        ("--info", "world_size"),
+        *slow(("doctor --help", "usage"), ("--help", "list|doctor"), ("--info", "world_size")),
         ("mode=cpu_sync --cfg job --resolve", "world_size: null"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from bench.results.lease import in_making
 from bench.results.runfolder import find_runs
 from tests.bench.dashboards import until
+from tests.slow import slow
 from tests.warm import Warm, wait_for
 
 CELL = ("model=mlp", "mode=solo", "data.name=digits", "train.epochs=1", "validate=false", "report=false", "audit=false")
@@ -34,12 +35,11 @@ def reference(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
     return results(folder), err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "seeds"),
     [
         ("hydra/launcher=joblib hydra.launcher.n_jobs=2", "0,1,-1"),
-        ("hydra/launcher=submitit_local", "1,-1"),  # a process that imports all for each
+        *slow(("hydra/launcher=submitit_local", "1,-1")),  # a process that imports all for each
         ("timing=off", "0,1,-1"),
     ],
 )
@@ -62,8 +62,7 @@ def test_processes_of_a_launcher_train_the_same(
     assert len(trained) == count
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["hydra/launcher=joblib hydra.launcher.n_jobs=2", "timing=off"])
+@pytest.mark.parametrize("launcher", [*slow("hydra/launcher=joblib hydra.launcher.n_jobs=2"), "timing=off"])
 def test_an_end_of_the_command_ends_a_launchers_processes(warm: Warm, tmp_path: Path, launcher: str) -> None:
     words = (*CELL, "train.epochs=900", "seed=0,1", *launcher.split(), "checkpoint.spacing_s=0.1")
     process = warm.start(tmp_path, "-m", "bench", "-m", *words, env={"PYTHONUNBUFFERED": "1"})
@@ -77,7 +76,6 @@ def test_an_end_of_the_command_ends_a_launchers_processes(warm: Warm, tmp_path: 
         process.kill_all()
 
 
-@pytest.mark.slow
 def test_a_cell_whose_process_is_killed_is_named_and_the_others_are_trained(warm: Warm, tmp_path: Path) -> None:
     words = (*CELL, "train.epochs=12", "seed=0,1,2", "timing=off", "checkpoint.spacing_s=0.1")
     process = warm.start(tmp_path, "-m", "bench", "-m", *words)
@@ -94,7 +92,6 @@ def test_a_cell_whose_process_is_killed_is_named_and_the_others_are_trained(warm
     assert [run.metrics.seed for run in find_runs(tmp_path / "runs")[0]] == [1, 2]
 
 
-@pytest.mark.slow
 def test_a_search_finds_a_good_learning_rate(warm: Warm, tmp_path: Path) -> None:
     """A thousandth of it learns nothing in an epoch, a hundred times as much does not either."""
     search = (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +18,14 @@ from bench.results.runfolder import Run, find_runs
 from bench.runner import automatic_restart
 from bench.runner.automatic_restart import RestartBudget
 from bench.runner.launch import CutShort
-from bench.runner.supervise import requested
+from bench.runner.supervise import IN_A_ROW, VARIABLE, requested, supervise
 from ddp.core.errors import Diverged, RankFailed, RankLost
 from ddp.core.faults import Fault, parse
 from ddp.core.policies import POLICIES
 from ddp.replica.task import Job
-from tests.commands.killed_runs import SMALL, command, in_model, written
+from tests.commands.killed_runs import SMALL, command, in_model, killed, written
 from tests.runtime import toy
+from tests.slow import slow
 from tests.spread import WHOLE
 from tests.warm import PICTURES, Warm, wait_for
 
@@ -84,7 +87,7 @@ def the_run(folder: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize("mode", ["zero1", "zero2", "zero3"] if WHOLE else ["zero1", "zero3"])
+@pytest.mark.parametrize("mode", ["zero1", "zero2", "zero3"] if WHOLE else [*slow("zero1"), "zero3"])
 def test_shards_of_a_lost_rank_come_from_the_last_checkpoint(warm: Warm, tmp_path: Path, mode: str) -> None:
     words = (*SMALL, *KEPT, f"mode={mode}")
     code, out, err = command(warm, tmp_path, *words, "cluster.restart=1", "cluster.faults=[1@40:crash]")
@@ -110,6 +113,7 @@ def test_a_run_without_a_checkpoint_begins_anew_and_says_so(warm: Warm, tmp_path
     assert any("all ranks began anew (1 time so far)" in line for line in metrics.warnings)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # two commands begin with their imports, as nowhere else
 def test_a_coordinator_that_is_killed_is_started_again(warm: Warm, tmp_path: Path) -> None:
     words = (*SMALL, "mode=cpu_async", "train.epochs=12", "world_size=2", "cluster.speeds=[0.3,0.3]")
@@ -130,6 +134,51 @@ def test_a_coordinator_that_is_killed_is_started_again(warm: Warm, tmp_path: Pat
     assert set(in_model(run.path).values()) == {1}
     (row,) = run.metrics.faults
     assert (row.rank, row.text) == (None, "the coordinator was killed by signal 9")
+
+
+def test_what_is_started_again_goes_on_from_the_checkpoint_of_what_was_killed(warm: Warm, tmp_path: Path) -> None:
+    """The second of the two commands above, which need not begin with its imports."""
+    words = (*SMALL, "mode=cpu_async", "train.epochs=12", "world_size=2")
+    because, since = "the coordinator was killed by signal 9", time.time()
+    killed(warm, tmp_path, *words, "cluster.speeds=[0.3,0.3]", checkpoint=2)
+    note = {VARIABLE: json.dumps({"since": since, "because": because}), PICTURES: "none"}
+    code, out, err = warm.start(tmp_path, "-m", "bench", *words, "cluster.speeds=[0.3,0.3]", env=note).result()
+    assert code == 0, out + err
+    run = the_run(tmp_path / "runs")
+    assert set(in_model(run.path).values()) == {1}
+    (row,) = run.metrics.faults
+    assert (row.rank, row.text) == (None, because)
+
+
+COMMAND = """
+import json, os, sys
+from pathlib import Path
+told = Path("told")
+told.write_text((told.read_text() if told.exists() else "") + json.loads(os.environ["BENCH_SUPERVISED"])["because"] + "\\n")
+if len(told.read_text().splitlines()) <= int(sys.argv[1]):
+    os.kill(os.getpid(), 9)
+raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize(("deaths", "code", "last"), [(0, 3, ""), (2, 3, "again"), (5, 137, "given up")])
+def test_what_a_signal_kills_is_started_again_but_not_for_ever(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    deaths: int,
+    code: int,
+    last: str,
+) -> None:
+    (tmp_path / "bench.py").write_text(COMMAND)
+    monkeypatch.chdir(tmp_path)
+    assert supervise([str(deaths)]) == code
+    because = "the coordinator was killed by signal 9"
+    starts = min(deaths + 1, IN_A_ROW)
+    assert (tmp_path / "told").read_text().splitlines() == ["", *[because] * (starts - 1)]
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == min(deaths, IN_A_ROW)
+    assert not said or said[-1].endswith(last)
 
 
 def test_what_asks_for_a_supervisor_is_taken_from_the_command_line() -> None:

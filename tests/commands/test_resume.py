@@ -21,6 +21,7 @@ from bench.validate.findings import Case
 from bench.validate.verdict import Verdict
 from ddp.checkpoint.checkpoint import bound, unbound
 from tests.commands.killed_runs import QUIET, SMALL, command, in_model, killed, place
+from tests.slow import slow
 from tests.warm import ROOT
 
 RECORDED = (
@@ -43,7 +44,7 @@ def proof(folder: Path) -> set[int]:
     return set(counts.values())
 
 
-@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "cpu_sync", "zero3", "graph_sync", "torch_ddp"])
+@pytest.mark.parametrize("mode", ["nccl_sync", "zero3", *slow("solo", "cpu_sync", "graph_sync", "torch_ddp")])
 def test_a_synchronous_run_that_was_killed_ends_as_if_it_had_not_been(warm, tmp_path, mode):
     words = (*SMALL, f"mode={mode}", "train.epochs=8", "checkpoint.every=7", "checkpoint.unit=averages")
     hidden = killed(warm, tmp_path, *words, checkpoint=2)
@@ -71,7 +72,9 @@ def test_a_synchronous_run_that_was_killed_ends_as_if_it_had_not_been(warm, tmp_
         assert proof(cut.path) == {1}
 
 
-@pytest.mark.parametrize("mode", ["nccl_async", "cpu_cadence", "graph_cadence"])  # `make resume` has the other pairs
+@pytest.mark.parametrize(
+    "mode", [*slow("nccl_async", "cpu_cadence"), "graph_cadence"]
+)  # `make resume` has the other pairs
 def test_any_run_that_was_killed_trains_every_sample_once(warm, tmp_path, mode):
     words = (
         *SMALL,
@@ -90,6 +93,7 @@ def test_any_run_that_was_killed_trains_every_sample_once(warm, tmp_path, mode):
     assert cut.metrics.final.eval > 0.9
 
 
+@pytest.mark.slow
 def test_gone_on_twice_the_last_time_from_a_cold_start(warm, tmp_path):
     words = (*SMALL, "mode=cpu_sync", "train.epochs=6", "checkpoint.every=5", "checkpoint.unit=averages")
     first = killed(warm, tmp_path, *words, checkpoint=2)
@@ -114,7 +118,7 @@ def test_gone_on_twice_the_last_time_from_a_cold_start(warm, tmp_path):
     assert "model=lenet contradicts the run, which has mlp" in err
 
 
-@pytest.mark.parametrize("engine", ["solo", "cpu_cadence"])
+@pytest.mark.parametrize("engine", [*slow("solo"), "cpu_cadence"])
 def test_a_checkpoint_of_another_model_is_one_line_and_nothing_is_lost(warm, tmp_path, engine):
     words = (*SMALL, f"mode={engine}", "train.epochs=20")
     hidden = killed(warm, tmp_path, *words, checkpoint=1)
@@ -134,7 +138,7 @@ def test_a_checkpoint_of_another_model_is_one_line_and_nothing_is_lost(warm, tmp
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(("mode", "before", "now"), [("nccl_sync", 3, 2), ("zero2", 2, 3), ("cpu_async", 2, 3)])
+@pytest.mark.parametrize(("mode", "before", "now"), [("nccl_sync", 3, 2), *slow(("zero2", 2, 3), ("cpu_async", 2, 3))])
 def test_a_run_goes_on_with_another_number_of_ranks(warm, tmp_path, mode, before, now):
     """As a run of its own, whose results, checks and audit are right; the one before is not touched."""
     words = (*SMALL[:2], *SMALL[3:], "train.batch_size=24", f"mode={mode}", f"world_size={before}", "train.epochs=12")

@@ -21,6 +21,7 @@ from bench.prove.oracle import OracleCourse, Rule, replay
 from bench.prove.ranks import CourseResult
 from tests.conformance import entrants
 from tests.conformance.entrants import ENTRANTS, OPTIMIZERS, WHOLE, cells, course
+from tests.slow import slow
 
 SIZES = (1, 2, 3, 4)
 CLOSE, CLOSE_DOUBLE = 1e-6, 1e-10
@@ -96,8 +97,11 @@ def distance(one: CourseResult, other: CourseResult) -> float:
     return apart(one.state, other.state)
 
 
+COURSES = [(name, size) for name in ENTRANTS for size in SIZES if chosen(name, size)]
+
+
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("name", "world_size"), [(n, size) for n in ENTRANTS for size in SIZES if chosen(n, size)])
+@pytest.mark.parametrize(("name", "world_size"), [each if each[1] > 1 else slow(each)[0] for each in COURSES])
 def test_an_engine_is_the_replay_of_its_ranks(
     name: str, world_size: int, data: Path, field: Callable[..., CourseResult], record_property: Callable[..., None]
 ) -> None:
@@ -127,6 +131,7 @@ def test_no_rank_has_a_lone_sample_of_a_batch_norm(tmp_path: Path) -> None:
         assert off <= (0.0 if entrant.exact >= 3 else CLOSE_DOUBLE), f"{name}: off by {off}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_losses_stay_together_in_a_long_run(data: Path, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Three ranks: sums of gloo are in another order than the oracle's there. Of engines with the oracle's bits after every

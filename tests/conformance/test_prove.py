@@ -19,6 +19,7 @@ from ddp.core.policies import DEFAULT, EVERY_STEP, POLICIES
 from ddp.core.step_settings import StepSettings
 from ddp.replica.task import Task
 from tests.runtime import toy
+from tests.slow import slow
 from tests.spread import WHOLE
 from tests.warm import Warm
 
@@ -198,8 +199,10 @@ def test_slices_are_the_whole_batch_but_for_what_a_model_sees_of_it() -> None:
 @pytest.mark.parametrize(
     ("how", "part"),
     [
-        (StepSettings(accumulate=2), slice(0, None, 2)),
-        (StepSettings(precision="bf16"), slice(1, None, 2)),
+        *slow(
+            (StepSettings(accumulate=2), slice(0, None, 2)),
+            (StepSettings(precision="bf16"), slice(1, None, 2)),
+        ),
         (StepSettings(accumulate=3, precision="bf16"), slice(None)),
     ],
 )

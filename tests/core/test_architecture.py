@@ -147,6 +147,15 @@ METRICS_SYNC = ("bench/results/analyze.py", "sync")
 """A section of `metrics.json` that is called so."""
 
 
+def test_make_test_leaves_out_no_file_of_tests() -> None:
+    """`make slow` has second combinations, and nothing alone."""
+    for file in (ROOT / "tests").rglob("test_*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        tests = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name.startswith("test_")]
+        marks = [[ast.unparse(each) for each in test.decorator_list] for test in tests]
+        assert not tests or any("pytest.mark.slow" not in each for each in marks), file
+
+
 def test_policies_are_named_in_their_own_rooms_only() -> None:
     """A new policy is one file and one line: nobody else knows which there are. Words of documentation are free."""
     named, imported = set(), set()

@@ -13,6 +13,7 @@ from ddp.core.policies.qsr import Qsr
 from ddp.core.policies.windows import WindowState
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
+from tests.slow import few
 
 
 def closed(lr: float) -> RoundClosed:
@@ -62,9 +63,7 @@ def played(policy: Qsr | Cadence, blocking: bool, rate: Callable[[float], float]
     return simulate(policy, world, costs=costs)
 
 
-@pytest.mark.parametrize("blocking", [True, False])
-@pytest.mark.parametrize("lead", [None, 0, 3])
-@pytest.mark.parametrize("steps", [1, 5, 12])
+@pytest.mark.parametrize(("blocking", "lead", "steps"), few([True, False], [None, 0, 3], [1, 5, 12]))
 def test_at_a_constant_rate_it_is_a_cadence_of_fixed_length(blocking: bool, lead: int | None, steps: int) -> None:
     fixed = Cadence(anchor=steps, min_anchor=steps, max_anchor=steps, max_batch_diff=lead, guard="none")
     rule = Qsr(base=steps, alpha=0.1, max_batch_diff=lead)

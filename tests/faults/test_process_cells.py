@@ -10,11 +10,10 @@ from bench.faults import processes
 from bench.faults.meaning import FaultCell, FaultOutcome
 from ddp.core.faults import PhaseFault
 from tests.runtime.conftest import ranks_alive
+from tests.slow import slow
 
 PLAYED = [
-    FaultCell("crash", "start", "last", "nccl_sync"),
     FaultCell("crash", "collective", "two", "nccl_sync"),
-    FaultCell("crash", "snapshot", "first", "cpu_async"),
     FaultCell("raise", "evaluation", "two", "nccl_cadence"),
     FaultCell("pause", "step", "all", "nccl_async"),
     FaultCell("slow", "first window", "first", "cpu_cadence"),
@@ -24,10 +23,14 @@ PLAYED = [
     FaultCell("coordinator killed", "checkpoint", "all", "cpu_sync"),
     FaultCell("stop", "step", "last", "zero2"),
     FaultCell("crash", "collective", "first", "torch_ddp"),
-    FaultCell("slow", "step", "two", "torch_zero1"),
-    FaultCell("crash", "evaluation", "all", "graph_sync"),
     FaultCell("pause", "end", "all", "graph_cadence"),
     FaultCell("raise", "step", "all", "solo"),
+    *slow(
+        FaultCell("crash", "start", "last", "nccl_sync"),
+        FaultCell("crash", "snapshot", "first", "cpu_async"),
+        FaultCell("slow", "step", "two", "torch_zero1"),
+        FaultCell("crash", "evaluation", "all", "graph_sync"),
+    ),
 ]
 
 

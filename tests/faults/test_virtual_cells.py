@@ -14,11 +14,12 @@ from bench.faults.outcome import FaultResult, full_strength, missing, noticed, w
 from ddp.core.commands import Drop
 from ddp.core.events import Lost, Merged, Progress
 from ddp.core.join_events import Joined
+from tests.slow import every, slow
 
 VIRTUAL_MODES = [name for name in MODES if not all(meaningless(cell, VIRTUAL) for cell in cells([name]))]
 
 
-@pytest.mark.parametrize("mode", VIRTUAL_MODES)
+@pytest.mark.parametrize("mode", every(3, VIRTUAL_MODES))
 def test_cells_of_four_ranks_are_as_documented(mode: str) -> None:
     """Play a fifth of each mode's, others for the next mode; `make faults` plays all, of eight ranks and of 64."""
     meant = [cell for cell in cells([mode]) if not meaningless(cell, VIRTUAL)]
@@ -29,7 +30,7 @@ def test_cells_of_four_ranks_are_as_documented(mode: str) -> None:
     assert all(result.missing == 0 for result in results if result.cell not in ended)
 
 
-@pytest.mark.parametrize("kind", ["crash", "lost message", "slow link", "disk full"])
+@pytest.mark.parametrize("kind", ["crash", "slow link", *slow("lost message", "disk full")])
 def test_some_cells_of_64_ranks(kind: str) -> None:
     phase = "checkpoint" if kind == "disk full" else "step"
     for mode in ("nccl_sync", "nccl_cadence", "cpu_async"):

@@ -16,6 +16,7 @@ from ddp.core.world import World
 from ddp.sim import Costs, Simulation
 from tests.bench.streams import MODES, make_metrics, make_spec
 from tests.sim.strategies import costs, policies, scripts, small_worlds, suited
+from tests.slow import slow
 
 
 def divided(simulation: Simulation) -> tuple[dict[str, float], SimulatedTimes]:
@@ -26,7 +27,7 @@ def divided(simulation: Simulation) -> tuple[dict[str, float], SimulatedTimes]:
     return repetition(times.seconds(simulation.now)), times
 
 
-@pytest.mark.parametrize("backend", ["snapshots", "collectives", "in_step"])
+@pytest.mark.parametrize("backend", ["snapshots", *slow("collectives"), "in_step"])
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_second_is_lost_or_counted_twice(backend: str, data: Any) -> None:

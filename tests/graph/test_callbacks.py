@@ -16,6 +16,7 @@ from ddp.replica.handle import WorkerHandle
 from tests.graph.test_engine import even, play, with_dropout
 from tests.runtime import toy
 from tests.runtime.conftest import Played
+from tests.slow import few
 
 __all__ = ["even", "play"]  # fixtures
 
@@ -36,8 +37,7 @@ def anew(epoch: int, worker: WorkerHandle) -> None:
             time.sleep(0.01)
 
 
-@pytest.mark.parametrize("callback", [quiet, anew])
-@pytest.mark.parametrize("policy", ["sync", "cadence"])
+@pytest.mark.parametrize(("policy", "callback"), few(["sync", "cadence"], [quiet, anew]))
 def test_a_callback_makes_no_model_draw(
     play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch, policy: str, callback: Any
 ) -> None:

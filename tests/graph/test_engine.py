@@ -30,6 +30,7 @@ from ddp.replica.task import Job, Task
 from tests.bench.streams import make_spec
 from tests.runtime import toy
 from tests.runtime.conftest import Played
+from tests.slow import slow
 
 EVEN = 10**6
 """Steps until the balancer looks for the first time: shards stay equal."""
@@ -67,7 +68,7 @@ def with_dropout(norm: bool = False) -> Task:
 TASKS = {"plain": toy.task, "norm": partial(toy.task, norm=True), "dropout": with_dropout}
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("optimizer", ["SGD", *slow("AdamW")])
 def test_two_replicas_are_two_ranks_that_exchange_gradients_bit_for_bit(
     play: Callable[..., Played], even: None, optimizer: str
 ) -> None:

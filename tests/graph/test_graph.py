@@ -174,7 +174,6 @@ def test_hash_tells_structures_apart() -> None:
     assert hashes == {name: graph.structural_hash for name, graph in variants().items()}
 
 
-@pytest.mark.slow
 def test_hash_is_the_same_in_another_process() -> None:
     script = "from tests.graph.test_graph import variants\nprint([g.structural_hash for g in variants().values()])"
     other = subprocess.run(

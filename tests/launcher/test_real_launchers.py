@@ -77,6 +77,7 @@ def test_a_script_trains_in_two_processes_of_mpirun(warm: Warm, tmp_path: Path) 
     assert alone(warm, tmp_path / "alone") in out.splitlines()
 
 
+@pytest.mark.slow
 def test_a_script_trains_under_two_agents_of_torchrun_and_a_second_trainer_of_it_is_refused(
     warm: Warm, tmp_path: Path
 ) -> None:

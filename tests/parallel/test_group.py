@@ -22,6 +22,7 @@ from tests.held_up import in_time
 from tests.parallel.conftest import Together, run_together
 from tests.parallel.test_module import batch, loss, net, replay, same, train
 from tests.processes import exit_codes
+from tests.slow import slow
 from tests.threads import no_thread_left
 
 GROUP_TIMEOUT_S = 20.0
@@ -67,7 +68,7 @@ def trains(folder: Path, transport: str, borrowed: bool) -> None:
 
 @pytest.mark.parametrize(
     ("transport", "borrowed", "name"),
-    [("auto", False, "memory"), ("gloo", False, "gloo"), ("auto", True, "memory"), ("gloo", True, "gloo")],
+    [("auto", False, "memory"), ("gloo", True, "gloo"), *slow(("gloo", False, "gloo"), ("auto", True, "memory"))],
 )
 def test_processes_train_as_a_replay_in_one(transport: str, borrowed: bool, name: str, tmp_path: Path) -> None:
     torch.set_num_threads(1)

@@ -21,6 +21,7 @@ from bench.predict.play import Assumption, PredictedCell, as_tree, flat, linear,
 from ddp.core.links import parse
 from ddp.sim.shared_cores import SharedCores
 from tests.predict.test_predict import calibration, constant, repeated
+from tests.slow import slow
 
 LAWS = (flat, as_tree, linear)
 
@@ -33,7 +34,7 @@ def test_half_a_width_by_hand(rates: list[float]) -> None:
     assert half_width(rates) == pytest.approx(t * deviation * math.sqrt(1 + 1 / len(rates)), rel=1e-3, abs=1e-6)
 
 
-@pytest.mark.parametrize("runs", [2, 3, 5])
+@pytest.mark.parametrize("runs", [*slow(2), 3, *slow(5)])
 def test_intervals_hold_as_many_further_runs_as_they_say(runs: int) -> None:
     """Runs of a machine differ by 3 %; nothing is extrapolated: 90 % of further runs, neither less nor much more."""
     dice, covered, count = np.random.default_rng(runs), 0, 3000
@@ -143,6 +144,7 @@ def machine(dice: np.random.Generator, own: Calibration) -> Calibration:
     return replace(own, steps=tuple(series * steps for series in own.steps), wires=own.wires * wires)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [None, 2])
 def test_coverage_of_machines_whose_laws_nobody_knows(cores: int | None) -> None:
     """Made-up machines whose costs grow by some law, played as the truth: intervals hold at least nine of ten."""

@@ -18,6 +18,7 @@ from ddp.permutation import visited
 from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
+from tests.slow import slow
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -76,7 +77,7 @@ def test_micro_batches_equal_one_batch(play: Play, backend: str, optimizer: str)
     assert sum(event.samples for event in parts.of(Progress)) == 2 * toy.SAMPLES
 
 
-@pytest.mark.parametrize("backend", ["torch_ddp", "torch_zero1", "torch_fsdp"])
+@pytest.mark.parametrize("backend", [*slow("torch_ddp", "torch_zero1"), "torch_fsdp"])
 def test_micro_batches_equal_one_batch_of_pytorch(play: Play, backend: str) -> None:
     """Two samples are left for the last step of an epoch: each rank has one. The graph is static, as bundled models' are."""
     whole = play("sync", backend, static, batch_size=32, epochs=1)

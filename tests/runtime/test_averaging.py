@@ -19,6 +19,7 @@ from ddp.engine.loop import TrainingLoop
 from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.scripted_ranks import Actor, job, moved, play_rounds, start, wander
+from tests.slow import few
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
@@ -145,8 +146,7 @@ def descend(rank: int, loop: TrainingLoop, index: int) -> int:
     return loop.samples
 
 
-@pytest.mark.parametrize("gamma", [0.0, 1.0])
-@pytest.mark.parametrize("backend", paired_backends())
+@pytest.mark.parametrize(("backend", "gamma"), few(paired_backends(), [0.0, 1.0]))
 def test_unequal_local_steps_end_at_the_fixed_point_of_the_closed_form(
     tmp_path: Path, backend: str, gamma: float
 ) -> None:

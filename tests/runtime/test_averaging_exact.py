@@ -30,6 +30,7 @@ from ddp.replica.weighted_mean import average
 from tests.runtime import toy
 from tests.runtime.scripted_ranks import PLAIN_OUTER, Actor, in_processes, job, move, moved, play_rounds, start, wander
 from tests.runtime.test_averaging import quadratic
+from tests.slow import few, slow
 
 
 @pytest.mark.parametrize("backend", paired_backends())
@@ -122,9 +123,10 @@ def missed(job: Job, rank: int) -> None:
     backend.close()
 
 
-@pytest.mark.parametrize("task", [partial(toy.task, norm=True), quadratic], ids=["float32", "float64"])
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("more", [{}, {"elastic": 0.5}, {"outer": "nesterov"}], ids=["plain", "elastic", "outer"])
+@pytest.mark.parametrize(
+    ("task", "wire", "more"),
+    few([partial(toy.task, norm=True), quadratic], WIRES, [{}, {"elastic": 0.5}, {"outer": "nesterov"}]),
+)
 def test_a_rank_that_missed_a_round_takes_the_average_of_the_others(
     tmp_path: Path, task: Callable[[], Task], wire: str, more: dict[str, Any]
 ) -> None:
@@ -177,7 +179,7 @@ def test_the_mean_is_good_to_a_few_units_in_the_last_place(count: int) -> None:
     assert norm == pytest.approx(float(mean.double().norm()) ** 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("why", ["no place", "no room"])
+@pytest.mark.parametrize("why", ["no place", *slow("no room")])
 def test_loops_are_compiled_where_nothing_can_be_kept(why: str, tmp_path: Path) -> None:
     """An installation that cannot be written, and a user without a home, or a full disk: compiled anew by each process."""
     where = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}  # which has none, if nobody names a folder

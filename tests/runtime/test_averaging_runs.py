@@ -18,11 +18,12 @@ from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 from tests.runtime.scripted_ranks import PLAIN_OUTER
+from tests.slow import every, few
 from tests.spread import spread
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
+CELLS = few(POLICIES, paired_backends())
 EVERYTHING = Averaging(gamma=0.5, elastic=0.5, outer="momentum", outer_momentum=0.3, optimizer_state=True)
 
 
@@ -94,7 +95,7 @@ def wide() -> Task:
     return replace(toy.task(), model=Wide, loss=uniform, evaluate=uniform_metric)
 
 
-@pytest.mark.parametrize(("policy", "elastic"), spread(POLICIES, [None, 0.5]))
+@pytest.mark.parametrize(("policy", "elastic"), every(2, spread(POLICIES, [None, 0.5])))
 def test_a_snapshot_is_never_torn(play: Play, policy: str, elastic: float | None) -> None:
     """Law 7: ranks write snapshots of one value each while rounds go on; so are all averages that anyone ever sees."""
     options = accepted(policy, anchor=2, max_anchor=2)

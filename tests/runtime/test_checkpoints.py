@@ -16,6 +16,7 @@ from ddp.core.events import Finished, Merged, Saved
 from ddp.core.policies import POLICIES
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played, spying
+from tests.slow import few, slow
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -46,7 +47,7 @@ def merged(records: list[Any]) -> Counter[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("policy", "backend", "size"), [*((*pair, 3) for pair in SYNC), ("sync", "nccl", 1)], ids=["nccl", "cpu", "solo"]
 )
-@pytest.mark.parametrize("every", [(1, "epochs"), (4, "averages")], ids=str)
+@pytest.mark.parametrize("every", [*slow(((1, "epochs"),)), (4, "averages")], ids=str)
 def test_synchronous_modes_go_on_bit_for_bit(play, tmp_path, policy, backend, size, every):
     whole = play(
         policy,
@@ -64,8 +65,7 @@ def test_synchronous_modes_go_on_bit_for_bit(play, tmp_path, policy, backend, si
         assert len(rest.of(Finished)) == size
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("backend", paired_backends())
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_what_is_in_the_model_and_what_is_trained_after_it_make_every_epoch_once(play, tmp_path, policy, backend):
     whole = play(
         policy,
@@ -88,17 +88,15 @@ def test_what_is_in_the_model_and_what_is_trained_after_it_make_every_epoch_once
         assert rest.accuracy() > 0.8
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"outer": "nesterov"},
-        {"outer": "momentum", "optimizer_state": True},
-        {"optimizer_reset": True},
-        {"wire": "float32"},
-    ],
-    ids=str,
+KEPT = (
+    {"outer": "nesterov"},
+    {"outer": "momentum", "optimizer_state": True},
+    {"optimizer_reset": True},
+    {"wire": "float32"},
 )
-@pytest.mark.parametrize("backend", paired_backends())
+
+
+@pytest.mark.parametrize(("settings", "backend"), few(KEPT, paired_backends()), ids=str)
 def test_what_averaging_keeps_from_round_to_round_is_kept(play, tmp_path, backend, settings):
     # With windows of fixed counts and a constant rate, nothing depends on who is faster.
     whole = play(

@@ -22,6 +22,7 @@ from ddp.process import meter, slowdown
 from ddp.replica.learning_rates import Rates
 from tests.runtime import controlled, toy
 from tests.runtime.conftest import Play
+from tests.slow import few
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -114,7 +115,7 @@ def test_every_rank_clips_its_own_steps(play: Play, policy: str, backend: str) -
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_every_rank_is_called_back_once_an_epoch(
     play: Play, tmp_path: Path, policy: str, backend: str, world_size: int
 ) -> None:
@@ -141,7 +142,7 @@ def test_every_rank_is_called_back_once_an_epoch(
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_rates_that_a_callback_sets_hold_in_that_epoch(play: Play, policy: str, backend: str, world_size: int) -> None:
     played = play(policy, backend, controlled.rates, epochs=4, world_size=world_size, lr_scale=2.0)
     by_epoch = [{event.lr for event in played.of(Progress) if event.epoch == epoch} for epoch in range(4)]
@@ -151,7 +152,7 @@ def test_rates_that_a_callback_sets_hold_in_that_epoch(play: Play, policy: str, 
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_a_callback_that_raises_is_a_failure_of_its_rank(
     play: Play, policy: str, backend: str, world_size: int
 ) -> None:

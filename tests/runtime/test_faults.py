@@ -29,12 +29,13 @@ from ddp.replica.task import Job
 from tests.held_up import in_time
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
+from tests.slow import every, few, slow
 from tests.spread import spread
 
 CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 
 
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_an_exception_is_raised_once_with_rank_and_traceback(
     play: Play, tmp_path: Path, policy: str, backend: str
 ) -> None:
@@ -50,7 +51,7 @@ def test_an_exception_that_looks_like_a_closed_channel_is_one_of_the_users(play:
     assert "toy.py" in caught.value.traceback
 
 
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_a_killed_rank_is_named(play: Play, tmp_path: Path, policy: str, backend: str) -> None:
     with pytest.raises(RankLost, match=r"rank [01]: its process is gone \(killed by signal 9\)"):
         play(policy, backend, partial(toy.troubled, "kill", tmp_path), tolerate_loss=False)
@@ -62,13 +63,13 @@ def test_a_stopped_rank_is_found_by_its_silence(play: Play, tmp_path: Path, back
         play("cadence", backend, partial(toy.troubled, "stop", tmp_path), deadline_s=2.0, tolerate_loss=False)
 
 
-@pytest.mark.parametrize(("cell", "kind"), spread(CELLS, ["kill", "stop", "raise"]))
+@pytest.mark.parametrize(("cell", "kind"), every(2, spread(CELLS, ["kill", "stop", "raise"])))
 def test_the_others_go_on_without_a_lost_rank(play: Play, tmp_path: Path, cell: tuple[str, str], kind: str) -> None:
     go_on_without_it(play, tmp_path, *cell, kind)
 
 
 @pytest.mark.parametrize("kind", ["kill", "stop"])
-@pytest.mark.parametrize("policy", ["sync", "cadence"])
+@pytest.mark.parametrize("policy", ["sync", *slow("cadence")])
 def test_they_do_so_through_gloo(play: Play, tmp_path: Path, policy: str, kind: str) -> None:
     """The transport of ranks that share no memory."""
     played = go_on_without_it(play, tmp_path, policy, "nccl", kind, transport="gloo")
@@ -168,7 +169,7 @@ def test_time_in_which_the_parent_stood_still_is_nobodys_silence(
     assert [ranks.events(0.5) for _ in range(3)] == [[Tick(100.5)], [Tick(104.5, 3.5)], []]
 
 
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_an_interrupt_stops_everything_within_three_seconds(
     play: Play, press: Callable[[], None], policy: str, backend: str
 ) -> None:

@@ -23,6 +23,7 @@ from ddp.engine.in_process import InProcessRanks
 from ddp.replica.task import Job, Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+from tests.slow import every
 from tests.spread import spread
 from tests.threads import no_thread_left
 
@@ -44,7 +45,7 @@ def dropping() -> Task:
     return replace(toy.task(optimizer="AdamW", lr=0.01, samples=101), model=net)
 
 
-@pytest.mark.parametrize(("name", "size"), spread(SYNCHRONOUS, [2, 3]))
+@pytest.mark.parametrize(("name", "size"), every(2, spread(SYNCHRONOUS, [2, 3])))
 def test_the_bits_are_those_of_processes(play: Play, monkeypatch: pytest.MonkeyPatch, name: str, size: int) -> None:
     """Whoever runs when: sums are in the order of ranks, and each rank has its own random numbers."""
     apart = play("sync", name, dropping, world_size=size)

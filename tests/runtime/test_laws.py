@@ -22,11 +22,12 @@ from ddp.replica.flat import FlatState
 from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play, spying
+from tests.slow import few, slow
 
 CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 
 
-@pytest.mark.parametrize("speeds", [(), (1.0, 0.3)], ids=["equal", "unequal"])
+@pytest.mark.parametrize("speeds", [*slow(((),)), (1.0, 0.3)], ids=["equal", "unequal"])
 @pytest.mark.parametrize(("policy", "backend"), CELLS)
 def test_every_sample_is_trained_exactly_once(
     play: Play, tmp_path: Path, policy: str, backend: str, speeds: tuple[float, ...]
@@ -44,7 +45,7 @@ def test_every_sample_is_trained_exactly_once(
     assert played.accuracy() > 0.6
 
 
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_the_average_of_identical_replicas_is_those_replicas(play: Play, policy: str, backend: str) -> None:
     """Law 3: without learning all replicas stay what they were, bit for bit, whatever the weights of the ranks."""
     played = play(policy, backend, partial(toy.task, lr=0.0), speeds=(1.0, 0.35), epochs=1)
@@ -143,7 +144,7 @@ def test_averaging_in_pieces_weighs_by_samples() -> None:
     assert torch.equal(mean.signbit(), torch.ones_like(mean, dtype=torch.bool)), "an idle rank weighs nothing"
 
 
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_what_a_model_may_also_hold(play: Play, policy: str, backend: str) -> None:
     """Masks keep their infinities, tables their bits; what no rank uses is not touched; replaced buffers are taken back."""
     played = play(policy, backend, toy.odd_task, speeds=(1.0, 0.4))

@@ -25,6 +25,7 @@ from tests.bench.planned import planned
 from tests.held_up import in_time
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+from tests.slow import every, slow
 
 PEERS = [name for name, spec in BACKENDS.items() if spec.torch_native]
 
@@ -56,7 +57,7 @@ def test_an_exception_is_raised_with_rank_and_traceback(play: Play, tmp_path: Pa
     assert "toy.py" in caught.value.traceback
 
 
-@pytest.mark.parametrize("engine", ["torch_ddp", "torch_fsdp"])
+@pytest.mark.parametrize("engine", ["torch_ddp", *slow("torch_fsdp")])
 def test_a_stopped_rank_is_found_by_its_silence(play: Play, tmp_path: Path, engine: str) -> None:
     with pytest.raises(RankLost, match=r"rank [01]: silent for 2\.\d s"):
         play("sync", engine, partial(toy.troubled, "stop", tmp_path), deadline_s=2.0)
@@ -70,7 +71,7 @@ def test_a_rank_that_hangs_in_its_own_code_is_found(play: Play, tmp_path: Path) 
     assert in_time(began, 30.0)
 
 
-@pytest.mark.parametrize("engine", PEERS)
+@pytest.mark.parametrize("engine", every(2, PEERS))
 def test_a_batch_with_fewer_samples_than_ranks(play: Play, engine: str) -> None:
     """One sample is left for the last step: two ranks have none, and nothing of theirs reaches the model. Every epoch is
     evaluated with one model on all ranks, and all end with its bits."""
@@ -86,7 +87,7 @@ def test_a_batch_with_fewer_samples_than_ranks(play: Play, engine: str) -> None:
         assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-@pytest.mark.parametrize("engine", PEERS)
+@pytest.mark.parametrize("engine", every(2, PEERS))
 def test_gradients_are_clipped_after_their_average(play: Play, engine: str) -> None:
     fields = {"max_grad_norm": 0.1, "epochs": 1}
     played, ours, free = (

@@ -20,6 +20,7 @@ from ddp.replica.passes import StepPasses
 from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+from tests.slow import few
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -67,8 +68,7 @@ def test_one_rank_trains_as_a_loop_written_by_hand(
     assert all(value.dtype == torch.float32 for value in found.values())
 
 
-@pytest.mark.parametrize("step", [BF16, FP16])
-@pytest.mark.parametrize("backend", ["nccl", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize(("backend", "step"), few(["nccl", "zero1", "zero2", "zero3"], [BF16, FP16]))
 def test_ranks_train_what_one_does_on_the_whole_batch(play: Play, backend: str, step: StepSettings) -> None:
     """But for the roundings of half precision; all ranks leave out the same steps."""
     alone = play("sync", "nccl", partial(steep, 300.0), world_size=1, batch_size=16, step=step)

@@ -15,6 +15,7 @@ from ddp.core.policies import POLICIES
 from ddp.replica.task import Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+from tests.slow import every
 from tests.spread import spread
 
 
@@ -36,7 +37,7 @@ def rising(folder: Path) -> Task:
     return replace(toy.task(samples=157, schedule=toy.rising_schedule), optimizer=partial(Noting, folder=folder))
 
 
-@pytest.mark.parametrize(("policy", "speeds"), spread(POLICIES, [(1.0, 0.3), (1.0, 0.9, 0.15)]))
+@pytest.mark.parametrize(("policy", "speeds"), every(2, spread(POLICIES, [(1.0, 0.3), (1.0, 0.9, 0.15)])))
 def test_the_rate_never_steps_back(play: Play, tmp_path: Path, policy: str, speeds: tuple[float, ...]) -> None:
     play(policy, "cpu", partial(rising, tmp_path), epochs=4, world_size=len(speeds), speeds=speeds)
     courses = [[float(line) for line in path.read_text().split()] for path in tmp_path.iterdir()]

@@ -17,9 +17,9 @@ from ddp.engine.spare_ranks import ForkedSpare, SpareProcesses
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 from tests.runtime.test_mishap import trained_once
+from tests.slow import few, slow
 
-CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
-MODES = [cell for cell in CELLS if cell[0] in ("sync", "cadence", "async")]
+CELLS, MODES = (few(names, paired_backends()) for names in (POLICIES, ["sync", "cadence", "async"]))
 
 
 def returns(play: Play, policy: str, backend: str, *faults: str, **fields: object) -> Played:
@@ -64,7 +64,7 @@ def test_a_rank_that_was_never_there_comes(play: Play, policy: str, backend: str
     assert trained_once(played)
 
 
-@pytest.mark.parametrize("backend", ["nccl", "cpu"])
+@pytest.mark.parametrize("backend", ["nccl", *slow("cpu")])
 def test_a_spare_takes_the_place_of_a_rank_that_was_killed(
     play: Play, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,7 @@ def test_what_is_started_again_goes_on_from_its_checkpoint(agent: Start, tmp_pat
     assert the_run(tmp_path).metrics.restarts == 1, "it was finished, and is not trained again"
 
 
+@pytest.mark.slow
 def test_what_others_left_there_is_not_gone_on_from(agent: Start, tmp_path: Path) -> None:
     """A run that was killed long before this command is begun anew, however often torchrun starts its processes."""
     processes = agent(0)

@@ -22,6 +22,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from bench.results.runfolder import Run, find_runs
+from tests.slow import slow
 from tests.warm import Process, Warm, wait_for
 
 QUIET = ("report=false", "validate=false")
@@ -100,6 +101,7 @@ def _group(process: psutil.Process) -> int:
         return 0
 
 
+@pytest.mark.slow
 def test_one_host_trains_as_if_ranks_had_been_forked(warm: Warm, tmp_path: Path) -> None:
     """The same bits, through shared memory."""
     words = ("model=mlp", "mode=nccl_sync", FEW, "train.epochs=1", "world_size=2")
@@ -141,6 +143,7 @@ def test_links_are_emulated_between_hosts(warm: Warm, tmp_path: Path) -> None:
     assert sync.ms_p50 >= 9.0, "5 ms there and back, less what clocks are off"
 
 
+@pytest.mark.slow
 def test_a_run_over_two_hosts_goes_on_from_its_checkpoint(warm: Warm, tmp_path: Path) -> None:
     """The parts come together on the first host, and go out again: the bits of a run that nobody disturbed."""
     words = ("model=mlp", "mode=cpu_sync", FEW, "train.epochs=8", "train.batch_size=32", "averaging.outer=momentum")
@@ -164,7 +167,7 @@ def kept(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize(
     "words",
-    [("mode=nccl_sync", FEW, "train.epochs=10"), ("mode=cpu_async", "train.epochs=5")],
+    [("mode=nccl_sync", FEW, "train.epochs=10"), *slow((("mode=cpu_async", "train.epochs=5"),))],
     ids=["nccl_sync", "cpu_async"],
 )
 def test_a_host_that_dies_is_gone_on_without(warm: Warm, tmp_path: Path, words: tuple[str, ...]) -> None:
@@ -182,7 +185,7 @@ def test_a_host_that_dies_is_gone_on_without(warm: Warm, tmp_path: Path, words: 
     assert metrics.final.eval > 0.95
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [*slow(signal.SIGKILL), signal.SIGSTOP])
 def test_ranks_do_not_outlive_the_coordinator(warm: Warm, tmp_path: Path, number: signal.Signals) -> None:
     """Whether its end is heard of or not: a clear error within the deadline, and no process left."""
     words = ("model=mlp", "mode=nccl_cadence", "train.epochs=1000", "cluster.deadline_s=2")

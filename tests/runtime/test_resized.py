@@ -21,6 +21,7 @@ from ddp.sharding.shards import grouped
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 from tests.runtime.test_mishap import trained_once
+from tests.slow import slow
 
 GLOBAL = 24
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -42,7 +43,7 @@ def gone_on(play: Play, backend: str, ranks: int, place: Path, policy: str = "sy
     return played
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, *slow(4)])
 def test_a_synchronous_run_goes_on_with_the_bits_of_that_number_of_ranks(
     play: Play, tmp_path: Path, ranks: int
 ) -> None:

@@ -17,14 +17,13 @@ from ddp.core.summary import EpochFold
 from ddp.replica.scalars import LONGEST, MOST_NAMES, Scalars
 from tests.runtime import controlled, toy
 from tests.runtime.conftest import Play
+from tests.slow import few
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
-
 
 @pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize(("policy", "backend"), CELLS)
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, paired_backends()))
 def test_scalars_of_unequal_ranks_weigh_by_call(play: Play, policy: str, backend: str, world_size: int) -> None:
     speeds = (1.0, 0.3)[:world_size]
     played = play(policy, backend, controlled.recording, speeds=speeds, world_size=world_size, batch_size=8)

@@ -16,6 +16,7 @@ from ddp.data.seeded import seed_others
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played, spying
 from tests.runtime.test_checkpoints import ADAM, kept, play_on
+from tests.slow import every
 
 load_optimizer = parts.load_optimizer
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -36,7 +37,7 @@ def gone_on(play: Play, whole: Played, folder: Path) -> str:
     return begun_otherwise(Records(ready=[*whole.of(Ready), *ready], saved=saved, resumed=[resumed]))
 
 
-@pytest.mark.parametrize(("policy", "backend", "size"), MODES)
+@pytest.mark.parametrize(("policy", "backend", "size"), every(2, MODES))
 def test_a_run_goes_on_with_what_was_saved(play: Play, tmp_path: Path, policy: str, backend: str, size: int) -> None:
     whole = saving(play, tmp_path, policy, backend, size)
     assert all(event.sketch for event in whole.of(Saved))
@@ -67,7 +68,7 @@ def scaled(name: str, into: Any, values: Any) -> None:
         ("set_others", begun_anew, "with other random numbers than it had"),
     ],
 )
-@pytest.mark.parametrize(("policy", "backend", "size"), MODES[:3])
+@pytest.mark.parametrize(("policy", "backend", "size"), every(2, MODES[:3]))
 def test_what_was_not_restored_is_named(
     play: Play,
     tmp_path: Path,

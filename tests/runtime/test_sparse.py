@@ -21,6 +21,7 @@ from ddp.replica.task import Task
 from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+from tests.slow import few
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -115,8 +116,7 @@ def test_windows_train(play: Play, policy: str, backend: str) -> None:
     assert len(played.digests) == 1
 
 
-@pytest.mark.parametrize("kind", ["layer", "bag"])
-@pytest.mark.parametrize("name", [name for name in PEERS if name != "torch_fsdp"])
+@pytest.mark.parametrize(("name", "kind"), few([name for name in PEERS if name != "torch_fsdp"], ["layer", "bag"]))
 def test_a_peer_that_can_does(play: Play, name: str, kind: str) -> None:
     close(play("sync", name, partial(task, kind)).state(), plain(2))
 

@@ -18,6 +18,7 @@ from ddp.comm.transports import TRANSPORTS
 from ddp.comm.transports.base import MAX, MEAN, SUM, ExchangeBroken, Transport, TransportConfig, choose
 from ddp.comm.transports.memory import PIECE, SMALL_BYTES, STAGE_BYTES
 from tests.processes import exit_codes
+from tests.slow import slow
 from tests.spread import WHOLE
 
 CPU = [name for name in TRANSPORTS if name != "nccl"]
@@ -34,7 +35,7 @@ CASES = [
 ]
 
 
-SPACED = [(1, 0.0), (2, 0.01), (3, 0.01), (4, 0.0), *([(2, 0.0), (3, 0.0)] if WHOLE else [])]
+SPACED = [(2, 0.01), (3, 0.01), *slow((1, 0.0), (4, 0.0), *([(2, 0.0), (3, 0.0)] if WHOLE else []))]
 """Numbers of ranks, and seconds by which they come apart."""
 
 
@@ -126,7 +127,7 @@ def go(folder: Path, name: str, rank: int, world_size: int, how: str, size: int)
 
 
 @pytest.mark.parametrize("size", [7, SMALL + 7])
-@pytest.mark.parametrize("how", ["exit", "leave"])
+@pytest.mark.parametrize("how", ["exit", *slow("leave")])
 @pytest.mark.parametrize("name", CPU)
 def test_who_goes_is_noticed_and_the_others_meet_again(name: str, how: str, size: int, tmp_path: Path) -> None:
     assert run(go, tmp_path, name, 3, how, size) == [0, 0, 0]

@@ -18,6 +18,7 @@ from ddp.replica.task import Task, Tensors
 from ddp.sharding.units import ShardedParameter
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+from tests.slow import every
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -89,7 +90,7 @@ def clamped_data() -> Task:
     return clamping(clamp_data)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=named)
+@pytest.mark.parametrize("mode", every(2, [(mode,) for mode in MODES]), ids=named)
 def test_a_step_that_steps_the_optimizer_is_told_to_return_the_loss(
     play: Play, mode: tuple[str, str, str, int]
 ) -> None:
@@ -97,13 +98,13 @@ def test_a_step_that_steps_the_optimizer_is_told_to_return_the_loss(
         run(play, mode, stepping)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode[2] != "torch_fsdp"], ids=named)
+@pytest.mark.parametrize("mode", every(2, [(mode,) for mode in MODES if mode[2] != "torch_fsdp"]), ids=named)
 def test_a_parameter_that_a_step_changes_is_named(play: Play, mode: tuple[str, str, str, int]) -> None:
     with pytest.raises(RankFailed, match=r"ValueError: the training step changed parameter 0\.weight, which only the"):
         run(play, mode, clamped)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode[2] not in SHARDED], ids=named)
+@pytest.mark.parametrize("mode", every(2, [(mode,) for mode in MODES if mode[2] not in SHARDED]), ids=named)
 def test_behind_the_back_of_torch_too(play: Play, mode: tuple[str, str, str, int]) -> None:
     with pytest.raises(RankFailed, match=r"ValueError: the training step changed parameter 0\.weight, which only the"):
         run(play, mode, clamped_data)

@@ -21,6 +21,7 @@ from tests.runtime.conftest import Play
 from tests.runtime.sharded_ranks import KINDS, MODELS, Team, batch, together
 from tests.runtime.sharded_ranks import OPTIMIZERS as MAKERS
 from tests.runtime.zero_tasks import play_zero, task
+from tests.slow import slow
 
 
 def measure(folder: Path, rank: int, world_size: int, kind: str):
@@ -36,7 +37,7 @@ def measure(folder: Path, rank: int, world_size: int, kind: str):
     return watch.peak, resting, watch.activations
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [*slow(1), 2, *slow(4)])
 def test_a_rank_holds_its_share_and_one_layer(tmp_path: Path, world_size: int) -> None:
     """AdamW has two values for each parameter. A layer is its parameters and gradients."""
     model = MODELS["wide"]()
@@ -49,7 +50,7 @@ def test_a_rank_holds_its_share_and_one_layer(tmp_path: Path, world_size: int) -
         assert activations > 0
 
 
-@pytest.mark.parametrize(("kind", "whole"), [("zero1", 2), ("zero2", 1)])
+@pytest.mark.parametrize(("kind", "whole"), [("zero1", 2), *slow(("zero2", 1))])
 def test_what_is_not_in_shards_is_whole(tmp_path: Path, kind: str, whole: int) -> None:
     size = 4 * sum(p.numel() for p in MODELS["wide"]().parameters())
     layer = 4 * (128 * 128 + 128)
@@ -80,7 +81,7 @@ def go_on(folder: Path, rank: int, world_size: int, kind: str, optimizer: str, w
     return again, final
 
 
-@pytest.mark.parametrize(("first", "second"), [("zero3", "zero1"), ("zero1", "zero3"), ("zero2", "zero2")])
+@pytest.mark.parametrize(("first", "second"), [("zero3", "zero1"), *slow(("zero1", "zero3"), ("zero2", "zero2"))])
 def test_a_whole_state_goes_on_at_another_world_size(tmp_path: Path, first: str, second: str) -> None:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()

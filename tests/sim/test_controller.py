@@ -20,6 +20,7 @@ from ddp.core.policies.cadence import Cadence
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
 from tests.sim.strategies import examples
+from tests.slow import every, few, slow
 from tests.spread import spread
 
 
@@ -35,10 +36,9 @@ def test_the_oracle_would_save_two_percent_at_most(ranks: tuple[int, float], mod
     ("mode", "size", "spread"),
     [
         ("cadence, blocking", 32, 1.2),
-        ("cadence, not blocking", 32, 8.0),
-        ("async, not blocking", 32, 1.2),
+        *slow(("cadence, not blocking", 32, 8.0), ("async, not blocking", 32, 1.2)),
         ("async, not blocking", 64, 1.2),
-        ("cadence, blocking", 64, 2.0),
+        *slow(("cadence, blocking", 64, 2.0)),
     ],
 )
 def test_so_for_many_ranks(mode: str, size: int, spread: float) -> None:
@@ -48,8 +48,7 @@ def test_so_for_many_ranks(mode: str, size: int, spread: float) -> None:
     assert regret(case, case.play(policy)) <= 0.02
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("jitter", [0.0, 0.2])
+@pytest.mark.parametrize(("mode", "jitter"), few(MODES, [0.0, 0.2]))
 def test_half_the_speed_is_followed_within_three_windows_and_back_again(mode: str, jitter: float) -> None:
     policy, blocking = MODES[mode]
     slower, faster = followed(policy, blocking, jitter)
@@ -57,7 +56,7 @@ def test_half_the_speed_is_followed_within_three_windows_and_back_again(mode: st
     assert faster <= 3
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", every(3, MODES))
 def test_jitter_moves_the_anchor_in_one_window_of_ten_at_most(mode: str) -> None:
     """And costs little: what is held back of a window goes out by what ranks did in most of it, not in a step or two."""
     policy, blocking = MODES[mode]
@@ -131,14 +130,13 @@ def starving(played: Simulation, size: int) -> float:
     return worst
 
 
-@pytest.mark.parametrize("step_s", [(0.04, 0.1), (0.04, 0.16, 0.16)])
-@pytest.mark.parametrize("policy", [Cadence(), Async()])
+@pytest.mark.parametrize(("step_s", "policy"), few([(0.04, 0.1), (0.04, 0.16, 0.16)], [Cadence(), Async()]))
 def test_where_nobody_blocks_no_rank_starves(step_s: tuple[float, ...], policy: Cadence | Async) -> None:
     case = Case(step_s, blocking=False, jitter=0.1, windows=80)
     assert starving(case.play(policy), len(step_s)) < 0.01
 
 
-@pytest.mark.parametrize("policy", [Cadence(), Async()])
+@pytest.mark.parametrize("policy", [Cadence(), *slow(Async())])
 def test_laying_down_snapshots_and_taking_averages_is_held_below_the_target(policy: Cadence | Async) -> None:
     """Averaging alone was counted: windows stayed as short as they were, whatever a round took from the ranks."""
     world = World(2, 20_000, 1, epochs=1, blocking=False, in_step=False)

@@ -15,6 +15,7 @@ from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
 from tests.policies import accepted
 from tests.sim.strategies import costs, examples, policies, scripts, small_worlds, suited, worlds
+from tests.slow import every
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -58,7 +59,7 @@ def test_any_schedule_with_faults(policy: Any, cost: Costs, data: st.DataObject)
     alike(played, data.draw(st.booleans()))
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", every(2, sorted(POLICIES)))
 def test_sixty_four_ranks(name: str) -> None:
     """Most events of such a run are entered at once; each rank is of one of three speeds."""
     world = World(64, 64 * 8 * 12, 8, 2, blocking=True, in_step=name == "sync")

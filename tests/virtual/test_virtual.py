@@ -24,6 +24,7 @@ from ddp.virtual import engine
 from ddp.virtual.eligibility import unfit
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
+from tests.slow import few, slow
 from tests.spread import spread
 from tests.virtual.recorded import RecordedRun, evaluations
 
@@ -50,7 +51,7 @@ def double(optimizer: str, **settings: Any) -> Task:
     return replace(task, model=lambda: toy.net(norm=False).double(), optimizer=maker)
 
 
-@pytest.mark.parametrize(("size", "backend"), spread([1, 2, 8], ["nccl", "cpu"]))
+@pytest.mark.parametrize(("size", "backend"), [*few([1, 2], ["nccl", "cpu"]), *slow((8, "nccl"), (8, "cpu"))])
 def test_synchronous_bits_are_those_of_processes(play: Play, backend: str, size: int) -> None:
     real = play("sync", backend, drawing, world_size=size, epochs=1)
     mine = play("sync", backend, drawing, world_size=size, epochs=1, engine=engine)
@@ -59,7 +60,7 @@ def test_synchronous_bits_are_those_of_processes(play: Play, backend: str, size:
     assert evaluations(mine.records) == evaluations(real.records)
 
 
-@pytest.mark.parametrize(("policy", "backend"), [("cadence", "nccl"), ("cadence", "cpu"), ("async", "cpu")])
+@pytest.mark.parametrize(("policy", "backend"), [("cadence", "nccl"), *slow(("cadence", "cpu")), ("async", "cpu")])
 def test_a_recorded_run_is_trained_again_to_its_bits(play: Play, policy: str, backend: str) -> None:
     speeds = (1.0, 0.5, 0.7)
     real = play(policy, backend, drawing, world_size=3, speeds=speeds, keep_state=False)

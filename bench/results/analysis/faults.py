@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
-from bench.results.schema import FaultRow
+from bench.results.schema import FaultRow, Metrics
 from ddp.core.commands import Abort, Drop, Join
 from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress, Resumed
 from ddp.core.join_events import Joined
@@ -63,6 +63,14 @@ def raised(rows: list[FaultRow]) -> list[str]:
 def went_on(row: FaultRow) -> bool:
     """Return whether the run went on without a rank, back later or not."""
     return row.action.startswith(_WENT_ON)
+
+
+def unscripted(metrics: Metrics) -> list[str]:
+    """Return those lines of `raised` of which no script made the error."""
+    scripted = {
+        rank for rank, _, rest in (fault.partition("@") for fault in metrics.scripted_faults) if ":raise" in rest
+    }
+    return raised([row for row in metrics.faults if str(row.rank) not in scripted])
 
 
 _WENT_ON = "went on with"

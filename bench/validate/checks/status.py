@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.base.exitcodes import Exit
-from bench.results.analysis.faults import raised, went_on
+from bench.results.analysis.faults import unscripted, went_on
 from bench.results.cells import Cell
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
@@ -12,17 +12,18 @@ from bench.validate.verdict import Verdict, verdict
 
 def check(case: Case) -> Verdict:
     """Return FAIL if a run did not end well: a regression if it diverged, and nothing else counts that; else a failed run.
-    One that went on without a rank that it had lost ended well, and is judged as any other; the line says so, and begins
-    with it if the rank had raised. FAIL too if a rank did not do as ordered, or no loss
-    was to be tolerated."""
+    One that went on without a rank that it had lost ended well, and is judged as any other; the line says so. But where the
+    rank had raised, and no script made it, the program has a defect, which the others' luck does not mend.
+    FAIL, too, if a rank did not do as ordered, or no loss was to be tolerated."""
     cell = case.cell
     counted = ("ok", "diverged") if case.match is not None else ("ok",)
     bad = [run.metrics for run in cell.runs if run.metrics.status not in counted]
     if not bad and (wrong := next(filter(None, map(_unallowed, cell.runs)), "")):
         return verdict("FAIL", "status", cell, f"{cell.status}; {wrong}", Exit.FAILED)
     if not bad:
-        errors = "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in raised(m.faults))
-        return verdict("PASS", "status", cell, f"{errors}{cell.status}{_losses(cell)}")
+        errors = "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in unscripted(m))
+        line = f"{errors}{cell.status}{_losses(cell)}"
+        return verdict("FAIL" if errors else "PASS", "status", cell, line, Exit.FAILED if errors else None)
     diverged = all(metrics.status == "diverged" for metrics in bad)
     line = f"{cell.status}; seed {bad[0].seed}: {bad[0].error or 'no reason recorded'}"
     return verdict("FAIL", "status", cell, line, Exit.REGRESSION if diverged else Exit.FAILED)
