@@ -151,7 +151,7 @@ def second_moments_stay(state: Module) -> None:
     "mlp zero2",
     "ddp.replica.replica",
 )
-def horizon_of_whole_batches(replica: Module) -> None:
+def schedule_of_whole_batches(replica: Module) -> None:
     """Divide by the samples that make whole batches."""
 
     def broken(fraction: Any, self: Any, seen: float) -> float:
