@@ -46,7 +46,7 @@ def notes(rows: list[FaultRow]) -> list[str]:
     return [
         f"the run went on without rank {row.rank} since {row.seconds:.1f} s after launch: {row.text}"
         for row in rows
-        if row.action.startswith(_WENT_ON) and row.back_s is None
+        if went_on(row) and row.back_s is None
     ]
 
 
@@ -56,8 +56,13 @@ def raised(rows: list[FaultRow]) -> list[str]:
     return [
         f"rank {row.rank} raised {row.text}, and the run went on without it"
         for row in rows
-        if row.kind == "failed" and row.action.startswith(_WENT_ON)
+        if row.kind == "failed" and went_on(row)
     ]
+
+
+def went_on(row: FaultRow) -> bool:
+    """Return whether the run went on without a rank, back later or not."""
+    return row.action.startswith(_WENT_ON)
 
 
 def unscripted(metrics: Metrics) -> list[str]:
