@@ -16,7 +16,7 @@ from bench.report import write_report
 from benchmarks import screenshots
 from tests.bench.generated import plant
 from tests.browser import browser, page  # noqa: F401
-from tests.slow import few
+from tests.slow import few, slow
 
 WORDS, BYTES = 1500, 2_000_000
 READABLE = 6.5
@@ -104,7 +104,7 @@ def test_a_fold_opens_by_the_keyboard(page: Page, pages: dict[str, Path]) -> Non
     assert page.locator("details").first.evaluate("(fold) => fold.open")
 
 
-@pytest.mark.parametrize("name", ["page-one", "run", "many", "dashboard"])
+@pytest.mark.parametrize("name", ["page-one", *slow("run"), "many", "dashboard"])
 def test_on_a_telephone_no_table_and_no_page_is_wider_than_the_window(
     browser: Browser,  # noqa: F811
     pages: dict[str, Path],
@@ -120,7 +120,7 @@ def test_on_a_telephone_no_table_and_no_page_is_wider_than_the_window(
     tab.context.close()
 
 
-@pytest.mark.parametrize("name", ["page-one", "run", "many"])
+@pytest.mark.parametrize("name", ["page-one", *slow("run"), "many"])
 def test_on_a_telephone_every_plot_is_in_sight_and_its_texts_can_be_read(
     browser: Browser,  # noqa: F811
     pages: dict[str, Path],
@@ -143,7 +143,7 @@ def test_on_a_telephone_every_plot_is_in_sight_and_its_texts_can_be_read(
     tab.context.close()
 
 
-@pytest.mark.parametrize("name", ["page-one", "run", "many"])
+@pytest.mark.parametrize("name", ["page-one", *slow("run"), "many"])
 def test_a_report_is_short_before_it_is_unfolded_and_light(page: Page, pages: dict[str, Path], name: str) -> None:  # noqa: F811
     page.goto(pages[name].as_uri())
     assert 50 < len(page.inner_text("main").split()) <= WORDS
