@@ -15,7 +15,7 @@ from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
 from ddp.core.event_parts import StepWork
 from ddp.core.events import Evaluated, Finished, Progress, Ready, Resumed, Saved
-from ddp.core.step_settings import PLAIN, StepSettings
+from ddp.core.step_settings import NAMES, PLAIN, StepSettings
 from ddp.engine.modes import engine_of
 from ddp.process.codec import Record
 from ddp.replica.task import Task, epoch_samples
@@ -161,6 +161,8 @@ def order_of(
     ready = [record for record in records if isinstance(record, Ready)]
     files = [file for record in records if isinstance(record, Finished) for file in record.kept]
     last = metrics.epochs[-1] if metrics.epochs else None
+    # What was asked for, not what ranks were given: a setting that never arrived is to show.
+    train = spec.config["train"]
     own = spec.config.get("script") or "model" in (spec.config.get("code") or {})
     return AuditOrder(
         kept=kept,
@@ -173,7 +175,7 @@ def order_of(
         epochs=spec.epochs,
         world_size=spec.world_size,
         lr_scale=spec.lr_scale,
-        max_grad_norm=job.max_grad_norm,
+        max_grad_norm=train.get("max_grad_norm"),
         own_buffers=is_torch_native(spec.backend),
         planned=not metrics.faults,
         resumed=metrics.resumed is not None,
@@ -187,7 +189,7 @@ def order_of(
         params_sha256=metrics.params_sha256,
         evaluations=tuple((row.epoch, row.eval_loss, row.eval) for row in metrics.epochs),
         shown=tuple((e.epoch, e.loss_sum, e.metric_sum) for e in records if isinstance(e, Evaluated) and not e.rank),
-        step=job.step,
+        step=StepSettings(**{name: train[name] for name in NAMES if name in train}),
         batch_size=job.batch_size,
         length=epoch_samples(job),
         norms=norms_of(records) if spec.backend in MEASURED else (),

@@ -63,8 +63,11 @@ def complain(error: Exception, verbs: tuple[str, ...] = ()) -> str:
 def unusable(group: str, name: str) -> str | None:
     """Return what is wrong with a member of a group that an installed package was to add; None: nobody was to add it."""
     members: dict[str, Registry[Any]] = {"policy": POLICIES, "backend": BACKENDS, "engine": ENGINES}
-    known = members.get(group)
-    return broken(group, known, name) if known is not None and name in known.broken else None
+    for kind, known in members.items():
+        for part in known.broken:
+            if (group == kind and name == part) or (group == "mode" and f"_{part}_" in f"_{name}_"):
+                return broken(kind, known, part)
+    return None
 
 
 def names_several(error: Exception) -> bool:

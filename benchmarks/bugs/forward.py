@@ -144,3 +144,15 @@ def old_model(replica: Module) -> None:
         return value
 
     _loss(change)(replica)
+
+
+@FORWARD.bug(
+    "bench.config.plan",
+    "audit",
+    EVERY,
+    "half precision stays in the settings, and ranks train in single precision",
+    settings=("train.precision=bf16",),
+)
+def precision_never_arrives(plan: Module) -> None:
+    job = plan._job
+    plan._job = lambda *about: replace(job(*about), step=type(job(*about).step)())

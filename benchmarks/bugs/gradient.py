@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import AVERAGED, EVERY, SYNC, Family, Module, counted, last, rank, wrap
@@ -168,3 +169,15 @@ def overflow_alone(replica: Module) -> None:
                 parameter.grad.zero_()
 
     _before_step(change)(replica)
+
+
+@GRADIENT.bug(
+    "bench.config.plan",
+    "audit",
+    EVERY,
+    "the limit on the norm of gradients stays in the settings, and reaches no rank",
+    settings=("train.max_grad_norm=0.5",),
+)
+def limit_never_arrives(plan: Module) -> None:
+    job = plan._job
+    plan._job = lambda *about: replace(job(*about), max_grad_norm=None)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from benchmarks.bugs import (
     unseen_eighth,
     unseen_eighth_steps,
+    unseen_eleventh,
+    unseen_eleventh_results,
+    unseen_eleventh_steps,
     unseen_ninth,
     unseen_ninth_results,
     unseen_ninth_steps,
@@ -39,6 +42,7 @@ LOTS = (
     *(unseen_eighth.LOT.bugs, unseen_eighth_steps.LOT.bugs),
     *(unseen_ninth.LOT.bugs, unseen_ninth_steps.LOT.bugs, unseen_ninth_results.LOT.bugs),
     *(unseen_tenth.LOT.bugs, unseen_tenth_steps.LOT.bugs, unseen_tenth_results.LOT.bugs),
+    *(unseen_eleventh.LOT.bugs, unseen_eleventh_steps.LOT.bugs, unseen_eleventh_results.LOT.bugs),
 )
 """Those by people who had not seen the checks, and the sixth and eighth, by somebody who looked for gaps."""
 BUGS: dict[str, Bug] = {name: bug for lot in (*(family.bugs for family in LISTED), *LOTS) for name, bug in lot.items()}

@@ -19,7 +19,6 @@ from torch import Tensor
 from ddp.backends.base import AverageResult, GroupBackend, RankContext
 from ddp.comm.transports.base import MAX, SUM
 from ddp.core.commands import Average
-from ddp.core.event_parts import Sketch
 from ddp.core.values import finite
 from ddp.gradients.average import GradientAverage
 from ddp.process.clock import now
@@ -76,7 +75,7 @@ class Backend(GroupBackend):
             if self._gradients is not None:
                 self._gradients.rebase()
         size = replica.state.bytes
-        return AverageResult(self.loop.meter.add("copy", began, size=size) - began, size, apart[0], distance=apart[1])
+        return AverageResult(self.loop.meter.add("copy", began, size=size) - began, size, *apart)
 
     def _shared(self, round: int) -> Path:
         return self.job.scratch / f"shared-{round}.pt"
@@ -99,7 +98,6 @@ class Backend(GroupBackend):
         """Average the replicas, weighted by `samples`."""
         began, replica, meter = now(), self.loop.replica, self.loop.meter
         replica.state.gather()
-        before = replica.sketcher.model() if order.sketched else ""
         self._inner.gather()
         if not self._wire:
             self._make_wire()
@@ -126,18 +124,8 @@ class Backend(GroupBackend):
         began = now()
         # Where the total is 0 nobody trained since the last average.
         divergence, distance = self._take() if float(self._total) else (0.0, 0.0)
-        after, average = self._sketches() if order.sketched else ("", "")
         meter.add("copy", began)
-        return AverageResult(seconds, size, divergence, before, after, average, distance)
-
-    def _sketches(self) -> tuple[Sketch, Sketch]:
-        """Return the sketches of the replica, and of the last average where replicas stay apart from it."""
-        sketcher, state = self.loop.replica.sketcher, self.loop.replica.state
-        after = sketcher.model()
-        if not self.job.averaging.apart:
-            return after, after
-        averages = {own.data_ptr(): last for own, last in self._pairs()}
-        return after, sketcher.model([averages.get(s.values.data_ptr(), s.values) for s in state.sections])
+        return AverageResult(seconds, size, divergence, distance)
 
     def _make_wire(self) -> None:
         """Make one tensor for all sections, and behind them the weight where it is exact there."""

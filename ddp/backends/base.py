@@ -17,7 +17,6 @@ from ddp.comm.transports import threads
 from ddp.comm.transports.base import Transport, TransportConfig, choose
 from ddp.comm.transports.emulated import EmulatedTransport
 from ddp.core.commands import Average, Join, Reduce
-from ddp.core.event_parts import Sketch
 from ddp.core.events import Reduced
 from ddp.registry import Unusable, imported
 from ddp.replica.task import Job
@@ -52,10 +51,6 @@ class AverageResult:
     """Sent by this rank, or read and written by it in shared memory."""
     divergence: float | None
     """||own - average|| / ||average|| over parameters; None: not finite."""
-    before: Sketch = ""
-    after: Sketch = ""
-    average: Sketch = ""
-    """Of the replica just before, just after, and of what was taken for the average, where the order asks for them."""
     distance: float | None = 0.0
     """||own - average||^2 over parameters; None: not finite."""
 
@@ -144,8 +139,8 @@ class CollectiveAverage(Backend, Protocol):
 class SnapshotAverage(Backend, Protocol):
     """Averages replicas between steps, from snapshots, which the coordinator's `Reducer` averages while ranks go on."""
 
-    def snapshot(self, order: Average) -> Sketch:
-        """Copy this replica for the round; return its sketch, where the order asks for it."""
+    def snapshot(self, order: Average) -> None:
+        """Copy this replica for the round."""
         ...
 
     def apply(self, round: int, exact: bool) -> AverageResult:

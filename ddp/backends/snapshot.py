@@ -25,7 +25,6 @@ from torch import Tensor
 
 from ddp.backends.base import AverageResult, RankContext
 from ddp.core.commands import Average, Reduce
-from ddp.core.event_parts import Sketch
 from ddp.core.events import Reduced
 from ddp.core.values import finite
 from ddp.process.clock import now
@@ -72,25 +71,20 @@ class Backend:
             for section in (self._sections if job.averaging.outer != "none" else ())
             if section.kind == "parameters"
         ]
-        self._sketched = -1
-        """The last round of which sketches were asked for."""
         self._bytes = sum(laid.nbytes for laid in self._snapshot)
         if job.averaging.outer != "none" and not job.life:
             # The outer optimizer steps from the initial parameters: the same bits from all ranks.
             for section, mean in zip(self._sections, self._average, strict=True):
                 mean.copy_(section.values)
 
-    def snapshot(self, order: Average) -> Sketch:
+    def snapshot(self, order: Average) -> None:
         """Copy the replica to shared memory."""
         began = now()
         self._loop.replica.state.gather()
         self._inner.gather()
         for section, laid in zip(self._sections, self._snapshot, strict=True):
             laid.copy_(section.values)
-        before = self._loop.replica.sketcher.model() if order.sketched else ""
-        self._sketched = order.round if order.sketched else self._sketched
         self._loop.meter.add("copy", began, size=self._bytes)
-        return before
 
     def apply(self, round: int, exact: bool) -> AverageResult:
         """Add what the average changed; counters take the maximum.
@@ -99,8 +93,6 @@ class Backend:
         """
         began = now()
         self._loop.replica.state.gather()
-        sketch = self._loop.replica.sketcher.model if round == self._sketched else lambda values=None: ""
-        before, average = sketch(), sketch(self._average)
         for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
             own, apart = section.values, self._apart and section.kind == "parameters"
             if section.kind == "optimizer" or (exact and not apart):
@@ -111,10 +103,8 @@ class Backend:
                 signed(own).sub_(signed(excess.to(own.device)))  # what did not change keeps its bits
         self._inner.scatter()
         self._applied = True
-        after = sketch()
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
-        divergence, distance = map(finite, self._divergence.tolist())
-        return AverageResult(seconds, 2 * self._bytes, divergence, before, after, average, distance)
+        return AverageResult(seconds, 2 * self._bytes, *map(finite, self._divergence.tolist()))
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the average in place of the replica for an evaluation. Before the first one, as when a run resumes from a

@@ -19,7 +19,6 @@ from ddp.checkpoint.checkpoint import Torn
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
 from ddp.core.errors import Corrupted, Exhausted
-from ddp.core.event_parts import OptimizerSketch
 from ddp.core.events import Alive, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.faults import LASTING, Fault
 from ddp.core.join_events import Left
@@ -30,6 +29,7 @@ from ddp.engine.fault_injector import FaultInjector, LossyChannel, struck
 from ddp.engine.handover import load_sent, send
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.phase_faults import PhaseInjector
+from ddp.engine.round_sketches import ReplicaSketch, RoundSketches
 from ddp.permutation import derive
 from ddp.process import clock
 from ddp.process.channel import PeerGone
@@ -115,8 +115,7 @@ class RankLoop:
         self.loop = self._loop = TrainingLoop(job, rank, channel.send, meter=meter)
         self._phases = PhaseInjector(job, rank, self._loop.slowdown.slow_down, channel.lose)
         self._phases.meet("start")
-        self._sketched = -1
-        """The round that is sketched, if the last one is."""
+        self._sketches = RoundSketches(self._loop.replica, self._loop.meter)
         self._away = 0.0
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
@@ -208,7 +207,7 @@ class RankLoop:
                 self._channel.send(Shared(now(), rank, action.round))
             case LoadState():
                 change = cast(CollectiveAverage, backend).load_state(action.round)
-                self._contributed(action.round, change)
+                self._contributed(action.round, change, now(), ReplicaSketch())
             case Evaluate():
                 loop.evaluate(action, backend.consensus(exact=loop.steps == 0))
             case Save():
@@ -237,45 +236,42 @@ class RankLoop:
     def _average(self, order: Average, since: float) -> None:
         loop, backend, rank = self._loop, self._backend, self._rank
         loop.report()
-        self._sketched = order.round if order.sketched else -1
-        kept = self._kept(order.round)
+        order = self._sketches.begin(order)
+        before = self._sketches.replica(order.round)
         if Acts.SNAPSHOT in BACKENDS[self._job.backend].acts:
-            before = cast(SnapshotAverage, backend).snapshot(order)
+            cast(SnapshotAverage, backend).snapshot(order)
             steps, samples = loop.contribute(order.round)
-            kept = kept if self._job.averaging.optimizer_state else ()
-            self._channel.send(Snapshot(now(), rank, order.round, steps, samples, before, kept))
+            kept = before.optimizer if self._job.averaging.optimizer_state else ()
+            self._channel.send(Snapshot(now(), rank, order.round, steps, samples, before.model, kept))
             self._away = now() - since
             return
         if loop.keeper is not None:
             loop.keeper.average(order.round)
         change = cast(CollectiveAverage, backend).average(order, loop.samples)
-        self._contributed(order.round, change, max(now() - since - change.seconds, 0.0), kept)
+        self._contributed(order.round, change, since + change.seconds, before)
 
     def _apply(self, round: int, since: float) -> None:
-        loop, kept = self._loop, self._kept(round)
+        loop, before = self._loop, self._sketches.replica(round)
         if loop.keeper is not None:
             loop.keeper.average(round)
         change = cast(SnapshotAverage, self._backend).apply(round, exact=loop.steps == 0)
         loop.version += 1
-        self._averaged(round, (0, 0), change, self._away + now() - since, kept)
+        self._averaged(round, (0, 0), change, since - self._away, before)
 
-    def _kept(self, round: int) -> OptimizerSketch:
-        """Return the sketches of what the rank's own optimizer keeps, if this round is to be sketched."""
-        replica = self._loop.replica
-        return replica.sketcher.optimizer(replica.optimizer) if round == self._sketched else ()
-
-    def _contributed(
-        self, round: int, change: AverageResult, away_s: float = 0.0, before: OptimizerSketch = ()
-    ) -> None:
+    def _contributed(self, round: int, change: AverageResult, since: float, before: ReplicaSketch) -> None:
         contribution = self._loop.contribute(round)
         self._loop.version += 1
-        self._averaged(round, contribution, change, away_s, before)
+        self._averaged(round, contribution, change, since, before)
 
     def _averaged(
-        self, round: int, contribution: tuple[int, int], change: AverageResult, away_s: float, before: OptimizerSketch
+        self, round: int, contribution: tuple[int, int], change: AverageResult, since: float, before: ReplicaSketch
     ) -> None:
-        after = self._kept(round)
-        self._channel.send(reports.averaged(self._rank, round, contribution, change, away_s, before, after))
+        after, average = ReplicaSketch(), ""
+        if before.model:  # else the rank came by the average in another way
+            after = self._sketches.replica(round)
+            average = self._sketches.average(after, self._backend.consensus(exact=self._loop.steps == 0))
+        away_s = max(now() - since, 0.0)
+        self._channel.send(reports.averaged(self._rank, round, contribution, change, away_s, before, after, average))
 
     def _leave(self, order: Leave) -> None:
         """Leave the group, for ranks that wait to get in."""

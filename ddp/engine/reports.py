@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ddp.backends.base import AverageResult
-from ddp.core.event_parts import Lasting, OptimizerSketch, WorkSeconds
+from ddp.core.event_parts import Lasting, Sketch, WorkSeconds
 from ddp.core.events import Averaged, Progress, Ready
 from ddp.engine.pending import Pending
+from ddp.engine.round_sketches import ReplicaSketch
 from ddp.process.clock import now
 from ddp.replica.flat import sizes
 from ddp.replica.norms import least_samples
@@ -63,11 +64,12 @@ def averaged(
     contribution: tuple[int, int],
     result: AverageResult,
     away_s: float,
-    before: OptimizerSketch,
-    after: OptimizerSketch,
+    before: ReplicaSketch,
+    after: ReplicaSketch,
+    average: Sketch,
 ) -> Averaged:
     """Return the event that says that a rank holds the average of a round. `contribution`: (steps, samples) that entered it;
-    `before`, `after`: sketches of the rank's own optimizer."""
+    `before`, `after`, `average`: sketches of the replica, and of what was taken for the average."""
     steps, samples = contribution
     return Averaged(
         now(),
@@ -80,9 +82,9 @@ def averaged(
         divergence=result.divergence,
         away_s=away_s,
         distance=result.distance,
-        sketch_before=result.before,
-        sketch_after=result.after,
-        sketch_average=result.average,
-        optimizer_before=before,
-        optimizer_after=after,
+        sketch_before=before.model,
+        sketch_after=after.model,
+        sketch_average=average,
+        optimizer_before=before.optimizer,
+        optimizer_after=after.optimizer,
     )

@@ -1,4 +1,4 @@
-"""Makes sketches of a replica (`ddp.sketches`): of its state, of values in its place, of gradients, of optimizer state.
+"""Makes sketches of a replica (`ddp.sketches`): of its state, of gradients, of optimizer state.
 
 Weights come from the run's seed, the tensor's name and the place of an element in it: all ranks have the same ones, and a
 part of a tensor has its share of the whole's sketch. Knows nothing of ranks, nor of who compares.
@@ -70,13 +70,11 @@ class Sketcher:
         self._laid: dict[str, _Laid] = {}
         self._sections: list[Section] = []
 
-    def model(self, values: Sequence[Tensor] | None = None) -> str:
-        """Return the sketch of parameters and buffers where they lie in the flat state, or of `values` in the places of its
-        sections."""
-        flats = [section.values for section in self._state.sections] if values is None else values
+    def model(self) -> str:
+        """Return the sketch of parameters and buffers where they lie in the flat state."""
         total = self._zeros()
         for kind in MOST:
-            self._add_laid(total, kind, flats)
+            self._add_laid(total, kind)
         return _text(total)
 
     def step(self) -> StepSum:
@@ -106,12 +104,12 @@ class Sketcher:
     def _zeros(self) -> NDArray[np.float64]:
         return np.zeros((len(self.groups), SUMS + 1))
 
-    def _add_laid(self, total: NDArray[np.float64], kind: str, flats: Sequence[Tensor]) -> None:
+    def _add_laid(self, total: NDArray[np.float64], kind: str) -> None:
         if self._sections is not self._state.sections:
             self._sections = self._state.sections
             self._laid = {each: self._lay(each) for each in MOST}
         laid = self._laid[kind]
-        used = [flats[number] for number in laid.used]
+        used = [self._sections[number].values for number in laid.used]
         if all(flat.dtype in _FAST and flat.device.type == "cpu" and flat.is_contiguous() for flat in used):
             bases = np.array([flat.data_ptr() for flat in used], dtype=np.int64)
             widths = np.array([flat.element_size() for flat in used], dtype=np.int64)
@@ -183,8 +181,7 @@ class StepSum:
         """Return the sketch; `buffers`: with those of the model as they are now."""
         if buffers:
             self._sketcher._state.gather()
-            flats = [section.values for section in self._sketcher._state.sections]
-            self._sketcher._add_laid(self._total, "buffers", flats)
+            self._sketcher._add_laid(self._total, "buffers")
         return _text(self._total)
 
 

@@ -15,6 +15,7 @@ from bench.config.overrides import readable
 from bench.models import MODELS, mlp
 from bench.models.data import DATA, Entry
 from bench.results.runfolder import find_runs
+from ddp.backends import BACKENDS
 from ddp.core.errors import Exhausted
 from ddp.process import termination
 from tests.bench import fake_engine
@@ -276,3 +277,13 @@ def test_a_model_that_cannot_be_built_names_its_line(bench, capsys, tmp_path, mo
     said = capsys.readouterr().err
     assert said.startswith(f"bench: model touch3: touch3.py:{line}: AttributeError: ")
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("own_choices")
+def test_a_mode_of_a_broken_backend_says_what_is_wrong_with_that(bench, capsys, monkeypatch):
+    monkeypatch.setitem(BACKENDS.complete().broken, "half", ("my_package.specs:HALF", ImportError("no such name")))
+    for words in (("mode=half_cadence",), ("mode=half",), ("backend=half", "policy=sync")):
+        assert bench("model=mlp", *words) == 2
+        assert capsys.readouterr().err.startswith("bench: backend half: ")
+    assert bench("model=mlp", "mode=halfway_cadence") == 2
+    assert "unknown mode" in capsys.readouterr().err

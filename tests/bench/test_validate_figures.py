@@ -16,6 +16,7 @@ from bench.results.runfolder import EVENTS, Run, find_runs
 from bench.validate.checks import figures
 from bench.validate.findings import Case
 from bench.validate.records import records
+from bench.validate.recount.identity import identity
 from bench.validate.recount.learning import learning
 from bench.validate.run_records import Records
 from ddp.core import summary
@@ -134,3 +135,21 @@ def test_results_of_earlier_versions_are_left_alone(run: Run) -> None:
     (cell,) = cells([replace(run, metrics=run.metrics.model_copy(update={"schema_version": 3}))])
     assert figures.check(Case(cell, None)) is None
     assert isinstance(records(run), Records)
+
+
+def test_the_scale_of_the_rate_is_what_the_settings_make_of_it(run: Run) -> None:
+    """It counted all ranks: twice as much of a ratio as was asked for, in the result and in every step."""
+    trained = run.config["train"] | {"lr_scale_ratio": 0.5}
+    for scale, named in ((1.5, False), (2.0, True)):
+        metrics = run.metrics.model_copy(update={"lr_scale": scale})
+        made = replace(run, metrics=metrics, config=run.config | {"train": trained})
+        assert any(line.startswith("lr_scale is 2") for line in wrong(made)) is named
+
+
+def test_one_rank_has_the_rate_of_its_recipe(run: Run) -> None:
+    known = records(run)
+    assert known is not None
+    for scale in (1.0, 1.5):
+        metrics = run.metrics.model_copy(update={"world_size": 1, "lr_scale": scale})
+        (figure,) = [each for each in identity(metrics, known, {}) if each.name == "lr_scale"]
+        assert bool(figure.wrong) is (scale != 1.0)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.backends import paired_backends
+from ddp.backends import BACKENDS, paired_backends
 from ddp.core.averaging import Averaging
 from ddp.core.policies import POLICIES
 from ddp.graph import engine as graph_engine
@@ -71,6 +73,30 @@ def test_sound_runs_raise_no_alarm(play: Play, tmp_path: Path, cell: tuple[str, 
     verdicts = judged(tmp_path, played, policy)
     assert {name: v.line for name, v in verdicts.items() if v.name != "PASS"} == {}
     assert verdicts.keys() >= {"average", "agreement", "idle", "evaluation"}
+
+
+@pytest.mark.parametrize(("backend", "method"), [("nccl", "average"), ("cpu", "snapshot"), ("cpu", "apply")])
+@pytest.mark.parametrize("averaging", ["plain", "elastic"])
+def test_a_backend_does_not_vouch_for_itself(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, method: str, averaging: str
+) -> None:
+    """What it does to a replica or an average behind its own back, in rounds that nobody looks at as it believes."""
+    owner = importlib.import_module(BACKENDS[backend].module).Backend
+    sound = getattr(owner, method)
+
+    def broken(self: Any, order: Any, *about: Any, **how: Any) -> Any:
+        outcome = sound(self, order, *about, **how)
+        seen = getattr(order, "sketched", False)
+        own = self._snapshot if method == "snapshot" else [s.values for s in self._sections if s.kind == "parameters"]
+        for values in () if seen else own:
+            if values.is_floating_point():
+                values.copy_(values.bfloat16())
+        return outcome
+
+    monkeypatch.setattr(owner, method, broken)
+    options = toy.short_windows("cadence")
+    played = play("cadence", backend, task, averaging=AVERAGINGS[averaging], options=options)
+    assert "average" in failures(tmp_path, played, "cadence")
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])

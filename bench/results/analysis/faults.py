@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
-from bench.results.schema import FaultRow
+from bench.results.schema import FaultRow, Metrics
 from ddp.core.commands import Abort, Drop, Join
 from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress, Resumed
 from ddp.core.join_events import Joined
@@ -46,7 +46,7 @@ def notes(rows: list[FaultRow]) -> list[str]:
     return [
         f"the run went on without rank {row.rank} since {row.seconds:.1f} s after launch: {row.text}"
         for row in rows
-        if row.action.startswith(_WENT_ON) and row.back_s is None
+        if went_on(row) and row.back_s is None
     ]
 
 
@@ -56,8 +56,21 @@ def raised(rows: list[FaultRow]) -> list[str]:
     return [
         f"rank {row.rank} raised {row.text}, and the run went on without it"
         for row in rows
-        if row.kind == "failed" and row.action.startswith(_WENT_ON)
+        if row.kind == "failed" and went_on(row)
     ]
+
+
+def went_on(row: FaultRow) -> bool:
+    """Return whether the run went on without a rank, back later or not."""
+    return row.action.startswith(_WENT_ON)
+
+
+def unscripted(metrics: Metrics) -> list[str]:
+    """Return those lines of `raised` of which no script made the error."""
+    scripted = {
+        rank for rank, _, rest in (fault.partition("@") for fault in metrics.scripted_faults) if ":raise" in rest
+    }
+    return raised([row for row in metrics.faults if str(row.rank) not in scripted])
 
 
 _WENT_ON = "went on with"

@@ -61,7 +61,10 @@ def _averages(run: Run, known: Records) -> Iterator[str]:
     # The gradients of micro-batches are added up, by some before they are exchanged, by others after it.
     yield from _inside_steps(known, m.world_size, most_ranks(m) * micro_batches(run.config))
     if m.policy is not None and isinstance(settings, dict):
-        yield from _Rounds(known, settings, m.world_size).judge()
+        rounds = _Rounds(known, settings, m.world_size)
+        yield from rounds.judge()
+        if lost_nobody(m) and (unseen := rounds.unseen()):
+            yield unseen
         if lost_nobody(m) and (far := distances.amiss(known, settings)):
             yield far
 
@@ -71,6 +74,7 @@ class _Rounds:
 
     def __init__(self, known: Records, settings: Mapping[str, Any], world_size: int) -> None:
         self._groups, self._settings, self._ranks = known.groups, settings, world_size
+        self._evaluated = known.evaluated_rounds()
         self._parts = known.contributions()
         self._by_snapshot = bool(known.snapshots)
         self._answers: dict[int, list[Averaged]] = {}
@@ -89,8 +93,7 @@ class _Rounds:
     def judge(self) -> Iterator[str]:
         """Say of each answer what is wrong with it; empty: nothing."""
         for number, answers in sorted(self._answers.items()):
-            parts = self._parts.get(number, {})
-            whole = all(_sketch(part) for part in parts.values()) and all(event.sketch_after for event in answers)
+            parts, whole = self._parts.get(number, {}), self._is_whole(number)
             idle = not any(self._weight(part) for part in parts.values())
             if not whole or (idle and self._by_snapshot):
                 self._last = None
@@ -100,6 +103,16 @@ class _Rounds:
                 continue
             yield from self._round(answers, parts)
             self._last = decode(_average(answers[0]))
+
+    def unseen(self) -> str:
+        """Say which average has no sketch though it must have one: the first, and those that were evaluated."""
+        due = {0, *self._evaluated.values()} & self._answers.keys()
+        missing = sorted(number for number in due if not self._is_whole(number))
+        return f"round {missing[0]}: ranks recorded no sketch of an average that always has one" if missing else ""
+
+    def _is_whole(self, number: int) -> bool:
+        parts = self._parts.get(number, {})
+        return all(_sketch(part) for part in parts.values()) and all(e.sketch_after for e in self._answers[number])
 
     def _round(self, answers: list[Averaged], parts: Mapping[int, Snapshot | Averaged]) -> Iterator[str]:
         wanted = mean([(self._weight(part), _sketch(part)) for part in parts.values()])

@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 from bench.base.exitcodes import Exit
-from bench.results.analysis.faults import raised
+from bench.results.analysis.faults import unscripted, went_on
 from bench.results.cells import Cell
+from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.verdict import Verdict, verdict
 
 
 def check(case: Case) -> Verdict:
     """Return FAIL if a run did not end well: a regression if it diverged, and nothing else counts that; else a failed run.
-    One that went on without a rank that it had lost ended well, and is judged as any other; the line says so, and begins
-    with it if the rank had raised."""
+    One that went on without a rank that it had lost ended well, and is judged as any other; the line says so. But where the
+    rank had raised, and no script made it, the program has a defect, which the others' luck does not mend.
+    FAIL, too, if a rank did not do as ordered, or no loss was to be tolerated."""
     cell = case.cell
     counted = ("ok", "diverged") if case.match is not None else ("ok",)
     bad = [run.metrics for run in cell.runs if run.metrics.status not in counted]
+    if not bad and (wrong := next(filter(None, map(_unallowed, cell.runs)), "")):
+        return verdict("FAIL", "status", cell, f"{cell.status}; {wrong}", Exit.FAILED)
     if not bad:
-        errors = "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in raised(m.faults))
-        return verdict("PASS", "status", cell, f"{errors}{cell.status}{_losses(cell)}")
+        errors = "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in unscripted(m))
+        line = f"{errors}{cell.status}{_losses(cell)}"
+        return verdict("FAIL" if errors else "PASS", "status", cell, line, Exit.FAILED if errors else None)
     diverged = all(metrics.status == "diverged" for metrics in bad)
     line = f"{cell.status}; seed {bad[0].seed}: {bad[0].error or 'no reason recorded'}"
     return verdict("FAIL", "status", cell, line, Exit.REGRESSION if diverged else Exit.FAILED)
+
+
+def _unallowed(run: Run) -> str:
+    """Say which loss of a rank is none of a machine's, or not one to be tolerated; empty: none. Reports that do not fit
+    orders are a program's, but behind another loss, of a rank that came later, and where something was to be lost."""
+    m, cluster = run.metrics, run.config.get("cluster")
+    first = next(filter(went_on, m.faults), None)
+    if m.status != "ok" or first is None or m.resumed is not None:
+        return ""
+    if first.kind == "dropped" and not m.scripted_faults and first.rank not in m.late:
+        return f"seed {m.seed}: rank {first.rank} did not do as ordered, and was given up: {first.text:.200}"
+    if isinstance(cluster, dict) and cluster.get("tolerate_loss") is False:
+        return f"seed {m.seed}: the run went on without rank {first.rank}, and cluster.tolerate_loss is false"
+    return ""
 
 
 def _losses(cell: Cell) -> str:

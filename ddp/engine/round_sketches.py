@@ -1,0 +1,57 @@
+"""Sketches of a rank's replica before and after an average, in the rounds that are drawn.
+
+They are made here and not by the backend, which is what they judge: it does not know which rounds are looked at.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+from ddp.core.commands import Average
+from ddp.core.event_parts import OptimizerSketch, Sketch
+from ddp.process.clock import now
+from ddp.process.meter import Meter
+from ddp.replica.replica import Replica
+
+
+@dataclass(frozen=True)
+class ReplicaSketch:
+    """Of a replica, and of what its own optimizer keeps; empty in a round that was not drawn."""
+
+    model: Sketch = ""
+    optimizer: OptimizerSketch = ()
+
+
+class RoundSketches:
+    """Sketches for the rounds of one rank."""
+
+    def __init__(self, replica: Replica, meter: Meter) -> None:
+        self._replica, self._meter = replica, meter
+        self._round = -1
+        """The round that is sketched, if the last one is."""
+
+    def begin(self, order: Average) -> Average:
+        """Note whether this round is to be sketched; return the order as the backend gets it."""
+        self._round = order.round if order.sketched else -1
+        return replace(order, sketched=False)
+
+    def replica(self, round: int) -> ReplicaSketch:
+        """Return the sketch of the replica as it is."""
+        if round != self._round:
+            return ReplicaSketch()
+        began, replica = now(), self._replica
+        replica.state.gather()
+        sketch = ReplicaSketch(replica.sketcher.model(), replica.sketcher.optimizer(replica.optimizer))
+        self._meter.add("copy", began)
+        return sketch
+
+    def average(self, replica: ReplicaSketch, consensus: AbstractContextManager[None]) -> Sketch:
+        """Return the sketch of what the backend says that the average is, after which the replica is `replica`."""
+        if not replica.model or isinstance(consensus, nullcontext):
+            return replica.model
+        began = now()
+        with consensus:
+            sketch = self._replica.sketcher.model()
+        self._meter.add("copy", began)
+        return sketch

@@ -1,0 +1,68 @@
+"""The check `status`: which losses of ranks a run may end well in spite of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.results.runfolder import CONFIG
+from bench.validate import Verdict, judge
+from ddp.core import commands, events
+from ddp.core.faults import parse
+from ddp.process.codec import Record
+from tests.bench.streams import make_metrics, make_spec, write_run
+from tests.bench.test_faults import SPEC, bereft
+
+PLAIN = replace(SPEC, faults=())
+CONTRADICTS = "rank 1 was granted 8 samples in these steps"
+
+
+def status(folder: Path) -> Verdict:
+    """What the check says of a run."""
+    (found,) = [verdict for verdict in judge([folder], folder / "none.json").verdicts if verdict.check == "status"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "name"),
+    [
+        ("", CONTRADICTS, "FAIL"),
+        ("1@40:lose", CONTRADICTS, "PASS"),
+        ("", "silent for 2.1 s", "PASS"),
+    ],
+)
+def test_a_rank_that_does_not_do_as_ordered_fails_the_cell(tmp_path: Path, fault: str, reason: str, name: str) -> None:
+    """No machine contradicts its orders. A message that is lost on purpose may cost a rank."""
+    spec = replace(PLAIN, faults=(parse(fault),) if fault else ())
+    found = status(write_run(tmp_path, spec, make_metrics(spec, bereft(None, reason))))
+    assert found.name == name
+    assert reason in found.line
+
+
+def test_what_a_rank_says_behind_the_loss_of_another_is_let_off(tmp_path: Path) -> None:
+    """A message may be lost with a machine."""
+    records: list[Record] = bereft(events.Lost(0.0, 1, "gone"), "gone")
+    at = max(record.at for record in records if isinstance(record, events.Progress))
+    records = [*records, events.Alive(at, 0), commands.Drop(2, CONTRADICTS)]
+    metrics = make_metrics(PLAIN, records)
+    assert [fault.kind for fault in metrics.faults] == ["lost", "dropped"]
+    assert status(write_run(tmp_path, PLAIN, metrics)).name == "PASS"
+
+
+@pytest.mark.parametrize("tolerated", [True, False])
+def test_a_run_that_was_not_to_go_on_without_a_rank_fails(tmp_path: Path, tolerated: bool) -> None:
+    folder = write_run(tmp_path, PLAIN, make_metrics(PLAIN, bereft()))
+    (folder / CONFIG).write_text(json.dumps({"cluster": {"tolerate_loss": tolerated}}))
+    assert status(folder).name == ("PASS" if tolerated else "FAIL")
+
+
+def test_a_run_that_began_again_with_all_ranks_lost_none(tmp_path: Path) -> None:
+    spec = make_spec("nccl_cadence", 3)
+    metrics = make_metrics(spec, bereft())
+    again = metrics.faults[0].model_copy(update={"action": "all ranks went on from checkpoint 1"})
+    folder = write_run(tmp_path, spec, metrics.model_copy(update={"faults": [again]}))
+    (folder / CONFIG).write_text(json.dumps({"cluster": {"tolerate_loss": False}}))
+    assert status(folder).name == "PASS"
