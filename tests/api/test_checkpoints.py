@@ -166,6 +166,7 @@ def test_a_run_that_lost_a_rank_goes_on_with_all(make: Make, tmp_path: Path) -> 
     assert all(bool(tensor.isfinite().all()) for tensor in state.params.values())
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_with_a_lost_rank_goes_on(make: Make, tmp_path: Path) -> None:
     same: dict[str, Any] = {"epochs": 4, "policy": "sync"}
     kept = {"checkpoint_folder": tmp_path / "kept", "checkpoint_every": 10, "checkpoint_unit": "averages"}

@@ -129,6 +129,7 @@ def test_two_hosts_share_nothing_but_the_connection(warm: Warm, tmp_path: Path) 
     assert 0 < about["clock_error_us"] < 1e6
 
 
+@pytest.mark.slow
 def test_links_are_emulated_between_hosts(warm: Warm, tmp_path: Path) -> None:
     """By clocks that are compared at the start: as slow as was set, with the same bits."""
     words = ("model=mlp", "mode=nccl_sync", FEW, "train.epochs=1", "world_size=2")
