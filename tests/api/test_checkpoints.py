@@ -49,6 +49,7 @@ def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_a_script_that_was_killed_goes_on_and_ends_bit_for_bit(warm: Warm, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     process = warm.start(tmp_path, "script.py", "begin", "kept")
