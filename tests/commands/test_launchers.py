@@ -13,7 +13,7 @@ from bench.results.lease import in_making
 from bench.results.runfolder import find_runs
 from tests.bench.dashboards import until
 from tests.slow import slow
-from tests.warm import Warm, wait_for
+from tests.warm import PICTURES, Warm, wait_for
 
 CELL = ("model=mlp", "mode=solo", "data.name=digits", "train.epochs=1", "validate=false", "report=false", "audit=false")
 SWEEP = ("-m", "bench", "-m", *CELL, "world_size=1,2")
@@ -28,7 +28,7 @@ def results(folder: Path) -> dict[str, str | None]:
 def reference(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str | None], str]:
     """What the sweep makes in the command's own process: runs, and what is said of points that are none."""
     folder = tmp_path_factory.mktemp("alone")
-    code, out, err = warm.start(folder, *SWEEP, "seed=0,1,-1", env={"WARM_PICTURES": "none"}).result()
+    code, out, err = warm.start(folder, *SWEEP, "seed=0,1,-1", env={PICTURES: "none"}).result()
     assert code == 2
     assert err.count("must be 0 or more") == 1
     assert out.count("left out") == 3
@@ -46,7 +46,7 @@ def reference(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
 def test_processes_of_a_launcher_train_the_same(
     warm: Warm, tmp_path: Path, launcher: str, seeds: str, reference: tuple[dict[str, str | None], str]
 ) -> None:
-    environment = {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    environment = {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), PICTURES: "none"}
     process = warm.start(tmp_path, *SWEEP, f"seed={seeds}", *launcher.split(), env=environment)
     code, out, err = process.result(100)
     runs, said = reference
@@ -78,7 +78,7 @@ def test_an_end_of_the_command_ends_a_launchers_processes(warm: Warm, tmp_path: 
 
 def test_a_cell_whose_process_is_killed_is_named_and_the_others_are_trained(warm: Warm, tmp_path: Path) -> None:
     words = (*CELL, "train.epochs=12", "seed=0,1,2", "timing=off", "checkpoint.spacing_s=0.1")
-    process = warm.start(tmp_path, "-m", "bench", "-m", *words)
+    process = warm.start(tmp_path, "-m", "bench", "-m", *words, env={PICTURES: "none"})
     try:
         begun = wait_for(lambda: list(tmp_path.glob("runs/mlp/solo/.tmp-w1-s0-*/checkpoints/0*")), process)
         own = in_making(begun[0].parents[1])
@@ -101,7 +101,7 @@ def test_a_search_finds_a_good_learning_rate(warm: Warm, tmp_path: Path) -> None
         "hydra.sweeper.sampler.seed=0",
     )
     words = (*CELL, *search, "train.lr=tag(log,interval(0.00001,10))")
-    code, out, err = warm.start(tmp_path, "-m", "bench", "-m", *words, env={"WARM_PICTURES": "none"}).result(100)
+    code, out, err = warm.start(tmp_path, "-m", "bench", "-m", *words, env={PICTURES: "none"}).result(100)
     assert code == 0, err
     runs = find_runs(tmp_path / "runs")[0]
     rates = {json.loads((run.path / "config.json").read_text())["train"]["lr"]: run.metrics.final.eval for run in runs}

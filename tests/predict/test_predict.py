@@ -211,7 +211,10 @@ def test_a_predicted_folder_reads_like_one_of_a_run(mode: str, tmp_path: Path) -
     assert predicted_spec(cell, own).config_hash != own.spec.config_hash
 
 
-def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], made: Path, again: Path) -> None:
+def test_the_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made: Path, again: Path
+) -> None:
+    monkeypatch.setattr("bench.timeline.draw", lambda *picture: None)
     tree, file = tmp_path / "predicted", tmp_path / "new" / "predicted.json"
     words = ["--ranks", "2,5", "--policies", "sync,cadence", "--links", "same,ib", "--json", str(file)]
     assert dispatch(["predict", str(made), str(again), "--output", str(tree), *words]) == Exit.OK
