@@ -68,11 +68,12 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
 
 
 HEAVIEST = (
-    *("commands/test_resume.py", "bench/test_wheel.py", "conformance/test_oracle.py", "bench/test_strange_files.py"),
-    *("sim/test_faults.py", "faults/test_virtual_cells.py", "api/test_checkpoints.py", "bench/test_taken.py"),
-    *("conformance/test_prove.py", "runtime/test_zero.py", "sim/test_controller.py", "commands/test_restarts.py"),
-    *("api/test_script.py", "api/test_launched.py", "commands/test_launchers.py", "bench/test_sweep.py"),
-    *("bench/test_audit.py", "bench/test_cli.py", "bench/test_report_sections.py", "runtime/test_zero_states.py"),
+    *("commands/test_resume.py", "sim/test_faults.py", "commands/test_launchers.py", "bench/test_cli.py"),
+    *("faults/test_process_cells.py", "bench/test_cli_failures.py", "commands/test_restarts.py", "bench/test_pages.py"),
+    *("runtime/test_remote_run.py", "bench/test_taken.py", "commands/test_cli_process.py", "conformance/test_oracle.py"),
+    *("launcher/test_real_launchers.py", "bench/test_printed_commands.py", "bench/test_audit.py", "bench/test_report.py"),
+    *("virtual/test_virtual.py", "bench/test_report_plans.py", "runtime/test_rejoin.py", "sim/test_controller.py"),
+    *("api/test_script.py", "predict/test_predict.py", "api/test_checkpoints.py", "bench/test_strange_files.py"),
 )
 """Files that take long come first, those that compute beside those that wait: at the end nobody waits for one of them."""
 
