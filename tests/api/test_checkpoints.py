@@ -49,6 +49,7 @@ def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_a_script_that_was_killed_goes_on_and_ends_bit_for_bit(warm: Warm, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     process = warm.start(tmp_path, "script.py", "begin", "kept")
@@ -166,6 +167,7 @@ def test_a_run_that_lost_a_rank_goes_on_with_all(make: Make, tmp_path: Path) -> 
     assert all(bool(tensor.isfinite().all()) for tensor in state.params.values())
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_with_a_lost_rank_goes_on(make: Make, tmp_path: Path) -> None:
     same: dict[str, Any] = {"epochs": 4, "policy": "sync"}
     kept = {"checkpoint_folder": tmp_path / "kept", "checkpoint_every": 10, "checkpoint_unit": "averages"}

@@ -13,8 +13,13 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
+from torch import nn
 
+from ddp import Trainer
+from ddp.core.errors import RankFailed
 from tests.held_up import in_time
+from tests.runtime import toy
 from tests.warm import ROOT, Process, Warm, wait_for
 
 HEAD = """
@@ -115,6 +120,27 @@ dropped.next_metrics()
     assert gone(process.pid)
 
 
+def training() -> nn.Module:
+    """A model that comes with a run of its own."""
+    Trainer(lambda: nn.Linear(6, 2), _descent, _step, toy.data(), batch_size=8, world_size=2, epochs=1).run()
+    return nn.Linear(6, 2)
+
+
+def _descent(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def _step(model: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def test_what_trains_inside_a_rank_is_told_what_to_do() -> None:
+    handle = Trainer(training, _descent, _step, toy.data(), batch_size=8, world_size=2, epochs=1).run()
+    with pytest.raises(RankFailed, match="starts training when it is imported; put that under `if __name__"):
+        handle.join()
+
+
+@pytest.mark.slow
 def test_a_module_that_trains_when_imported_gets_an_error_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(HEAD + "trainer(epochs=2).run().join()\n")
     process, out, err = cold(tmp_path, "import mine\n")

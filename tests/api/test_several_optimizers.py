@@ -21,7 +21,7 @@ from tests.api.trained import WORLDS, equal
 from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
-from tests.slow import slow
+from tests.slow import few, slow
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -73,7 +73,7 @@ def test_two_optimizers_end_with_the_bits_of_one_with_two_groups(
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize(("policy", "backend"), [("sync", "nccl"), ("sync", "cpu")])
+@pytest.mark.parametrize(("policy", "backend"), [*slow(("sync", "nccl")), ("sync", "cpu")])
 def test_two_optimizers_go_on_bit_for_bit(
     make: Make, tmp_path: Path, world_size: int, policy: str, backend: str
 ) -> None:
@@ -85,8 +85,9 @@ def test_two_optimizers_go_on_bit_for_bit(
         make(**same | {"optimizer_factory": groups}, resume=tmp_path).run().join()
 
 
-@pytest.mark.parametrize("backend", ["nccl", "cpu"])
-@pytest.mark.parametrize("averaging", [Averaging(optimizer_state=True), Averaging(optimizer_reset=True)], ids=str)
+@pytest.mark.parametrize(
+    ("backend", "averaging"), few(["nccl", "cpu"], [Averaging(optimizer_state=True), Averaging(optimizer_reset=True)])
+)
 def test_states_of_both_are_averaged_or_begun_anew(play: Play, backend: str, averaging: Averaging) -> None:
     policy = "sync" if backend == "cpu" else "cadence"
     options = {} if backend == "cpu" else fixed(policy)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hydra._internal.config_repository import CachingConfigRepository
-from hydra._internal.hydra import Hydra
 
 from bench.base import environment
 from bench.command import cli
@@ -41,27 +37,11 @@ def faked(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Bench:
     monkeypatch.setattr(environment, "disturbed", lambda *usage: None)
     monkeypatch.delenv("BENCH_FAKE", raising=False)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it: put it back
-    _compose_once(monkeypatch)
     monkeypatch.chdir(folder)
     fake_engine.runs.clear()
     fake_engine.watched.clear()
 
     return lambda *arguments: int(cli.dispatch(list(arguments)))
-
-
-def _compose_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare Hydra what it composes to learn the mode of a run where no experiment may set it, and copies of what it has."""
-    asked = Hydra.get_mode
-
-    def mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
-        told = any("experiment" in word or "hydra" in word for word in overrides)
-        return asked(self, config_name, overrides) if told else None
-
-    def kept(self: CachingConfigRepository, delegate: Any) -> None:
-        self.delegate, self.cache = copy(delegate), {}
-
-    monkeypatch.setattr(Hydra, "get_mode", mode)
-    monkeypatch.setattr(CachingConfigRepository, "__init__", kept)
 
 
 @pytest.fixture

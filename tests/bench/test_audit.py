@@ -23,6 +23,7 @@ from ddp.replica.task import Task
 from tests.bench.audit_breaks import ADAM, Break, best, shifted, twice, wrapped
 from tests.bench.audited import audited, different, train_alone
 from tests.runtime import toy
+from tests.slow import every
 
 
 def dropped() -> Task:
@@ -179,7 +180,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", every(2, BROKEN))
 def test_what_is_broken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     breaks, sign = BROKEN[name]
     with monkeypatch.context() as patch:

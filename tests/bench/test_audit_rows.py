@@ -41,7 +41,7 @@ def in_rows(job: Job, records: list[Any]) -> list[int]:
 
 
 @pytest.mark.usefixtures("in_process", "long_rows")
-@pytest.mark.parametrize("mode", ["nccl_sync", "cpu_async", "zero3", *slow("solo", "nccl_cadence", "zero1", "zero2")])
+@pytest.mark.parametrize("mode", ["nccl_sync", "cpu_async", *slow("zero3", "solo", "nccl_cadence", "zero1", "zero2")])
 def test_rows_of_steps_are_done_again(tmp_path: Path, mode: str) -> None:
     made = train_alone(tmp_path, ADAM) if mode == "solo" else train_together(tmp_path, mode, ADAM, epochs=4)
     rows = in_rows(*made)
@@ -84,7 +84,7 @@ ONCE = 20
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("mode", ["solo", "nccl_sync", *slow("zero1")])
+@pytest.mark.parametrize("mode", ["solo", *slow("nccl_sync", "zero1")])
 def test_what_happens_once_is_between_states_that_were_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

@@ -18,6 +18,7 @@ from bench.results.runfolder import find_runs
 from bench.runner import launch
 from tests.bench import fake_engine
 from tests.bench.cli_words import SOLO, folders
+from tests.bench.report_parts import undrawn as undrawn
 
 
 def test_a_run_leaves_a_whole_folder(bench, capsys):
@@ -79,7 +80,7 @@ def test_while_ranks_wait_the_garbage_collector_looks_at_nothing_old(quiet, monk
     gc.freeze()
 
 
-def test_a_sweep_is_a_cell_each(bench, capsys, tmp_path):
+def test_a_sweep_is_a_cell_each(bench, undrawn, capsys, tmp_path):
     assert bench("-m", "model=glob(l*)", "mode=solo,nccl_sync", "train.epochs=2") == 0
     assert len(folders()) == 2 * sum(name.startswith("l") for name in MODELS) >= 4
     said = capsys.readouterr().out

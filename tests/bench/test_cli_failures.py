@@ -20,6 +20,7 @@ from ddp.core.errors import Exhausted
 from ddp.process import termination
 from tests.bench import fake_engine
 from tests.bench.cli_words import SOLO, folders
+from tests.bench.report_parts import undrawn as undrawn
 
 
 def test_a_cell_that_cannot_be_does_not_stop_the_others(quiet, capsys):
@@ -187,7 +188,7 @@ def test_what_was_killed_is_named_with_the_way_to_go_on(bench, capsys):
     assert f"w1-s2-abc is still going on, in process {os.getpid()}; wait for it" in capsys.readouterr().err
 
 
-def test_a_corrupt_result_does_not_stop_the_report(bench, quiet, capsys):
+def test_a_corrupt_result_does_not_stop_the_report(bench, quiet, undrawn, capsys):
     quiet("-m", *SOLO, "seed=0,1")
     (find_runs(Path("runs"))[0][0].path / "metrics.json").write_text("{")
     assert bench("report", "runs") == 0

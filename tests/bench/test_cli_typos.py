@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.slow import every
+
 TYPOS = [
     ("sede=1", "did you mean 'seed'"),
     ("epochs=1", "did you mean 'train.epochs'"),
@@ -72,7 +74,7 @@ TYPOS = [
 ]
 
 
-@pytest.mark.parametrize(("said", "remedy"), TYPOS, ids=[said for said, _ in TYPOS])
+@pytest.mark.parametrize(("said", "remedy"), every(2, TYPOS), ids=[said for said, _ in TYPOS])
 def test_a_typo_is_one_line_and_leaves_nothing(bench, capsys, tmp_path, said, remedy):
     assert bench(*said.split()) == 2
     told = capsys.readouterr()

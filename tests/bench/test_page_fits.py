@@ -15,6 +15,7 @@ from bench.report import html
 from bench.report.sections import answer
 from tests.bench import drawn
 from tests.browser import browser, page  # noqa: F401
+from tests.slow import slow
 
 WIDTH, HEIGHT, WORDS = 1400, 900, 1500
 LABELS = """[...document.querySelectorAll('.plots text')].map((e) => [e.textContent, e.getBoundingClientRect()])
@@ -37,7 +38,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.parametrize("name", ["example", "many", "scaling"])
+@pytest.mark.parametrize("name", ["example", *slow("many"), "scaling"])
 def test_all_of_page_one_is_in_the_window(page: Page, pages: dict[str, Path], name: str) -> None:  # noqa: F811
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     page.goto(pages[name].as_uri())

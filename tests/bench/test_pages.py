@@ -16,6 +16,7 @@ from bench.report import write_report
 from benchmarks import screenshots
 from tests.bench.generated import plant
 from tests.browser import browser, page  # noqa: F401
+from tests.slow import few, slow
 
 WORDS, BYTES = 1500, 2_000_000
 READABLE = 6.5
@@ -59,17 +60,17 @@ def violations(tab: Page) -> list[str]:
     return [f"{each['id']}: {node['target']}" for each in response["violations"] for node in each["nodes"]]
 
 
-@pytest.mark.parametrize(("width", "theme"), [(1400, "light"), (1400, "dark"), (400, "dark")])
-@pytest.mark.parametrize("name", ["page-one", "run", "dashboard"])
+@pytest.mark.parametrize(
+    ("name", "look"), few(["page-one", "run", "dashboard"], [(1400, "light"), (1400, "dark"), (400, "dark")])
+)
 def test_axe_finds_nothing_wrong(
     browser: Browser,  # noqa: F811
     pages: dict[str, Path],
     name: str,
-    width: int,
-    theme: str,
+    look: tuple[int, str],
 ) -> None:
     pytest.importorskip("axe_playwright_python", reason="axe is not installed: pip install -e '.[dev]'")
-    tab = opened(browser, pages[name].as_uri(), width, theme)
+    tab = opened(browser, pages[name].as_uri(), *look)
     assert violations(tab) == []
     tab.context.close()
 
@@ -103,7 +104,7 @@ def test_a_fold_opens_by_the_keyboard(page: Page, pages: dict[str, Path]) -> Non
     assert page.locator("details").first.evaluate("(fold) => fold.open")
 
 
-@pytest.mark.parametrize("name", ["page-one", "run", "many", "dashboard"])
+@pytest.mark.parametrize("name", ["page-one", *slow("run"), "many", "dashboard"])
 def test_on_a_telephone_no_table_and_no_page_is_wider_than_the_window(
     browser: Browser,  # noqa: F811
     pages: dict[str, Path],
@@ -119,7 +120,7 @@ def test_on_a_telephone_no_table_and_no_page_is_wider_than_the_window(
     tab.context.close()
 
 
-@pytest.mark.parametrize("name", ["page-one", "run", "many"])
+@pytest.mark.parametrize("name", ["page-one", *slow("run"), "many"])
 def test_on_a_telephone_every_plot_is_in_sight_and_its_texts_can_be_read(
     browser: Browser,  # noqa: F811
     pages: dict[str, Path],
@@ -142,23 +143,29 @@ def test_on_a_telephone_every_plot_is_in_sight_and_its_texts_can_be_read(
     tab.context.close()
 
 
-@pytest.mark.parametrize("name", ["page-one", "run", "many"])
+@pytest.mark.parametrize("name", ["page-one", *slow("run"), "many"])
 def test_a_report_is_short_before_it_is_unfolded_and_light(page: Page, pages: dict[str, Path], name: str) -> None:  # noqa: F811
     page.goto(pages[name].as_uri())
     assert 50 < len(page.inner_text("main").split()) <= WORDS
     assert pages[name].stat().st_size < BYTES
 
 
-def test_the_pictures_in_the_documents_are_of_these_pages(browser: Browser, pages: dict[str, Path]) -> None:  # noqa: F811
+@pytest.mark.parametrize(
+    ("name", "width", "theme"), few(["page-one", "run", "dashboard"], screenshots.SIZES, screenshots.THEMES)
+)
+def test_the_pictures_in_the_documents_are_of_these_pages(
+    browser: Browser,  # noqa: F811
+    pages: dict[str, Path],
+    name: str,
+    width: int,
+    theme: str,
+) -> None:
     """Pixel by pixel, where browser and fonts are those that the pictures were made by."""
     made_by = screenshots.made_by(browser)
-    for name in ("page-one", "run", "dashboard"):
-        for width in screenshots.SIZES:
-            for theme in screenshots.THEMES:
-                file = screenshots.PLACE / screenshots.name_of(name, width, theme)
-                kept = Image.open(file)
-                if kept.info[screenshots.MADE_BY] != made_by:
-                    pytest.skip(f"made by {kept.info[screenshots.MADE_BY]}, here is {made_by}")
-                now = screenshots.picture(browser, pages[name], width, theme)
-                difference = ImageChops.difference(kept.convert("RGB"), now.convert("RGB"))
-                assert difference.getbbox() is None, f"{file.name} is of another page: make screenshots"
+    file = screenshots.PLACE / screenshots.name_of(name, width, theme)
+    kept = Image.open(file)
+    if kept.info[screenshots.MADE_BY] != made_by:
+        pytest.skip(f"made by {kept.info[screenshots.MADE_BY]}, here is {made_by}")
+    now = screenshots.picture(browser, pages[name], width, theme)
+    difference = ImageChops.difference(kept.convert("RGB"), now.convert("RGB"))
+    assert difference.getbbox() is None, f"{file.name} is of another page: make screenshots"

@@ -16,6 +16,7 @@ from bench.base import environment
 from bench.command import cli
 from tests.bench import fake_engine
 from tests.bench.conftest import Bench
+from tests.bench.report_parts import undrawn as undrawn
 
 SOURCES = Path(package.__file__).parent
 PRINTED = {
@@ -62,7 +63,7 @@ def said(capsys: Capture) -> str:
 
 
 @pytest.fixture
-def clean(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+def clean(bench: Bench, undrawn: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     """A harness of a committed source, with baselines of its own and no pictures, in a folder of its own."""
     monkeypatch.setattr(environment, "source", lambda: {"sha": "abc", "dirty": False})
     monkeypatch.setattr(cli, "BASELINES", tmp_path / "base lines")

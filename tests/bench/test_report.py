@@ -13,6 +13,7 @@ from bench.report import write_report
 from bench.results.cells import cells
 from bench.results.rerun_command import command
 from bench.results.runfolder import find_runs
+from tests.bench.report_parts import undrawn as undrawn
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
 
@@ -130,6 +131,7 @@ def test_judging_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("higher", "shown"), [(True, "-5.00 pt"), (False, "+5.00 pt")])
 def test_the_gap_is_negative_where_a_mode_is_worse_than_solo(tmp_path: Path, higher: bool, shown: str) -> None:
     for mode, value in (("solo", 0.95), ("nccl_sync", 0.90)):
@@ -144,6 +146,7 @@ def test_the_gap_is_negative_where_a_mode_is_worse_than_solo(tmp_path: Path, hig
     assert ("**solo**" in rows[1]) == higher, "the best comes first"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_strong_scaling_holds_the_global_batch_against_one_rank(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     write_run(root, make_spec("solo", batch_size=64))
@@ -158,6 +161,7 @@ def test_strong_scaling_holds_the_global_batch_against_one_rank(tmp_path: Path) 
     assert "global batch 128" not in section
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_strong_scaling_holds_no_depth_against_another(tmp_path: Path) -> None:
     for depth in (20, 32):
         for mode, batch in (("solo", 64), ("nccl_sync", 32)):

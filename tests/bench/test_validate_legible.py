@@ -23,6 +23,7 @@ from tests.bench.references import TODAY
 from tests.bench.sketched import sketch
 from tests.bench.streams import make_spec
 from tests.bench.told import baseline, write
+from tests.slow import every
 
 Damage = Callable[[Path], None]
 
@@ -163,7 +164,7 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", every(2, DAMAGES))
 def test_what_contradicts_itself_is_refused_and_the_others_are_judged(tmp_path: Path, base: Path, damage: str) -> None:
     mode, spoil, reason = DAMAGES[damage]
     write(tmp_path, make_spec("cpu_async"))

@@ -17,7 +17,7 @@ from bench.results.runfolder import find_runs
 from tests.bench.dashboards import until
 from tests.held_up import in_time
 from tests.slow import slow
-from tests.warm import Warm, wait_for
+from tests.warm import PICTURES, Warm, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKED = """
@@ -135,8 +135,17 @@ def test_a_reader_that_leaves_does_not_end_a_run(warm: Warm, tmp_path: Path) -> 
     """`| head` ended it with exit code 1, which means a regression, and lost the results."""
     reader, writer = os.pipe()
     os.close(reader)
-    words = ("-m", "bench", "model=mlp", "mode=solo", "train.epochs=2", "report=false", "validate=false")
-    code, _, err = warm.start(tmp_path, *words, stdout=writer).result()
+    words = (
+        "-m",
+        "bench",
+        "model=mlp",
+        "mode=solo",
+        "data.name=digits",
+        "train.epochs=1",
+        "report=false",
+        "validate=false",
+    )
+    code, _, err = warm.start(tmp_path, *words, stdout=writer, env={PICTURES: "none"}).result()
     os.close(writer)
     assert code == 0, err
     runs, _ = find_runs(tmp_path)

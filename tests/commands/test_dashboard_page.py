@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page
 
 from bench.dashboard import page as pages
@@ -111,6 +112,7 @@ def test_an_exported_page_compares_runs_without_a_server(tab: Page, tmp_path: Pa
     assert asked == [out.as_uri()]
 
 
+@pytest.mark.slow
 def test_an_axis_of_time_begins_at_the_launch(tab: Page, tmp_path: Path) -> None:  # noqa: F811
     """A run that is over at once has one point in each chart."""
     spec = make_spec(epochs=1)

@@ -44,7 +44,7 @@ def proof(folder: Path) -> set[int]:
     return set(counts.values())
 
 
-@pytest.mark.parametrize("mode", ["nccl_sync", "zero3", *slow("solo", "cpu_sync", "graph_sync", "torch_ddp")])
+@pytest.mark.parametrize("mode", ["nccl_sync", *slow("zero3", "solo", "cpu_sync", "graph_sync", "torch_ddp")])
 def test_a_synchronous_run_that_was_killed_ends_as_if_it_had_not_been(warm, tmp_path, mode):
     words = (*SMALL, f"mode={mode}", "train.epochs=8", "checkpoint.every=7", "checkpoint.unit=averages")
     hidden = killed(warm, tmp_path, *words, checkpoint=2)

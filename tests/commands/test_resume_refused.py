@@ -24,6 +24,7 @@ from tests.bench.conftest import Bench
 from tests.commands.killed_runs import QUIET, place
 from tests.commands.killed_runs import left as left
 from tests.commands.killed_runs import leftover as leftover
+from tests.slow import few
 
 
 def samples(hidden: Path) -> int:
@@ -139,8 +140,13 @@ def test_samples_that_are_recorded_twice_are_one_line(left):
         earlier(source, 1.0)
 
 
-@pytest.mark.parametrize("key", ["train", "checkpoint", "policy", "model", "seed", "world_size"])
-@pytest.mark.parametrize("value", [None, "x", -1, [], {"epochs": "many"}, 1e300])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    few(
+        ["train", "checkpoint", "policy", "model", "seed", "world_size"],
+        [None, "x", -1, [], {"epochs": "many"}, 1e300],
+    ),
+)
 def test_a_configuration_that_cannot_be_is_one_line(bench: Bench, capsys, left, key, value):
     config = json.loads((left / "config.json").read_text())
     (left / "config.json").write_text(json.dumps(config | {key: value}))

@@ -100,15 +100,16 @@ BROUGHT = {
 }
 
 
-def test_models_as_a_new_user_brings_them_are_proved(warm: Warm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("modes", ["nccl_sync,zero3", *slow("solo,nccl_cadence")])
+def test_models_as_a_new_user_brings_them_are_proved(warm: Warm, tmp_path: Path, modes: str) -> None:
     for name, parts in BROUGHT.items():
         (tmp_path / f"{name}.py").write_text(OWN.format(name=name, **PLAIN | parts))
-    words = (f"model={','.join(f'{name}.py' for name in BROUGHT)}", "mode=solo,nccl_sync,nccl_cadence,zero3")
+    words = (f"model={','.join(f'{name}.py' for name in BROUGHT)}", f"mode={modes}")
     code, out, err = warm.start(tmp_path, "-m", "bench", "prove", *words, "--steps", "2", "--json", "out.json").result()
     assert code == 0, out + err
     proofs = json.loads((tmp_path / "out.json").read_text())["proofs"]
     assert [(each["model"], each["verdict"]) for each in proofs] == [
-        (name, "exact") for name in BROUGHT for _ in range(4)
+        (name, "exact") for name in BROUGHT for _ in range(2)
     ]
     for each in proofs:
         assert each["replicas_equal"] is True

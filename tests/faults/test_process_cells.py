@@ -20,12 +20,12 @@ PLAYED = [
     FaultCell("lost message", "end", "first", "nccl_cadence"),
     FaultCell("disk full", "checkpoint", "two", "nccl_cadence"),
     FaultCell("corrupt checkpoint", "checkpoint", "last", "zero1"),
-    FaultCell("coordinator killed", "checkpoint", "all", "cpu_sync"),
     FaultCell("stop", "step", "last", "zero2"),
     FaultCell("crash", "collective", "first", "torch_ddp"),
     FaultCell("pause", "end", "all", "graph_cadence"),
     FaultCell("raise", "step", "all", "solo"),
     *slow(
+        FaultCell("coordinator killed", "checkpoint", "all", "cpu_sync"),
         FaultCell("crash", "start", "last", "nccl_sync"),
         FaultCell("crash", "snapshot", "first", "cpu_async"),
         FaultCell("slow", "step", "two", "torch_zero1"),

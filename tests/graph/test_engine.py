@@ -30,7 +30,7 @@ from ddp.replica.task import Job, Task
 from tests.bench.streams import make_spec
 from tests.runtime import toy
 from tests.runtime.conftest import Played
-from tests.slow import slow
+from tests.slow import few, slow
 
 EVEN = 10**6
 """Steps until the balancer looks for the first time: shards stay equal."""
@@ -77,11 +77,11 @@ def test_two_replicas_are_two_ranks_that_exchange_gradients_bit_for_bit(
     assert play("sync", task).digests == play("sync", task, engine=elche).digests
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize(("policy", "size"), [("sync", 2), ("sync", 3), ("cadence", 3)])
+@pytest.mark.parametrize(("cell", "task"), few([("sync", 2), ("sync", 3), ("cadence", 3)], TASKS))
 def test_threads_or_one_after_the_other_is_the_same(
-    play: Callable[..., Played], even: None, policy: str, size: int, task: str
+    play: Callable[..., Played], even: None, cell: tuple[str, int], task: str
 ) -> None:
+    policy, size = cell
     options = {} if policy == "sync" else {"anchor": 2, "max_anchor": 2, "partition_ratios": (0.5, 0.3, 0.2)[:size]}
     runs = [play(policy, TASKS[task], world_size=size, options=options, parallel=p) for p in (True, True, False)]
     assert len(set.union(*(run.digests for run in runs))) == 1
@@ -144,8 +144,7 @@ def clearing(set_to_none: bool, model: nn.Module, batch: Any) -> torch.Tensor:
     return toy.loss(model, batch)
 
 
-@pytest.mark.parametrize("set_to_none", [True, False])
-@pytest.mark.parametrize("policy", ["sync", "cadence"])
+@pytest.mark.parametrize(("policy", "set_to_none"), few(["sync", "cadence"], [True, False]))
 def test_a_loss_that_clears_gradients_leaves_those_of_the_windows_other_batches(
     play: Callable[..., Played], even: None, policy: str, set_to_none: bool
 ) -> None:
@@ -214,8 +213,7 @@ def test_what_goes_wrong_is_said_and_nothing_is_left(play: Callable[..., Played]
     assert set(threading.enumerate()) <= threads, "no thread is left"
 
 
-@pytest.mark.parametrize("unit", ["epochs", "averages"])
-@pytest.mark.parametrize("policy", ["sync", "cadence"])
+@pytest.mark.parametrize(("policy", "unit"), few(["sync", "cadence"], ["epochs", "averages"]))
 def test_a_run_goes_on_from_a_checkpoint(
     play: Callable[..., Played], even: None, tmp_path: Path, policy: str, unit: str
 ) -> None:

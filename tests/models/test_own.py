@@ -58,6 +58,7 @@ def test_the_example_of_a_users_own_model_and_data(here: Path) -> None:
     assert int(right) >= 38
 
 
+@pytest.mark.slow
 def test_a_file_of_a_users_own_trains_and_is_audited_from_anywhere(warm: Warm, tmp_path: Path) -> None:
     home, elsewhere = tmp_path / "my touches", tmp_path / "elsewhere"
     home.mkdir()

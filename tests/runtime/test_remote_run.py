@@ -129,6 +129,7 @@ def test_two_hosts_share_nothing_but_the_connection(warm: Warm, tmp_path: Path) 
     assert 0 < about["clock_error_us"] < 1e6
 
 
+@pytest.mark.slow
 def test_links_are_emulated_between_hosts(warm: Warm, tmp_path: Path) -> None:
     """By clocks that are compared at the start: as slow as was set, with the same bits."""
     words = ("model=mlp", "mode=nccl_sync", FEW, "train.epochs=1", "world_size=2")
@@ -188,7 +189,7 @@ def test_a_host_that_dies_is_gone_on_without(warm: Warm, tmp_path: Path, words: 
 @pytest.mark.parametrize("number", [*slow(signal.SIGKILL), signal.SIGSTOP])
 def test_ranks_do_not_outlive_the_coordinator(warm: Warm, tmp_path: Path, number: signal.Signals) -> None:
     """Whether its end is heard of or not: a clear error within the deadline, and no process left."""
-    words = ("model=mlp", "mode=nccl_cadence", "train.epochs=1000", "cluster.deadline_s=2")
+    words = ("model=mlp", "mode=nccl_cadence", FEW, "train.epochs=1000", "cluster.deadline_s=2")
     with started(warm, tmp_path, *words, nodes=2) as processes:
         wait_for(lambda: "epoch    2/1000" in processes[0].printed(), processes[0])
         os.killpg(processes[0].pid, number)

@@ -231,7 +231,7 @@ def reduce_then_fetch(transport: Transport, tensor: Tensor, runs: list[tuple[int
     transport.fence()
 
 
-@pytest.mark.parametrize("size", [33, SMALL + 7])
+@pytest.mark.parametrize("size", [33, *slow(SMALL + 7)])
 @pytest.mark.parametrize("name", CPU)
 def test_who_goes_from_owners_is_noticed(name: str, size: int, tmp_path: Path) -> None:
     assert run(go_from_owners, tmp_path, name, 3, size) == [0, 0, 0]
