@@ -98,6 +98,12 @@ DEFECTS: dict[str, tuple[str, str, Change, str]] = {
         each(Averaged, lambda e: replace(e, samples=e.samples + 40 * e.rank)),
         "round 0, rank 0: the average is not",
     ),
+    "not looked at": (
+        "nccl_cadence",
+        "average",
+        each(Averaged, lambda e: e if e.round else replace(e, sketch_before="", sketch_after="", sketch_average="")),
+        "round 0: ranks recorded no sketch of an average that always has one",
+    ),
     "old snapshots": (
         "cpu_async",
         "average",
@@ -222,6 +228,13 @@ def test_a_defect_fails_its_check(tmp_path: Path, base: Path, defect: str) -> No
     write(tmp_path, make_spec(mode), change)
     found = one(tmp_path, base, check)
     assert (found.name, "seed 0" in found.line, line in found.line) == ("FAIL", True, True), found.line
+
+
+@pytest.mark.parametrize(("shared", "name"), [(1, "PASS"), (2, "SUSPICIOUS")])
+def test_without_a_baseline_a_test_set_that_is_trained_is_suspicious(tmp_path: Path, shared: int, name: str) -> None:
+    write(tmp_path, make_spec("nccl_cadence"), each(Ready, lambda e: replace(e, data=replace(SHARED, shared=shared))))
+    found = one(tmp_path, tmp_path / "none", "data")
+    assert (found.name, "(test sample 3 is training sample 7" in found.line) == (name, True)
 
 
 def test_a_defect_in_one_seed_is_found(tmp_path: Path, base: Path) -> None:

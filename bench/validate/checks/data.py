@@ -24,13 +24,16 @@ from ddp.core.event_parts import DataContent, SetContent, Trained
 from ddp.permutation import visited
 from ddp.tally import MODULUS, order_tally
 
+LEAK = 0.01
+"""Share of the test set that may be in the training set by chance, or by a collector's slip."""
 FEW = 12
 """Samples that two epochs, or seeds, may order alike by chance: of 12 one in 479 million does."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL at the first difference; None where nothing of it is recorded."""
-    epochs, notes = 0, ""
+    """Return FAIL at the first difference; SUSPICIOUS if much of the test set is trained, and no baseline says that it is
+    meant; None where nothing of it is recorded."""
+    epochs, notes, leak = 0, "", False
     seeds: dict[int, int] = {}
     for run, known in recorded(case.cell, lost=True):
         if not known.ready or (data := known.ready[0].data) is None:
@@ -48,8 +51,9 @@ def check(case: Case) -> Verdict | None:
             line = f"seeds {seeds[first]} and {seed} train epoch 0 in the same order, whose digest is {first}"
             return verdict("FAIL", "data", case.cell, line)
         epochs, notes = epochs + run.metrics.epochs_planned, _notes(data)
+        leak = leak or (case.sets is None and data.shared > LEAK * data.test.samples)
     line = f"in {plural(epochs, 'epoch')} ranks trained what the data set holds, in the seed's orders{notes}"
-    return verdict("PASS", "data", case.cell, line) if epochs else None
+    return verdict("SUSPICIOUS" if leak else "PASS", "data", case.cell, line) if epochs else None
 
 
 def _notes(data: DataContent) -> str:
