@@ -70,8 +70,8 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
 HEAVIEST = (
     *("commands/test_resume.py", "sim/test_faults.py", "commands/test_launchers.py", "bench/test_cli.py"),
     *("faults/test_process_cells.py", "bench/test_cli_failures.py", "commands/test_restarts.py", "bench/test_pages.py"),
-    *("runtime/test_remote_run.py", "bench/test_taken.py", "commands/test_cli_process.py", "conformance/test_oracle.py"),
-    *("launcher/test_real_launchers.py", "bench/test_printed_commands.py", "bench/test_audit.py", "bench/test_report.py"),
+    *("runtime/test_remote_run.py", "bench/test_taken.py", "commands/test_cli_process.py", "bench/test_audit.py"),
+    *("launcher/test_real_launchers.py", "bench/test_printed_commands.py", "conformance/test_oracle.py"),
     *("virtual/test_virtual.py", "bench/test_report_plans.py", "runtime/test_rejoin.py", "sim/test_controller.py"),
     *("api/test_script.py", "predict/test_predict.py", "api/test_checkpoints.py", "bench/test_strange_files.py"),
 )
