@@ -15,7 +15,7 @@ def slow(*values: Any) -> list[Any]:
 
 
 def every(step: int, values: Iterable[Any]) -> list[Any]:
-    """Mark all but each so manieth, from the first on; none at all with 0."""
+    """Mark all but each `step`-th, from the first on; with 0 all."""
     return [_marked(value, not step or number % step > 0) for number, value in enumerate(values)]
 
 

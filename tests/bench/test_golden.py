@@ -13,7 +13,6 @@ from bench.results.runfolder import EVENTS, METRICS, find_runs
 from bench.runner.replay import mislearnt
 from bench.validate.consistency import legible
 from benchmarks import golden
-from tests.slow import slow
 
 
 def test_results_still_follow_from_their_records():
@@ -23,7 +22,7 @@ def test_results_still_follow_from_their_records():
         assert mislearnt(run) is None, run.path
 
 
-@pytest.mark.parametrize("part", [*slow("configurations"), "replay"])
+@pytest.mark.parametrize("part", ["configurations", "replay"])
 def test_digests_are_as_committed(part):
     committed = json.loads(golden.DIGESTS.read_text())
     assert golden.differences(committed[part], golden.PARTS[part]()) == []
