@@ -164,16 +164,6 @@ def test_a_rank_that_raised_is_told_of_before_all_else(tmp_path: Path, capsys: p
     assert (verdict.name, verdict.line.split(";")[0]) == ("FAIL", f"seed 0: {said}")
 
 
-def test_an_error_that_a_script_made_is_no_defect(tmp_path: Path) -> None:
-    words = events.Failed(0.0, 1, "RuntimeError: fault 1@40:raise", "Traceback")
-    metrics = make_metrics(SPEC, bereft(words, "RuntimeError: fault 1@40:raise"))
-    for rank, name in ((1, "PASS"), (2, "FAIL")):
-        scripted = metrics.model_copy(update={"scripted_faults": [f"{rank}@40:raise"]})
-        folder = write_run(tmp_path / name, SPEC, scripted)
-        (verdict,) = [v for v in judge([folder], tmp_path / "none.json").verdicts if v.check == "status"]
-        assert verdict.name == name
-
-
 def test_a_machine_that_is_lost_is_no_error_of_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = make_metrics(SPEC, bereft(events.Lost(0.0, 1, "gone"), "gone"))
     summary.show_run(summary.Summary(Console(width=200)), summary.CellOutcome("a", Exit.OK, tmp_path, metrics))

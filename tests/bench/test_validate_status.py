@@ -27,6 +27,22 @@ def status(folder: Path) -> Verdict:
 
 
 @pytest.mark.parametrize(
+    ("scripted", "text", "name"),
+    [
+        ("1@40:raise", "RuntimeError: fault 1@40:raise", "PASS"),
+        ("2@40:raise", "RuntimeError: fault 1@40:raise", "FAIL"),
+        ("1@40:lose", "ValueError: no", "FAIL"),
+        ("1@40:lose", "no room for 4.0 MB of shared memory: enlarge /dev/shm", "PASS"),
+        ("1@40:flip", "step 40: a bit has flipped in head.bias", "PASS"),
+    ],
+)
+def test_an_exception_that_no_script_made_is_a_defect(tmp_path: Path, scripted: str, text: str, name: str) -> None:
+    metrics = make_metrics(SPEC, bereft(events.Failed(0.0, 1, text, "Traceback"), text))
+    folder = write_run(tmp_path, SPEC, metrics.model_copy(update={"scripted_faults": [scripted]}))
+    assert status(folder).name == name
+
+
+@pytest.mark.parametrize(
     ("fault", "reason", "name"),
     [
         ("", CONTRADICTS, "FAIL"),

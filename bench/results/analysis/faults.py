@@ -19,6 +19,7 @@ from ddp.core.spans import measure
 
 _SILENT = re.compile(r"silent for [\d.]+ s")
 _ENDED = re.compile(r"rank (\d+)( failed)?: (.*)", re.DOTALL)
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*: ")
 _OF_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 
 
@@ -66,11 +67,11 @@ def went_on(row: FaultRow) -> bool:
 
 
 def unscripted(metrics: Metrics) -> list[str]:
-    """Return those lines of `raised` of which no script made the error."""
-    scripted = {
-        rank for rank, _, rest in (fault.partition("@") for fault in metrics.scripted_faults) if ":raise" in rest
-    }
-    return raised([row for row in metrics.faults if str(row.rank) not in scripted])
+    """Return those lines of `raised` that are a defect of the program: no script made the error, and it is an exception, and
+    not a line on what the machine lacks, or on a bit that has flipped."""
+    parts = (fault.partition("@") for fault in metrics.scripted_faults)
+    scripted = {rank for rank, _, rest in parts if ":raise" in rest}
+    return raised([row for row in metrics.faults if str(row.rank) not in scripted and _EXCEPTION.match(row.text)])
 
 
 _WENT_ON = "went on with"
