@@ -36,7 +36,7 @@ from bench.audit.kept import (
 from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content, repeatable, unknowable
 from bench.audit.rows import redo, steps_of
-from bench.audit.rules import Rules
+from bench.audit.rules import Rules, left_out_roundings
 from bench.audit.setups import setup
 from bench.audit.stretches import stretches
 from bench.results.audit_file import AuditItem, AuditReport
@@ -174,7 +174,8 @@ class _Auditor:
         shaken = redo(self._bench, before, group, shake * math.sqrt(len(group[0].row)))
         for index, each in enumerate(group):
             at = f" of rank {each.rank}" if len(group) > 1 else ""
-            apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at)
+            rounding = left_out_roundings(self._order.step)
+            apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at, rounding)
         states, largest = states_apart(after, before, own, shaken)
         apart += [*states, *figures_apart(self._order, self._bench, group, own, shaken)]
         return apart, None if apart else largest

@@ -54,12 +54,12 @@ def identical(engine: Mapping[Name, Sequence[Part]], own: Done, losses: Sequence
 
 
 def losses_apart(
-    engine: Sequence[float | None], own: Sequence[float], shaken: Sequence[float], at: str
+    engine: Sequence[float | None], own: Sequence[float], shaken: Sequence[float], at: str, rounding: float
 ) -> list[StepDifference]:
-    """Return what differs of the losses on the batches of one rank."""
+    """Return what differs of the losses on the batches of one rank. `rounding`: what each may be off besides, of itself."""
     apart = []
     for ours, again, other in zip(engine, own, shaken, strict=True):
-        slack = SLACK * max(abs(other - again), torch.finfo(torch.float32).eps * abs(again))
+        slack = max(SLACK * max(abs(other - again), torch.finfo(torch.float32).eps * abs(again)), rounding * abs(again))
         if ours is None or not abs(ours - again) <= slack:
             excess = math.inf if ours is None else abs(ours - again) / slack if slack else math.inf
             apart.append(

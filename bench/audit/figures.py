@@ -15,13 +15,11 @@ from bench.audit.definitions import DEFINITIONS, NEAR
 from bench.audit.kept import KeptStep
 from bench.audit.order import AuditOrder
 from bench.audit.reports import of_step
-from bench.audit.rules import HALF
+from bench.audit.rules import left_out_roundings
 from bench.results.audit_file import AuditItem
 
 FACTOR, DOUBLED = 2.0**16, 2_000
 """Of the loss in fp16 at first; so many steps without overflow double it."""
-LEFT_OUT = 4.0
-"""Roundings by which a norm of a compiled step in half precision may be another."""
 
 
 def figures_apart(
@@ -56,9 +54,7 @@ def _norms(
     # A sum of squares in the type of the gradients: a rounding of each, of random signs.
     unit = max(torch.finfo(parameter.dtype).eps for parameter in parameters if parameter.is_floating_point())
     rounding = unit * math.sqrt(sum(parameter.numel() for parameter in parameters))
-    if order.step.compile and order.step.half:
-        # A compiler leaves out roundings that autocast makes in each layer: of 20 layers 1.2 were seen, in bf16 on an H100.
-        rounding = max(rounding, LEFT_OUT * torch.finfo(HALF[order.step.precision]).eps / SLACK)
+    rounding = max(rounding, left_out_roundings(order.step) / SLACK)
     for number, again in enumerate(own.norms):
         other = again if shaken is None else shaken.norms[number]
         slack = SLACK * max(abs(again - other), rounding * again)

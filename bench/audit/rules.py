@@ -58,6 +58,16 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Precision -> the type of the multiplications. Not the engine's: the audit must not use it."""
 
 
+LEFT_OUT = 4.0
+"""Roundings of half precision by which a loss, or a norm, of a compiled step may be another."""
+
+
+def left_out_roundings(step: StepSettings) -> float:
+    """Return how far, of itself, a loss or a norm of a step may be off because a compiler leaves out roundings that autocast
+    makes in each layer: of 20 layers 1.2 roundings were seen, in bf16 and fp16 on an H100."""
+    return LEFT_OUT * torch.finfo(HALF[step.precision]).eps if step.compile and step.half else 0.0
+
+
 def autocast(step: StepSettings, device: torch.device) -> AbstractContextManager[Any]:
     """Return what a forward pass is computed in."""
     return torch.autocast(device.type, HALF[step.precision]) if step.half else nullcontext()

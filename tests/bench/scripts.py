@@ -53,7 +53,7 @@ def trainer(output: Path | None, **changes: Any) -> Trainer:
         "lr_scale_ratio": 0.0,
         "deadline_s": 30.0,
         "eval_step": right,
-        "eval_dataset": toy.data(50),
+        "eval_dataset": toy.data(50, seed=2),
         "metric": "accuracy",
         "name": "touch",
         "audit": False,

@@ -34,8 +34,8 @@ class Spy(TensorSource):
         return super().batch(indices)
 
 
-def data(samples: int = SAMPLES) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
+def data(samples: int = SAMPLES, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(samples, 6, generator=generator)
     return inputs, (inputs.sum(dim=1) > 0).long()
 
