@@ -172,11 +172,11 @@ class _Auditor:
         # Roundings of each step add up.
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
         shaken = redo(self._bench, before, group, shake * math.sqrt(len(group[0].row)))
+        rounding = left_out_roundings(self._order.step)
         for index, each in enumerate(group):
             at = f" of rank {each.rank}" if len(group) > 1 else ""
-            rounding = left_out_roundings(self._order.step)
             apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at, rounding)
-        states, largest = states_apart(after, before, own, shaken)
+        states, largest = states_apart(after, before, own, shaken, rounding)
         apart += [*states, *figures_apart(self._order, self._bench, group, own, shaken)]
         return apart, None if apart else largest
 

@@ -69,10 +69,10 @@ def losses_apart(
 
 
 def states_apart(
-    engine: Mapping[Name, Sequence[Part]], before: Mapping[Name, Tensor], own: Done, shaken: Done
+    engine: Mapping[Name, Sequence[Part]], before: Mapping[Name, Tensor], own: Done, shaken: Done, rounding: float
 ) -> tuple[list[StepDifference], float]:
     """Return what differs of the state after a step, the model first, worst first; and the largest difference, in what is
-    allowed."""
+    allowed. `rounding`: what each change may be off besides, of itself."""
     figures = {name: _figures(name, before, own, shaken) for name in own.after}
     usual = median([noise / size for size, noise in figures.values() if size > 0.0] or [0.0])
     apart, largest = [], 0.0
@@ -81,9 +81,10 @@ def states_apart(
             apart.append(StepDifference(str(name), "there", "not there", math.inf))
             continue
         size, noise = figures[name]
-        rounding = _epsilon(own.after[name]) * _norm(own.after[name])
+        least = _epsilon(own.after[name]) * _norm(own.after[name])
         # Of what is nothing but roundings (a bias before batch norm) two runs have little in common, its squares less.
-        slack = SLACK * max(noise * (SLACK if noise * SLACK > size else 1.0), usual * size, rounding)
+        slack = SLACK * max(noise * (SLACK if noise * SLACK > size else 1.0), usual * size, least)
+        slack = max(slack, rounding * size)
         difference, count = _distance(parts, own.after[name])
         # Of a sample of the values, as large a part of what is allowed.
         share = math.sqrt(count / max(own.after[name].numel(), 1))

@@ -18,6 +18,7 @@ from bench.audit.compare import DEVICE_ROUNDING, identical, shake_of, states_apa
 from bench.audit.kept import Incomplete, KeptStep, Name, Part, every, whole
 from bench.audit.order import AuditOrder
 from bench.audit.rows import redo, redo_all
+from bench.audit.rules import left_out_roundings
 from bench.audit.seeds import seed_of
 from bench.results.audit_file import AuditItem
 from ddp.replica.scalars import Scalars
@@ -119,7 +120,7 @@ def _judged(
         if identical(kept, own, own.losses):
             return AuditItem(**about, outcome="equal", largest=0.0)
         shaken = redo_all(bench, before, whole_steps, shake * math.sqrt(len(steps)))
-        apart, largest = states_apart(kept, before, own, shaken)
+        apart, largest = states_apart(kept, before, own, shaken, left_out_roundings(order.step))
     except Incomplete as error:
         return AuditItem(**about, outcome="skipped", line=str(error))
     lines = "; ".join(map(str, apart[:MOST_LINES]))

@@ -172,6 +172,25 @@ def test_losses_of_a_compiled_step_in_half_precision_agree_to_its_rounding(
     assert bool(losses_apart([loss], [again], [again], "", left_out_roundings(step))) is found
 
 
+@pytest.mark.parametrize(("factor", "found"), [(1.0094, False), (1.05, True)])  # the first was seen of a clean run
+def test_changes_of_a_compiled_step_in_half_precision_agree_to_its_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, found: bool
+) -> None:
+    def scaled(step: Any, self: Any, *about: Any) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
+        return step(*about)
+
+    step = StepSettings(precision="bf16")
+    with monkeypatch.context() as patch:
+        wrapped(torch.optim.SGD, "step", scaled)(patch)
+        job, records = train_alone(tmp_path, toy.task, step=step)
+    assert different(audited(job, records))
+    assert bool(different(audited(replace(job, step=replace(step, compile=True)), records))) is found
+
+
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("mode", every(2, ["solo", "nccl_sync", "zero2", "cpu_async"]))
 def test_norms_in_half_precision_are_those_without_the_losses_factor(
