@@ -33,6 +33,7 @@ from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, Roun
 from ddp.engine import elche
 from ddp.engine.in_process import InProcessRanks
 from ddp.process.codec import encode
+from ddp.engine.round_sketches import RoundSketches
 from ddp.replica import sketcher, step_sketches
 from ddp.replica.keeper import StepKeeper
 
@@ -43,6 +44,7 @@ TIMES = 5
 """How often records are encoded."""
 Spending = Sequence[tuple[type, tuple[str, ...]]]
 SKETCHING: Spending = (
+    (RoundSketches, ("replica", "average")),
     (sketcher.Sketcher, ("model", "optimizer")),
     (sketcher.StepSum, ("add", "text")),
     (step_sketches.StepSketches, ("begin",)),
