@@ -32,8 +32,8 @@ from benchmarks.documents import put
 from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, RoundClosed
 from ddp.engine import elche
 from ddp.engine.in_process import InProcessRanks
-from ddp.process.codec import encode
 from ddp.engine.round_sketches import RoundSketches
+from ddp.process.codec import encode
 from ddp.replica import sketcher, step_sketches
 from ddp.replica.keeper import StepKeeper
 
