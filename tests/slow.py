@@ -22,9 +22,15 @@ def every(step: int, values: Iterable[Any]) -> list[Any]:
 def few(*axes: Iterable[Any]) -> list[Any]:
     """Combine all values of all axes, marked but for each value of each axis with those of the others in turn."""
     values = [list(axis) for axis in axes]
-    kept = {tuple(turn % len(each) for each in values) for turn in range(max(map(len, values)))}
-    places = product(*(range(len(each)) for each in values))
-    return [_marked(tuple(map(list.__getitem__, values, place)), place not in kept) for place in places]
+    places = [range(len(each)) for each in values]
+    kept = diagonal(*places)
+    return [_marked(tuple(map(list.__getitem__, values, at)), at not in kept) for at in product(*places)]
+
+
+def diagonal(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Return each value of each axis, with those of the others in turn."""
+    values = [list(axis) for axis in axes]
+    return [tuple(each[turn % len(each)] for each in values) for turn in range(max(map(len, values)))]
 
 
 def _marked(value: Any, mark: bool) -> Any:

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
+from tests.slow import diagonal
+
 ASKED = os.environ.get("CONFORMANCE", "").split(",")
 WHOLE = "all" in ASKED
 
 
 def spread(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     """Return each value of each axis, with those of the others in turn; all combinations in `make conformance`."""
-    values = [list(axis) for axis in axes]
-    if WHOLE:
-        return list(product(*values))
-    return [tuple(each[turn % len(each)] for each in values) for turn in range(max(map(len, values)))]
+    return list(product(*axes)) if WHOLE else diagonal(*axes)

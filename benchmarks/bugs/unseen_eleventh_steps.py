@@ -123,24 +123,6 @@ def biases_count_twice(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-@LOT.bug(
-    "optimizer",
-    "where the optimizers' state is averaged, second moments are left out",
-    "D01, of a key",
-    "mlp nccl_cadence averaging.optimizer_state=true",
-    "ddp.replica.optimizer_state",
-)
-def second_moments_stay(state: Module) -> None:
-    """Lay out first moments alone."""
-    original = state._probe
-
-    def broken(optimizer: Any) -> Any:
-        made = original(optimizer)
-        return [(owner, {key: v for key, v in each.items() if key != "exp_avg_sq"}) for owner, each in made]
-
-    state._probe = broken
-
-
 # Schedule
 
 

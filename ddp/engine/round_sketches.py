@@ -17,7 +17,7 @@ from ddp.replica.replica import Replica
 
 @dataclass(frozen=True)
 class ReplicaSketch:
-    """Of a replica, and of what its own optimizer keeps; empty in a round that was not drawn."""
+    """Sketches of a replica and of what its own optimizer keeps; empty in a round that was not drawn."""
 
     model: Sketch = ""
     optimizer: OptimizerSketch = ()
@@ -34,7 +34,7 @@ class RoundSketches:
     def begin(self, order: Average) -> Average:
         """Note whether this round is to be sketched; return the order as the backend gets it."""
         self._round = order.round if order.sketched else -1
-        return replace(order, sketched=False)
+        return replace(order, sketched=False) if order.sketched else order
 
     def replica(self, round: int) -> ReplicaSketch:
         """Return the sketch of the replica as it is."""

@@ -21,7 +21,7 @@ CONTRADICTS = "rank 1 was granted 8 samples in these steps"
 
 
 def status(folder: Path) -> Verdict:
-    """What the check says of a run."""
+    """Return what the check says of a run."""
     (found,) = [verdict for verdict in judge([folder], folder / "none.json").verdicts if verdict.check == "status"]
     return found
 
