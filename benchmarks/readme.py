@@ -2,6 +2,7 @@
 
     python -m benchmarks.readme            # from the record that lies in docs/readme
     python -m benchmarks.readme --write    # trains the README's three commands again and replaces the record
+    python -m benchmarks.readme --hour     # trains what docs/tutorial/first-hour.md prints
 
 A test holds README and pictures against the record, and the record against the recipe of today.
 """
@@ -44,7 +45,12 @@ SAID = "out.txt"
 PICTURE = DOCS / "images" / "unequal-devices.png"
 RUN = "model=resnet_graph mode=nccl_cadence"
 PAGE = "-m model=mlp mode=solo,nccl_sync,nccl_cadence,cpu_async seed=0,1,2"
-SWEEP = "-m model=resnet_graph mode=solo,nccl_sync,nccl_cadence cluster.speeds=[1.0,0.4] seed=0,1,2"
+SWEEP = "-m model=resnet_graph mode=solo,nccl_sync,nccl_cadence 'cluster.speeds=[1.0,0.4]' seed=0,1,2"
+HOUR = "tutorial/first-hour.md"
+LESSONS = {
+    "trained": "model=mlp mode=nccl_cadence",
+    "compared": f"{PAGE.removesuffix(',cpu_async seed=0,1,2')} 'cluster.speeds=[1.0,0.4]' seed=0,1,2 output=runs/unequal",
+}
 
 
 def bench(folder: Path, words: str) -> str:
@@ -137,11 +143,27 @@ def write() -> None:
         shutil.copyfile(picture(sweep, Path(folder)), PICTURE)
 
 
+def lessons(folder: Path) -> dict[str, str]:
+    """Return what the commands of the first hour print, shortened, as blocks of code."""
+    blocks = {}
+    for name, words in LESSONS.items():
+        lines = bench(folder, words).splitlines()
+        result = next(number for number, line in enumerate(lines) if line.startswith(("accuracy ", "cell ")))
+        head = lines[:2] if name == "trained" else []
+        blocks[name] = "\n".join(f"    {line}".rstrip() for line in [*head, *lines[result:]])
+    return blocks
+
+
 def main() -> None:
     """Do what the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.readme", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="train again first")
-    if parser.parse_args().write:
+    parser.add_argument("--hour", action="store_true", help="train the first hour's runs again")
+    options = parser.parse_args()
+    if options.hour:
+        with tempfile.TemporaryDirectory() as folder:
+            put(HOUR, **lessons(Path(folder)))
+    if options.write:
         with tempfile.TemporaryDirectory() as folder:
             train(Path(folder))
             record(Path(folder))

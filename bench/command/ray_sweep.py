@@ -32,7 +32,7 @@ CANCEL_S = END_ALL_S + 30.0
 def demand() -> None:
     """Raise UsageError where there is no Ray."""
     if importlib.util.find_spec("ray") is None:
-        raise UsageError("launch=ray needs Ray: pip install 'elche-bench[ray]'")
+        raise UsageError("launch=ray needs Ray: pip install ray")
 
 
 def submit(output: Path, left: list[list[str]], settings: RaySettings) -> Exit:

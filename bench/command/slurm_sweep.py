@@ -29,7 +29,7 @@ QUEUE = ["squeue", "--noheader", "--array", "--format=%i %T %r", "--jobs"]
 def demand() -> None:
     """Raise UsageError where SLURM cannot be reached from here."""
     if importlib.util.find_spec("submitit") is None:
-        raise UsageError("launch=slurm needs submitit: pip install 'elche-bench[slurm]'")
+        raise UsageError("launch=slurm needs submitit: pip install submitit")
     if shutil.which("sbatch") is None:
         raise UsageError("launch=slurm needs sbatch, which is not on the PATH: start the command where SLURM is")
 

@@ -52,5 +52,5 @@ def chosen(choice: Any) -> tuple[str, ...]:
             with blamed("logger", name, LOGGERS[name]):
                 user_code.file_of(LOGGERS[name])
         elif importlib.util.find_spec(name) is None:
-            raise ValueError(f"logger={name} needs the package {name}: pip install '.[{name}]'")
+            raise ValueError(f"logger={name} needs the package {name}: pip install {name}")
     return names

@@ -62,7 +62,7 @@ def _table(path: Path) -> Any:
     try:
         table = pd.read_parquet(path)
     except ImportError:
-        raise ValueError(f"{path}: Parquet is read by pyarrow: pip install 'elche-bench[traces]'") from None
+        raise ValueError(f"{path}: Parquet is read by pyarrow: pip install pyarrow") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
     if missing := [name for name in COLUMNS if name not in table]:

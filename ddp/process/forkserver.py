@@ -21,7 +21,13 @@ from types import ModuleType
 
 from ddp.process.resource_errors import enough
 
-PRELOAD = ("ddp.engine.rank", "ddp.backends.allreduce", "ddp.backends.snapshot", "torch._dynamo")
+PRELOAD = (
+    "ddp.engine.rank",
+    "ddp.backends.allreduce",
+    "ddp.backends.snapshot",
+    "ddp.replica.sketch_kernel",
+    "torch._dynamo",
+)
 """What every rank needs; the first optimizer that a process makes imports `torch._dynamo`, which takes seconds."""
 NAMES = "DDP_PRELOAD"
 """The environment variable by which the server knows what else to import, a line each: a file's name may have spaces."""

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from ddp.core.event_parts import OptimizerSketch, SketchGroup
 from ddp.permutation import derive
 from ddp.replica.flat import FlatState, Section
-from ddp.replica.sketch_kernel import BLOCK, add, block_weights, table
 from ddp.replica.sparse import dense
 from ddp.sketches import SHARDS, SUMS, encode
 
@@ -45,7 +44,10 @@ class Sketcher:
 
     def __init__(self, model: nn.Module, state: FlatState, optimizer: torch.optim.Optimizer, seed: int) -> None:
         self._state = state
-        self._table = table(derive(seed, "sketch"))
+        from ddp.replica import sketch_kernel  # imports Numba, which takes its time: the coordinator makes no sketches
+
+        self._kernel = sketch_kernel
+        self._table = sketch_kernel.table(derive(seed, "sketch"))
         buffers = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() or b.is_complex()]
         tensors = {"parameters": _filled(state.named), "buffers": _filled(buffers)}
         trained = {
@@ -116,7 +118,7 @@ class Sketcher:
             addresses = (bases[laid.sections] + widths[laid.sections] * laid.starts) if used else laid.starts
             doubles = (widths == 8)[laid.sections] if used else np.zeros(0, dtype=np.bool_)
             zeros = np.zeros_like(laid.starts)
-            add(addresses, doubles, zeros, laid.sizes, laid.keys, laid.groups, self._table, total)
+            self._kernel.add(addresses, doubles, zeros, laid.sizes, laid.keys, laid.groups, self._table, total)
         else:
             self._add(total, list(laid.parts(used)))
 
@@ -147,7 +149,7 @@ class Sketcher:
             doubles = np.array([tensor.dtype == torch.float64 for tensor in tensors], dtype=np.bool_)
             sizes = np.array([tensor.numel() for tensor in tensors], dtype=np.int64)
             numbers = np.array(starts, dtype=np.int64), sizes, np.array(keys, dtype=np.uint64)
-            add(addresses, doubles, *numbers, np.array(groups, dtype=np.int64), self._table, total)
+            self._kernel.add(addresses, doubles, *numbers, np.array(groups, dtype=np.int64), self._table, total)
 
 
 class _Keys(dict[tuple[str, str], int]):
@@ -228,6 +230,8 @@ def _described(kind: str, group: Sequence[tuple[str, Tensor]], trained: set[int]
 
 def _elsewhere(values: Tensor, start: int, key: int, places: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return sums and sum of squares of a tensor that is not in this machine's memory."""
+    from ddp.replica.sketch_kernel import BLOCK, block_weights
+
     weights = torch.from_numpy(places).to(values.device).double()
     total = torch.zeros(SUMS + 1, dtype=torch.float64, device=values.device)
     flat = values.detach().reshape(-1)

@@ -51,7 +51,7 @@ def test_from_training_to_the_verdict(
     script.write_text(changed())
     for seed in range(5):
         here(script, "solo", "1", str(seed))
-    for line in ("propose runs --mode solo", "accept --baseline baselines"):
+    for line in ("propose runs/touch --mode solo", "accept --baseline baselines"):
         assert f"python -m bench baseline {line}" in PAGE
         dirty = ["--dirty"] * line.startswith("propose")
         assert cli.dispatch(["baseline", *line.split(), *dirty]) == 0
@@ -66,7 +66,7 @@ def test_from_training_to_the_verdict(
     assert {"ledger", "audit"} <= {check for _, check in verdicts}
     (folder,) = (tmp_path / "runs" / "touch" / "nccl_sync").iterdir()
     assert {path.name for path in folder.iterdir()} >= {*FILES, "report.html", "metrics.json", "audit.json"}
-    assert cli.dispatch(["validate", "runs", "--baseline", "baselines"]) == 3
+    assert cli.dispatch(["validate", "runs/touch", "--baseline", "baselines"]) == 3
     capsys.readouterr()
     script.write_text(changed().replace("batch[1])\n\n\ndef acc", "batch[1], label_smoothing=0.1)\n\n\ndef acc"))
     here(script, "solo", "1", "0")

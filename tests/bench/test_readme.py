@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig
 
 from bench.base import environment
-from bench.config.compose import compose
+from bench.config.compose import compose, composing
 from bench.config.config import typed
 from bench.config.config_checks import Machine
 from bench.config.plan import plan
 from bench.models import load
 from bench.models.data import DATA
+from bench.runner.live_view import announced_line
 from benchmarks import page_one, readme
 from ddp.engine import ENGINES
 from ddp.engine.modes import modes
 from tests.warm import PICTURES, Warm
 
 TEXT = (readme.ROOT / "README.md").read_text(encoding="utf-8")
+HOUR = (readme.ROOT / "docs" / readme.HOUR).read_text(encoding="utf-8")
 REMEDY = "run on a quiet machine: python -m benchmarks.readme --write"
 
 
@@ -94,8 +97,17 @@ def test_the_record_is_of_what_the_commands_mean_today(command: str, monkeypatch
         spec = plan(config, load(config.model.name), DATA, Machine(2, 0)).spec
         meant.add((spec.mode, spec.run_id))
 
-    compose(command.split(), (), note, lambda line: None)
+    compose(shlex.split(command), (), note, lambda line: None)
     run, sweep = readme.recorded()
     results = {readme.RUN: [run], readme.SWEEP: sweep, readme.PAGE: page_one.recorded()[0]}[command]
     assert {(m.mode, m.run_id) for m in results} == meant, REMEDY
     assert all(m.status == "ok" for m in results)
+
+
+def test_the_first_hour_prints_what_its_commands_mean_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "cores", lambda: 2)
+    assert all(f"    python -m bench {words}\n" in HOUR for words in readme.LESSONS.values())
+    with composing() as composed:
+        config = typed(composed(shlex.split(readme.LESSONS["trained"])))
+    made = plan(config, load(config.model.name), DATA, Machine(2, 0))
+    assert f"    {announced_line(made.spec)}\n" in HOUR, REMEDY
