@@ -76,8 +76,13 @@ def in_making(folder: Path) -> Hidden | None:
 
 
 def making(place: Path) -> Path:
-    """Return the folder in which this process makes what becomes `place`."""
-    return _own("tmp", place)
+    """Return the folder in which this process makes what becomes `place`: not one that another process of its number has
+    left, such as the first process of a container before the container was started again."""
+    folder, zeros = _own("tmp", place), ""
+    while os.path.exists(folder):
+        zeros += "0"
+        folder = _own("tmp", place, zeros)
+    return folder
 
 
 def moved(place: Path) -> Path:
@@ -85,8 +90,8 @@ def moved(place: Path) -> Path:
     return _own("old", place)
 
 
-def _own(kind: str, place: Path) -> Path:
-    return place.with_name(f".{kind}-{place.name}-{os.getpid()}@{HOST}")
+def _own(kind: str, place: Path, zeros: str = "") -> Path:
+    return place.with_name(f".{kind}-{place.name}-{zeros}{os.getpid()}@{HOST}")
 
 
 def alive(pid: int) -> bool:
@@ -100,6 +105,13 @@ def alive(pid: int) -> bool:
 def at_work(folder: Path) -> bool:
     """Return whether this process is at work in a folder."""
     return os.path.abspath(str(folder)) in _HELD
+
+
+def at_work_on(place: Path) -> bool:
+    """Return whether this process makes what becomes `place`."""
+    beside = os.path.abspath(place.parent)
+    made = [in_making(Path(folder)) for folder in _HELD.copy() if os.path.dirname(folder) == beside]
+    return any(own is not None and own.here and own.name == place.name for own in made)
 
 
 def occupied(folder: Path) -> bool:

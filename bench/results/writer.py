@@ -12,7 +12,7 @@ from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
 
 from bench.base.usage import reason
-from bench.results.lease import Lease, at_work, hidden, making, moved, occupied
+from bench.results.lease import Lease, at_work_on, hidden, making, moved, occupied
 from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, may_be_ok, place, resumable, resuming
 
 TRIES = 5
@@ -38,7 +38,7 @@ class RunWriter:
         self._place = place(output, model, mode, run_id)
         parent = self._place.parent
         self.path = making(self._place)
-        if at_work(self.path):
+        if at_work_on(self._place):
             raise ValueError(
                 f"{self._place} is in the making by this process already: wait for that run (join()), or give this one "
                 "another name or seed"
@@ -74,17 +74,16 @@ class RunWriter:
         return destination
 
     def commit(self, status: str) -> Path:
-        """Rename into place; the final folder (`destination`). Checkpoints are kept until a run of the cell is `ok`. Raises
-        NotInPlace: what was written stays where it is, under `path`."""
+        """Rename into place; the final folder (`destination`). Checkpoints are kept until a run of the cell is `ok` and in
+        its place. Raises NotInPlace: what was written stays where it is, under `path`."""
         try:
-            if status == "ok":
-                shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
             destination = self._put(status)
         except OSError as error:
             raise NotInPlace(f"the run lies in {self.path}, which cannot be put into place: {reason(error)}") from error
         finally:
             self._lease.release()
         if status == "ok":
+            shutil.rmtree(destination / CHECKPOINTS, ignore_errors=True)
             shutil.rmtree(self._beside, ignore_errors=True)
             with suppress(OSError):  # the run is in place; the next one tidies up
                 _clean(self._place.parent, self._place.name, everything=True)

@@ -9,11 +9,11 @@ import pytest
 
 from bench.base.usage import UsageError, usage
 from bench.base.writing import write_text
-from bench.results.lease import alive
-from bench.results.runfolder import CONFIG, METRICS, find_runs, finished, read_records
+from bench.results.lease import alive, hidden
+from bench.results.runfolder import CHECKPOINTS, CONFIG, METRICS, find_runs, finished, read_records, resumable
 from bench.results.schema import Metrics
 from bench.results.writer import NotInPlace, RunWriter
-from bench.runner.resume import agree
+from bench.runner.resume import agree, locate
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
 KEY = ("mlp", "nccl_cadence")
@@ -217,3 +217,63 @@ def test_a_folder_may_have_any_number_in_its_name(tmp_path: Path) -> None:
     (tmp_path / "mlp" / "nccl_cadence" / f".tmp-w2-s0-abc-{10**30}").mkdir(parents=True)
     _write(tmp_path, "ok", "first")
     assert not alive(10**30)
+
+
+def _with_checkpoint(root: Path) -> RunWriter:
+    writer = RunWriter(root, *KEY, "w2-s0-abc")
+    (writer.path / CHECKPOINTS / "000001").mkdir(parents=True)
+    return writer
+
+
+def _finish(writer: RunWriter) -> Path:
+    write_text(writer.path / METRICS, make_metrics(make_spec()).model_dump_json())
+    return writer.commit("ok")
+
+
+def test_checkpoints_are_there_until_the_finished_run_is_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was killed in between had neither a result nor a checkpoint."""
+
+    def killed(source: Path, destination: Path) -> None:
+        raise FileNotFoundError if Path(source).name == "w2-s0-abc" else KeyboardInterrupt
+
+    first = _with_checkpoint(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _finish(first)
+    assert resumable(first.path)
+    place = _finish(_with_checkpoint(tmp_path))
+    assert sorted(path.name for path in place.iterdir()) == [METRICS]
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_checkpoints_that_are_left_in_a_finished_run_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda path, **_: None)
+        place = _finish(_with_checkpoint(tmp_path))
+    assert resumable(place)
+    assert [run.path for run in find_runs(tmp_path)[0]] == [place]
+    assert finished(tmp_path, *KEY, "w2-s0-abc")
+    assert locate(place) == place
+    assert _write(tmp_path, "failed", "worse").name == "w2-s0-abc.failed"
+    assert _write(tmp_path, "ok", "better") == place
+    assert not resumable(place)
+
+
+def test_a_folder_that_another_process_of_the_same_number_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    """A container's first process is number 1 again when the container is started again."""
+    before = _with_checkpoint(tmp_path)
+    before.discard()
+    assert resumable(before.path), "it can be gone on with"
+    now = RunWriter(tmp_path, *KEY, "w2-s0-abc")
+    own = hidden(now.path)
+    assert own is not None
+    assert (own.kind, own.name, own.pid, own.here) == ("tmp", "w2-s0-abc", os.getpid(), True)
+    with pytest.raises(ValueError, match="in the making by this process already"):
+        RunWriter(tmp_path, *KEY, "w2-s0-abc")
+    place = _finish(now)
+    assert list(place.parent.iterdir()) == [place]
