@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from threading import get_ident
 from time import process_time, thread_time
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 COMPUTING = frozenset({"forward", "backward", "optimizer"})
 """Kinds of slices that are a rank's own work on a batch that is there."""
+LONGEST = 1 << 16
+"""Bytes of a line, at most; they have some hundred."""
 KEEP_S = 0.1
 """Slices are written out at least this often, seconds: what a killed rank did since is not known."""
 
@@ -42,6 +44,8 @@ class Meter:
         self._slices: list[MeasuredSlice] = []
         self._hidden: list[MeasuredSlice] = []
         """Of another thread, beside what this one does."""
+        self._torn = True
+        """Whether the file may end in the middle of a line: nothing is written yet."""
         self._written = now()
         self._last = self._flushed = 0.0
         """When the last slice ended, and the last that was written out."""
@@ -149,7 +153,10 @@ class Meter:
             used = (self._written, rank, resident, process_time(), self._on_device())
             lines += b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d,"cpu_s":%r%b}\n' % used
         try:
-            with self._path.open("ab") as file:
+            with self._path.open("a+b") as file:
+                if self._torn:
+                    _cut_torn(file)
+                    self._torn = False
                 file.write(lines)
         except OSError as error:
             error.filename = str(self._path)  # which a full disk does not say
@@ -167,6 +174,13 @@ class Meter:
 
 
 _ENCODER = msgspec.json.Encoder()
+
+
+def _cut_torn(file: IO[bytes]) -> None:
+    """Cut a file back to its last whole line: this rank may have been killed while it wrote, and been started again."""
+    start = max(file.seek(0, os.SEEK_END) - LONGEST, 0)
+    file.seek(start)
+    file.truncate(start + file.read().rfind(b"\n") + 1)
 
 
 def _use(device: torch.device) -> Callable[[], float | None]:

@@ -54,6 +54,21 @@ def test_memory_is_recorded(
     assert asked == [device] * (kind == "cuda")
 
 
+@pytest.mark.parametrize("before", [b'{"whole":1}\n{"type":"Sli', b'{"whole":1}\n', b'{"type":"Sli', b""])
+def test_a_rank_that_is_started_again_appends_to_no_torn_line(tmp_path: Path, before: bytes) -> None:
+    path = tmp_path / "slices-0.jsonl"
+    path.write_bytes(before)
+    meter = Meter(0, tmp_path, torch.device("cpu"))
+    for _ in range(2):
+        meter.add("forward", now())
+        meter.flush()
+    whole = b'{"whole":1}\n'
+    kept = whole if whole in before else b""
+    assert path.read_bytes().startswith(kept)
+    records = [decode(line) for line in path.read_bytes().removeprefix(kept).splitlines()]
+    assert sum(isinstance(record, Slice) for record in records) == 2
+
+
 def test_where_the_time_of_steps_went(tmp_path: Path) -> None:
     """Computing without a core is time without one; emulated slowness and late batches are not."""
     meter = Meter(0, tmp_path, torch.device("cpu"))
