@@ -7,20 +7,26 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
 from bench.audit.order import AuditOrder, order_of
 from bench.base import interrupts
+from bench.base.usage import reason
 from bench.config.plan import LaunchPlan
-from bench.results.audit_file import FOLDER, UNAUDITED, AuditReport
+from bench.results.audit_file import FOLDER, UNAUDITED, AuditItem, AuditReport
+from bench.results.rerun_command import auditing
 from bench.results.schema import Metrics
+from ddp.core.errors import Exhausted
+from ddp.core.event_parts import Files
 from ddp.process import forkserver
 from ddp.process.codec import Record
 from ddp.process.orphans import bind_rank
+from ddp.process.resource_errors import enough
 
 ROOM = 2 << 20
 """Bytes of kept states that stay with a run whose steps are equal."""
@@ -30,16 +36,34 @@ ROOM_IF_DIFFERENT = 64 << 20
 PATIENCE_S = 0.1
 
 
+class Unaudited(RuntimeError):
+    """An audit came to no report. Says why, with the traceback of what its process raised."""
+
+    @property
+    def why(self) -> str:
+        """Return that in one line."""
+        return str(self).partition("\n")[0]
+
+
 class AuditProcess:
-    """The process of one audit. A context manager, which leaves none behind."""
+    """The process of one audit. A context manager, which leaves none behind. Raises Unaudited if it cannot be started."""
 
     def __init__(self, order: AuditOrder, preload: tuple[str, ...] = ()) -> None:
-        context = forkserver.warm(preload)
+        try:
+            with enough("its process cannot be started"):
+                self._start(order, forkserver.warm(preload))
+        except Exhausted as error:
+            raise Unaudited(str(error)) from error
+
+    def _start(self, order: AuditOrder, context: ForkServerContext) -> None:
         self._ours, theirs = Pipe(duplex=False)
         self._process = context.Process(target=main, args=(order, theirs), name="audit", daemon=True)
         try:
             with forkserver.script_left_alone():
                 self._process.start()
+        except BaseException:
+            self._ours.close()
+            raise
         finally:
             theirs.close()
 
@@ -52,17 +76,17 @@ class AuditProcess:
         self._ours.close()
 
     def report(self, stopped: Callable[[], bool] = lambda: False) -> AuditReport:
-        """Wait for the report, until `stopped` gives True. Raise RuntimeError: why there is none."""
+        """Wait for the report, until `stopped` gives True. Raise Unaudited."""
         while not self._ours.poll(PATIENCE_S):
             if stopped():
-                raise RuntimeError("it was interrupted")
+                raise Unaudited("it was interrupted")
         try:
             body: Any = self._ours.recv()
-        except EOFError:
+        except (EOFError, OSError):  # OSError: it was killed in the middle of the report
             self._process.join()
-            raise RuntimeError(f"its process ended with exit code {self._process.exitcode}") from None
+            raise Unaudited(f"its process ended with exit code {self._process.exitcode}") from None
         if isinstance(body, str):
-            raise RuntimeError(body)
+            raise Unaudited(body)
         return AuditReport.model_validate(body)
 
 
@@ -87,13 +111,13 @@ def main(order: AuditOrder, connection: Connection) -> None:
     connection.close()
 
 
-def leave(report: AuditReport, scratch: Path, folder: Path) -> None:
+def leave(kept: Files, items: Sequence[AuditItem], scratch: Path, folder: Path) -> None:
     """Move into a run folder what is to be audited again by hand: states of what was different, then others, as far as
-    there is room; the model of the end first. Raise OSError."""
-    sizes = {name: size for name, size, _ in report.kept}
-    different = [name for item in report.items if item.outcome == "different" for name in item.files]
+    there is room; the model of the end first. `items`: of the report; empty: there is none. Raise OSError."""
+    sizes = {name: size for name, size, _ in kept}
+    different = [name for item in items if item.outcome == "different" for name in item.files]
     ends = [name for name in sizes if name.endswith("-end.state")]
-    others = [name for item in report.items if item.what == "step" for name in item.files]
+    others = [name for item in items if item.what == "step" for name in item.files] if items else list(sizes)
     place, taken = folder / FOLDER, 0
     for names, room in ((ends, ROOM_IF_DIFFERENT), (different, ROOM_IF_DIFFERENT), (others, ROOM)):
         for name in dict.fromkeys(names):
@@ -105,22 +129,32 @@ def leave(report: AuditReport, scratch: Path, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class RunAudit:
-    """The audit of a run whose folder is being written; None: there is none."""
+    """The audit of a run whose folder is being written; without an order there is none."""
 
+    order: AuditOrder | None = None
     process: AuditProcess | None = None
-    kept: Path = Path()
+    unstarted: str = ""
+    """Why there is no process."""
 
-    def report(self, folder: Path) -> tuple[AuditReport | None, tuple[str, ...]]:
-        """Wait for the audit; leave in the folder what may be looked at again. Return what came out, or notes why nothing
-        did."""
-        if self.process is None:
+    def report(self, folder: Path, destination: Path) -> tuple[AuditReport | None, tuple[str, ...]]:
+        """Wait for the audit; leave in the folder what may be looked at again. Return what came out, and notes of what went
+        wrong. `destination`: where the folder goes, and can be audited by hand."""
+        if self.order is None:
             return None, ()
+        report: AuditReport | None = None
+        notes: list[str] = []
         try:
+            if self.process is None:
+                raise Unaudited(self.unstarted)
             report = self.process.report(interrupts.interrupted)
-        except RuntimeError as error:
-            return None, (f"{UNAUDITED}{str(error).splitlines()[0]}",)
-        leave(report, self.kept, folder)
-        return report, ()
+        except Unaudited as error:
+            notes.append(f"{UNAUDITED}{error.why}; by hand: {auditing(destination.absolute())}")
+        try:
+            leave(self.order.recorded, report.items if report is not None else (), self.order.kept, folder)
+        except OSError as error:
+            shutil.rmtree(folder / FOLDER, ignore_errors=True)  # there may be room for the result then
+            notes.append(f"what ranks kept is not left in the run folder ({reason(error)}): nobody can audit it again")
+        return report, tuple(notes)
 
 
 @contextmanager
@@ -129,6 +163,11 @@ def audit_of(plan: LaunchPlan, metrics: Metrics, records: Sequence[Record], kept
     if not plan.job.audit or metrics.status != "ok":
         yield RunAudit()
         return
-    order = order_of(plan, metrics, records, kept, plan.audit_task(kept))
-    with AuditProcess(order, plan.job.preload) as process:
-        yield RunAudit(process, kept)
+    order = order_of(plan, metrics, records, kept)
+    try:
+        process = AuditProcess(replace(order, task=plan.audit_task(kept)), plan.job.preload)
+    except (RuntimeError, OSError) as error:  # torch says so if there is no room for its files
+        yield RunAudit(order, unstarted=reason(error) if isinstance(error, OSError) else str(error))
+        return
+    with process:
+        yield RunAudit(order, process)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ddp.core.events import Finished
 
 def audit(path: Path) -> Exit:
     """Audit a run by hand, or each run in a tree; return exit code 1 if something differs, 4 if nothing can be done again,
-    of several the worst."""
+    5 if the audit itself failed, of several the worst."""
     with usage():
         runs, problems = find_runs(path)
     if not runs or runs[0].path == path:
@@ -45,7 +46,15 @@ def _audit(folder: Path) -> Exit:
         why = next((line for line in run.metrics.warnings if line.startswith(UNAUDITED)), None)
         print(f"REFUSED    {folder}: {why or 'its ranks kept nothing (audit=off, or an earlier version)'}")
         return Exit.REFUSED
-    report = _beside(_script_audited(run) if run.config.get("script") else _audited(run), folder)
+    from bench.audit.process import Unaudited
+
+    try:
+        report = _beside(_script_audited(run) if run.config.get("script") else _audited(run), folder)
+    except Unaudited as error:
+        print(f"FAILED     {folder}: the audit failed: {error.why}")
+        if (text := str(error)) != error.why:
+            print(text, file=sys.stderr)
+        return Exit.FAILED
     try:
         write_report(folder, report, run.metrics)
     except OSError as error:

@@ -219,7 +219,10 @@ def _dashboard(arguments: list[str]) -> int:
     return int(dashboard(arguments, RUNS))
 
 
-AUDIT = "Do kept steps and the evaluation of runs again: 0 equal, 1 different, 4 nothing is kept; of several runs the worst."
+AUDIT = (
+    "Do kept steps and the evaluation of runs again: 0 equal, 1 different, 4 nothing is kept, 5 the audit failed; of "
+    "several runs the worst."
+)
 RERUN = "Train the cell and seed of a run once more and compare bit for bit: 0 equal, 1 different."
 REPLAY = "Feed the recorded events of a run to the core and demand the recorded commands."
 GOODPUT = (

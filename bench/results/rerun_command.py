@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from bench.config.config import DataConfig
@@ -30,9 +31,9 @@ _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
 _MEANT_OTHERWISE = {"null", "true", "false", "inf", "nan"}
 
 
-def auditing(run: Run) -> str:
+def auditing(folder: Path) -> str:
     """Return the shell line that audits a run by hand."""
-    return f"python -m bench audit {shlex.quote(str(run.path))}"
+    return f"python -m bench audit {shlex.quote(str(folder))}"
 
 
 def command(runs: Sequence[Run]) -> str:

@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from errno import EMFILE, ENFILE
 from pathlib import Path
@@ -219,7 +219,7 @@ def _complete(
 ) -> Outcome:
     """Write the rest of the folder, `metrics.json` last, and put it into place. The audit goes on beside the pictures.
 
-    The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
+    Timeline and audit are made of what is there, and can be made again: that they cannot be now costs nobody the result."""
     for offer in writer.path.glob(OFFERS):  # nobody takes it any longer
         offer.unlink(missing_ok=True)
     launched = header_of(records).launched
@@ -227,13 +227,14 @@ def _complete(
     metrics = result([*records, last], stream)
     with audit_of(plan, metrics, records, private) as audit:
         notes = [*_draw(writer, metrics, stream, plan.spec, launched)]
-        report, more = audit.report(writer.path)
+        report, more = audit.report(writer.path, writer.destination(metrics.status))
     if notes or more:
         last = replace(last, warnings=(*last.warnings, *notes, *more))
         metrics = result([*records, last], stream)
     metrics = sealed(metrics, journal.end(last))
     if report is not None:
-        write_report(writer.path, report, metrics)
+        with suppress(OSError):  # the check says that there is none, and how to audit by hand
+            write_report(writer.path, report, metrics)
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
     return Outcome(plan.spec, writer.commit(metrics.status), metrics)
 

@@ -38,7 +38,7 @@ def _judged(run: Run) -> tuple[Name, str, AuditReport | None]:
     """Return what is to be said of a run's audit."""
     seed = f"seed {run.metrics.seed}"
     if not there(run.path / audit_file.AUDIT):
-        return "INCONCLUSIVE", f"{seed} was not audited; audit it: {auditing(run)}", None
+        return "INCONCLUSIVE", f"{seed} was not audited; audit it: {auditing(run.path)}", None
     try:
         report = audit_file.read(run.path)
     except ValueError as error:
