@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ddp.backends import passed_state
 from ddp.backends.base import AverageResult, GroupBackend, RankContext
 from ddp.comm.transports.base import MAX, SUM
 from ddp.core.commands import Average
@@ -58,12 +58,12 @@ class Backend(GroupBackend):
     def send_state(self, round: int) -> None:
         """Write what the last collective gave to a file; where gradients are exchanged inside steps, the whole state."""
         state = {"wire": self._buffer, "counters": self._counted} if self._buffer else self.loop.replica.capture()
-        torch.save(state, self._shared(round))
+        passed_state.write(self.job.scratch, round, state)
 
     def load_state(self, round: int) -> AverageResult:
         """Read what was sent, and do with it what the others did."""
         began, replica = now(), self.loop.replica
-        state = torch.load(self._shared(round), map_location=self.loop.device)
+        state = passed_state.read(self.job.scratch, round, self.loop.device)
         apart: tuple[float | None, float | None] = (0.0, 0.0)
         if "wire" in state:
             self._buffer[0].copy_(state["wire"][0])
@@ -76,9 +76,6 @@ class Backend(GroupBackend):
                 self._gradients.rebase()
         size = replica.state.bytes
         return AverageResult(self.loop.meter.add("copy", began, size=size) - began, size, *apart)
-
-    def _shared(self, round: int) -> Path:
-        return self.job.scratch / f"shared-{round}.pt"
 
     def in_step(self, replica: Replica) -> GradientAverage:
         """Average gradients between backward pass and optimizer."""

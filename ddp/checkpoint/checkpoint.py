@@ -31,6 +31,7 @@ from ddp.backends import world_of
 from ddp.checkpoint.identity import Origin, RunIdentity, origin
 from ddp.checkpoint.validity import contradiction, revived
 from ddp.core.commands import CoordinatorCheckpoint, Publish
+from ddp.process.resource_errors import of_file
 from ddp.replica.task import Job
 
 VERSION = 6
@@ -143,17 +144,7 @@ def save(folder: Path, index: int, name: str, part: dict[str, Any]) -> File:
     except (OSError, RuntimeError) as error:
         with suppress(OSError):
             path.unlink(missing_ok=True)
-        raise _named_error(error, path) from error
-
-
-def _named_error(error: BaseException, path: Path) -> OSError:
-    """Return the system's error, with the file that it is about."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__context__
-    if cause is None or cause.errno is None:
-        return OSError(f"{str(error).splitlines()[0]}: {path}")
-    return OSError(cause.errno, cause.strerror, str(path))
+        raise of_file(error, path) from error
 
 
 def publish(job: Job, order: Publish) -> Path:

@@ -44,6 +44,16 @@ def shortage(error: OSError | EOFError) -> str:
     return text
 
 
+def of_file(error: BaseException, path: Path) -> OSError:
+    """Return the system's error behind what torch raised, with the file that it is about; without `errno`: there is none."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__context__
+    if cause is None or cause.errno is None:
+        return OSError(f"{str(error).splitlines()[0]}: {path}")
+    return OSError(cause.errno, cause.strerror, str(path))
+
+
 def free(path: Path) -> str:
     """Return how much is free where that file or folder is, or would be."""
     for place in (path, *path.parents):
