@@ -148,7 +148,8 @@ class RankProcesses:
             else:
                 runner = ForkedRank(job, rank) if elsewhere is None or rank == 0 else elsewhere.runner(job, rank)
                 self._runners[rank] = runner
-                self._connect(rank, Channel(runner.start()))
+                with enough("no process for it"):
+                    self._connect(rank, Channel(runner.start()))
             self._coming.add(rank)
         except (OSError, Exhausted, RankLost) as error:
             self._unstarted.append(Lost(now(), rank, f"it cannot be started again: {error}"))

@@ -9,9 +9,11 @@ import signal
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
+from ddp.core.errors import Exhausted
 from ddp.engine.forked_rank import ForkedRank
 from ddp.engine.rank import main
 from ddp.process.orphans import bind_rank
+from ddp.process.resource_errors import enough
 from ddp.replica.task import Job, Source, Task
 
 LONGEST_WORD = 64
@@ -75,10 +77,11 @@ class SpareProcesses:
     def start(self) -> None:
         """Start as many as the job wants. One that cannot be started is none: a rank is forked anew then."""
         for _ in range(self._job.spares):
-            spare = ForkedSpare(self._job)
             try:
-                spare.start()
-            except OSError:
+                with enough("no spare process"):
+                    spare = ForkedSpare(self._job)
+                    spare.start()
+            except Exhausted:
                 return
             self._waiting.append(spare)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ddp.engine.forked_rank import EXIT_TIMEOUT_S, ForkedRank
+from ddp.process.resource_errors import enough
 from ddp.process.scratch import scratch
 from ddp.remote import job_message
 from ddp.remote.file_mirror import FROM_COORDINATOR, RUN, FileMirror, read
@@ -124,7 +125,7 @@ class NodeAgent:
             self._scratch.close()
 
     def serve(self) -> int:
-        """Obey until the coordinator says that all is over; returns its exit code. Raises LinkLost, OSError and the like."""
+        """Obey until the coordinator says that all is over; return its exit code. Raises LinkLost, Exhausted, OSError."""
         code: int | None = None
         while True:
             try:
@@ -169,8 +170,9 @@ class _Run:
         self._link, self._rank, self._slices = link, rank, job.scratch / f"slices-{rank}.jsonl"
         self._sent = 0
         self._mirror = mirror
-        self.runner = ForkedRank(job, rank)
-        self._pipe: Connection = self.runner.start()
+        with enough(f"rank {rank} cannot be started"):
+            self.runner = ForkedRank(job, rank)
+            self._pipe: Connection = self.runner.start()
         self._thread = threading.Thread(target=self._pass_on, name="from the rank", daemon=True)
         self._thread.start()
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from ddp.core.errors import RankLost
+from ddp.core.errors import Exhausted, RankLost
 from ddp.process.scratch import scratch
-from ddp.remote import agent, rendezvous
+from ddp.remote import agent, launched_node, rendezvous
 from ddp.remote.agent import NodeAgent, RankAssignment, connect
 from ddp.remote.file_mirror import FileMirror, from_rank
 from ddp.remote.handshake import MAGIC, introduce
@@ -245,6 +245,33 @@ def test_an_outpost_that_loses_the_coordinator_says_so(company: RendezvousServer
         pytest.raises(LinkLost, match={"cut": "nothing was heard", "closed": "hung up", "garbage": "frame"}[how]),
     ):
         there.serve()
+
+
+def test_an_outpost_that_cannot_start_its_rank_says_why(
+    company: RendezvousServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was a defect of the harness."""
+
+    def gone() -> None:
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr(agent, "ForkedRank", lambda job, rank: SimpleNamespace(start=gone))
+    wire, clock = connect(post(company), 5.0)
+    with NodeAgent(post(company), wire, clock) as there:
+        there._job = SimpleNamespace(scratch=tmp_path)
+        with pytest.raises(Exhausted, match="rank 1 cannot be started: the fork server is gone"):
+            there._obey(FrameKind.START, b"")
+
+
+def test_what_an_outpost_lacks_is_no_lost_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*_: object) -> Any:
+        raise Exhausted("rank 1 cannot be started")
+
+    monkeypatch.setattr(launched_node, "connect", lacking)
+    monkeypatch.setattr("ddp.process.forkserver.warm", lambda preload: None)
+    message, place = {"host": "127.0.0.1", "port": 1, "run": "00"}, SimpleNamespace(nodes=1, rank=1, node=1)
+    with pytest.raises(Exhausted, match="rank 1 cannot be started"):
+        launched_node._serve(place, message, KEY, None, {}, (), lambda job: job)
 
 
 def test_an_outpost_that_is_interrupted_twice_leaves_no_files(company: RendezvousServer) -> None:

@@ -8,8 +8,9 @@ import resource
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ import torch
 
 from bench.results.runfolder import read_object
 from ddp.core.errors import Exhausted
+from ddp.core.events import Lost
 from ddp.engine.ranks import RankProcesses
+from ddp.engine.spare_ranks import SpareProcesses
 from ddp.process import memory, scratch
 from ddp.replica.task import Job
 from tests.runtime import toy
@@ -84,6 +87,43 @@ def test_a_fork_server_that_dies_is_no_defect(play: Play, monkeypatch: pytest.Mo
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", gone)
     with pytest.raises(Exhausted, match=r"rank 0 cannot be started: the fork server is gone; is there room"):
         play("sync", "nccl")
+
+
+def gone(*_: object) -> None:
+    raise EOFError("unexpected EOF")
+
+
+def no_more(*_: object) -> None:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+@pytest.mark.parametrize(("start", "why"), [(gone, "the fork server is gone; "), (no_more, "no more processes, ")])
+def test_a_rank_that_cannot_be_started_again_is_lost_and_no_defect(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, start: Callable[..., None], why: str
+) -> None:
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", start)
+    ranks = RankProcesses(job(tmp_path))
+    ranks._channels, ranks._runners, ranks._own = {}, {}, job(tmp_path)
+    try:
+        ranks.restart(1, 1)
+        (lost,) = ranks.events(10.0)
+    finally:
+        ranks._end(0.0)
+    assert isinstance(lost, Lost)
+    assert lost.rank == 1
+    assert lost.reason.startswith("it cannot be started again: no process for it: ")
+    assert why in lost.reason
+
+
+@pytest.mark.parametrize("start", [gone, no_more])
+@pytest.mark.parametrize("of", ["multiprocessing.process.BaseProcess.start", "ddp.process.forkserver.warm"])
+def test_a_spare_that_cannot_be_started_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, of: str, start: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(of, start)
+    spares = SpareProcesses(replace(job(tmp_path), spares=2))
+    spares.start()
+    assert spares.take(1, 1) is None
 
 
 def test_a_folder_for_private_files_that_cannot_be_made_names_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
