@@ -168,6 +168,11 @@ def publish(job: Job, order: Publish) -> Path:
     return whole
 
 
+def discard(folder: Path, index: int) -> None:
+    """Remove the parts of a checkpoint that cannot be made: on a full disk they would take the room of the next one."""
+    shutil.rmtree(part_folder(folder, index), ignore_errors=True)
+
+
 def begin(job: Job) -> Job:
     """Return the job of a run that begins now, with a name of its own; remove parts that an earlier run did not finish."""
     if job.run or job.checkpoints is None or job.checkpoint_folder is None:

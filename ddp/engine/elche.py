@@ -50,6 +50,7 @@ def run(job: Job, emit: Emit) -> None:
     job = checkpoint.begin(job if spec.averages else replace(job, policy=POLICIES[EVERY_STEP](), tolerate_loss=False))
     coordinator = start(job)
     with RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
+        emit = solo.tidied(job, emit)
         near = ranks if job.links is None else DelayedRanks(ranks, job.links)
         coordinate(coordinator, near, reducer, partial(solo.publish, job, emit=emit), emit)
 

@@ -36,8 +36,26 @@ def publish(job: Job, order: Publish, emit: Emit) -> None:
         emit(order, now())
 
 
+def tidied(job: Job, emit: Emit) -> Emit:
+    """Return `emit`, which also removes what was written of checkpoints that are off because a part could not be."""
+    folder, off = job.checkpoint_folder, set[int]()
+    if folder is None:
+        return emit
+
+    def tidying(record: Any, at: float) -> None:
+        emit(record, at)
+        if isinstance(record, Saved):
+            if record.error:
+                off.add(record.index)
+            if record.index in off:
+                checkpoint.discard(folder, record.index)
+
+    return tidying
+
+
 def run(job: Job, emit: Emit) -> None:
     """Train `job` in this process. Raises RankFailed, Diverged, Torn; KeyboardInterrupt passes through."""
+    emit = tidied(job, emit)
 
     def send(event: RankEvent) -> None:
         emit(event, event.at)

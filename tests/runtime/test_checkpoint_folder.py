@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddp.checkpoint import checkpoint
-from ddp.checkpoint.checkpoint import MANIFEST, MODEL, find, place, publish, resume
+from ddp.checkpoint.checkpoint import MANIFEST, MODEL, find, place, publish, rank_file, resume
 from ddp.core.commands import CoordinatorCheckpoint, Publish
+from ddp.core.events import Saved
 from ddp.core.guard import GUARDS
 from ddp.core.ledger import Ledger
+from ddp.engine import elche
+from ddp.graph import engine as graph_engine
 from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.kept_job import EVERY
@@ -57,6 +61,26 @@ def test_the_latest_is_that_of_the_highest_number(tmp_path: Path) -> None:
     found, _ = find(tmp_path)
     assert found is not None
     assert found.manifest.index == 1_000_000
+
+
+def refused(*_: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device", "a part")
+
+
+@pytest.mark.parametrize("failing", ["a part", "the whole"])
+@pytest.mark.parametrize(("engine", "world_size"), [(elche, 1), (elche, 2), (graph_engine, 2)])
+def test_what_cannot_be_made_takes_no_room(
+    play: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, engine: Any, world_size: int
+) -> None:
+    """Parts stayed until the next checkpoint, and kept the full disk full."""
+    if failing == "the whole":
+        monkeypatch.setattr(checkpoint, "publish", refused)
+    else:
+        save, last = checkpoint.save, rank_file(world_size - 1)
+        monkeypatch.setattr(checkpoint, "save", lambda *part: refused() if part[2] == last else save(*part))
+    played = play("sync", "nccl", world_size=world_size, engine=engine, checkpoint_folder=tmp_path / "kept", **EVERY)
+    assert any(event.error for event in played.of(Saved))
+    assert list((tmp_path / "kept").iterdir()) == []
 
 
 @pytest.mark.parametrize("guard", ["level", "growth", "none"])
