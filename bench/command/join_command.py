@@ -100,13 +100,13 @@ def _going_on(path: Path) -> Path:
 
 def _check(config: dict[str, Any], folder: Path) -> None:
     """Raise ValueError for a run that no rank can join."""
-    backend = BACKENDS.get(config.get("backend") or "")
-    cluster = config.get("cluster") or {}
+    name, cluster = config.get("backend"), config.get("cluster")
+    backend = BACKENDS.get(name) if isinstance(name, str) else None
     if backend is None or not backend.averages or config.get("world_size") == 1:
         raise ValueError(
             f"{folder}: no rank can join a run of this mode; nccl_* and cpu_* of several ranks can be joined"
         )
-    if not cluster.get("tolerate_loss", True):
+    if isinstance(cluster, dict) and not cluster.get("tolerate_loss", True):
         raise ValueError(f"{folder}: no rank can join a run with cluster.tolerate_loss=false")
 
 

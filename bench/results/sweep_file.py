@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.base.writing import write_text
 from bench.results import lease
-from ddp import regular_files
+from bench.results.runfolder import read_object
 
 SWEEP = ".sweep.json"
 COUNTS = ("planned", "over")
@@ -30,19 +30,19 @@ def write(output: Path, planned: int, over: int, seconds: float | None) -> None:
 
 def remove(output: Path) -> None:
     """Take it away, if it is this process's."""
-    with suppress(OSError, ValueError, AttributeError):
-        if json.loads(regular_files.content(output / SWEEP)).get("pid") == os.getpid():
+    with suppress(OSError, ValueError):
+        if read_object(output / SWEEP).get("pid") == os.getpid():
             (output / SWEEP).unlink()
 
 
 def read(output: Path) -> dict[str, Any] | None:
     """Return `planned`, `over` and `seconds` of the sweep that writes into a folder; None: there is none that lives."""
     try:
-        about = json.loads(regular_files.content(output / SWEEP))
+        about = read_object(output / SWEEP)
         counts = {name: int(about[name]) for name in COUNTS}
         seconds = None if about["seconds"] is None else float(about["seconds"])
         pid, host = int(about["pid"]), str(about["host"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         return None
     lives = (pid == os.getpid() or lease.alive(pid)) if host == lease.HOST else lease.leased(output / SWEEP)
     return counts | {"seconds": seconds} if lives and 0 <= counts["over"] <= counts["planned"] else None

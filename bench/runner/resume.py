@@ -7,6 +7,7 @@ of every sample once. Knows nothing of how a checkpoint is made (`ddp.checkpoint
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import msgspec
 from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
 from bench.config.plan import RunPlan
 from bench.config.user_parts import changed, named_by
-from bench.results.lease import run_out
+from bench.results.lease import now, run_out
 from bench.results.runfolder import CHECKPOINTS, CONFIG, FAILED, read_object, status, writer
 from bench.runner.resized import SIZED_KEYS, lineage, resizes, sized
 from ddp.backends import BACKENDS
@@ -60,13 +61,16 @@ def locate(path: Path, since: float = 0.0) -> ResumeSource | Path:
     """Return the run in or beside `path`, with its latest checkpoint; the folder itself if that run is finished.
 
     `path` is the place of a run folder, whether one lies there or only the hidden folder of a run that was killed; or that
-    hidden folder. Runs that were begun before the time `since` are passed over. Raise ValueError with the remedy."""
+    hidden folder. Runs that were begun before the time `since`, by this host's clock, are passed over. Raise ValueError with
+    the remedy; NoRun."""
     path = Path(path).absolute()
+    if since:
+        since += now(path.parent) - time.time()  # files have the time of their file system
     if status(path) == "ok" and _begun(path) >= since:
         return path
     folders = [folder for folder in _beside(path) if _begun(folder) >= since]
     if not folders:
-        raise ValueError(f"resume={path}: no such run folder; give one, such as runs/<model>/<mode>/<run_id>")
+        raise NoRun(f"resume={path}: no such run folder; give one, such as runs/<model>/<mode>/<run_id>")
     for folder in folders:
         own = writer(folder)
         if own is not None and (own.here or not run_out(folder)):
@@ -92,6 +96,10 @@ def _beside(path: Path) -> list[Path]:
     if not path.name.startswith("."):
         folders += [path.with_name(path.name + FAILED), *sorted(path.parent.glob(f".tmp-{path.name}-*"))]
     return [folder for folder in folders if folder.is_dir()]
+
+
+class NoRun(ValueError):
+    """There is no run."""
 
 
 class NoCheckpoints(ValueError):
@@ -212,7 +220,8 @@ def _was(saved: dict[str, Any], key: str) -> Any:
 def _mode(saved: dict[str, Any]) -> Mode:
     policy = saved.get("policy")
     name = policy.get("name") if isinstance(policy, dict) else None
-    return mode_of(str(saved.get("engine")), name, saved.get("backend"))
+    policy_name, backend = (value if isinstance(value, str) else None for value in (name, saved.get("backend")))
+    return mode_of(str(saved.get("engine")), policy_name, backend)
 
 
 def config_of(saved: dict[str, Any], folder: Path) -> Config:

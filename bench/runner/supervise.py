@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from bench.base.interrupts import ENDING
+
 if TYPE_CHECKING:
     from bench.runner.resume import ResumeSource
 
@@ -54,22 +56,26 @@ def supervise(arguments: Sequence[str]) -> int:
 
 
 def _run(command: list[str], environ: dict[str, str]) -> int:
-    """Return the exit code of a command, negative if a signal has killed it. A Ctrl-C reaches it anyway, a SIGTERM by us."""
+    """Return the exit code of a command, negative if a signal has killed it that was not to end it. A Ctrl-C reaches it
+    anyway, SIGTERM and SIGHUP by us."""
     signals: list[int] = []
 
     def tell(number: int, frame: FrameType | None) -> None:
         signals.append(number)
+        if number == signal.SIGINT:
+            return
         with suppress(ProcessLookupError):
             child.send_signal(number)
 
     child = subprocess.Popen(command, env=environ)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGTERM, tell)
+    heard = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]  # `nohup`
+    before = {number: signal.signal(number, tell) for number in heard}
     try:
         code = child.wait()
     finally:
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGTERM, before[1])
-    return 128 - code if signals and code < 0 else code
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 128 - code if code < 0 and (signals or -code in ENDING) else code
 
 
 def left_by_killed(place: Path) -> tuple[ResumeSource | Path | None, tuple[str, ...]]:
@@ -79,10 +85,12 @@ def left_by_killed(place: Path) -> tuple[ResumeSource | Path | None, tuple[str, 
     because = str(note.get("because", ""))
     if not because:
         return None, ()
-    from bench.runner.resume import ResumeSource, locate
+    from bench.runner.resume import NoRun, ResumeSource, locate
 
     try:
         source = locate(place, float(note["since"]))
-    except ValueError:  # another cell was killed, or this one before its first checkpoint
+    except NoRun:  # another cell was killed
+        return None, ()
+    except ValueError:  # before its first checkpoint
         return None, (f"{because}; without a checkpoint of this run it began anew",)
     return (replace(source, because=because) if isinstance(source, ResumeSource) else source), ()

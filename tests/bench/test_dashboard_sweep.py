@@ -262,13 +262,23 @@ def test_what_a_sweep_plans_is_shown_while_its_command_lives(sweep: Path, tab: P
 
 
 @pytest.mark.parametrize(
-    "changes", [{"pid": 2**22 + 7}, {"over": 13}, {"planned": "many"}, {"pid": None}, {"host": "another", "pid": 1}]
+    "changes",
+    [
+        {"pid": 2**22 + 7},
+        {"over": 13},
+        {"planned": "many"},
+        {"seconds": 10**400},
+        {"pid": None},
+        {"host": "another", "pid": 1},
+    ],
 )
 def test_a_sweep_that_ended_without_a_word_is_none(tmp_path: Path, changes: dict[str, object]) -> None:
     sweep_file.write(tmp_path, 12, 2, None)
     file = tmp_path / sweep_file.SWEEP
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     assert (sweep_file.read(tmp_path) is None) == ("host" not in changes), "its lease is young"
-    file.write_text("[]")
-    assert sweep_file.read(tmp_path) is None
+    sweep_file.write(tmp_path, 12, 2, None)
+    for text in (file.read_text().replace("12", "1e999", 1), "[" * 10**6, "[]", "{"):
+        file.write_text(text)
+        assert sweep_file.read(tmp_path) is None
     sweep_file.remove(tmp_path)

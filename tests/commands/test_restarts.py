@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from bench.results.runfolder import Run, find_runs
-from bench.runner import automatic_restart
+from bench.runner import automatic_restart, resume
 from bench.runner.automatic_restart import RestartBudget
 from bench.runner.launch import CutShort
-from bench.runner.supervise import IN_A_ROW, VARIABLE, requested, supervise
+from bench.runner.supervise import IN_A_ROW, VARIABLE, left_by_killed, requested, supervise
 from ddp.core.errors import Diverged, RankFailed, RankLost
 from ddp.core.faults import Fault, parse
 from ddp.core.policies import POLICIES
@@ -179,6 +179,69 @@ def test_what_a_signal_kills_is_started_again_but_not_for_ever(
     said = capfd.readouterr().err.splitlines()
     assert len(said) == min(deaths, IN_A_ROW)
     assert not said or said[-1].endswith(last)
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+from pathlib import Path
+with Path("told").open("a") as told:
+    told.write("started ")
+if sys.argv[1] == "SIGINT":  # before anybody listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGHUP, lambda *_: os._exit(7))
+os.kill(os.getppid(), signal.SIGHUP)
+time.sleep(20)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGHUP", 7)])
+def test_what_is_to_end_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str, code: int
+) -> None:
+    """An early Ctrl-C was a death; the end of the terminal ended the supervisor alone."""
+
+    def ended(*_: object) -> None:
+        raise RuntimeError("the supervisor was to pass it on")
+
+    (tmp_path / "bench.py").write_text(INTERRUPTED)
+    monkeypatch.chdir(tmp_path)
+    before = signal.signal(signal.SIGHUP, ended)
+    try:
+        assert supervise([number]) == code
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (tmp_path / "told").read_text() == "started "
+
+
+def _begun(place: Path, at: float) -> None:
+    """A run without a checkpoint, by the clock of its file system."""
+    folder = place.with_name(f".tmp-{place.name}-{2**22 + 1}")
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    os.utime(folder / "config.json", (at, at))
+
+
+def test_only_a_cell_that_was_killed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells of a sweep that had never begun were said to begin anew."""
+    place, since = tmp_path / "mlp" / "solo" / "w1-s0-abc", time.time()
+    monkeypatch.setenv(VARIABLE, json.dumps({"since": since, "because": "killed"}))
+    assert left_by_killed(place) == (None, ())
+    _begun(place, since + 1.0)
+    assert left_by_killed(place) == (None, ("killed; without a checkpoint of this run it began anew",))
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_what_was_begun_since_is_told_by_the_clock_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    place, since = tmp_path / "mlp" / "solo" / "w1-s0-abc", time.time()
+    monkeypatch.setattr(resume, "now", lambda folder: time.time() + ahead)
+    monkeypatch.setenv(VARIABLE, json.dumps({"since": since, "because": "killed"}))
+    _begun(place, since + ahead - 60.0)
+    assert left_by_killed(place) == (None, ()), "of before"
+    _begun(place.with_name("w1-s1-abc"), since + ahead + 60.0)
+    assert left_by_killed(place.with_name("w1-s1-abc"))[1]
 
 
 def test_what_asks_for_a_supervisor_is_taken_from_the_command_line() -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.command import cli
 from bench.results.chain import unlinked
 from bench.results.writer import RunWriter
 from bench.runner.earlier_records import earlier
 from bench.runner.resized import lineage, resizes
-from bench.runner.resume import locate
+from bench.runner.resume import ResumeSource, agree, locate
 from ddp.checkpoint.checkpoint import find
 from ddp.core.events import Merged
 from ddp.core.ledger import Ledger
@@ -155,6 +156,27 @@ def test_a_configuration_that_cannot_be_is_one_line(bench: Bench, capsys, left, 
         err = capsys.readouterr().err
         assert err.count("\n") == 1, err
     assert left.exists()
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [{"backend": []}, {"backend": {"a": 1}}, {"policy": {"name": []}}, {"engine": []}, {"engine": None, "backend": 7}],
+)
+def test_a_mode_that_cannot_be_is_one_line(tmp_path, capsys, strange):
+    """It was a defect of the harness."""
+    writer = RunWriter(tmp_path, "mlp", "solo", "w1-s0-abc")
+    saved = {"model": "mlp", "engine": "elche", "policy": {"name": "sync"}, "backend": "nccl", "cluster": []} | strange
+    (writer.path / "config.json").write_text(json.dumps(saved))
+    with pytest.raises(ValueError, match=r"has no checkpoint|no such run|makes no checkpoints"):
+        locate(writer.path)
+    assert ResumeSource(writer.path, saved, None).output is None  # type: ignore[arg-type]  # it is not asked for
+    with pytest.raises(ValueError, match="contradicts the run"):
+        agree({"mode": "zero1"}, saved)
+    (writer.path / "events.jsonl").touch()
+    if "backend" in strange:
+        assert cli.dispatch(["join", str(writer.path)]) == 2
+        assert "no rank can join a run of this mode" in capsys.readouterr().err
+    writer.discard()
 
 
 SAVED = {"world_size": 3, "train": {"batch_size": 32, "accumulate": 2}}

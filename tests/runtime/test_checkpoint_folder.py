@@ -76,7 +76,7 @@ def test_what_cannot_be_made_takes_no_room(
     if failing == "the whole":
         monkeypatch.setattr(checkpoint, "publish", refused)
     else:
-        save, last = checkpoint.save, rank_file(world_size - 1)
+        save, last = checkpoint.save, MODEL if world_size == 1 else rank_file(1)
         monkeypatch.setattr(checkpoint, "save", lambda *part: refused() if part[2] == last else save(*part))
     played = play("sync", "nccl", world_size=world_size, engine=engine, checkpoint_folder=tmp_path / "kept", **EVERY)
     assert any(event.error for event in played.of(Saved))
