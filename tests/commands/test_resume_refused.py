@@ -160,7 +160,7 @@ def test_a_configuration_that_cannot_be_is_one_line(bench: Bench, capsys, left, 
 
 @pytest.mark.parametrize(
     "strange",
-    [{"backend": []}, {"backend": {"a": 1}}, {"policy": {"name": []}}, {"engine": []}, {"engine": None, "backend": 7}],
+    [{"backend": []}, {"backend": {"a": 1}}, {"policy": {"name": [1]}}, {"engine": []}, {"engine": None, "backend": 7}],
 )
 def test_a_mode_that_cannot_be_is_one_line(tmp_path, capsys, strange):
     """It was a defect of the harness."""
