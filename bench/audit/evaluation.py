@@ -37,7 +37,7 @@ def different(
     `spans`: positions of the batches; None: all of the test set."""
     if not len(bench.test_data):
         return ""
-    spans = parts_of(bench, order.world_size) if spans is None else spans
+    spans = parts_of(bench, order.eval_parts or order.world_size) if spans is None else spans
     (loss, metric), known = evaluate(bench, spans)
     same = known is None or all(isclose(*pair, rel_tol=EXACT) for pair in zip(known, (loss, metric), strict=True))
     if (loss, metric) == recorded and same:
@@ -84,6 +84,17 @@ def parts_of(bench: Bench, ranks: int) -> list[Span]:
     size, most = len(bench.test_data), bench.task.eval_batch
     ends = [(size * rank // ranks, size * (rank + 1) // ranks) for rank in range(ranks)]
     return [(start, min(start + most, last)) for first, last in ends for start in range(first, last, most)]
+
+
+@torch.no_grad()
+def moving(bench: Bench) -> set[str]:
+    """Return the names of buffers that the model itself changes where it is only evaluated, such as a counter of calls."""
+    if not len(bench.test_data) or not bench.buffers:
+        return set()
+    bench.load(bench.initial)
+    evaluate(bench, parts_of(bench, 1)[:1])
+    after = bench.state(None)
+    return {name.name for name, before in bench.initial.items() if not torch.equal(after[name], before)}
 
 
 @torch.no_grad()
