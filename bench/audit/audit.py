@@ -228,15 +228,17 @@ class _Auditor:
     def _evaluations(self) -> Iterator[AuditItem]:
         """Evaluate the model of the end again, and that of an epoch before."""
         order, figures = self._order, {epoch: recorded for epoch, *recorded in self._order.evaluations}
-        reported = {epoch: (loss, metric) for epoch, loss, metric in order.shown}
+        reported = {(epoch, rank): (loss, metric) for epoch, rank, loss, metric in order.shown}
         for epoch, kept in sorted(self._kept.evaluated.items()) if order.planned else ():
             about: dict[str, Any] = {"epoch": epoch, "files": [kept.file]}
-            if kept.batches and (line := evaluation.added_up(kept, reported.get(epoch, (None, None)))):
-                yield AuditItem(what="evaluation", outcome="different", line=line, **about)
-            elif kept.whole:
+            batches = self._kept.batches.get(epoch, {})
+            for rank, own in sorted(batches.items()):
+                if line := evaluation.added_up(own, reported.get((epoch, rank), (None, None))):
+                    yield AuditItem(what="evaluation", outcome="different", line=line, rank=rank, **about)
+            if kept.whole:
                 yield self._evaluation(kept.model, tuple(figures.get(epoch, (None, None))), **about)
-            elif kept.batches:
-                start, stop, loss, metric = evaluation.spot(epoch, kept, order)
+            elif batches:
+                start, stop, loss, metric = evaluation.spot(epoch, batches, order)
                 means = tuple(None if total is None else total / (stop - start) for total in (loss, metric))
                 yield self._evaluation(kept.model, means, spans=[(start, stop)], **about)
         yield self._evaluation(self._kept.final, (order.eval_loss, order.eval), final=True)

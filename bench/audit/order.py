@@ -72,8 +72,8 @@ class AuditOrder:
     params_sha256: str | None
     evaluations: tuple[tuple[int, float | None, float | None], ...] = ()
     """(epoch, loss, metric) on the test set."""
-    shown: tuple[tuple[int, float | None, float | None], ...] = ()
-    """(epoch, sum of losses, of metrics) of what the first rank evaluated."""
+    shown: tuple[tuple[int, int, float | None, float | None], ...] = ()
+    """(epoch, rank, sum of losses, of metrics) of what each rank evaluated."""
     step: StepSettings = PLAIN
     batch_size: int = 0
     """Samples of one step of one rank."""
@@ -197,7 +197,7 @@ def order_of(
         eval_loss=last.eval_loss if last is not None else None,
         params_sha256=metrics.params_sha256,
         evaluations=tuple((row.epoch, row.eval_loss, row.eval) for row in metrics.epochs),
-        shown=tuple((e.epoch, e.loss_sum, e.metric_sum) for e in records if isinstance(e, Evaluated) and not e.rank),
+        shown=tuple((e.epoch, e.rank, e.loss_sum, e.metric_sum) for e in records if isinstance(e, Evaluated)),
         step=StepSettings(**{name: train[name] for name in NAMES if name in train}),
         batch_size=job.batch_size,
         length=epoch_samples(job),

@@ -136,7 +136,9 @@ def test_a_buffer_that_an_evaluation_moves_by_itself_is_the_models_own(tmp_path:
 
     job, records = train_alone(tmp_path / "run", task)
     assert [line for line in different(audited(job, records, model="")) if "calls" in line] == []
-    assert [line for line in different(audited(job, records)) if "buffers calls is another after the evaluation" in line]
+    assert [
+        line for line in different(audited(job, records)) if "buffers calls is another after the evaluation" in line
+    ]
 
 
 def test_the_last_evaluation_is_done_again_in_the_parts_that_it_had(tmp_path: Path) -> None:
