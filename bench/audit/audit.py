@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bench.audit import evaluation, reports
 from bench.audit.again import Bench
@@ -18,18 +16,15 @@ from bench.audit.between import MOST_LINES, chains, ends, left_alone
 from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
 from bench.audit.costs import StepBytes, costs, step_bytes
 from bench.audit.counters import counted
+from bench.audit.delivered import delivered
 from bench.audit.figures import counted_from, figures_apart, weighed
 from bench.audit.kept import (
-    BUFFERS,
-    OPTIMIZER,
-    PARAMETERS,
     Incomplete,
     Kept,
     KeptStep,
     Name,
     Parts,
     every,
-    raw,
     read,
     whole,
 )
@@ -37,7 +32,8 @@ from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content, repeatable, unknowable
 from bench.audit.rows import redo, steps_of
 from bench.audit.rules import Rules, left_out_roundings
-from bench.audit.setups import setup
+from bench.audit.setups import asked, setup
+from bench.audit.state_digest import digest
 from bench.audit.stretches import stretches
 from bench.results.audit_file import AuditItem, AuditReport
 from ddp.replica.task import Task
@@ -94,12 +90,16 @@ class _Auditor:
         yield from weighed(self._order)
         yield from costs(self._order, self._bench, self._bytes)
         yield from setup(self._order, self._bench.task, self._data.sample())
+        yield from asked(self._order, self._bench.task, len(self._data.source))
         yield from self._positions(groups)
-        yield from chains(self._order, self._kept.steps)
-        yield from stretches(self._order, self._bench, () if self._unknowable else groups)
+        # A user's model may count its calls, say.
+        moving = evaluation.moving(self._bench) if not self._order.model else set()
+        yield from chains(self._order, self._kept.steps, moving)
+        yield from stretches(self._order, self._bench, () if self._unknowable or moving else groups)
         yield from counted(self._order, self._kept.steps)
-        yield from left_alone(self._order, self._kept.averages)
+        yield from left_alone(self._order, self._kept.averages, moving)
         yield from ends(self._kept.ends)
+        yield from delivered(self._order, self._kept.ends)
         yield from self._evaluations()
 
     def _contents(self) -> Iterator[AuditItem]:
@@ -228,15 +228,17 @@ class _Auditor:
     def _evaluations(self) -> Iterator[AuditItem]:
         """Evaluate the model of the end again, and that of an epoch before."""
         order, figures = self._order, {epoch: recorded for epoch, *recorded in self._order.evaluations}
-        reported = {epoch: (loss, metric) for epoch, loss, metric in order.shown}
+        reported = {(epoch, rank): (loss, metric) for epoch, rank, loss, metric in order.shown}
         for epoch, kept in sorted(self._kept.evaluated.items()) if order.planned else ():
             about: dict[str, Any] = {"epoch": epoch, "files": [kept.file]}
-            if kept.batches and (line := evaluation.added_up(kept, reported.get(epoch, (None, None)))):
-                yield AuditItem(what="evaluation", outcome="different", line=line, **about)
-            elif kept.whole:
+            batches = self._kept.batches.get(epoch, {})
+            for rank, own in sorted(batches.items()):
+                if line := evaluation.added_up(own, reported.get((epoch, rank), (None, None))):
+                    yield AuditItem(what="evaluation", outcome="different", line=line, rank=rank, **about)
+            if kept.whole:
                 yield self._evaluation(kept.model, tuple(figures.get(epoch, (None, None))), **about)
-            elif kept.batches:
-                start, stop, loss, metric = evaluation.spot(epoch, kept, order)
+            elif batches:
+                start, stop, loss, metric = evaluation.spot(epoch, batches, order)
                 means = tuple(None if total is None else total / (stop - start) for total in (loss, metric))
                 yield self._evaluation(kept.model, means, spans=[(start, stop)], **about)
         yield self._evaluation(self._kept.final, (order.eval_loss, order.eval), final=True)
@@ -267,23 +269,3 @@ class _Auditor:
             return AuditItem(what="evaluation", outcome="skipped", line=line, **about)
         line = evaluation.different(self._bench, self._order, (recorded[0], recorded[1]), spans)
         return AuditItem(what="evaluation", outcome="different" if line else "equal", line=line, **about)
-
-
-def digest(state: Mapping[Name, Tensor]) -> str:
-    """Return the sha256 of parameters and buffers as `params_sha256` has them: by type, floating-point types first, each
-    type's parameters before its buffers, complex numbers last."""
-    hashed = hashlib.sha256()
-    own = [(name, tensor) for name, tensor in state.items() if name.kind != OPTIMIZER]
-    kinds = {tensor.dtype.to_real() for _, tensor in own}
-    for kind in sorted(kinds, key=lambda dtype: (not dtype.is_floating_point, str(dtype))):
-        members = [(name, tensor) for name, tensor in own if tensor.dtype.to_real() == kind]
-        at = 0
-        for which in (PARAMETERS, BUFFERS):
-            for name, tensor in sorted(members, key=lambda member: member[1].is_complex()):
-                if name.kind == which:
-                    if tensor.is_complex() and at % 2:
-                        hashed.update(bytes(kind.itemsize))
-                        at += 1
-                    hashed.update(raw(tensor.cpu()))
-                    at += tensor.numel() * (2 if tensor.is_complex() else 1)
-    return hashed.hexdigest()

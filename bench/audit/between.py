@@ -5,7 +5,7 @@ Must not use the engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.audit.kept import BUFFERS, PARAMETERS, KeptStep, Part, Parts
@@ -16,8 +16,9 @@ MOST_LINES = 3
 """Differences of a step that are named."""
 
 
-def chains(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
-    """Compare what follows each other on a rank: the state after a step, and before the next one."""
+def chains(order: AuditOrder, steps: Sequence[KeptStep], moving: Collection[str] = ()) -> Iterator[AuditItem]:
+    """Compare what follows each other on a rank: the state after a step, and before the next one, but for `moving` buffers,
+    which an evaluation in between changes."""
     if not order.planned:
         return
     begun: dict[tuple[int, int], list[KeptStep]] = {}
@@ -28,13 +29,13 @@ def chains(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
         for then in begun.get((first.rank, first.step + len(first.batches)), ()):
             if then.averages == averages:
                 # PyTorch gives buffers of the first rank to the others before an evaluation, and before each step.
-                yield _chained(first, then, not (order.own_buffers and then.rank))
+                yield _chained(first, then, not (order.own_buffers and then.rank), moving)
 
 
-def _chained(first: KeptStep, then: KeptStep, buffers: bool) -> AuditItem:
+def _chained(first: KeptStep, then: KeptStep, buffers: bool, moving: Collection[str]) -> AuditItem:
     apart = []
     for name, parts in then.before.items():
-        if name.kind == BUFFERS and not buffers:
+        if name.kind == BUFFERS and (not buffers or name.name in moving):
             continue
         for part, other in zip(parts, first.after.get(name, []), strict=False):
             if other.every == 1 and part.sha256 != other.sha256:
@@ -64,14 +65,18 @@ def _digests(parts: Sequence[Part]) -> list[str]:
     return [part.sha256 for part in parts]
 
 
-def left_alone(order: AuditOrder, entries: Sequence[Mapping[str, Any]]) -> Iterator[AuditItem]:
-    """Compare states before and after what leaves them alone: averages the optimizer's, evaluations and checkpoints all."""
+def left_alone(
+    order: AuditOrder, entries: Sequence[Mapping[str, Any]], moving: Collection[str] = ()
+) -> Iterator[AuditItem]:
+    """Compare states before and after what leaves them alone: averages the optimizer's, evaluations and checkpoints all, but
+    for `moving` buffers."""
+    own = {f"{BUFFERS} {name}" for name in moving}
     for entry in entries:
         before, after = entry["before"], entry["after"]
         if order.own_buffers and entry["rank"]:
             before = {name: each for name, each in before.items() if not name.startswith(f"{BUFFERS} ")}
         what = entry.get("what") or f"the average of round {entry['round']}"
-        lost = sorted(name for name in before if before[name] != after.get(name))
+        lost = sorted(name for name in before.keys() - own if before[name] != after.get(name))
         line = ""
         if lost:
             name = lost[0] if lost[0].startswith((f"{PARAMETERS} ", f"{BUFFERS} ")) else f"optimizer state {lost[0]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isclose, isnan, nan
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from bench.audit.again import Bench, moved
 from bench.audit.compare import DEVICE_ROUNDING, shake_of
 from bench.audit.definitions import defined, is_near
-from bench.audit.kept import EvaluatedBatch, KeptEvaluation
+from bench.audit.kept import EvaluatedBatch
 from bench.audit.order import AuditOrder
 from bench.audit.reading import rows
 from bench.audit.seeds import seed_of
@@ -37,7 +37,7 @@ def different(
     `spans`: positions of the batches; None: all of the test set."""
     if not len(bench.test_data):
         return ""
-    spans = parts_of(bench, order.world_size) if spans is None else spans
+    spans = parts_of(bench, order.eval_parts or order.world_size) if spans is None else spans
     (loss, metric), known = evaluate(bench, spans)
     same = known is None or all(isclose(*pair, rel_tol=EXACT) for pair in zip(known, (loss, metric), strict=True))
     if (loss, metric) == recorded and same:
@@ -63,17 +63,18 @@ def different(
     return "; ".join(lines)
 
 
-def spot(epoch: int, evaluation: KeptEvaluation, order: AuditOrder) -> EvaluatedBatch:
-    """Return the batch of an evaluation that is done again, by a draw of the run and the epoch."""
-    return evaluation.batches[seed_of(order.seed, "spot", order.run_id, epoch) % len(evaluation.batches)]
+def spot(epoch: int, batches: Mapping[int, Sequence[EvaluatedBatch]], order: AuditOrder) -> EvaluatedBatch:
+    """Return the batch of an evaluation, of any rank, that is done again, by a draw of the run and the epoch."""
+    every = [batch for rank in sorted(batches) for batch in batches[rank]]
+    return every[seed_of(order.seed, "spot", order.run_id, epoch) % len(every)]
 
 
-def added_up(evaluation: KeptEvaluation, reported: tuple[float | None, float | None]) -> str:
-    """Say how the batches of the first rank do not add up to what it reported (sums of loss and metric)."""
-    sums = zip(*(batch[2:] for batch in evaluation.batches), strict=True)
+def added_up(batches: Sequence[EvaluatedBatch], reported: tuple[float | None, float | None]) -> str:
+    """Say how the batches of a rank do not add up to what it reported (sums of loss and metric)."""
+    sums = zip(*(batch[2:] for batch in batches), strict=True)
     for what, values, total in zip(("losses", "metrics"), sums, reported, strict=True):
         parts = [value for value in values if value is not None]
-        whole = len(parts) == len(evaluation.batches) and len(parts) < BATCHES
+        whole = len(parts) == len(batches) and len(parts) < BATCHES
         if whole and total is not None and not isclose(sum(parts), total, rel_tol=EXACT, abs_tol=EXACT):
             return f"sum of the {what}: {total:.6g} in the run, its batches have {sum(parts):.6g}"
     return ""
@@ -84,6 +85,17 @@ def parts_of(bench: Bench, ranks: int) -> list[Span]:
     size, most = len(bench.test_data), bench.task.eval_batch
     ends = [(size * rank // ranks, size * (rank + 1) // ranks) for rank in range(ranks)]
     return [(start, min(start + most, last)) for first, last in ends for start in range(first, last, most)]
+
+
+@torch.no_grad()
+def moving(bench: Bench) -> set[str]:
+    """Return the names of buffers that the model itself changes where it is only evaluated, such as a counter of calls."""
+    if not len(bench.test_data) or not bench.buffers:
+        return set()
+    bench.load(bench.initial)
+    evaluate(bench, parts_of(bench, 1)[:1])
+    after = bench.state(None)
+    return {name.name for name, before in bench.initial.items() if not torch.equal(after[name], before)}
 
 
 @torch.no_grad()

@@ -121,8 +121,6 @@ class KeptEvaluation:
     model: Parts
     whole: bool = True
     """Whether it is to be evaluated again on the whole test set; else on one batch."""
-    batches: tuple[EvaluatedBatch, ...] = ()
-    """Of the first rank; empty: an earlier version."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +133,8 @@ class Kept:
     """Rank -> the model that it ended with, as far as it kept it."""
     evaluated: dict[int, KeptEvaluation] = field(default_factory=dict)
     """By epoch before the last."""
+    batches: dict[int, dict[int, tuple[EvaluatedBatch, ...]]] = field(default_factory=dict)
+    """By such an epoch and rank, what came of the batches of its part; of earlier versions the first rank's, or none."""
     averages: list[dict[str, Any]] = field(default_factory=list)
     """Digests of optimizer states before and after averages, with `rank` and `round`."""
     missing: list[str] = field(default_factory=list)
@@ -177,7 +177,10 @@ def _take(kept: Kept, name: str, values: mmap.mmap) -> None:
         return
     if "evaluated" in about:
         batches = tuple((start, stop, loss, metric) for start, stop, loss, metric in about.get("batches", ()))
-        kept.evaluated[about["epoch"]] = KeptEvaluation(name, about["evaluated"], about.get("whole", True), batches)
+        if batches:
+            kept.batches.setdefault(about["epoch"], {})[about["rank"]] = batches
+        if not about["rank"]:
+            kept.evaluated[about["epoch"]] = KeptEvaluation(name, about["evaluated"], about.get("whole", True))
         return
     about |= {name: tuple(about[name]) for name in ("losses", "rates")}
     about["work"] = _spans(about["work"])

@@ -9,10 +9,11 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 
-from bench.audit.places import Turn, left_behind, places, turns
+from bench.audit.places import Turn, misplaced, places, turns
 from bench.config.plan import LaunchPlan
 from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
+from ddp.core.commands import Evaluate
 from ddp.core.event_parts import StepWork
 from ddp.core.events import Evaluated, Finished, Progress, Ready, Resumed, Saved
 from ddp.core.step_settings import NAMES, PLAIN, StepSettings
@@ -71,8 +72,8 @@ class AuditOrder:
     params_sha256: str | None
     evaluations: tuple[tuple[int, float | None, float | None], ...] = ()
     """(epoch, loss, metric) on the test set."""
-    shown: tuple[tuple[int, float | None, float | None], ...] = ()
-    """(epoch, sum of losses, of metrics) of what the first rank evaluated."""
+    shown: tuple[tuple[int, int, float | None, float | None], ...] = ()
+    """(epoch, rank, sum of losses, of metrics) of what each rank evaluated."""
     step: StepSettings = PLAIN
     batch_size: int = 0
     """Samples of one step of one rank."""
@@ -94,12 +95,20 @@ class AuditOrder:
     """Whether each rank has the whole model."""
     turns: Mapping[int, Sequence[Turn]] = field(default_factory=dict)
     """What each rank was granted for itself, in turn."""
-    left_behind: str = ""
-    """Who was told of fewer samples than were in the model."""
+    misplaced: str = ""
+    """Who was told of fewer samples than were in the model, or of more than there can have been."""
     schedule: str = ""
     """Name of the schedule; empty: of nobody's."""
     depth: int | None = None
     """Layers of a model where they were chosen."""
+    checkpoints: Path | None = None
+    """Folder of checkpoints; None: there is none."""
+    lr: float | None = None
+    """Learning rate that is set; None: not known."""
+    samples: int | None = None
+    """Training samples that are set; None: all that there are."""
+    eval_parts: int = 0
+    """Parts in which the last evaluation was made, one after the other; 0: one for each rank."""
     untouched: bool = True
     """Whether averages leave optimizers alone."""
     one_process: bool = False
@@ -188,7 +197,7 @@ def order_of(
         eval_loss=last.eval_loss if last is not None else None,
         params_sha256=metrics.params_sha256,
         evaluations=tuple((row.epoch, row.eval_loss, row.eval) for row in metrics.epochs),
-        shown=tuple((e.epoch, e.loss_sum, e.metric_sum) for e in records if isinstance(e, Evaluated) and not e.rank),
+        shown=tuple((e.epoch, e.rank, e.loss_sum, e.metric_sum) for e in records if isinstance(e, Evaluated)),
         step=StepSettings(**{name: train[name] for name in NAMES if name in train}),
         batch_size=job.batch_size,
         length=epoch_samples(job),
@@ -198,9 +207,13 @@ def order_of(
         parameters=ready[0].parameters if ready else None,
         whole=spec.backend in (None, "nccl", "cpu"),
         turns=turns(records),
-        left_behind=left_behind(records),
+        misplaced=misplaced(records),
         schedule="" if own else str(spec.config["training"].get("schedule", "")),
         depth=spec.config.get("depth"),
+        checkpoints=job.checkpoint_folder,
+        lr=train.get("lr"),
+        samples=spec.config["data"].get("samples"),
+        eval_parts=next((record.parts for record in reversed(records) if isinstance(record, Evaluate)), 0),
         untouched=not (job.averaging.optimizer_state or job.averaging.resets),
         one_process=engine_of(spec.engine).one_process,
     )

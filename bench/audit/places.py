@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ddp.core.commands import Pace, Train
+from ddp.core.commands import Pace, Plan, Train
 from ddp.core.events import Merged, Progress, Resumed
 from ddp.core.spans import measure
 from ddp.process.codec import Record
@@ -71,16 +71,30 @@ def _last(report: Progress, grants: deque[_Grant], reached: dict[int, float]) ->
     return place
 
 
-def left_behind(records: Sequence[Record]) -> str:
-    """Say which rank was told of fewer samples than were in the model by then, so that its rates are old; empty: none."""
-    merged = 0
+def misplaced(records: Sequence[Record]) -> str:
+    """Say which rank was told of fewer samples than were in the model by then, so that its rates are old; or of more than
+    can have been trained when it does what it is granted: than all are granted, and a window beside. Empty: none."""
+    merged, granted, window, chunks = 0, 0, 0, set[tuple[int, int, int]]()
     for record in records:
         if isinstance(record, Resumed):
-            merged = record.samples
+            merged = granted = record.samples
+            chunks.clear()
         elif isinstance(record, Merged):
             merged += measure(record.spans)
-        elif isinstance(record, (Train, Pace)) and record.seen < merged:
-            return f"rank {record.rank} was told that {record.seen} samples had been seen, {merged} were in the model"
+        elif isinstance(record, Plan):
+            window = max(window, sum(record.counts) + sum(record.ahead))
+        elif isinstance(record, (Train, Pace)):
+            most = granted
+            if isinstance(record, Train):
+                chunk = record.chunk
+                most += window * chunk.batch
+                place = (chunk.epoch, chunk.start, chunk.stop)
+                if place not in chunks:  # all who share one have it
+                    chunks.add(place)
+                    granted += chunk.stop - chunk.start
+            if not merged <= record.seen <= most:
+                limit = f"{merged} were in the model" if record.seen < merged else f"{most} can have been by then"
+                return f"rank {record.rank} was told that {record.seen} samples had been seen, {limit}"
     return ""
 
 

@@ -65,8 +65,8 @@ def _differences(step: KeptStep, own: Sequence[StepReport]) -> Iterator[str]:
 def rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
     """Hold the rate of every report against the schedule's at its place; not where a callback may set others."""
     count = 0
-    if order.left_behind:
-        yield AuditItem(what="rate", outcome="different", line=order.left_behind)
+    if order.misplaced:
+        yield AuditItem(what="rate", outcome="different", line=order.misplaced)
     for report in order.reports if order.planned and not order.resumed and bench.task.epoch_callback is None else ():
         if report.seen is None:
             continue

@@ -144,6 +144,37 @@ def setup(order: AuditOrder, task: Task, sample: Tensor | None) -> Iterator[Audi
         yield AuditItem(what="setup", outcome="equal")
 
 
+def asked(order: AuditOrder, task: Task, samples: int) -> Iterator[AuditItem]:
+    """Compare what was made of the settings of a bundled set-up with these: its rate, its layers, its `samples`."""
+    if not order.model:
+        return
+    model = task.model()
+    made = task.optimizer(list(model.parameters()))
+    rates = {
+        float(group["lr"])
+        for each in (made if isinstance(made, list | tuple) else (made,))
+        for group in each.param_groups
+    }
+    lines = [
+        f"the optimizer's learning rate is {rate:.6g}, {order.lr:.6g} is set"
+        for rate in sorted(rates)
+        if order.lr is not None and not isclose(rate, order.lr, rel_tol=1e-9)
+    ]
+    if order.depth is not None and (layers := _layers(model)) != order.depth:
+        lines.append(f"the model has {layers} layers, depth {order.depth} is set")
+    if order.samples is not None and samples != order.samples:
+        lines.append(f"the data set has {samples} training samples, {order.samples} are set")
+    for line in lines[:1]:
+        yield AuditItem(what="setup", outcome="different", line=line)
+
+
+def _layers(model: nn.Module) -> int:
+    """Return the layers with weights, but those of shortcuts, as papers on residual networks count them."""
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    own = [module for module in convolutions if module.kernel_size != (1, 1)]
+    return len(own) + sum(isinstance(module, nn.Linear) for module in model.modules())
+
+
 def _apart(own: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
     lines = [f"the {part} is {own[part]}, {known[part]} is committed" for part in ("optimizer", "modules")]
     lines = [line for line, part in zip(lines, ("optimizer", "modules"), strict=True) if own[part] != known[part]]

@@ -28,7 +28,18 @@ class AuditItem(Strict):
     """One thing that was looked at."""
 
     what: Literal[
-        "initial", "step", "positions", "chain", "average", "evaluation", "data", "report", "rate", "cost", "setup"
+        "initial",
+        "step",
+        "positions",
+        "chain",
+        "average",
+        "evaluation",
+        "data",
+        "report",
+        "rate",
+        "cost",
+        "setup",
+        "delivered",
     ]
     outcome: Outcome
     line: str = Field(default="", description="what differs, with both values; or why it was skipped")

@@ -149,7 +149,7 @@ def launch(
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
                 last = RunEnd(ended, end.status, end.error, notes, restarts)
-                outcome = _complete(writer, journal, records, last, plan, private)
+                outcome = _complete(writer, journal, records, last, replace(plan, job=job), private)
                 return replace(outcome, cause=end.cause)
 
 

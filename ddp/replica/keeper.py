@@ -273,18 +273,18 @@ class StepKeeper:
             self._awaited = {"round": round, "before": self._optimizer()}
 
     def evaluated(self, epoch: int) -> None:
-        """Keep the model that was evaluated after an epoch, on the first rank, and what came of each batch: `whole` of the
+        """Keep what came of each batch of the rank's part of an evaluation, and on the first rank the model: `whole` of the
         first epoch, and of one drawn between that and the last; of others as many as there is room for."""
         replica, key, last = self._replica, self._job.audit, self._job.epochs - 1
         whole = epoch in (0, 1 + drawn(key, max(last - 1, 1), "evaluation"))
         others = drawn(key, max(last, 1), "evaluated", epoch) * replica.state.bytes < CHEAP // 2
-        if self._rank or epoch == last or not (whole or others):
+        if epoch == last or not (whole or others):
             return
         shown = [(*span, finite(loss), finite(metric)) for *span, loss, metric in replica.shown[:BATCHES]]
         about = {"rank": self._rank, "epoch": epoch, "whole": whole, "batches": shown}
-        path = self._job.scratch / f"kept-0-evaluated-{epoch}.state"
+        path = self._job.scratch / f"kept-{self._rank}-evaluated-{epoch}.state"
         with suppress(OSError), PieceFile(path, self._rank) as file:
-            about["evaluated"] = file.lay(of_model(replica.model, shared=False))
+            about["evaluated"] = [] if self._rank else file.lay(of_model(replica.model, shared=False))
             self._files.append(file.close(about))
 
     def finish(self) -> Files:

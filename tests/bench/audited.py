@@ -57,6 +57,7 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         eval_loss=sum(event.loss_sum for event in last) / size,
         params_sha256=ends[0].digest,
         evaluations=tuple(evaluations(records)),
+        shown=tuple((e.epoch, e.rank, e.loss_sum, e.metric_sum) for e in records if isinstance(e, Evaluated)),
         norms=norms_of(records) if job.backend in MEASURED else (),
         in_shards=job.backend in SHARDED and job.world_size > 1,
         one_process=job.world_size == 1,  # as the engine of one rank is

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.audit.places import left_behind
-from ddp.core.commands import Train
+from bench.audit.places import misplaced
+from ddp.core.commands import Pace, Train
 from ddp.core.events import Merged
 from ddp.core.faults import Fault
 from ddp.core.policies import POLICIES
@@ -28,8 +28,8 @@ def played(policy: str, blocking: bool, faults: tuple[Fault, ...]) -> list[Any]:
 @pytest.mark.parametrize("blocking", [True, False])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("faults", [(), (Fault(1, 5, "crash"),), (Fault(2, 20, "crash"), Fault(0, 25, "crash"))])
-def test_nobody_is_told_of_less_than_is_in_the_model(policy: str, blocking: bool, faults: tuple[Fault, ...]) -> None:
-    assert left_behind(played(policy, blocking, faults)) == ""
+def test_nobody_is_told_of_what_cannot_be(policy: str, blocking: bool, faults: tuple[Fault, ...]) -> None:
+    assert misplaced(played(policy, blocking, faults)) == ""
 
 
 def test_a_rank_that_is_told_of_less_is_named() -> None:
@@ -37,4 +37,13 @@ def test_a_rank_that_is_told_of_less_is_named() -> None:
     merged = next(place for place, record in enumerate(records) if isinstance(record, Merged))
     late = next(place for place, record in enumerate(records) if place > merged and isinstance(record, Train))
     records[late] = replace(records[late], seen=1)
-    assert "was told that 1 samples had been seen" in left_behind(records)
+    assert "was told that 1 samples had been seen" in misplaced(records)
+
+
+@pytest.mark.parametrize("policy", ["cadence", "async"])
+def test_a_rank_that_is_told_of_more_is_named(policy: str) -> None:
+    records = played(policy, False, (Fault(2, 20, "crash"),))
+    for kind in (Train, Pace):
+        late = max(place for place, record in enumerate(records) if isinstance(record, kind))
+        more = [*records[:late], replace(records[late], seen=2 * records[late].seen), *records[late + 1 :]]
+        assert "can have been by then" in misplaced(more)

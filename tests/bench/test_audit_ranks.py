@@ -18,7 +18,7 @@ from ddp.graph import engine as graph_engine
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job, Task
 from tests.bench.audit_breaks import ADAM, Break, shifted, twice, wrapped
-from tests.bench.audited import audited, different
+from tests.bench.audited import audited, different, evaluations
 from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
 from tests.slow import every
@@ -122,3 +122,32 @@ def test_what_is_broken_between_ranks_is_named(
         job, records = train_together(tmp_path, mode, ADAM)
     found = different(audited(job, records))
     assert any(sign in line for line in found), found
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("batches", [False, True], ids=["the sum", "each batch"])
+def test_what_another_rank_evaluates_in_the_middle_of_a_run_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: bool
+) -> None:
+    """The last evaluation, and two others as a whole, are done again anyway."""
+    sound = Replica.evaluate
+
+    def evaluate(self: Replica, part: int, parts: int, *more: Any) -> tuple[int, float, float, float]:
+        samples, loss, metric, content = sound(self, part, parts, *more)
+        if part != 1:
+            return samples, loss, metric, content
+        if batches:
+            self.shown = [(start, stop, loss + 1.0, right) for start, stop, loss, right in self.shown]
+        return samples, loss + (len(self.shown) if batches else 1.0), metric, content
+
+    def found(name: str) -> list[str]:
+        job, records = train_together(tmp_path / name, "nccl_cadence", toy.task, epochs=8)
+        own = [figure for figure in evaluations(records) if figure[0] == job.epochs - 1][-1]
+        return different(audited(job, records, evaluations=(own,)))
+
+    (tmp_path / "sound").mkdir()
+    (tmp_path / "broken").mkdir()
+    assert found("sound") == []
+    monkeypatch.setattr(Replica, "evaluate", evaluate)
+    wrong = [line for line in found("broken") if "sum of the losses" in line or "test loss" in line]
+    assert any(("test loss" in line) == batches for line in wrong)

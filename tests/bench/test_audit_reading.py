@@ -18,7 +18,6 @@ from torch.utils.data import Dataset
 
 from bench.audit.costs import _apart
 from bench.audit.evaluation import added_up
-from bench.audit.kept import KeptEvaluation
 from bench.audit.reading import SAMPLES, TrainingData, repeatable, unknowable
 from ddp.core.event_parts import StepWork
 from ddp.core.step_settings import StepSettings
@@ -114,8 +113,8 @@ def test_a_rank_that_came_back_and_did_no_step_has_nothing_to_measure() -> None:
 def test_batches_of_an_evaluation_add_up_to_what_was_reported(
     loss: float | None, metric: float | None, line: str
 ) -> None:
-    kept = KeptEvaluation("file", {}, batches=((0, 10, 1.0, 3.0), (10, 15, 2.0, 1.0)))
-    assert added_up(kept, (loss, metric)) == line
-    lost = replace(kept, batches=(*kept.batches, (15, 20, None, 0.0)))  # one that is not finite
+    batches = ((0, 10, 1.0, 3.0), (10, 15, 2.0, 1.0))
+    assert added_up(batches, (loss, metric)) == line
+    lost = (*batches, (15, 20, None, 0.0))  # one that is not finite
     assert added_up(lost, (9.0, 4.0)) == ""
     assert added_up(lost, (9.0, 9.0))

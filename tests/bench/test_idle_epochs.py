@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.validate.checks.idle import _epochs, _windows
+from bench.validate.checks.idle import _epochs, _gradients, _windows
 from bench.validate.run_records import Records
 from ddp.core.event_parts import StepSketch
 from ddp.core.events import Averaged, Progress, Ready
@@ -93,3 +93,32 @@ def test_an_optimizer_may_go_by_the_rate_of_the_step_before() -> None:
     known = records(way=0.0)
     at_rate = [replace(report, lr=0.0 if report.after == -1 else 0.1) for report in known.progress]
     assert "in 10 of 10 windows" in _windows(replace(known, progress=at_rate), 2)
+
+
+def at_times(rounds: dict[int, int], text: str = "") -> Change:
+    """Gradients that are none in one of so many rounds of a rank; of `text`'s groups alone, if given."""
+    count = [0, 0]
+
+    def change(given: str, rank: int, epoch: int) -> str:
+        count[rank] += 1
+        left_out = count[rank] % 4 < rounds.get(rank, 0)
+        return put(given, NOTHING, [1] if text else [0, 1, 2]) if left_out else given
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("rounds", "wrong"), [({0: 2, 1: 2}, ""), ({1: 3}, "rank 1 reports steps, but 18 of 24"), ({0: 3, 1: 2}, "")]
+)
+def test_losses_with_a_margin_have_no_gradients_on_any_rank(rounds: dict[int, int], wrong: str) -> None:
+    assert _gradients(records(gradient=at_times(rounds)), 2).startswith(wrong or "")
+    assert bool(_gradients(records(gradient=at_times(rounds)), 2)) == bool(wrong)
+
+
+def test_a_branch_that_chance_takes_may_go_unused_on_one_rank() -> None:
+    def branch(often: int) -> Change:
+        some = at_times({0: often}, "branch")
+        return lambda text, rank, epoch: put(text, NOTHING, [1]) if rank else some(text, rank, epoch)
+
+    assert _gradients(records(gradient=branch(2)), 2) == ""
+    assert "but not those of rank 0" in _gradients(records(gradient=branch(0)), 2)

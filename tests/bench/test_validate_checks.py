@@ -14,8 +14,9 @@ from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics
 from bench.validate import Terms, judge
 from bench.validate.checks.curve import course
-from bench.validate.checks.volume import formula
+from bench.validate.checks.volume import WIDE, _buffers, formula
 from bench.validate.revision import accept, write_proposals
+from ddp.core.event_parts import SketchGroup
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one, with_eval
 from tests.bench.streams import make_spec, write_run
 
@@ -66,6 +67,24 @@ def test_volume_with_averaged_optimizer_state(state: list[int | None], copies: i
     plain, whole = (volume(metrics, {"averaging": {"optimizer_state": each}}).expected for each in (False, True))
     assert plain is not None
     assert whole == copies * plain
+
+
+@pytest.mark.parametrize(
+    ("mode", "held", "width"),
+    [("nccl_sync", 4_000, 8), ("nccl_sync", 1_000, 2), ("cpu_async", 1_000, 4), ("nccl_cadence", 1_000, 8)],
+)
+def test_volume_goes_by_the_type_of_the_model(mode: str, held: int, width: int) -> None:
+    """500 parameters; averages of `nccl` travel in double precision, whatever the model has."""
+    metrics = with_eval(make_spec(mode), 0.97)
+    memory = metrics.memory.model_copy(update={"parameter_bytes": [held, held]})
+    meetings = 90 if mode == "nccl_sync" else 18
+    assert volume(metrics.model_copy(update={"memory": memory}), {}).expected == meetings * 2 * 500 * width
+
+
+def test_large_buffers_may_travel_too() -> None:
+    groups = [SketchGroup("w", "parameters", 100, "float32", trained=True)]
+    assert _buffers(groups) == 0.0
+    assert _buffers([*groups, SketchGroup("queue", "buffers", 300, "float32", trained=False)]) == WIDE * 3.0
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.99, 2.0])

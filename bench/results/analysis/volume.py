@@ -2,10 +2,10 @@
 
 Payload = meetings x ranks x parameters x bytes of an element. Replicas that meet in every step meet once for each global
 batch, ceil(samples / (batch x ranks)) times an epoch (`zero2` and `zero3` once for each of its micro-batches); others as
-often as rounds are recorded. Gradients travel in 4 bytes an element, of what is not frozen. Parameters travel in those of
-`averaging.wire` (the `cpu` backend: a snapshot there and an update back, 4 bytes each); with `averaging.optimizer_state`
-as often again as the optimizer's state is larger than the parameters, in whole numbers. What the formula leaves out:
-buffers, and a few bytes of bookkeeping a message.
+often as rounds are recorded. Gradients travel in the model's own type, of what is not frozen. Parameters travel in
+`averaging.wire` (the `cpu` backend: a snapshot there and an update back, each in the model's type); with
+`averaging.optimizer_state` as often again as the optimizer's state is larger than the parameters, in whole numbers. What
+the formula leaves out: buffers, and a few bytes of bookkeeping a message.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from ddp.core.policies import meets_every_step
 
 EVERY_PASS = ("zero2", "zero3")
 """Backends that exchange gradients in every pass of a step."""
+IN_SHARDS = ("zero3", "torch_fsdp")
+"""Backends whose ranks have a part of the parameters each."""
+NEAR = 0.02
+"""Shards are filled up to equal sizes by at most such a part of the parameters."""
 WIRE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -45,15 +49,22 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
     averaging = config.get("averaging")
     settings: Mapping[str, Any] = averaging if isinstance(averaging, dict) else {}
     elements = m.parameters - (m.frozen if m.sync.kind == "gradients" else 0)
-    width, copies = 4, 1 + (state_copies(m) if settings.get("optimizer_state") else 0)
+    width, copies = width_of(m), 1 + (state_copies(m) if settings.get("optimizer_state") else 0)
     if m.sync.kind == "parameters" and m.backend != "cpu":
         wire = settings.get("wire", "float64")
         if wire not in WIRE_BYTES:
             return None
         width = WIRE_BYTES[wire]
     elif m.sync.kind == "parameters":
-        width = 8
+        width *= 2
     return meetings * m.world_size * elements * width * copies
+
+
+def width_of(m: Metrics) -> int:
+    """Return the bytes of a parameter: 8 or 2 if all have as many, else 4."""
+    held = [size for size in m.memory.parameter_bytes or () if size]
+    own = (sum(held) if m.backend in IN_SHARDS else max(held, default=0)) / m.parameters if m.parameters else 0.0
+    return next((width for width in (8, 2) if math.isclose(own, width, rel_tol=NEAR)), 4)
 
 
 def state_copies(m: Metrics) -> int:

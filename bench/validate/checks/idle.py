@@ -28,7 +28,10 @@ MOST = 0.1
 """Share of a rank's rounds in which its replica may stand still though it reports steps: at the end of a schedule rates are
 too small to change a number in single precision."""
 FEW = 3
-"""Steps or windows from which on a tensor is compared with that of other ranks: a sparse one may be unused in some."""
+"""Steps or windows from which on a tensor is compared with that of other ranks, which must have it in nearly all of theirs
+(`NEARLY`): a sparse one, or one of a branch that chance takes, may be unused in some."""
+BY_CHANCE = 3.0
+"""Standard errors by which the shares of a rank's steps without gradients and of another's may differ by chance."""
 SLIGHT = 1e-4
 """Of the largest gradient of a step: smaller ones may be rounding, as that of a bias that a norm takes away again."""
 EACH, NEARLY = 8, 0.9
@@ -88,27 +91,42 @@ def _gradients(known: Records, world_size: int) -> str:
     """Say which rank had no gradients, or a tensor of it where others had them; or which tensor has them and never moves."""
     trained = [number for number, group in enumerate(known.groups) if group.trained]
     sizes = [_sizes(known, rank)[:, trained] for rank in range(world_size)]
-    for rank, own in enumerate(sizes):
-        none = int((own == 0).all(axis=1).sum())
-        if trained and none > MOST * len(own):
-            return f"rank {rank} reports steps, but {none} of {len(own)} gradients that were looked at are zero"
-    used = [_notable(own) for own in sizes]
+    nothing = [(own == 0).all(axis=1) for own in sizes]
+    for rank, own in enumerate(nothing):
+        if trained and _lacking(own, [other for number, other in enumerate(nothing) if number != rank]):
+            return f"rank {rank} reports steps, but {own.sum()} of {len(own)} gradients that were looked at are zero"
     for place, number in enumerate(trained):
         name = known.groups[number].name
-        having = [rank for rank, use in enumerate(used) if use[place]]
-        if having and known.still(number):
+        if known.still(number) and any(_notable(own, MOST)[place] for own in sizes):
             return f"{name} has gradients, but ends as it began"
         lacking = [rank for rank, own in enumerate(sizes) if len(own) >= FEW and not own[:, place].any()]
-        if lacking and any(len(sizes[rank]) >= FEW for rank in having):
+        having = [
+            rank for rank, own in enumerate(sizes) if lacking and len(own) >= FEW and _notable(own, NEARLY)[place]
+        ]
+        if having:
             count = len(sizes[lacking[0]])
             return f"rank {lacking[0]}: all of {count} gradients of {name} are zero, but not those of rank {having[0]}"
     return ""
 
 
-def _notable(sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return the groups that are more than slight beside the largest, in more than a few steps or windows."""
+def _lacking(own: NDArray[np.bool_], others: Sequence[NDArray[np.bool_]]) -> bool:
+    """Return whether a rank's steps have no gradients: none of them, or more of them than chance makes of what other ranks
+    lack. A loss with a margin has none where a batch has reached that, and so on all ranks."""
+    if not len(own) or own.all():
+        return bool(len(own))
+    for other in others:
+        if len(other):
+            share = np.concatenate([own, other]).mean()
+            error = np.sqrt(share * (1 - share) * (1 / len(own) + 1 / len(other)))
+            if own.mean() - other.mean() > MOST + BY_CHANCE * error:
+                return True
+    return False
+
+
+def _notable(sizes: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
+    """Return the groups that are more than slight beside the largest, in more than such a share of steps or windows."""
     most = sizes.max(axis=1, keepdims=True, initial=0.0)
-    notable: NDArray[np.bool_] = (sizes > SLIGHT * most).sum(axis=0) > MOST * len(sizes)
+    notable: NDArray[np.bool_] = (sizes > SLIGHT * most).sum(axis=0) > share * len(sizes)
     return notable
 
 
@@ -130,7 +148,7 @@ def _windows(known: Records, world_size: int) -> str:
             return f"rank {rank} reports steps, but its replica did not move in {still} of {len(windows)} windows"
     for place, number in enumerate(trained):
         lacking = [rank for rank, windows in enumerate(moved) if len(windows) >= FEW and not windows[:, place].any()]
-        having = [rank for rank, windows in enumerate(moved) if _notable(windows)[place]] if lacking else []
+        having = [rank for rank, windows in enumerate(moved) if _notable(windows, NEARLY)[place]] if lacking else []
         if having:
             name, count = known.groups[number].name, len(moved[lacking[0]])
             return f"rank {lacking[0]}: {name} did not move in {count} windows, but did on rank {having[0]}"

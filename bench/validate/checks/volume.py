@@ -6,14 +6,20 @@ a message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bench.results.analysis import volume
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
 from bench.validate.findings import Case
+from bench.validate.records import recorded
 from bench.validate.verdict import Verdict, verdict
+from ddp.core.event_parts import SketchGroup
 
 BEYOND = 0.5
-"""Buffers may be this part of the parameters."""
+"""Buffers may be this part of the parameters, or as much as they are."""
+WIDE = 4
+"""So many times a parameter's bytes a value of a buffer may take: counted in double precision, there and back."""
 MESSAGE = 64
 """Bytes of bookkeeping that a message may have."""
 
@@ -21,16 +27,22 @@ MESSAGE = 64
 def check(case: Case) -> Verdict | None:
     """Return FAIL if a finished run sent less than its formula, or more than buffers explain; None where there is none."""
     cell = case.cell
+    buffers = {run.metrics.run_id: _buffers(known.groups) for run, known in recorded(cell)}
     known = [(run.metrics, formula(run)) for run in cell.runs if run.metrics.status == "ok"]
     measured = [(m, expected) for m, expected in known if expected is not None]
     if not measured:
         return None
     state = bool((cell.runs[0].config.get("averaging") or {}).get("optimizer_state"))
-    wrong = [(m, expected) for m, expected in measured if not expected <= m.sync.bytes <= _most(m, expected, state)]
+    beyond = {m.run_id: max(BEYOND, buffers.get(m.run_id, 0.0)) for m, _ in measured}
+    wrong = [
+        (m, expected)
+        for m, expected in measured
+        if not expected <= m.sync.bytes <= _most(m, expected, state, beyond[m.run_id])
+    ]
     m, expected = (wrong or measured)[0]
     line = (
         f"seed {m.seed}: {m.sync.bytes:,} bytes of {m.sync.kind} sent, {m.sync.bytes / expected - 1:+.2%} of the formula's "
-        f"{expected:,} (allowed: none less, {BEYOND:.0%} more for buffers)"
+        f"{expected:,} (allowed: none less, {beyond[m.run_id]:.0%} more for buffers)"
     )
     return verdict("FAIL" if wrong else "PASS", "volume", cell, line)
 
@@ -40,8 +52,15 @@ def formula(run: Run) -> int | None:
     return None if run.metrics.late else volume.formula(run.metrics, run.config)
 
 
-def _most(m: Metrics, expected: int, state: bool) -> float:
+def _buffers(groups: Sequence[SketchGroup]) -> float:
+    """Return what buffers may add, as a part of what is sent of the trained parameters."""
+    buffers = sum(group.elements for group in groups if group.kind == "buffers")
+    trained = sum(group.elements for group in groups if group.trained)
+    return WIDE * buffers / trained if trained else 0.0
+
+
+def _most(m: Metrics, expected: int, state: bool, beyond: float) -> float:
     """Return the most bytes that buffers, and what is no whole number of copies of the optimizer's state, explain."""
     copies = 1 + volume.state_copies(m)
     most = expected * (copies + 1) / copies if state else expected
-    return (1 + BEYOND) * most + MESSAGE * m.world_size * m.sync.count
+    return (1 + beyond) * most + MESSAGE * m.world_size * m.sync.count
