@@ -32,7 +32,7 @@ from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content, repeatable, unknowable
 from bench.audit.rows import redo, steps_of
 from bench.audit.rules import Rules, left_out_roundings
-from bench.audit.setups import asked, setup
+from bench.audit.setups import settings_reached, setup
 from bench.audit.state_digest import digest
 from bench.audit.stretches import stretches
 from bench.results.audit_file import AuditItem, AuditReport
@@ -90,7 +90,7 @@ class _Auditor:
         yield from weighed(self._order)
         yield from costs(self._order, self._bench, self._bytes)
         yield from setup(self._order, self._bench.task, self._data.sample())
-        yield from asked(self._order, self._bench.task, len(self._data.source))
+        yield from settings_reached(self._order, self._bench.task, len(self._data.source))
         yield from self._positions(groups)
         # A user's model may count its calls, say.
         moving = evaluation.moving(self._bench) if not self._order.model else set()

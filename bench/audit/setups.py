@@ -144,7 +144,7 @@ def setup(order: AuditOrder, task: Task, sample: Tensor | None) -> Iterator[Audi
         yield AuditItem(what="setup", outcome="equal")
 
 
-def asked(order: AuditOrder, task: Task, samples: int) -> Iterator[AuditItem]:
+def settings_reached(order: AuditOrder, task: Task, samples: int) -> Iterator[AuditItem]:
     """Compare what was made of the settings of a bundled set-up with these: its rate, its layers, its `samples`."""
     if not order.model:
         return

@@ -29,7 +29,7 @@ from ddp.process.profiling import Profiler
 from ddp.process.slowdown import Slowdown
 from ddp.replica.flat import savable
 from ddp.replica.handle import WorkerHandle
-from ddp.replica.keeper import StepKeeper
+from ddp.replica.keeper import START, StepKeeper
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.tally import MODULUS
@@ -102,6 +102,8 @@ class TrainingLoop:
     def ready(self, transport: str) -> None:
         """Report that model, data and transport are there."""
         self._send(reports.ready(self.job, self.rank, self.replica, str(self.device), transport, self._parts.lasting))
+        if self.keeper is not None:
+            self.keeper.rests(START, self.version)
 
     def come(self, transport: str) -> None:
         """Report that a rank that was started again is there."""
@@ -222,7 +224,6 @@ class TrainingLoop:
         self.report()
         self._sum_up()
         if self.keeper is not None:
-            self.keeper.cut()
             self.keeper.rests(what, self.version)
 
     def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:

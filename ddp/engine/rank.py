@@ -272,6 +272,8 @@ class RankLoop:
             average = self._sketches.average(after, self._backend.consensus(exact=self._loop.steps == 0))
         away_s = max(now() - since, 0.0)
         self._channel.send(reports.averaged(self._rank, round, contribution, change, away_s, before, after, average))
+        if self._loop.keeper is not None:
+            self._loop.keeper.watch.averaged(self._loop.version)
 
     def _leave(self, order: Leave) -> None:
         """Leave the group, for ranks that wait to get in."""

@@ -174,7 +174,7 @@ class _Engine:
     def _keep(self, window: Batch, work: Sequence[Sequence[Span]]) -> Sequence[TrainingLoop]:
         """Keep the state before a window, if it is drawn; return who is to keep the one after it."""
         keeper = self._loops[0].keeper
-        if keeper is not None and keeper.awaits:
+        if keeper is not None and keeper.watch.awaits:
             self._replicas[0].update()  # nothing was due, as its model was evaluated or saved
         if keeper is None or not keeper.due(window, self._seen, self._seq, 0):
             return ()

@@ -17,16 +17,14 @@ from ddp.core.event_parts import Files
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
 from ddp.replica.pieces import (
-    BUFFERS,
-    OPTIMIZER,
-    PARAMETERS,
     PieceFile,
     StatePiece,
-    digest,
     of_model,
     of_optimizer,
     recorded,
 )
+from ddp.replica.state_watch import START as START
+from ddp.replica.state_watch import StateWatch
 from ddp.replica.step_draws import STRETCHES, StepDraws, drawn
 from ddp.replica.task import Job
 
@@ -48,12 +46,8 @@ ROWS = 4
 """Parts of a row at most: averages and epochs cut it."""
 TIMES = 5
 """Bytes that a kept step takes, in those of parameters and buffers: momenta, and most of it twice."""
-RESTS = 8
-"""Evaluations and checkpoints of a process over which the state is compared."""
 BATCHES = 1000
 """Of an evaluation, whose figures are kept at most."""
-OF_MODEL = f"{PARAMETERS} ", f"{BUFFERS} "
-"""How labels of parameters and buffers begin."""
 SPARE = 4
 """So many times what a step takes must be free where it is kept."""
 
@@ -110,20 +104,13 @@ class StepKeeper:
         """Steps that are still to be in a row; None: no row has begun."""
         self._rows = 0
         self._files: list[Path] = []
-        self._over: list[dict[str, Any]] = []
-        """Digests of the optimizer's state before and after averages, and of all of it where nothing is averaged."""
-        self._awaited: dict[str, Any] | None = None
-        self._rests = RESTS
+        self.watch = StateWatch(job, replica, self._pieces, lambda: self._together)
+        """Of states that are left alone."""
 
     @property
     def _together(self) -> bool:
         """Whether a step is the work of all ranks."""
         return self.windowed or self._replica.in_step is not None
-
-    @property
-    def awaits(self) -> bool:
-        """Whether the next step tells if the state was left alone."""
-        return self._awaited is not None
 
     def due(self, batch: Batch, seen: float, step: int, averages: int) -> bool:
         """Return whether something is to be kept from this step on, the rank's own number `step`, after `averages`."""
@@ -132,7 +119,7 @@ class StepKeeper:
         together = self._together
         if self._draws is None:
             self._draws = rank_draws(self._job, self._rank, self._replica.samples, not together, self._size)
-        self._compare(averages)
+        self.watch.compare(averages)
         # All ranks draw the same where a step is theirs together: by what all of them have seen.
         first = int(seen) if together else batch.epoch * self._replica.samples + batch.start
         own = self._own(self._draws, batch, averages)
@@ -140,18 +127,6 @@ class StepKeeper:
         self._due, self._next = drawn or own or self._next, drawn and self._pairs
         self._row_due = self._pairs and not self.windowed and self._begins_row(self._draws, batch, seen)
         return self._due or self._row_due
-
-    def _compare(self, averages: int) -> None:
-        """Note the state behind what has left it alone, if one is awaited; of the model only where nothing was averaged."""
-        awaited, self._awaited = self._awaited, None
-        if awaited is None:
-            return
-        model = awaited.pop("averages", None) == averages
-        if not model:
-            awaited["before"] = {
-                name: each for name, each in awaited["before"].items() if not name.startswith(OF_MODEL)
-            }
-        self._over.append(awaited | {"after": self._digests() if model else self._optimizer()})
 
     def _own(self, draws: StepDraws, batch: Batch, averages: int) -> bool:
         """Return whether this is a drawn step of the last epoch, or the first behind a drawn average."""
@@ -241,36 +216,15 @@ class StepKeeper:
         yield from of_model(replica.model, shared)
         yield from of_optimizer(replica.state.named, replica.optimizer, shared)
 
-    def _optimizer(self) -> dict[str, str]:
-        replica = self._replica
-        pieces = of_optimizer(replica.state.named, replica.optimizer, False)
-        return {f"{piece.name} {piece.key}": digest(piece.values) for piece in pieces}
-
-    def _digests(self) -> dict[str, str]:
-        """Return those of the whole state, by name: of parameters and buffers behind their kind."""
-        digests = {}
-        for piece in self._pieces():
-            label = f"{piece.name} {piece.key}" if piece.kind == OPTIMIZER else f"{piece.kind} {piece.name}"
-            digests[f"{label} from {piece.start}" if piece.start else label] = digest(piece.values)
-        return digests
-
     def rests(self, what: str, averages: int) -> None:
-        """Note the state before an evaluation or a checkpoint, which leave it alone; not where a callback may change it."""
-        if self._awaited is not None and "what" in self._awaited:
-            self._awaited["what"] += f" and {what}"
-        elif self._awaited is None and self._rests and self._replica.task.epoch_callback is None:
-            self._rests -= 1
-            self._awaited = {"round": averages, "what": what, "averages": averages, "before": self._digests()}
+        """Cut a row before something that is no step; note the state, which it leaves alone."""
+        self.cut()
+        self.watch.rests(what, averages)
 
     def average(self, round: int) -> None:
-        """Note the optimizer's state before a replica takes in the average of a round, if it is drawn."""
+        """Cut a row before the average of a round; note the state, if it is drawn."""
         self.cut()
-        settings = self._job.averaging
-        untouched = not (settings.optimizer_state or settings.resets)
-        if not untouched:
-            self._awaited = None
-        elif self._awaited is None and self._draws is not None and self._draws.round(round) and not self._together:
-            self._awaited = {"round": round, "before": self._optimizer()}
+        self.watch.average(round, self._draws is not None and self._draws.round(round) and not self._together)
 
     def evaluated(self, epoch: int) -> None:
         """Keep what came of each batch of the rank's part of an evaluation, and on the first rank the model: `whole` of the
@@ -290,7 +244,7 @@ class StepKeeper:
     def finish(self) -> Files:
         """Keep the final model, on the first rank; return what is kept: names, sizes and digests."""
         self.cut()
-        about: dict[str, Any] = {"rank": self._rank, "averages": self._over}
+        about: dict[str, Any] = {"rank": self._rank, "averages": self.watch.over}
         with suppress(OSError), PieceFile(self._job.scratch / f"kept-{self._rank}-end.state", self._rank) as file:
             about["final"] = file.lay(of_model(self._replica.model, shared=True))
             self._files.append(file.close(about))

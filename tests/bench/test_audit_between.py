@@ -16,6 +16,7 @@ from ddp.checkpoint.parts import RankParts
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.events import Finished, Progress, Ready, Saved
 from ddp.engine.loop import TrainingLoop
+from ddp.engine.rank import RankLoop
 from ddp.replica import replica as replicas
 from ddp.replica.replica import Replica
 from tests.bench.audit_breaks import ADAM, Break, wrapped
@@ -112,6 +113,47 @@ def test_an_evaluation_that_moves_buffers_of_a_rank_is_named(
         job, records = train_together(tmp_path, "nccl_sync", ADAM)
     found = different(audited(job, records))
     assert any("buffers" in line and "after the evaluation" in line for line in found), found
+
+
+def reset(ready: Any, self: Any, *about: Any) -> Any:
+    """Give a rank other weights once it has said what it begins with; the next average hides it."""
+    done = ready(*about)
+    if self.rank == 1:
+        with torch.no_grad():
+            self.replica.model.get_parameter("0.weight").mul_(1.5)
+    return done
+
+
+def worn(averaged: Any, self: Any, *about: Any) -> Any:
+    """Change the replica behind each average that it took in and reported."""
+    done = averaged(*about)
+    with torch.no_grad():
+        self.loop.replica.model.get_parameter("0.weight").mul_(1.5)
+    return done
+
+
+@pytest.mark.parametrize("mode", every(1, ["nccl_cadence", "cpu_async"]))
+@pytest.mark.parametrize(
+    ("breaks", "sign"),
+    [
+        (wrapped(TrainingLoop, "ready", reset), "rank 1: parameters 0.weight is another after the start"),
+        (wrapped(RankLoop, "_averaged", worn), "parameters 0.weight is another after the average of round"),
+    ],
+    ids=["start", "average"],
+)
+def test_what_changes_where_nothing_is_trained_is_named(
+    tmp_path: Path,
+    in_process: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    breaks: Break,
+    sign: str,
+    mode: str,
+) -> None:
+    with monkeypatch.context() as patch:
+        breaks(patch)
+        job, records = train_together(tmp_path, mode, ADAM)
+    found = different(audited(job, records))
+    assert any(sign in line for line in found), found
 
 
 def test_ranks_that_end_with_other_models_are_named() -> None:

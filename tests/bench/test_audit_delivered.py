@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bench.audit.delivered import delivered
 from bench.audit.kept import read
 from bench.audit.order import AuditOrder
-from bench.audit.setups import asked
+from bench.audit.setups import settings_reached
 from bench.models import load
 from ddp.checkpoint import parts
 from ddp.engine import loop
@@ -98,7 +98,7 @@ def test_the_state_of_a_checkpoint_is_the_one_that_is_resumed(
 
 
 def found(order: AuditOrder, task: Task, samples: int = 100) -> str:
-    return " ".join(item.line for item in asked(order, task, samples))
+    return " ".join(item.line for item in settings_reached(order, task, samples))
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet_graph", "gpt_nano"])

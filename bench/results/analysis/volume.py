@@ -62,8 +62,8 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
 
 def width_of(m: Metrics) -> int:
     """Return the bytes of a parameter: 8 or 2 if all have as many, else 4."""
-    held = [size for size in m.memory.parameter_bytes or () if size]
-    own = (sum(held) if m.backend in IN_SHARDS else max(held, default=0)) / m.parameters if m.parameters else 0.0
+    sizes = [size for size in m.memory.parameter_bytes or () if size]
+    own = (sum(sizes) if m.backend in IN_SHARDS else max(sizes, default=0)) / m.parameters if m.parameters else 0.0
     return next((width for width in (8, 2) if math.isclose(own, width, rel_tol=NEAR)), 4)
 
 

@@ -1,0 +1,92 @@
+"""`StateWatch`: digests of a replica's state before and after what leaves it alone, for somebody else to compare.
+
+An average leaves the optimizer's state alone, and nothing changes what it made of the replica before the next step; an
+evaluation and a checkpoint leave all alone, and so does what lies between a rank's report that it is ready and its first
+step. Changes nothing. Knows nothing of files, nor of which averages are drawn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ddp.replica.pieces import BUFFERS, OPTIMIZER, PARAMETERS, StatePiece, digest, of_optimizer
+from ddp.replica.task import Job
+
+if TYPE_CHECKING:
+    from ddp.replica.replica import Replica
+
+RESTS = 8
+"""So many evaluations, and as many checkpoints, of a process over which the state is compared."""
+START = "the start"
+OF_MODEL = f"{PARAMETERS} ", f"{BUFFERS} "
+"""How labels of parameters and buffers begin."""
+
+
+class StateWatch:
+    """The states of one rank. `pieces`: its whole state; `together`: whether a step is the work of all ranks."""
+
+    def __init__(
+        self, job: Job, replica: Replica, pieces: Callable[[], Iterable[StatePiece]], together: Callable[[], bool]
+    ) -> None:
+        self._replica, self._pieces, self._together = replica, pieces, together
+        settings = job.averaging
+        self._untouched = not (settings.optimizer_state or settings.resets)
+        """Whether averages leave optimizers alone."""
+        self.over: list[dict[str, Any]] = []
+        """Digests by name `before` and `after`: of the optimizer's state, and of all of it where nothing was averaged."""
+        self._awaited: dict[str, Any] | None = None
+        self._seen: Counter[str] = Counter()
+        """What the state was compared over, by its kind."""
+
+    @property
+    def awaits(self) -> bool:
+        """Whether the next step tells if the state was left alone."""
+        return self._awaited is not None
+
+    def rests(self, what: str, averages: int) -> None:
+        """Note the state before what leaves it alone; not where a callback may change it. `averages`: taken in so far."""
+        kind = what.rstrip("0123456789")
+        if self._awaited is not None and "what" in self._awaited:
+            self._awaited["what"] += f" and {what}"
+        elif self._awaited is None and self._seen[kind] < RESTS and self._replica.task.epoch_callback is None:
+            self._seen[kind] += 1
+            self._awaited = {"round": averages, "what": what, "averages": averages, "before": self._digests()}
+
+    def average(self, round: int, drawn: bool) -> None:
+        """Note the optimizer's state before a replica takes in the average of a round, if it is drawn."""
+        if not self._untouched:
+            self._awaited = None
+        elif self._awaited is None and drawn:
+            self._awaited = {"round": round, "before": self._optimizer()}
+
+    def averaged(self, averages: int) -> None:
+        """Note what the replica became by a drawn average."""
+        if self._awaited is not None and "what" not in self._awaited and self._replica.task.epoch_callback is None:
+            digests = self._digests()
+            self._awaited["before"] |= {name: each for name, each in digests.items() if name.startswith(OF_MODEL)}
+            self._awaited["averages"] = averages
+
+    def compare(self, averages: int) -> None:
+        """Note the state behind what has left it alone, if one is awaited; of the model only where nothing was averaged."""
+        awaited, self._awaited = self._awaited, None
+        if awaited is None or (awaited.get("what", "").startswith(START) and self._together()):
+            return  # in steps of all ranks the state was shared out since the start
+        model = awaited.pop("averages", None) == averages
+        if not model:
+            before = awaited["before"]
+            awaited["before"] = {name: each for name, each in before.items() if not name.startswith(OF_MODEL)}
+        self.over.append(awaited | {"after": self._digests() if model else self._optimizer()})
+
+    def _optimizer(self) -> dict[str, str]:
+        pieces = of_optimizer(self._replica.state.named, self._replica.optimizer, False)
+        return {f"{piece.name} {piece.key}": digest(piece.values) for piece in pieces}
+
+    def _digests(self) -> dict[str, str]:
+        """Return those of the whole state, by name: of parameters and buffers behind their kind."""
+        digests = {}
+        for piece in self._pieces():
+            label = f"{piece.name} {piece.key}" if piece.kind == OPTIMIZER else f"{piece.kind} {piece.name}"
+            digests[f"{label} from {piece.start}" if piece.start else label] = digest(piece.values)
+        return digests
