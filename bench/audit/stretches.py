@@ -36,6 +36,8 @@ Steps = list[tuple[int, int, int]]
 
 def stretches(order: AuditOrder, bench: Bench, groups: Sequence[Sequence[KeptStep]]) -> Iterator[AuditItem]:
     """Compare states that were kept with what becomes of those before."""
+    if order.world_size > 1:
+        groups = [group for group in groups if group[0].together]
     if not _known(order, bench, groups):
         return
     spent, each = 0.0, _seconds(bench, groups[0])

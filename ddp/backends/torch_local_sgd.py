@@ -73,6 +73,11 @@ class LocalStep(TorchStep):
         """Whether the warm-up is over: the next step is this rank's own, and may be averaged inside PyTorch's optimizer."""
         return self._built and self._local.iter >= self.warmup
 
+    @property
+    def averages_next(self) -> bool:
+        """Whether the next step is one with an average, by the documents."""
+        return self._begun >= self.warmup and (self._begun - self.warmup) % self.period == 0
+
     def end(self) -> None:
         """Put the averaged parameters, which PyTorch leaves elsewhere in memory, back into the flat state."""
         for parameter, place in zip(self.replica.state.parameters, self._places, strict=True):

@@ -88,6 +88,7 @@ class StepKeeper:
         self._draws: StepDraws | None = None
         self._size = TIMES * replica.state.bytes
         self._whole = replica.state.bytes <= LARGE
+        self._buffers = any(True for _ in replica.model.buffers())
         own = job.epochs * replica.samples // (job.batch_size * job.world_size)
         self._pairs = self._size * PAIRED <= (BUDGET if own >= LONG else CHEAP)
         """Whether the step behind a drawn one is kept, too, and a row."""
@@ -110,21 +111,34 @@ class StepKeeper:
     @property
     def _together(self) -> bool:
         """Whether a step is the work of all ranks."""
-        return self.windowed or self._replica.in_step is not None
+        return self.windowed or (self._replica.in_step is not None and not self._apart)
+
+    @property
+    def _apart(self) -> bool:
+        """Whether ranks step on their own, and meet inside some of the steps."""
+        return getattr(self._replica.in_step, "apart", False)
 
     def due(self, batch: Batch, seen: float, step: int, averages: int) -> bool:
         """Return whether something is to be kept from this step on, the rank's own number `step`, after `averages`."""
-        if getattr(self._replica.in_step, "apart", False):
-            return False
-        together = self._together
+        together, apart = self._together, self._apart
         if self._draws is None:
             self._draws = rank_draws(self._job, self._rank, self._replica.samples, not together, self._size)
         self.watch.compare(averages)
         # All ranks draw the same where a step is theirs together: by what all of them have seen.
-        first = int(seen) if together else batch.epoch * self._replica.samples + batch.start
-        own = self._own(self._draws, batch, averages)
-        drawn = self._draws.has(first, first + (batch.total if together else batch.samples), step)
+        met = together or apart
+        first = int(seen) if met else batch.epoch * self._replica.samples + batch.start
+        own = not apart and self._own(self._draws, batch, averages)
+        drawn = self._draws.has(first, first + (batch.total if met else batch.samples), step)
         self._due, self._next = drawn or own or self._next, drawn and self._pairs
+        if apart:
+            self.cut()
+            # What is averaged in a step is no rank's own; nor are buffers, which are the first rank's in each. Of odd slices
+            # PyTorch weighs the losses.
+            averages_next: bool = getattr(self._replica.in_step, "averages_next", True)
+            others = averages_next or (self._rank and self._buffers)
+            even = batch.samples * self._job.world_size == batch.total
+            self._row_due, self._due = False, bool(self._due and even and not others)
+            return self._due
         self._row_due = self._pairs and not self.windowed and self._begins_row(self._draws, batch, seen)
         return self._due or self._row_due
 
@@ -154,7 +168,7 @@ class StepKeeper:
         self._one = None
         about: dict[str, Any] = {"rank": self._rank, "step": step, "averages": averages}
         about |= {"epoch": batch.epoch, "seen": seen}
-        about |= {"work": work, "total": batch.total, "together": self._together}
+        about |= {"work": work, "total": batch.samples if self._apart else batch.total, "together": self._together}
         if (scale := self._replica.passes.scale) is not None:
             about["scale"] = (scale.value, scale.steps)
         if self._due or self.windowed:
