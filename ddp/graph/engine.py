@@ -50,7 +50,7 @@ def run(job: Job, emit: Emit, parallel: bool = True) -> None:
     if job.world_size == 1:
         solo.run(job, emit)
         return
-    job = checkpoint.begin(job)
+    job, emit = checkpoint.begin(job), solo.tidied(job, emit)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     team = WorkerThreads(job.world_size, parallel)

@@ -15,6 +15,7 @@ from ddp.core.events import Saved
 from ddp.core.guard import GUARDS
 from ddp.core.ledger import Ledger
 from ddp.engine import elche
+from ddp.graph import engine as graph_engine
 from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.kept_job import EVERY
@@ -67,7 +68,7 @@ def refused(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize("failing", ["a part", "the whole"])
-@pytest.mark.parametrize(("engine", "world_size"), [(elche, 1), (elche, 2)])
+@pytest.mark.parametrize(("engine", "world_size"), [(elche, 1), (elche, 2), (graph_engine, 2)])
 def test_what_cannot_be_made_takes_no_room(
     play: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, engine: Any, world_size: int
 ) -> None:
