@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import ASYNC, AVERAGED, CADENCE, SYNC, Family, Module, counted, last, wrap
+from benchmarks.bugs.bug import ASYNC, AVERAGED, CADENCE, SYNC, Family, Module, counted, last, rank, wrap
 
 AVERAGE = Family("average")
 COLLECTIVE, SNAPSHOT, MEAN = "ddp.backends.allreduce", "ddp.backends.snapshot", "ddp.replica.weighted_mean"
@@ -204,3 +204,27 @@ def damaged_wire(collective: Module) -> None:
             self._wire[0][17] *= 1.5
 
     _taken(change)(collective)
+
+
+@AVERAGE.bug(
+    "ddp.engine.loop", "audit", AVERAGED, "a rank trains other weights than it said that it begins with", "B6.12"
+)
+def begun_elsewhere(loop: Module) -> None:
+    def broken(ready: Any, self: Any, *about: Any) -> None:
+        ready(*about)
+        if rank() == 1:
+            for parameter in self.replica.state.parameters:
+                parameter.detach().mul_(0.5)
+
+    wrap(loop.TrainingLoop, "ready", broken)
+
+
+@AVERAGE.bug("ddp.engine.rank", "audit", AVERAGED, "a rank's parameters shrink behind each average")
+def worn_behind_average(ranks: Module) -> None:
+    def broken(averaged: Any, self: Any, *about: Any) -> None:
+        averaged(*about)
+        if rank() == 1:
+            for tensor in self.loop.replica.state.parameters:
+                tensor.detach().mul_(0.99)
+
+    wrap(ranks.RankLoop, "_averaged", broken)

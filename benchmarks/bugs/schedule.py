@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import AVERAGED, EVERY, RANKS, Family, Module, after_init, last, wrap
+from benchmarks.bugs.bug import AVERAGED, CADENCE, EVERY, RANKS, Family, Module, after_init, last, wrap
 
 SCHEDULE = Family("schedule")
 REPLICA, RATES, DISPATCH = "ddp.replica.replica", "ddp.replica.learning_rates", "ddp.core.dispatch"
@@ -91,3 +91,18 @@ def place_jumps(worker: Module) -> None:
         return receive(order)
 
     wrap(worker.Worker, "receive", broken)
+
+
+@SCHEDULE.bug(
+    "bench.models.parts",
+    "audit",
+    CADENCE,
+    "a rate that is set never arrives",
+    models=("mlp",),
+    settings=("train.lr=0.004",),
+)
+def rate_hard_coded(parts: Module) -> None:
+    made = parts.task_on
+    parts.task_on = lambda data, build, optimizer, recipe, *how: made(
+        data, build, optimizer, replace(recipe, lr=0.008), *how
+    )
