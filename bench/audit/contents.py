@@ -1,14 +1,17 @@
-"""Writes `contents.json`: the digests of what bundled data sets hold, training and test part.
+"""Writes `contents.json`: the digests of what data sets hold, training and test part, as they are read.
 
-    python -m bench.audit.contents
+    python -m bench.audit.contents [FOLDER]    # of bundled ones, and of those whose files lie in a folder
 
-A data set that is made from what Python itself brings differs between its versions, and has a line for each.
+A data set that is made from what Python itself brings differs between its versions, and has a line for each. Lines of data
+sets that are not at hand stay.
 """
 
 from __future__ import annotations
 
 import json
 import platform
+import sys
+from collections.abc import Collection
 from typing import Any
 
 from bench.audit.reading import CONTENTS, content
@@ -21,19 +24,22 @@ from ddp.data import as_source
 OF_PYTHON = ("pydoc",)
 """Data sets that follow the version of Python."""
 BUNDLED = ("digits", "noisy_digits", "pydoc", "shifted_digits", "synthetic", "toy_language")
-"""Data sets that need no file of others; those that are downloaded are held to digests when they come."""
+"""Data sets that need no file of others."""
+DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100", "shakespeare")
+"""Those whose files are held to digests when they come: here is what is read from them."""
 
 
-def made() -> dict[str, dict[str, str]]:
-    """Return data set -> part -> digest, of the bundled ones, as they are and as recipes take them."""
+def made(names: Collection[str] = BUNDLED, folder: str = "data") -> dict[str, dict[str, str]]:
+    """Return data set -> part -> digest of those of these `names`, as they are and as recipes take them."""
     recipes = [recipe for name in MODELS for recipe in load(name).recipes.values()]
     settings = {title(recipe.data, recipe.data_options): (recipe.data, recipe.data_options) for recipe in recipes}
-    settings |= {name: (name, PLAIN) for name in BUNDLED}
-    return {key(full, name): _digests(name, options) for full, (name, options) in settings.items() if name in BUNDLED}
+    settings |= {name: (name, PLAIN) for name in names}
+    chosen = {full: each for full, each in settings.items() if each[0] in names}
+    return {key(full, name): _digests(name, folder, options) for full, (name, options) in chosen.items()}
 
 
-def _digests(name: str, options: DataOptions) -> dict[str, str]:
-    train, test = map(as_source, data_set(name, options=options).load())
+def _digests(name: str, folder: str, options: DataOptions) -> dict[str, str]:
+    train, test = map(as_source, data_set(name, folder, options).load())
     return {"train": content(train), "test": content(test)}
 
 
@@ -42,11 +48,19 @@ def key(data: str, name: str) -> str:
     return f"{data} of Python {platform.python_version()}" if name in OF_PYTHON else data
 
 
+def _there(name: str, folder: str) -> bool:
+    try:
+        data_set(name, folder).load()
+    except (ValueError, OSError):
+        return False
+    return True
+
+
 def main() -> None:
-    """Write the table; lines of other versions of Python stay."""
+    """Write the table."""
     known: dict[str, Any] = json.loads(CONTENTS.read_text(encoding="utf-8")) if CONTENTS.exists() else {}
-    others = {name: parts for name, parts in known.items() if " of Python " in name}
-    write_text(CONTENTS, json.dumps(others | made(), indent=1, sort_keys=True) + "\n")
+    others = made([name for name in DOWNLOADED if _there(name, sys.argv[1])], sys.argv[1]) if sys.argv[1:] else {}
+    write_text(CONTENTS, json.dumps(known | made() | others, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from bench.audit.kept import PARAMETERS, Name, Parts, raw
 from bench.audit.order import AuditOrder
 from bench.audit.state_digest import digest
 from bench.results.audit_file import AuditItem
+from ddp import regular_files
 
 LARGEST = 1 << 28
 """Bytes of a file that is read."""
@@ -23,13 +26,12 @@ def delivered(order: AuditOrder, ends: Mapping[int, Parts]) -> Iterator[AuditIte
     """Compare the final state that each rank left, and the model of the last checkpoint that can be resumed from."""
     files = [(rank, order.kept / f"state-{rank}.pt") for rank in sorted(ends)]
     for rank, path in files:
-        if _readable(path):
-            # The user's own classes may be among it, as in what `Trainer` reads.
-            line = _apart(torch.load(path, map_location="cpu", weights_only=False), ends[rank], whole=bool(order.model))
+        if path.is_file():
+            line = _apart(_read(path), ends[rank], whole=bool(order.model))
             yield _item(line and f"the final state: {line}", rank)
     places = [] if order.checkpoints is None else sorted(order.checkpoints.glob("[0-9]*/model.pt"))
-    if ends and places and _readable(places[-1]):
-        other = _other_model(torch.load(places[-1], map_location="cpu", weights_only=True), ends[min(ends)])
+    if ends and places:
+        other = _other_model(_read(places[-1]), ends[min(ends)])
         if other is not None:
             yield _item(other, None)
 
@@ -38,12 +40,18 @@ def _item(line: str, rank: int | None) -> AuditItem:
     return AuditItem(what="delivered", outcome="different" if line else "equal", line=line, rank=rank)
 
 
-def _readable(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size <= LARGEST
+def _read(path: Path) -> Mapping[str, Any]:
+    """Return what a file holds; nothing of a large one, nor of one with objects of the user's own classes."""
+    with suppress(OSError, UnpicklingError), regular_files.opened(path, LARGEST) as file:
+        state: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        return state
+    return {}
 
 
 def _apart(state: Mapping[str, Any], end: Parts, whole: bool) -> str:
     """Say which tensor of a state is another than the module had at the end; `whole`: or is not there."""
+    if not state:
+        return ""
     for name, parts in end.items():
         value = state.get(name.name)
         if value is None and name.kind == PARAMETERS and whole:

@@ -61,6 +61,16 @@ def test_a_final_state_of_another_model_is_named(
     assert sign in line
 
 
+class Own:
+    """What a module may save besides."""
+
+
+def test_a_state_with_objects_of_ones_own_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch, lambda state: {**rounded(state), "own": Own()})
+    job, records = train_alone(tmp_path / "run", toy_task, keep_state=True)
+    assert different(audited(job, records)) == []
+
+
 def checkpoint(folder: Path, model: nn.Module, named: dict[str, Tensor]) -> Path:
     """A checkpoint's file with the model."""
     (folder / "000001").mkdir(parents=True)
