@@ -199,7 +199,7 @@ def what_next(verdicts: Sequence[Verdict], root: Path) -> list[tuple[str, str]]:
     if len(wrong) > 1 or any(len(line) > ROOM for line in wrong):
         return [("in full", f"python -m bench validate --brief {place}")]
     if any(verdict.more for verdict in verdicts if verdict.name not in ("PASS", "XFAIL")):
-        return [("decides", f"python -m bench more {place}")]
+        return [("next", f"python -m bench more {place}")]
     return []
 
 

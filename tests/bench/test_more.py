@@ -29,7 +29,7 @@ def test_more_trains_the_seeds_that_a_decision_lacks(tmp_path: Path, library: Pa
     (run,) = find_runs(runs)[0]
     verdicts = judge([run.path], library).verdicts
     assert in_words(verdicts) == ["nothing is wrong so far as 1 seed can tell"]
-    assert what_next(verdicts, run.path) == [("decides", f"python -m bench more {run.path}")]
+    assert what_next(verdicts, run.path) == [("next", f"python -m bench more {run.path}")]
     (command,) = lacking(runs, library)
     assert " seed=1,2" in command
     assert lacking(run.path, library) == [command]

@@ -19,6 +19,8 @@ from bench.results.cells import Cell
 
 LABEL_FROM = 0.06
 """Shares from here on carry their number."""
+IN_A_ROW = 4
+"""Names of a legend."""
 LABELLED = 48
 """Of more rows they do not: nobody could read them."""
 DARK = ("compute", "eval", "checkpoint")
@@ -100,9 +102,10 @@ def rank_bars(
 
 
 def legend(figure: Figure, colours: Mapping[str, str], shown: Sequence[str]) -> None:
-    """Put the names of what is stacked below the bars."""
+    """Put the names of what is stacked below the bars, in rows of a few: more are wider than the figure."""
     handles: list[Any] = [Patch(color=colours[name], label=name) for name in shown]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    rows = max(-(-len(handles) // IN_A_ROW), 1)
+    figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // rows))
 
 
 def _figure(group: CellGroup, whole: list[Row]) -> Picture:
