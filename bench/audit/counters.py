@@ -34,6 +34,22 @@ def counted(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]
             yield from _counted(order, own, together)
 
 
+def updates(order: AuditOrder) -> Iterator[AuditItem]:
+    """Compare how often each rank's optimizer was called with the steps that it reported. In fp16 some are left out."""
+    if (
+        not order.planned
+        or order.resumed
+        or order.step.precision == "fp16"
+        or (order.one_process and order.world_size > 1)
+    ):
+        return
+    for rank, work in enumerate(order.works):
+        steps = max((report.last for report in order.reports if report.rank == rank), default=0)
+        if work.updates is not None and steps:
+            line = f"{steps} steps were reported, its optimizer did {work.updates}" if work.updates != steps else ""
+            yield AuditItem(what="chain", outcome="different" if line else "equal", line=line, rank=rank)
+
+
 def _counted(order: AuditOrder, own: Sequence[KeptStep], together: bool) -> Iterator[AuditItem]:
     """Norms: of runs in which no step is of several batches; an average gives them the highest. Optimizers: where it
     leaves these alone and every step is done."""

@@ -174,3 +174,12 @@ def momentum_lost_behind_warm_up(torch_local_sgd: Module) -> None:
         return begin(batch)
 
     wrap(torch_local_sgd.LocalStep, "begin", broken)
+
+
+@OPTIMIZER.bug(REPLICA, "audit", EVERY, "one step in a hundred does not reach the optimizer", "D11")
+def update_left_out(replica: Module) -> None:
+    def change(self: Any) -> None:
+        step = self.optimizer.step
+        self.optimizer.step = lambda *closure: None if counted(self, "left out") % 100 == 99 else step(*closure)
+
+    _made(change)(replica)

@@ -68,6 +68,8 @@ class StepWork:
     """Of a forward and a backward pass, by torch's counter; None: it was not counted."""
     tokens: int | None = None
     """Of a sample of text; 0: it is none."""
+    updates: int | None = None
+    """Steps of the optimizer itself, as it counts its calls; None: it cannot say."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.hooks import RemovableHandle
 
 from ddp.core.event_parts import StepWork
 from ddp.core.values import finite
@@ -25,7 +26,7 @@ NORMS = 50
 class StepFigures:
     """The figures of one rank."""
 
-    def __init__(self, job: Job, model: nn.Module, steps: int) -> None:
+    def __init__(self, job: Job, model: nn.Module, optimizer: Any, steps: int) -> None:
         self._model, self._apart = model, max(steps // NORMS, 1)
         self._counts = job.profile_steps > 0 and not job.step.compile
         """Whether the first pass is to be counted, which takes a while."""
@@ -36,6 +37,32 @@ class StepFigures:
         self._flop: float | None = None
         self._kept: int | None = None
         self._tokens: int | None = None
+        self._updates: int | None = None
+        self._hooks: tuple[RemovableHandle, ...] = ()
+        self._inside = 0
+        """Calls of `step` under way."""
+        self.count_updates(optimizer)
+
+    def count_updates(self, optimizer: Any) -> None:
+        """Count the steps that an optimizer does from now on; of several the first one's. One that is not PyTorch's has no
+        hook for it."""
+        first = getattr(optimizer, "parts", (optimizer,))[0]
+        first = getattr(first, "optim", first)  # of PyTorch's own that wrap another
+        for hook in self._hooks:
+            hook.remove()
+        self._updates, self._hooks, self._inside = None, (), 0
+        if isinstance(first, torch.optim.Optimizer):
+            before = first.register_step_pre_hook(self._updating)
+            self._updates, self._hooks = 0, (before, first.register_step_post_hook(self._updated))
+
+    def _updating(self, *_: Any) -> None:
+        self._inside += 1
+
+    def _updated(self, *_: Any) -> None:
+        self._inside -= (
+            1  # PyTorch calls hooks for a class of the user's and once more for the one that it is made from
+        )
+        self._updates = (self._updates or 0) + (self._inside == 0)
 
     def counting(self, tensors: Tensors, samples: int) -> AbstractContextManager[None]:
         """Surround the forward and backward pass on `samples`; the first one is counted, if that is wanted."""
@@ -83,7 +110,9 @@ class StepFigures:
     def work(self) -> StepWork:
         """Return the figures."""
         parameters, gradients, state = self._bytes
-        return StepWork(tuple(self._norms), parameters, gradients, state, self._kept, self._flop, self._tokens)
+        return StepWork(
+            tuple(self._norms), parameters, gradients, state, self._kept, self._flop, self._tokens, self._updates
+        )
 
 
 def _local(tensor: Any) -> Tensor:

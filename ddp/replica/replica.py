@@ -66,9 +66,8 @@ class Replica:
         """What the optimizer was made with."""
         self.rates = Rates(self.optimizer, self.task.schedule, job.lr_scale)
         self.scalars = Scalars()
-        self._source, evaluated = self.task.train_data(), self.task.eval_data()
+        self._source, evaluated, patience = self.task.train_data(), self.task.eval_data(), PATIENCE * job.deadline_s
         visits = _order(self.task, job, len(self._source))
-        patience = PATIENCE * job.deadline_s
         self.feed, note = feed(self._source, visits, device, job.loading, self.task.augment, patience)
         in_turn = EpochOrder(0, len(evaluated), shuffle=False)
         self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
@@ -87,7 +86,7 @@ class Replica:
         """What is done together with other ranks inside a step."""
         self.samples = len(visits)
         steps = job.epochs * -(-self.samples // (job.batch_size * job.world_size))
-        self.figures = StepFigures(job, self.model, steps)
+        self.figures = StepFigures(job, self.model, self.optimizer, steps)
         self.step_sketches = StepSketches(self.sketcher, derive(job.seed, "sketched steps"), steps)
         self.lr = 0.0
         self._epoch = lru_cache(maxsize=2)(partial(derive, job.seed, "step"))
@@ -123,6 +122,7 @@ class Replica:
     def replace_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Step with another optimizer, whose parameter groups are in the same order."""
         self.optimizer = optimizer
+        self.figures.count_updates(optimizer)
         self.rates.steer(optimizer)
 
     def some(self, samples: int) -> Tensors:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bench.audit.audit import audit
-from bench.audit.order import MEASURED, SHARDED, AuditOrder, norms_of, reports_of
+from bench.audit.order import MEASURED, SHARDED, AuditOrder, norms_of, reports_of, works_of
 from bench.results.audit_file import AuditReport
 from ddp.backends import is_torch_native
 from ddp.core.events import Evaluated, Finished, Ready
@@ -59,6 +59,7 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         evaluations=tuple(evaluations(records)),
         shown=tuple((e.epoch, e.rank, e.loss_sum, e.metric_sum) for e in records if isinstance(e, Evaluated)),
         norms=norms_of(records) if job.backend in MEASURED else (),
+        works=works_of(records),
         in_shards=job.backend in SHARDED and job.world_size > 1,
         one_process=job.world_size == 1,  # as the engine of one rank is
         step=job.step,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bench.audit.kept import read
-from ddp.core.events import Finished
+from ddp.core.events import Finished, Progress
 from ddp.replica.replica import Replica
 from tests.bench.audit_breaks import ADAM, wrapped
 from tests.bench.audited import audited, different, train_alone
 from tests.bench.test_audit_ranks import train_together
+from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
 from tests.slow import few
 
@@ -77,3 +82,34 @@ def test_a_step_that_nobody_keeps_is_counted(
     assert found, "a step more or less on each rank"
     counted, between = (int(part.split()[0]) for part in found[0].partition("counted ")[2].split(" in "))
     assert counted == between + sign, found
+
+
+class Quieter(torch.optim.SGD):
+    """An optimizer that does something of its own around PyTorch's."""
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        return super().step(closure)
+
+
+def test_an_optimizer_that_is_made_from_pytorchs_counts_once(tmp_path: Path) -> None:
+    job, records = train_alone(tmp_path, lambda: replace(toy.task(), optimizer=partial(Quieter, lr=0.1)))
+    report = audited(job, records)
+    assert different(report) == []
+    (end,) = [record for record in records if isinstance(record, Finished)]
+    assert end.work is not None
+    assert end.work.updates == sum(record.steps for record in records if isinstance(record, Progress))
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(("breaks", "more"), [(stepped_twice, 1), (left_out, -1)])
+@pytest.mark.parametrize("mode", ["solo", "nccl_cadence", "zero1"])
+def test_steps_of_an_optimizer_without_a_counter_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, breaks: Any, more: int
+) -> None:
+    """SGD keeps nothing that would tell."""
+    with monkeypatch.context() as patch:
+        wrapped(Replica, "step", breaks)(patch)
+        made = train_alone(tmp_path, toy.task) if mode == "solo" else train_together(tmp_path, mode, toy.task)
+    found = different(audited(*made))
+    counts = [re.search(r"(\d+) steps were reported, its optimizer did (\d+)", line) for line in found]
+    assert {int(count[2]) - int(count[1]) for count in counts if count} == {more}, found
