@@ -74,6 +74,7 @@ class Accumulating(Replica):
             tensors = self.read(batch)
             at = meter.add("data", at)
             self.untouched.begin()
+            self.scalars.begin()
             with self.scalars:
                 self.figures.counting(tensors, batch.samples)
                 loss = self.passes.loss(self.task, self.model, tensors)

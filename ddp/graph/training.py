@@ -176,6 +176,7 @@ class Training:
     def _record(self) -> None:
         """Collect what the caller records from a pass with gradient to its step."""
         if torch.is_grad_enabled() and self.graph.training:
+            self._scalars.begin()
             self._scalars.__enter__()
 
     def scalars(self) -> dict[str, float | None]:

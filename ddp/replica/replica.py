@@ -145,7 +145,8 @@ class Replica:
         at = meter.add("data", began)
         self.lr = self.rates.apply(self.fraction(seen))
         self._draw(batch)
-        factor = 1.0
+        self.scalars.begin()
+        factor, busy = 1.0, 0.0
         if team is None:
             self._clear()
         else:
@@ -158,7 +159,6 @@ class Replica:
             loss, at = self._pass(tensors, factor, at, batch.samples)
         elif team is not None:
             team.idle(batch)
-        busy = 0.0
         if team is not None:
             at = self._slowdown.pay(at - began, meter, "gradient")
             busy = at - began

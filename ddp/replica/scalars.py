@@ -94,7 +94,7 @@ class _Sum:
 
 
 class Scalars:
-    """What the steps of one rank have recorded since the last report. A context: open while a train step runs."""
+    """What the steps of one rank have recorded since the last report. A context: open while a pass of a step runs."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -103,7 +103,6 @@ class Scalars:
         """Of the last step, which may yet be undone."""
 
     def __enter__(self) -> Scalars:
-        self._count()
         _open.scalars = self
         return self
 
@@ -122,10 +121,11 @@ class Scalars:
         )
 
     def undo(self) -> None:
-        """Forget the last step."""
+        """Forget the last step, all passes of it."""
         self._step.clear()
 
-    def _count(self) -> None:
+    def begin(self) -> None:
+        """Begin a step: the one before counts."""
         for name, value in self._step:
             entry = self._sums.setdefault(name, _Sum())
             if isinstance(value, _Later):
@@ -153,7 +153,7 @@ class Scalars:
 
     def drain(self) -> tuple[tuple[str, float | None, int], ...]:
         """Return (name, sum, calls) since the last time, by name; a sum of None is not finite."""
-        self._count()
+        self.begin()
         sums, self._sums = self._sums, {}
         for entry in sums.values():
             entry.take()

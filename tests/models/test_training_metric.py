@@ -51,6 +51,7 @@ def test_sums_of_many_steps_are_taken_together_and_one_that_is_undone_never() ->
 
     logits = torch.eye(3)
     for step in range(130):
+        scalars.begin()
         with scalars:
             size = 2 + step % 2
             record_sum("accuracy", size, total, logits[:size], torch.zeros(size, dtype=torch.int64))

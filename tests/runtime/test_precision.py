@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ddp.core.errors import Exhausted
 from ddp.core.step_settings import StepSettings
 from ddp.data.epoch_order import order
 from ddp.engine.modes import modes
@@ -127,3 +128,18 @@ def test_what_cannot_be_is_refused(play: Play) -> None:
         check_step(FP16, modes()["torch_local_sgd"], 2, "train.")
     check_step(FP16, modes()["torch_local_sgd"], 1)
     check_step(BF16, modes()["torch_local_sgd"], 2)
+
+
+def test_half_precision_that_the_processor_lacks_is_one_line(play: Play) -> None:
+    with pytest.raises(
+        Exhausted, match=r"no torch.bfloat16 for this model here \(could not create .* LSTM\): choose another"
+    ):
+        play("sync", "nccl", weak, step=BF16)
+
+
+def weak() -> Task:
+    return replace(toy.task(), loss=lacking)
+
+
+def lacking(model: nn.Module, batch: Tensors) -> Tensor:
+    raise RuntimeError("could not create a primitive descriptor for the LSTM. Run workload with environment variable")

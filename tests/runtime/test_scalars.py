@@ -14,7 +14,7 @@ from ddp.core.errors import RankFailed
 from ddp.core.events import Progress
 from ddp.core.policies import POLICIES
 from ddp.core.summary import EpochFold
-from ddp.replica.scalars import LONGEST, MOST_NAMES, Scalars
+from ddp.replica.scalars import LONGEST, MOST_NAMES, Scalars, record_sum
 from tests.runtime import controlled, toy
 from tests.runtime.conftest import Play
 from tests.slow import few
@@ -116,3 +116,17 @@ def test_tensors_are_taken_as_they_are_now() -> None:
     )
     assert scalars.drain() == expected
     assert scalars.drain() == ()
+
+
+def test_a_step_of_several_passes_is_undone_as_a_whole() -> None:
+    """Its exchange may break behind the last of them."""
+    scalars = Scalars()
+    for undone in (False, True, False):
+        scalars.begin()
+        for _ in range(2):
+            with scalars:
+                record_scalar("calls", 1.0)
+                record_sum("right", 8, lambda values: values.sum(), torch.ones(8))
+        if undone:
+            scalars.undo()
+    assert scalars.drain() == (("calls", 4.0, 4), ("right", 32.0, 32))

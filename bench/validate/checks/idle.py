@@ -44,11 +44,11 @@ at, and in none of so many, once in 10^6."""
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL if a rank that was not lost brought in nothing, or reports steps that moved nothing; REFUSED where an
-    epoch has too few batches for all ranks."""
+    epoch, or a step, has too little for all ranks."""
     cell = case.cell
     runs = [(run, known) for run, known in recorded(cell) if run.metrics.world_size > 1 or known.groups]
-    for run, _ in runs:
-        if scarce := _scarce(run):
+    for run, known in runs:
+        if scarce := _scarce(run) or _narrow(run, known):
             return verdict("REFUSED", "idle", cell, f"seed {run.metrics.seed}: {scarce}")
     for run, known in runs:
         if wrong := _amiss(run, known):
@@ -67,6 +67,14 @@ def _scarce(run: Run) -> str:
     advice = f"a batch size of {most} gives each one" if most else "train with fewer ranks"
     number = "1 batch" if batches == 1 else f"{batches} batches"
     return f"an epoch of {samples} samples has {number} for {m.world_size} ranks, and some train nothing: {advice}"
+
+
+def _narrow(run: Run, known: Records) -> str:
+    """Say that a step of all ranks has too few samples for each of them, of which batch norm wants several."""
+    least, size = max((event.least for event in known.ready), default=1), run.metrics.batch_size
+    if size >= least or all(_samples(run)):
+        return ""
+    return f"a rank has {least} samples or none, and some train nothing with a batch size of {size}: {least} gives each some"
 
 
 def _samples(run: Run) -> list[int]:
