@@ -37,7 +37,7 @@ SCRIPT = Path(__file__).parent / "script.py"
 LIMIT_S = 300.0
 FEW_BATCHES = "REFUSED", "idle"
 """The verdict on an epoch that has fewer batches than ranks."""
-CLEAR = re.compile(r"(^|: )(bench|ValueError|TypeError): .{20,}$")
+CLEAR = re.compile(r"(^|: )(bench|ValueError|TypeError): .{20,}$|: no torch\.\w+ for this model here")
 """The last line of what is refused, or fails by a mistake in its settings."""
 
 
