@@ -161,21 +161,6 @@ def moments_halved(collective: Module) -> None:
     wrap(collective.Backend, "average", broken)
 
 
-@OPTIMIZER.bug(
-    "ddp.backends.torch_local_sgd", "audit", ("torch_local_sgd",), "momentum is lost behind a warm-up", models=("mlp",)
-)
-def momentum_lost_behind_warm_up(torch_local_sgd: Module) -> None:
-    def broken(begin: Any, self: Any, batch: Any) -> Any:
-        if self.apart:
-            for state in self.replica.optimizer.state.values():
-                for value in state.values():
-                    if value.dim():
-                        value.zero_()
-        return begin(batch)
-
-    wrap(torch_local_sgd.LocalStep, "begin", broken)
-
-
 @OPTIMIZER.bug(REPLICA, "audit", EVERY, "one step in a hundred does not reach the optimizer", "D11")
 def update_left_out(replica: Module) -> None:
     def change(self: Any) -> None:

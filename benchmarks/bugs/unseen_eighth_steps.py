@@ -181,3 +181,16 @@ def evaluations_dated_back(loop: Module) -> None:
         self._send = send
 
     wrap(loop.TrainingLoop, "evaluate", broken)
+
+
+@LOT.bug("optimizer", "momentum is lost behind a warm-up", "D11", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
+def momentum_lost_behind_warm_up(local: Module) -> None:
+    def broken(begin: Any, self: Any, batch: Any) -> Any:
+        if self.apart:
+            for state in self.replica.optimizer.state.values():
+                for value in state.values():
+                    if value.dim():
+                        value.zero_()
+        return begin(batch)
+
+    wrap(local.LocalStep, "begin", broken)

@@ -51,7 +51,7 @@ def goes_along(message: Any) -> tuple[str, ...]:
 def from_rank(rank: int) -> re.Pattern[str]:
     """Match names of what a rank's host may write here: its own."""
     run = rf"(?:{_SNAPSHOT}|divergence)-{rank}\.[a-z0-9]+|slices-{rank}\.jsonl|state-{rank}\.pt|shared-\d+\.pt"
-    run += rf"|kept-{rank}-(?:\d+|end)\.state"
+    run += rf"|kept-{rank}-(?:\d+|end|evaluated-\d+)\.state"
     return re.compile(rf"{RUN}/(?:{run})|{CHECKPOINT}/\d{{6,}}/(?:rank-{rank}|model)\.pt", re.ASCII)
 
 

@@ -148,6 +148,7 @@ def test_data_may_come_out_of_a_computation(make: Make, world_size: int) -> None
 def test_a_step_that_is_undone_records_nothing() -> None:
     scalars = Scalars()
     for value, undone in ((1.0, False), (torch.tensor(20.0), True), (300.0, False), (4000.0, True)):
+        scalars.begin()
         with scalars:
             record_scalar("seen", value)
         if undone:
