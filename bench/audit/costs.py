@@ -19,6 +19,8 @@ COUNTED = 1e-3
 """Relative: operations of a sample, which are counted on a batch of some size."""
 
 
+TRIES = 8
+"""Passes of a user's model that are counted: one that takes branches by chance counts otherwise in some."""
 MEASURED = 2
 """Bytes are of so many steps of a rank, the last of those whose norm it recorded first."""
 COUNTERS = 32
@@ -46,7 +48,9 @@ def costs(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> Iterat
     if order.whole:
         wanted["parameter_bytes"] = sum(parameter.nbytes for parameter in bench.parameters.values())
     if any(work.flop_per_sample is not None for work in order.works):
-        wanted["flop_per_sample"] = _flop(bench)
+        counts = {_flop(bench, seed) for seed in range(1 if order.model else TRIES)}
+        # A user's model may leave layers out by chance.
+        wanted["flop_per_sample"] = counts.pop() if len(counts) == 1 else None
     lines = [*_apart(order, wanted), *(_of_steps(order, bench, steps) if order.whole else _in_parts(order, bench))]
     count = sum(parameter.numel() for parameter in bench.parameters.values())
     if order.parameters is not None and order.parameters != count:
@@ -108,10 +112,11 @@ def _tokens(bench: Bench) -> int:
     return int(first.shape[1]) if text and isinstance(first, Tensor) else 0
 
 
-def _flop(bench: Bench) -> float:
-    """Return the operations of a forward and a backward pass for each sample."""
+def _flop(bench: Bench, seed: int) -> float:
+    """Return the operations of a forward and a backward pass for each sample, with random numbers of a seed."""
     from torch.utils.flop_counter import FlopCounterMode
 
+    torch.manual_seed(seed)
     batch = moved(_first(bench), bench.device)
     counter = FlopCounterMode(display=False, custom_mapping=_recurrent())
     with counter:

@@ -47,11 +47,19 @@ def joined_otherwise(known: Records, settings: Mapping[str, Any]) -> str:
         where = f"rank {joined.rank} joined in round {joined.round} with"
         if far := unlike(known.groups, joined.sketch, other.sketch or _average_before(known, joined)):
             return f"{where} another model than all share ({far})"
-        # An averaged state is the last average's; the sender has gone on from there.
+        if resets(settings) and not joined.optimizer:
+            continue  # it begins anew with that average; the sender may have gone on from there
+        # An averaged state is the last average's, from which the sender may have gone on, too.
         values = not settings.get("optimizer_state")
         if wrong := kept_otherwise(other.optimizer, joined.optimizer, values):
             return f"{where} {wrong}"
     return ""
+
+
+def resets(settings: Mapping[str, Any]) -> bool:
+    """Tell whether an average has ranks' own optimizers begin anew. `settings`: of averages."""
+    chosen = settings.get("optimizer_reset")
+    return bool(chosen) or (chosen is None and settings.get("outer") == "nesterov")
 
 
 def kept_otherwise(wanted: OptimizerSketch, given: OptimizerSketch, values: bool = True) -> str:

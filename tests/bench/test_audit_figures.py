@@ -16,6 +16,7 @@ from bench.audit.compare import losses_apart
 from bench.audit.order import norms_of, works_of
 from bench.audit.rules import left_out_roundings
 from bench.models import parts
+from ddp.core.events import Finished
 from ddp.core.step_settings import StepSettings
 from ddp.gradients.average import GradientAverage
 from ddp.replica.figures import StepFigures
@@ -205,3 +206,25 @@ def test_norms_in_half_precision_are_those_without_the_losses_factor(
     found = different(audited(*made))
     assert found
     assert all("norm of the gradients" in line for line in found), found
+
+
+class Branching(nn.Module):
+    """A model of which each pass leaves out a layer by chance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.other = toy.task().model(), nn.Linear(6, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        out: Tensor = self.first(inputs)
+        return out + self.other(inputs) if self.training and float(torch.rand(())) < 0.5 else out
+
+
+def test_operations_that_hang_on_chance_are_not_held_against_others(tmp_path: Path) -> None:
+    job, records = train_alone(tmp_path, lambda: replace(toy.task(), model=Branching), epochs=1, profile_steps=1)
+    counted = [record.work for record in records if isinstance(record, Finished)]
+    assert counted[0] is not None
+    for more in (0.0, 7.0):  # whatever was counted
+        works = (replace(counted[0], flop_per_sample=(counted[0].flop_per_sample or 0.0) + more),)
+        found = different(audited(job, records, model="", works=works))
+        assert not any("flop_per_sample" in line for line in found), found

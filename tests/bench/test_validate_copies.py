@@ -75,3 +75,10 @@ def test_averaged_moments_are_the_average_s() -> None:
     moved = (("exp_avg", OTHER), ("step", ONE))
     on = replace(JOIN, joined=[replace(JOIN.joined[0], optimizer=moved)])
     assert joined_otherwise(on, {"optimizer_state": True}) == ""
+
+
+@pytest.mark.parametrize("settings", [{"optimizer_reset": True}, {"outer": "nesterov"}])
+def test_a_rank_that_joins_with_an_average_begins_anew_where_all_do(settings: dict[str, object]) -> None:
+    anew = replace(JOIN, joined=[replace(JOIN.joined[0], optimizer=())])
+    assert joined_otherwise(anew, settings) == ""
+    assert joined_otherwise(anew, {"outer": "nesterov", "optimizer_reset": False})

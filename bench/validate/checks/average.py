@@ -26,6 +26,7 @@ from bench.validate.linear import UNITS, Combined, apart, combine, distance, mea
 from bench.validate.records import lost_nobody, recorded
 from bench.validate.resumption import most_ranks
 from bench.validate.run_records import Records
+from bench.validate.state_copies import resets
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.event_parts import OptimizerSketch, SketchGroup, StepSketch
 from ddp.core.events import Averaged, Snapshot
@@ -166,8 +167,7 @@ class _Rounds:
         before, after = event.optimizer_before, event.optimizer_after
         if self._settings.get("optimizer_state"):
             return self._optimizer_mean(event, parts)
-        resets = self._settings.get("optimizer_reset")
-        if resets or (resets is None and self._settings.get("outer") == "nesterov"):
+        if resets(self._settings):
             self._began = after if self._began is None else self._began
             return "" if after == self._began else "the rank's own optimizer did not begin anew"
         names = [name for name, _ in before]
