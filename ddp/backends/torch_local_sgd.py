@@ -47,7 +47,8 @@ class LocalStep(TorchStep):
         self._places: list[Tensor] = [parameter.data for parameter in self.replica.state.parameters]
         self._watch_averages(averager)
         own = self.replica.optimizer
-        own.register_step_post_hook(lambda *_: self.slowdown.computed())  # an average of the replicas may follow
+        last = getattr(own, "parts", (own,))[-1]  # of several optimizers
+        last.register_step_post_hook(lambda *_: self.slowdown.computed())  # an average of the replicas may follow
         self.replica.replace_optimizer(PostLocalSGDOptimizer(own, averager))
 
     def _watch_averages(self, averager: PeriodicModelAverager) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.validate.checks.idle import _epochs, _gradients, _windows
+from bench.results.runfolder import find_runs
+from bench.validate.checks.idle import _epochs, _gradients, _scarce, _windows
 from bench.validate.run_records import Records
 from ddp.core.event_parts import StepSketch
 from ddp.core.events import Averaged, Progress, Ready
 from tests.bench.sketched import GROUPS, put, sketch
+from tests.bench.streams import make_spec, write_run
 
 LAST, ROUNDS = 2, 4
 """The last epoch; rounds of each."""
@@ -122,3 +125,44 @@ def test_a_branch_that_chance_takes_may_go_unused_on_one_rank() -> None:
 
     assert _gradients(records(gradient=branch(2)), 2) == ""
     assert "but not those of rank 0" in _gradients(records(gradient=branch(0)), 2)
+
+
+def test_few_steps_prove_nothing_of_branches() -> None:
+    """In four looked-at steps chance leaves a branch out on one rank, and takes it each time on another."""
+    few = records(gradient=lambda text, rank, epoch: put(text, NOTHING, [1]) if rank else text)
+    short = replace(few, progress=few.progress[:4])
+    assert "but not those of rank 0" in _gradients(few, 2)
+    assert _gradients(short, 2) == ""
+
+
+@pytest.mark.parametrize(
+    ("batch", "by_rank", "advice"),
+    [
+        (
+            256,
+            [512, 512, 477, 0],
+            "has 6 batches for 4 ranks, and some train nothing: a batch size of 187 gives each one",
+        ),
+        (
+            512,
+            [512, 512, 477, 0],
+            "has 3 batches for 4 ranks, and some train nothing: a batch size of 500 gives each one",
+        ),
+        (256, [512, 477, 256, 256], ""),
+        (64, [512, 512, 477, 0], ""),
+    ],
+)
+def test_an_epoch_with_too_few_batches_is_said_to_be_that(
+    tmp_path: Path, batch: int, by_rank: list[int], advice: str
+) -> None:
+    (run,), _ = find_runs(write_run(tmp_path, make_spec("nccl_cadence")))
+    ledger = run.metrics.ledger
+    assert ledger is not None
+    row = ledger.epochs[0].model_copy(update={"by_rank": by_rank})
+    about = {
+        "world_size": 4,
+        "batch_size": batch,
+        "ledger": ledger.model_copy(update={"samples": 1501, "epochs": [row]}),
+    }
+    said = _scarce(replace(run, metrics=run.metrics.model_copy(update=about)))
+    assert said == (f"an epoch of 1501 samples {advice}" if advice else "")

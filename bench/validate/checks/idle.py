@@ -28,15 +28,16 @@ MOST = 0.1
 """Share of a rank's rounds in which its replica may stand still though it reports steps: at the end of a schedule rates are
 too small to change a number in single precision."""
 FEW = 3
-"""Steps or windows from which on a tensor is compared with that of other ranks, which must have it in nearly all of theirs
-(`NEARLY`): a sparse one, or one of a branch that chance takes, may be unused in some."""
+"""Windows from which on a tensor is compared with that of other ranks, which must have it in nearly all of theirs
+(`NEARLY`): a sparse one may be unused in some."""
 BY_CHANCE = 3.0
 """Standard errors by which the shares of a rank's steps without gradients and of another's may differ by chance."""
 SLIGHT = 1e-4
 """Of the largest gradient of a step: smaller ones may be rounding, as that of a bias that a norm takes away again."""
 EACH, NEARLY = 8, 0.9
-"""Steps of an epoch whose gradients are compared with another rank's, which must have them in such a share of its own. A
-tensor that is used by chance, as in a model with branches, is so in nine of ten and in none of eight once in 10^8."""
+"""Steps, in all or of an epoch, whose gradients are compared with another rank's, which must have them in such a share of
+its own. A tensor that is used by chance, as in a model with branches, is so in nine of ten and in none of eight once in
+10^8."""
 LONG = 100
 """Steps of an epoch in which a tensor that has gradients must move: by chance it has some in each of `FEW` that were looked
 at, and in none of so many, once in 10^6."""
@@ -57,13 +58,14 @@ def check(case: Case) -> Verdict | None:
 
 
 def _scarce(run: Run) -> str:
-    """Say why some ranks had no batch, where an epoch has fewer than ranks, and what gives each one."""
+    """Say why some ranks had no batch, where an epoch has fewer than two for each, and what gives each one."""
     m = run.metrics
     samples = (m.ledger.samples if m.ledger is not None else None) or 0
     batches = -(-samples // m.batch_size)
-    if not 0 < batches < m.world_size or all(_samples(run)):
+    if not 0 < batches < 2 * m.world_size or all(_samples(run)):
         return ""
-    most = (samples - 1) // (m.world_size - 1)
+    # Windows of an epoch are cut alike: of six batches two have three each, and with four ranks one has none.
+    most = (samples - 1) // (m.world_size - 1) if batches < m.world_size else samples // (2 * m.world_size)
     advice = f"a batch size of {most} gives each one" if most else "train with fewer ranks"
     number = "1 batch" if batches == 1 else f"{batches} batches"
     return f"an epoch of {samples} samples has {number} for {m.world_size} ranks, and some train nothing: {advice}"
@@ -103,13 +105,14 @@ def _gradients(known: Records, world_size: int) -> str:
     for rank, own in enumerate(nothing):
         if trained and _lacking(own, [other for number, other in enumerate(nothing) if number != rank]):
             return f"rank {rank} reports steps, but {own.sum()} of {len(own)} gradients that were looked at are zero"
+    moves = any(report.lr for report in known.progress)  # a schedule may begin with a rate of 0
     for place, number in enumerate(trained):
         name = known.groups[number].name
-        if known.still(number) and any(_notable(own, MOST)[place] for own in sizes):
+        if moves and known.still(number) and any(_notable(own, MOST)[place] for own in sizes):
             return f"{name} has gradients, but ends as it began"
-        lacking = [rank for rank, own in enumerate(sizes) if len(own) >= FEW and not own[:, place].any()]
+        lacking = [rank for rank, own in enumerate(sizes) if len(own) >= EACH and not own[:, place].any()]
         having = [
-            rank for rank, own in enumerate(sizes) if lacking and len(own) >= FEW and _notable(own, NEARLY)[place]
+            rank for rank, own in enumerate(sizes) if lacking and len(own) >= EACH and _notable(own, NEARLY)[place]
         ]
         if having:
             count = len(sizes[lacking[0]])
