@@ -56,6 +56,18 @@ def test_every_mode_trains_a_task_of_a_users_own(make: Make, mode: str) -> None:
             torch.testing.assert_close(value, reference.params[name])
 
 
+def two(parameters: Any) -> Any:
+    """Two optimizers, as a list."""
+    first, *others = parameters
+    return [torch.optim.SGD([first], lr=0.1), torch.optim.SGD(others, lr=0.2)]
+
+
+def test_pytorchs_local_sgd_takes_several_optimizers(make: Make) -> None:
+    state = trained(make, "torch_local_sgd", optimizer_factory=two)
+    before = toy.net(norm=False).state_dict()
+    assert all((state.params[name] != before[name]).any() for name in before)
+
+
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("mode", ["nccl_sync", "zero3", "nccl_cadence", *slow("zero1", "graph_sync")])
 def test_a_model_that_is_frozen_in_part_sends_what_the_formula_says(make: Make, tmp_path: Path, mode: str) -> None:
