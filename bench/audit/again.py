@@ -97,7 +97,7 @@ class Bench:
     @cached_property
     def _own_rates(self) -> list[float]:
         """The rates of a new optimizer, made once: each report and step is held against them."""
-        optimizers = _several(self.task.optimizer(list(self.model.parameters())))
+        optimizers = several(self.task.optimizer(list(self.model.parameters())))
         return [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
 
     @torch.no_grad()
@@ -145,7 +145,7 @@ class Bench:
         if shake:
             self.shake(shake)
         begun = {Name(PARAMETERS, name): p.detach().clone() for name, p in self.parameters.items()}
-        optimizers = _several(self.task.optimizer(list(self.model.parameters())))
+        optimizers = several(self.task.optimizer(list(self.model.parameters())))
         self._take_state(optimizers, before)
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, rate in zip(groups, self.rates(seen), strict=True):
@@ -292,6 +292,6 @@ def moved(batch: Any, device: torch.device) -> Any:
     return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, batch)
 
 
-def _several(made: Any) -> Sequence[Any]:
+def several(made: Any) -> Sequence[Any]:
     """Return the optimizers that a task makes: one, or several."""
     return made if isinstance(made, (list, tuple)) else (made,)

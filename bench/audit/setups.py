@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.audit.again import several
 from bench.audit.order import AuditOrder
 from bench.base.writing import write_text
 from bench.models import MODELS, load
@@ -75,9 +76,8 @@ def _modules(model: nn.Module) -> str:
 
 
 def _optimizer(made: Any) -> str:
-    parts = made if isinstance(made, (list, tuple)) else (made,)
     texts = []
-    for part in parts:
+    for part in several(made):
         for group in part.param_groups:
             about = ", ".join(f"{name}={group[name]}" for name in OF_OPTIMIZERS if name in group)
             texts.append(f"{type(part).__name__}({len(group['params'])} parameters, {about})")
@@ -149,12 +149,8 @@ def settings_reached(order: AuditOrder, task: Task, samples: int) -> Iterator[Au
     if not order.model:
         return
     model = task.model()
-    made = task.optimizer(list(model.parameters()))
-    rates = {
-        float(group["lr"])
-        for each in (made if isinstance(made, list | tuple) else (made,))
-        for group in each.param_groups
-    }
+    made = several(task.optimizer(list(model.parameters())))
+    rates = {float(group["lr"]) for each in made for group in each.param_groups}
     lines = [
         f"the optimizer's learning rate is {rate:.6g}, {order.lr:.6g} is set"
         for rate in sorted(rates)
