@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -39,12 +41,22 @@ def begin(root: Path, run_id: str = "w2-s0-abc") -> RunWriter:
     return writer
 
 
+class Server(uvicorn.Server):
+    """Closes also what a browser opened at the last moment, which uvicorn leaves to the end of the process."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+
 @contextmanager
 def serving(root: Path, port: int = 0) -> Iterator[int]:
     """The port of a server over `root`."""
     listening = listen("127.0.0.1", port)
     app = server.app(root, poll_s=0.05)
-    runner = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
+    runner = Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
     app.state.closing = lambda: runner.should_exit
     thread = threading.Thread(target=runner.run, kwargs={"sockets": [listening]})
     thread.start()
