@@ -21,7 +21,9 @@ from bench.base.exitcodes import Exit, gravest
 from bench.base.usage import UsageError
 from bench.command.plan_command import PlannedRuns
 from bench.config.compose import compose
+from bench.config.flags import read
 from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings
+from bench.config.user_parts import in_new_process
 from bench.runner.submitted_cell import STOP, result_file
 from ddp.regular_files import content
 
@@ -32,20 +34,22 @@ SWEEP = "sweep.json"
 class Points(PlannedRuns):
     """The runs of a command line, with the overrides of each."""
 
+    presets: list[str] = field(default_factory=list)
+    """Words of the command line that say where presets are looked for."""
     points: list[list[str]] = field(default_factory=list)
 
     def job(self, composed: DictConfig) -> None:
         before = len(self.specs)
         super().job(composed)
         if len(self.specs) > before:
-            self.points.append([str(word) for word in HydraConfig.get().overrides.task])
+            self.points.append([*self.presets, *map(in_new_process, HydraConfig.get().overrides.task)])
 
 
 def submit(arguments: list[str], verbs: tuple[str, ...], settings: Settings) -> Exit:
     """Submit what is left of a sweep; return the gravest code of its cells, as far as it is waited for. Raise UsageError."""
     scheduler = module("ray" if isinstance(settings, RaySettings) else "slurm")
     scheduler.demand()
-    planned = Points()
+    planned = Points(presets=_presets(arguments))
     compose(arguments, verbs, planned.job, planned.left_out.append, planning=True)
     if planned.impossible:
         raise UsageError(planned.impossible[0])
@@ -55,6 +59,13 @@ def submit(arguments: list[str], verbs: tuple[str, ...], settings: Settings) -> 
         return Exit.OK
     code: Exit = scheduler.submit(Path(planned.specs[0].output), left, settings)
     return code
+
+
+def _presets(arguments: list[str]) -> list[str]:
+    """Return the words of a command line that say where presets are looked for, as any folder understands them."""
+    options, _ = read(arguments)
+    flag = [] if options.config_dir is None else ["--config-dir", str(Path(options.config_dir).absolute())]
+    return flag + [word for word in options.overrides if word.startswith("hydra.searchpath=")]
 
 
 def module(name: str) -> ModuleType:
