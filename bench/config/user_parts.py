@@ -36,7 +36,7 @@ def enrolled(word: str) -> str:
 
 
 def in_new_process(word: str) -> str:
-    """Return a word as a process needs it in which nothing is enrolled: a model that was given by its file, by that again."""
+    """Return a word as a process needs it in which nothing is enrolled: a model that has a file, by that again."""
     key, _, name = str(word).partition("=")
     by_file = key == "model" and "." not in name and name in MODELS and user_code.is_file(MODELS[name])
     return f"{key}={MODELS[name]}" if by_file else str(word)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch import Tensor, nn
 
 from bench.base.usage import UsageError
 from bench.command import cli, submitted
 from bench.config.compose import _searching
 from bench.config.config import register
+from bench.prove.oracle import OracleCourse, PlainTrainer
 from bench.runner import supervise
+from bench.runner.preflight import _step
+from ddp import record_scalar
+from ddp.core.loader_settings import Loading
+from ddp.core.spans import Batch
+from ddp.replica.task import Task
 from tests.models.test_own import write_example
+from tests.runtime import toy
 
 MAXIMIZED = "hydra.sweeper.direction=maximize"
 
@@ -51,3 +60,18 @@ def test_processes_that_are_started_get_the_file_of_an_own_model_and_the_folder_
     monkeypatch.setattr(supervise, "_run", lambda command, environ: commands.append(command) or 0)
     assert cli.dispatch(["model=touch.py", "supervise=true"]) == 0
     assert commands == [[sys.executable, "-m", "bench", "model=touch.py"]]
+
+
+def recording(model: nn.Module, batch: Any) -> Tensor:
+    record_scalar("samples", len(batch[0]))
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def recorded_task() -> Task:
+    return replace(toy.task(), loss=recording)
+
+
+def test_an_own_model_may_record_scalars_where_its_loss_is_tried_and_proved() -> None:
+    _step(recorded_task(), 4, Loading())
+    trainer = PlainTrainer(OracleCourse(recorded_task, 1, 4, 1))
+    assert trainer.loss(Batch(0, 0, 4, 4)).requires_grad
