@@ -81,10 +81,11 @@ def note(folder: Path, job: str, cells: list[list[str]], tasks: int) -> None:
     (folder / SWEEP).write_text(text + "\n", encoding="utf-8")
 
 
-def codes_of(folder: Path) -> list[int]:
-    """Return the exit codes of the cells that are done."""
+def codes_of(folder: Path) -> list[Exit]:
+    """Return the exit codes of the cells that are done; an unknown one is that of a failure."""
     files = [result_file(folder, number) for number in range(len(about(folder)["cells"]))]
-    return [int(json.loads(content(file))["code"]) for file in files if file.exists()]
+    codes = [json.loads(content(file))["code"] for file in files if file.exists()]
+    return [Exit(code) if code in set(Exit) else Exit.FAILED for code in codes]
 
 
 def show(folder: Path) -> Exit:
@@ -93,7 +94,7 @@ def show(folder: Path) -> Exit:
     failed = sum(code != 0 for code in codes)
     where = module(_scheduler(folder)).standing(folder)
     print(f"job {noted['job']}: {len(codes)} of {len(noted['cells'])} cells done, {failed} of them failed; {where}")
-    return gravest(Exit(code) for code in codes)
+    return gravest(codes)
 
 
 def _scheduler(folder: Path) -> str:
