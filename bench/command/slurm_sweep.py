@@ -38,16 +38,19 @@ def demand() -> None:
         raise UsageError("launch=slurm needs sbatch, which is not on the PATH: start the command where SLURM is")
 
 
-def submit(output: Path, left: list[list[str]], settings: SlurmSettings) -> Exit:
+def submit(output: Path, left: dict[str, list[str]], settings: SlurmSettings) -> Exit:
     """Submit the cells as an array; wait for them if asked to. Return the gravest code."""
     folder = _submitted(output, left, settings)
     return _awaited(folder) if settings.wait else Exit.OK
 
 
-def _submitted(output: Path, left: list[list[str]], settings: SlurmSettings) -> Path:
+def _submitted(output: Path, left: dict[str, list[str]], settings: SlurmSettings) -> Path:
     """Submit the array; return the sweep's folder."""
     folder = new_folder(output, "slurm")
-    tasks = [CellBatch(str(folder), str(Path.cwd()), each) for each in batches(list(enumerate(left)), settings.cells)]
+    tasks = [
+        CellBatch(str(folder), str(Path.cwd()), each)
+        for each in batches(list(enumerate(left.values())), settings.cells)
+    ]
     try:
         number = _sbatch(folder, tasks, settings)
     except RuntimeError as error:  # submitit's
@@ -107,6 +110,12 @@ def queued(job: str) -> Counter[str] | None:
     if answer.returncode and OVER not in answer.stderr:
         return None
     return Counter(line.split()[1] for line in answer.stdout.splitlines() if len(line.split()) > 1)
+
+
+def live(folder: Path) -> bool:
+    """Return whether a sweep may not be over."""
+    states = queued(about(folder)["job"])
+    return states is None or bool(states)
 
 
 def standing(folder: Path) -> str:
