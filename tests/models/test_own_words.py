@@ -55,7 +55,7 @@ def test_processes_that_are_started_get_the_file_of_an_own_model_and_the_folder_
     monkeypatch.setattr(submitted, "module", lambda name: fake)
     words = ["--config-dir", "own", "experiment=mine", "model=touch.py", "data.dir=.", "launch=slurm"]
     assert cli.dispatch(words) == 0
-    assert cells == [["--config-dir", str(here / "own"), "experiment=mine", f"model={here}/touch.py", "data.dir=.", *cells[0][5:]]]
+    assert cells == [["--config-dir", str(here / "own"), "experiment=mine", f"model={here}/touch.py", "data.dir=.", "force=true"]]
     commands: list[list[str]] = []
     monkeypatch.setattr(supervise, "_run", lambda command, environ: commands.append(command) or 0)
     assert cli.dispatch(["model=touch.py", "supervise=true"]) == 0
