@@ -218,7 +218,7 @@ def test_a_torchrun_that_waits_for_its_store_is_killed() -> None:
 def test_ranks_are_counted_by_host() -> None:
     """Four ranks on two hosts of two cores each are not too many; and the results say that there are two."""
     said = warnings_of(BASE, 4, Machine(2, hosts=2))
-    assert said == ("on 2 hosts: what is said of the machine is of that of rank 0",)
+    assert said == ("on 2 hosts: the machine shown is rank 0's",)
     assert any("oversubscribed" in line for line in warnings_of(BASE, 4, Machine(2)))
 
 

@@ -195,7 +195,7 @@ def _moves(m: Metrics) -> str:
 
 QUESTIONS: dict[str, Callable[[Page, list[Cell]], str]] = {
     "Does it converge like one device?": _converges,
-    "Is a second device worth it?": _worth,
+    "How fast are several devices?": _worth,
     "Where did the time go?": _time,
     "Which rank waited?": _waited,
     "When did the anchor move?": _anchor,
