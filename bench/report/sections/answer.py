@@ -49,7 +49,7 @@ TEXTS, RATIOS = ("quality", "why", SOONER), ("time / one device's", "efficiency"
 """Columns after the first that are words; and those that want a run of one device."""
 OPTIONAL = ("why", SOONER, *RATIOS)
 """Columns that are left out where they say nothing."""
-ALLOWED = "2.5 standard deviations of one device's recorded seeds, or the model's floor if larger"
+ALLOWED = "2.5 standard deviations of the *recorded* baseline, or the model's floor if larger"
 """How much worse is still as good, in words."""
 EVERY = "Every way of training"
 """Heading of the section with all rows."""
@@ -183,12 +183,12 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
     """Explain columns and names, those that are shown."""
     options = [option for each in answers for option in each.options]
     against = any(option.rival.solo is not None for option in options)
+    passed = bool(series) or any(each.passed for each in options)
     arrow = f"*{RECOMMENDED.strip()}*: recommended"
     columns: Mapping[str, bool] = {
         f"{arrow}, the quickest of those whose quality is OK; *×*: over one device's": bool(series),
         f"{arrow}, the best in quality of the quickest": any(each.kind == "use" for each in answers),
-        f"*quality OK*: no worse than is allowed ({ALLOWED}), at 95 %": any(each.passed for each in options)
-        or bool(series),
+        f"*quality OK*: no worse than allowed ({ALLOWED}), at 95 %": passed,
         "*not decided*: more seeds would tell": any(v.name == "INCONCLUSIVE" for v in page.verdicts),
         "*sooner?* at the target than one device, at 95 %": against,
         "*efficiency*: speed over that of as many single devices": against or bool(series),
@@ -197,7 +197,7 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
             v.name in ("REFUSED", "NO_BASELINE") for v in page.verdicts
         ),
         "*red*: what a check found; *Verdicts* says more": any(v.name == "FAIL" for v in page.verdicts),
-        "*recorded*: runs of the baseline": bool(answers and page.verdicts),
+        "*recorded*: runs of the baseline": bool(answers and page.verdicts) and not passed,
         "*pt*: percentage points": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
         "*±*: standard deviation of seeds": any(cell.eval.sd is not None for cell in page.cells),
         "*unclear*: the interval's ends differ by a factor of 4 or more": any(

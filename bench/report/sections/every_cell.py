@@ -27,9 +27,9 @@ def section(page: Page) -> list[Block]:
     for workload, cells in page.workloads.items():
         each = answer(page, cells)
         if each.options and each.why != "no solo" and (several or len(each.options) > len(rows_of(each, several))):
-            asked = several and workload not in studied
-            known = facts(cells, each) if asked else ()
-            lead = Text(sentence(page, workload, cells, each)) if asked else None
+            open_ = several and workload not in studied
+            known = facts(cells, each) if open_ else ()
+            lead = Text(sentence(page, workload, cells, each)) if open_ else None
             rest = more(len(each.options) - MOST, "way")
             numbers = range(1, MOST + 1) if numbered(each) else ()
             rows = table(page, each.options[:MOST], numbers=numbers)
