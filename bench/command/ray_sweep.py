@@ -17,8 +17,9 @@ from pathlib import Path
 
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError
-from bench.command.submitted import new_folder, note, show
+from bench.command.submitted import about, new_folder, note, show
 from bench.config.launch_settings import RaySettings
+from bench.results.lease import HOST, Lease, alive, leased
 from bench.runner.ray_cell import END_ALL_S, RayCell, RaySweep
 from bench.runner.ray_rank import new_key
 from bench.runner.submitted_cell import STOP, write_result
@@ -35,18 +36,19 @@ def demand() -> None:
         raise UsageError("launch=ray needs Ray: pip install ray")
 
 
-def submit(output: Path, left: list[list[str]], settings: RaySettings) -> Exit:
+def submit(output: Path, left: dict[str, list[str]], settings: RaySettings) -> Exit:
     """Train the cells; return the gravest code. Raise UsageError, KeyboardInterrupt."""
     with _connected(settings.address):
         folder = new_folder(output, "ray")
         job = folder.name.lstrip(".")
         note(folder, job, left, len(left))
         print(f"job {job}: {len(left)} cells; see {folder}", flush=True)
-        sweep = RaySweep(settings, folder, str(Path.cwd()), job, new_key(), threading.Event())
+        lease, sweep = Lease(folder), RaySweep(settings, folder, str(Path.cwd()), job, new_key(), threading.Event())
         try:
             _train(sweep, left)
         finally:
             (folder / OVER).touch()
+            lease.release()
     code = show(folder)
     return Exit.KILLED if sweep.stop.is_set() else code
 
@@ -71,10 +73,12 @@ def _connected(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def _train(sweep: RaySweep, left: list[list[str]]) -> None:
+def _train(sweep: RaySweep, left: dict[str, list[str]]) -> None:
     """Train all cells, each in a thread that waits for it. What interrupts ends them first."""
     with ThreadPoolExecutor(sweep.settings.at_once, thread_name_prefix="cell") as pool:
-        waiting: set[Future[None]] = {pool.submit(_one, sweep, number, words) for number, words in enumerate(left)}
+        waiting: set[Future[None]] = {
+            pool.submit(_one, sweep, number, words) for number, words in enumerate(left.values())
+        }
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=LOOK_S)
@@ -95,9 +99,16 @@ def _one(sweep: RaySweep, number: int, words: list[str]) -> None:
             write_result(sweep.folder, number, code, cell.host)
 
 
+def live(folder: Path) -> bool:
+    """Return whether the command of a sweep still runs, as far as its folder and this host tell."""
+    noted = about(folder)
+    gone = noted.get("host") == HOST and not alive(noted["pid"])
+    return not gone and leased(folder) and not (folder / OVER).exists()
+
+
 def standing(folder: Path) -> str:
-    """Return whether the command of a sweep still runs, as far as its folder tells."""
-    return "over" if (folder / OVER).exists() else "under way"
+    """Return in words whether the command of a sweep still runs."""
+    return "under way" if live(folder) else "over"
 
 
 def cancel(folder: Path) -> str:

@@ -80,7 +80,8 @@ class RayCell:
         return kind.remote()
 
     def _attempt(self, attempt: int) -> int | None:
-        """Begin all ranks; return the exit code of rank 0, None where one was lost or the sweep was stopped."""
+        """Begin all ranks; return the exit code of rank 0, None where one was lost, or killed by a signal, or the
+        sweep was stopped."""
         from ray.exceptions import RayActorError
 
         sweep = self._sweep
@@ -98,7 +99,7 @@ class RayCell:
             codes = self._got(calls)
         except RayActorError:
             codes = None
-        if codes is not None and not sweep.stop.is_set():
+        if codes is not None and codes[0] >= 0 and not sweep.stop.is_set():
             return int(codes[0])
         self._end(attempt)
         return None
