@@ -40,7 +40,9 @@ ENVIRONMENT = {
 
 
 def test_a_process_of_torchruns_knows_its_seat() -> None:
-    assert launched_process(ENVIRONMENT) == LaunchedProcess(3, 4, 1, 2, 2, "first:29400", "machines/2", 2, job="none")
+    assert launched_process(ENVIRONMENT) == LaunchedProcess(
+        *(3, 4, 1, 2, 2, "first:29400", "machines/2", 2), job="none", local_rank=1
+    )
     found = launched_process(ENVIRONMENT | {"MASTER_ADDR": "fd00::1"})
     assert found is not None
     assert found.store == "[fd00::1]:29400"
