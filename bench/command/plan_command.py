@@ -128,7 +128,7 @@ def table(planned: PlannedRuns, history: Sequence[Metrics]) -> list[str]:
     align = ("left", "left", "right", "left", "right", "right", "right", "left")
     lines = tabulate(rows, headers=headers, disable_numparse=True, colalign=align).splitlines() if rows else []
     lines += planned.left_out
-    lines += [f"cannot be: {text}" for text in planned.impossible]
+    lines += [f"impossible: {text}" for text in planned.impossible]
     return [*lines, total(planned, history)]
 
 

@@ -177,8 +177,8 @@ def agree(settings: Mapping[str, Any], saved: dict[str, Any], free: Collection[s
         was = _was(saved, "mode" if key == "engine" and value in BACKENDS else key)
         if value != was:
             raise ValueError(
-                f"{key}={value} contradicts the run, which has {was}: it goes on as it was begun; leave {key} out, or "
-                "begin a run of its own without resume"
+                f"{key}={value} contradicts the run, which has {was}: a resumed run keeps its settings; leave {key} out, "
+                "or start a new run without resume"
             )
 
 
@@ -213,8 +213,8 @@ def check(plan: RunPlan, source: ResumeSource) -> None:
     if plan.spec.run_id != source.config.get("run_id"):
         why = changed(source.config, plan.spec.config)
         raise ValueError(
-            f"{source.folder}: its configuration means another run today ({plan.spec.run_id}){why}; begin that one anew, "
-            "or go on with the version that this one was begun with"
+            f"{source.folder}: this version makes another run of its configuration ({plan.spec.run_id}){why}; begin that "
+            "one anew, or go on with the version that this one was begun with"
         )
 
 
