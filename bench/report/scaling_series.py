@@ -56,8 +56,8 @@ def task_of(cell: Cell) -> Workload:
 
 
 def tasks(cells: tuple[Cell, ...]) -> dict[Workload, list[Cell]]:
-    """Group cells without emulated devices and scripted faults by task, the reference first: one rank, finished. Tasks
-    without a reference, or with nothing else, are left out."""
+    """Group cells without simulated or emulated devices and scripted faults by task, the reference first: one rank,
+    finished. Tasks without a reference, or with nothing else, are left out."""
     groups: dict[Workload, list[Cell]] = defaultdict(list)
     for cell in cells:
         if _plain(cell):
@@ -90,13 +90,23 @@ def first(series: Sequence[ScalingSeries]) -> list[ScalingSeries]:
     return sorted(series, key=lambda each: each.workload.model)[:SHOWN]
 
 
-def answered(series: Sequence[ScalingSeries]) -> set[Workload]:
-    """Return the workloads of some series: each has its one answer there."""
-    return {cell.workload for each in series for cell in each.cells}
+def answered(page: Page, series: Sequence[ScalingSeries]) -> set[Workload]:
+    """Return the workloads of some series: each has its one answer there. That of a reference too, where it has nothing
+    else."""
+    alone = {each.solo.workload for each in series if all(cell.is_solo for cell in page.workloads[each.solo.workload])}
+    return alone | {cell.workload for each in series for cell in each.cells}
+
+
+def outside(page: Page, series: Sequence[ScalingSeries]) -> list[Cell]:
+    """Return the cells of workloads that series answer, but of no series: what has no speed, or says nothing of scaling."""
+    names = {cell.name for each in series for cell in (each.solo, *each.cells)}
+    inside = answered(page, series)
+    return [cell for cell in page.cells if cell.workload in inside and cell.name not in names]
 
 
 def _plain(cell: Cell) -> bool:
-    return bool(cell.speed.mean and not cell.about.emulated_speeds and not cell.about.scripted_faults)
+    about = cell.about
+    return bool(cell.speed.mean and not about.emulated_speeds and not about.scripted_faults and not about.source)
 
 
 def _ordered(cells: Sequence[Cell]) -> list[Cell]:

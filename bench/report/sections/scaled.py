@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from bench.base.figures import plural
 from bench.base.style import brief
 from bench.report.answer import Option, options_of
-from bench.report.blocks import BADGE, Block, Facts, LeadText, Picture, Verdicts, nonempty, plain
-from bench.report.compare import Rival
-from bench.report.page import NONE, Page, more, percent
-from bench.report.page_words import RECOMMENDED, badges, difference, state
+from bench.report.blocks import BADGE, Block, Facts, LeadText, Picture, Text, Verdicts, nonempty, plain
+from bench.report.compare import Rival, rivals
+from bench.report.page import NONE, Page, listed, more, percent
+from bench.report.page_words import NAMES, RECOMMENDED, badges, difference, reason, state
 from bench.report.scaling_advice import answers, lead, taken
-from bench.report.scaling_series import SHOWN, ScalingSeries, first, reachable
+from bench.report.scaling_series import SHOWN, ScalingSeries, first, outside, reachable
 from bench.report.scaling_words import Studied, facts, known, speed, title
 from bench.report.sections.speedup import CORE_LIMIT, draw_core_limit
 
@@ -39,10 +39,41 @@ def blocks(page: Page, series: Sequence[ScalingSeries]) -> list[Block]:
     rest = more(len(series) - SHOWN, "series", "not shown")
     cells = list(dict.fromkeys(cell.name for each in ordered for cell in (each.solo, *each.cells)))
     trained = [cell for cell in page.cells if cell.name in cells]
-    questions = Facts(facts(page, shown, trained), lines=True)
+    beside = _beside(page, series)
+    questions = Facts(facts(page, shown, trained, beside), lines=True)
     return nonempty(
-        LeadText(lead(page, shown)), answers(page, shown), _picture(page, shown), table(page, shown), rest, questions
+        LeadText(lead(page, shown)),
+        answers(page, shown),
+        _picture(page, shown),
+        Text(_named(beside)),
+        table(page, shown),
+        rest,
+        questions,
     )
+
+
+def _beside(page: Page, series: Sequence[ScalingSeries]) -> list[Option]:
+    """Return what was trained of the workloads of series, but is in none of them."""
+    others = outside(page, series)
+    compared = {
+        workload: rivals(page.workloads[workload]) for workload in dict.fromkeys(cell.workload for cell in others)
+    }
+    chosen = {cell.name for cell in others}
+    return [option for some in compared.values() for option in options_of(page, some) if option.cell.name in chosen]
+
+
+def _named(beside: Sequence[Option]) -> str:
+    """Return what is in no series, each with its runs and what came of the verdicts."""
+    if not beside:
+        return ""
+    named = [f"{plain(option.cell.name)} ({_ended(option)})" for option in beside[:NAMES]]
+    rest = [plural(len(beside) - NAMES, "other")] if len(beside) > NAMES else []
+    return f"In no series: {listed([*named, *rest])}."
+
+
+def _ended(option: Option) -> str:
+    why = plain(reason(option))
+    return f"{option.cell.status}: {why}" if why else option.cell.status
 
 
 def _options(page: Page, series: ScalingSeries) -> list[Option]:
