@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, cast
 
@@ -40,6 +40,10 @@ from ddp.process.error_origin import origin
 from ddp.process.meter import Meter
 from ddp.process.orphans import bind_rank
 from ddp.replica.task import Job
+
+
+FILES = (Save, SendState, LoadState, Stop)
+"""What writes or reads the whole state, and may take longer than a rank may be silent."""
 
 
 class RankChannel(Protocol):
@@ -164,7 +168,8 @@ class RankLoop:
             self._worker, action = before.act()
             try:
                 self._phases.enter(action, self._loop)
-                self.act(action)
+                with self._loop.heart if isinstance(action, FILES) else nullcontext():
+                    self.act(action)
             except (ExchangeBroken, RuntimeError) as error:
                 self._broke(action, before, broken(error))
         self._backend.close()
