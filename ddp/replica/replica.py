@@ -21,7 +21,6 @@ from ddp.data.contents import value_sum
 from ddp.data.data_record import DataRecord
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.seeded import seed_others
-from ddp.data.source import move
 from ddp.permutation import derive
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
@@ -52,7 +51,7 @@ class Replica:
         torch.set_num_threads(1)
         torch.manual_seed(derive(job.seed, "init"))
         seed_others(derive(job.seed, "init"))  # all ranks make the same model
-        self._job, self._meter, self._slowdown, self._device = job, meter, slowdown, device
+        self._job, self._meter, self._slowdown = job, meter, slowdown
         self.task = job.task()
         self.model = _module(self.task.model()).to(device)
         self.state = FlatState(self.model)
@@ -127,7 +126,7 @@ class Replica:
 
     def some(self, samples: int) -> Tensors:
         """Return a batch of so many training samples, or as many as there are."""
-        batch: Tensors = move(self._source.batch(torch.arange(min(samples, len(self._source)))), self._device)
+        batch: Tensors = self.feed.gather.some(samples)
         return batch
 
     def read(self, batch: Batch) -> Tensors:
