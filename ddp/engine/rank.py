@@ -41,7 +41,6 @@ from ddp.process.meter import Meter
 from ddp.process.orphans import bind_rank
 from ddp.replica.task import Job
 
-
 FILES = (Save, SendState, LoadState, Stop)
 """What writes or reads the whole state, and may take longer than a rank may be silent."""
 
@@ -233,8 +232,7 @@ class RankLoop:
 
     def _receive(self, orders: list[Any]) -> None:
         for order in orders:
-            shared = isinstance(order, Train) and order.chunk.parts > 1
-            if shared:
+            if isinstance(order, Train) and order.chunk.parts > 1:
                 self.share_steps()
             self._worker = self._worker.receive(order)
         if orders:  # only what is granted is read ahead, and no longer what was taken back
