@@ -48,7 +48,7 @@ def place(job: Job, rank: int) -> torch.device:
         raise ValueError("cluster.device=cuda, but torch sees no CUDA device; use cluster.device=auto or cpu")
     if job.device == "cpu" or gpus < (1 if job.device == "cuda" else here):
         return torch.device("cpu")
-    return torch.device("cuda", rank % here % gpus)
+    return torch.device("cuda", (rank % here if job.local_rank is None else job.local_rank) % gpus)
 
 
 class TrainingLoop:
