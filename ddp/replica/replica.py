@@ -51,7 +51,7 @@ class Replica:
         torch.set_num_threads(1)
         torch.manual_seed(derive(job.seed, "init"))
         seed_others(derive(job.seed, "init"))  # all ranks make the same model
-        self._job, self._meter, self._slowdown = job, meter, slowdown
+        self._job, self._meter, self._slowdown, self._device = job, meter, slowdown, device
         self.task = job.task()
         self.model = _module(self.task.model()).to(device)
         self.state = FlatState(self.model)
