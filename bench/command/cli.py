@@ -27,11 +27,6 @@ def dispatch(arguments: list[str]) -> int:
     """Run the command that `arguments` ask for; return its exit code."""
     verb, rest = (arguments[0], arguments[1:]) if arguments and arguments[0] in VERBS else ("run", arguments)
     try:
-        if verb in ("run", "plan", "prove"):
-            from bench.config.user_parts import enrolled
-
-            with usage():
-                rest = [enrolled(word) for word in rest]
         return VERBS[verb](rest)
     except UsageError as error:
         print(f"bench: {error}", file=sys.stderr)

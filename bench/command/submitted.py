@@ -27,8 +27,10 @@ from bench.command.plan_command import PlannedRuns
 from bench.config.compose import compose
 from bench.config.config import Config
 from bench.config.config_checks import MAX_WORLD, Machine
+from bench.config.flags import read
 from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings, SlurmSettings
 from bench.config.spec import RunSpec
+from bench.config.user_parts import in_new_process
 from bench.results.lease import HOST
 from bench.results.runfolder import place
 from bench.runner.submitted_cell import STOP, result_file
@@ -43,6 +45,8 @@ class Points(PlannedRuns):
     """The runs of a command line, with the overrides of each, as hosts of a scheduler's train them."""
 
     settings: Settings = field(default_factory=SlurmSettings)
+    presets: list[str] = field(default_factory=list)
+    """Words of the command line that say where presets are looked for."""
     points: list[list[str]] = field(default_factory=list)
 
     def job(self, composed: DictConfig) -> None:
@@ -50,7 +54,7 @@ class Points(PlannedRuns):
         super().job(composed)
         if len(self.specs) > before:
             alone = [] if HydraConfig.get().mode is RunMode.MULTIRUN else ["force=true"]  # it is made anew
-            self.points.append([*map(str, HydraConfig.get().overrides.task), *alone])
+            self.points.append([*self.presets, *map(in_new_process, HydraConfig.get().overrides.task), *alone])
 
     def resolved(self, config: Config, keys: list[str]) -> RunSpec:
         """Return the run with the launcher's ranks. Its hosts are taken to have what it asks for: they check that."""
@@ -70,7 +74,7 @@ def submit(arguments: list[str], verbs: tuple[str, ...], settings: Settings) -> 
     """Submit what is left of a sweep; return the gravest code of its cells, as far as it is waited for. Raise UsageError."""
     scheduler = module("ray" if isinstance(settings, RaySettings) else "slurm")
     scheduler.demand()
-    planned = Points(settings=settings)
+    planned = Points(settings=settings, presets=_presets(arguments))
     compose(arguments, verbs, planned.job, planned.left_out.append, planning=True)
     if planned.impossible:
         raise UsageError(planned.impossible[0])
@@ -85,6 +89,13 @@ def submit(arguments: list[str], verbs: tuple[str, ...], settings: Settings) -> 
         return Exit.OK
     code: Exit = scheduler.submit(Path(planned.specs[0].output), left, settings)
     return code
+
+
+def _presets(arguments: list[str]) -> list[str]:
+    """Return the words of a command line that say where presets are looked for, as any folder understands them."""
+    options, _ = read(arguments)
+    flag = [] if options.config_dir is None else ["--config-dir", str(Path(options.config_dir).absolute())]
+    return flag + [word for word in options.overrides if word.startswith("hydra.searchpath=")]
 
 
 def under_way(output: str) -> Iterator[tuple[str, Path]]:
