@@ -232,7 +232,9 @@ def test_a_defect_fails_its_check(tmp_path: Path, base: Path, defect: str) -> No
 
 
 @pytest.mark.parametrize(("fault", "judged"), [("1@40:slow*3", True), ("1@40:heal", True), ("1@40:crash", False)])
-def test_a_script_that_takes_no_rank_switches_no_check_off(tmp_path: Path, base: Path, fault: str, judged: bool) -> None:
+def test_a_script_that_takes_no_rank_switches_no_check_off(
+    tmp_path: Path, base: Path, fault: str, judged: bool
+) -> None:
     spec = make_spec("nccl_cadence", faults=(parse(fault),))
     write(tmp_path, spec, DEFECTS["another rate"][2])
     found = {v.check: v.name for v in judge([tmp_path], base, Terms(today=TODAY)).verdicts}

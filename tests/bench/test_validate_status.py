@@ -79,7 +79,9 @@ def test_a_program_that_ends_by_itself_is_suspicious(tmp_path: Path, fault: str,
 
 def test_a_collective_that_broke_without_a_loss_is_named(tmp_path: Path) -> None:
     metrics = make_metrics(PLAIN)
-    row = FaultRow(seconds=1.0, rank=None, kind="average_failed", text="round 3 broke on rank 1", action="was done again")
+    row = FaultRow(
+        seconds=1.0, rank=None, kind="average_failed", text="round 3 broke on rank 1", action="was done again"
+    )
     found = status(write_run(tmp_path, PLAIN, metrics.model_copy(update={"faults": [row]})))
     assert found.name == "PASS"
     assert "round 3 broke on rank 1" in found.line
