@@ -13,7 +13,7 @@ import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -67,10 +67,10 @@ HEAD = """# One GPU
 """
 ALONE = """## One rank
 
-Its collectives go through NCCL. ms: median of a run's steps. `x DDP`: that of `torch_ddp` over it, same model, precision and
-round; the least and the most of all rounds. Parts of a step are timed by waiting for the device, in all modes alike: a loop
-that waits for nothing is faster. One run of each proves no order: most of a step here is launching kernels, which is the
-processor's work and differs by a quarter from run to run."""
+With one rank every mode runs the program of `solo`, without collectives: modes differ by chance. ms: median of a run's
+steps. `x DDP`: that of `torch_ddp` over it, same model, precision and round; of several rounds the range. Parts of a step
+are timed by waiting for the device: a loop that waits for nothing is faster. Most of a step here is launching kernels,
+which is the processor's work and differs by a quarter from run to run."""
 TOGETHER = """## Two ranks that share it
 
 They meet over gloo, as NCCL refuses them. Each run is audited: steps, averages and evaluations, done again in plain PyTorch
@@ -104,6 +104,14 @@ def audits(runs: Iterable[Run]) -> str:
         )
     head = ["model", "mode", "transport", "equal", "largest difference, of what is allowed"]
     return tabulate(rows, head, tablefmt="github", disable_numparse=True)
+
+
+def lead(runs: Sequence[Run]) -> str:
+    """Return what both tables come to; `runs`: those of several ranks."""
+    equal = sum(all(item.outcome == "equal" for item in read(run.path).items) for run in runs)
+    return (
+        f"No order of modes is shown. Two ranks that share a GPU match plain PyTorch in {equal} of {len(runs)} modes."
+    )
 
 
 def table(runs: Iterable[Run]) -> str:
@@ -155,7 +163,7 @@ def main() -> int:
     runs, shared = ([run for run in find_runs(arguments.out / part)[0] if run.metrics.status == "ok"] for part in PARTS)
     machine = {f"{', '.join(map(str, run.metrics.env['gpus']))}, torch {run.metrics.env['torch']}" for run in runs}  # type: ignore[arg-type]
     where = f"On {'; '.join(sorted(machine))}."
-    text = "\n\n".join((HEAD.strip(), where, ALONE, table(runs), TOGETHER, audits(shared))) + "\n"
+    text = "\n\n".join((HEAD.strip(), lead(shared), where, ALONE, table(runs), TOGETHER, audits(shared))) + "\n"
     print(text)
     if arguments.write:
         REPORT.mkdir(parents=True, exist_ok=True)

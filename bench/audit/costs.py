@@ -14,6 +14,7 @@ from bench.audit.again import Bench, Done, moved
 from bench.audit.kept import OPTIMIZER, Name
 from bench.audit.order import AuditOrder
 from bench.results.audit_file import AuditItem
+from ddp.replica.scalars import Scalars
 
 COUNTED = 1e-3
 """Relative: operations of a sample, which are counted on a batch of some size."""
@@ -119,7 +120,7 @@ def _flop(bench: Bench, seed: int) -> float:
     torch.manual_seed(seed)
     batch = moved(_first(bench), bench.device)
     counter = FlopCounterMode(display=False, custom_mapping=_recurrent())
-    with counter:
+    with counter, Scalars():
         bench.task.loss(bench.model, batch).backward()  # type: ignore[no-untyped-call]
     for parameter in bench.parameters.values():
         parameter.grad = None

@@ -75,7 +75,7 @@ def _audited(run: Run) -> AuditReport:
         plan = make_plan(config_of(saved, folder), resized=saved.get("resized") or ())
         if plan.spec.run_id != run.metrics.run_id:
             why = changed(run.config, plan.spec.config)
-            raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id}){why}")
+            raise UsageError(f"{folder}: this version makes another run of its configuration ({plan.spec.run_id}){why}")
         order = order_of(plan, run.metrics, list(read_records(folder)), folder / FOLDER)
     with AuditProcess(order, plan.job.preload) as process:
         return process.report()

@@ -27,11 +27,6 @@ def dispatch(arguments: list[str]) -> int:
     """Run the command that `arguments` ask for; return its exit code."""
     verb, rest = (arguments[0], arguments[1:]) if arguments and arguments[0] in VERBS else ("run", arguments)
     try:
-        if verb in ("run", "plan", "prove"):
-            from bench.config.user_parts import enrolled
-
-            with usage():
-                rest = [enrolled(word) for word in rest]
         return VERBS[verb](rest)
     except UsageError as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -171,7 +166,7 @@ def _compare(arguments: list[str]) -> int:
 def _prove(arguments: list[str]) -> int:
     from bench.command.prove_command import prove
 
-    about = "Hold a few steps of a model, in each mode, to plain PyTorch on one device, bit by bit"
+    about = "Compare a few steps of a model in each mode with plain PyTorch on one device, bit by bit"
     parser = verb_parser("prove", f"{about}. KEY=VALUE choose what; all modes if none is given.")
     return int(prove(arguments, parser, tuple(VERBS)))
 
@@ -220,19 +215,19 @@ def _dashboard(arguments: list[str]) -> int:
 
 
 AUDIT = (
-    "Do kept steps and the evaluation of runs again: 0 equal, 1 different, 4 nothing is kept, 5 the audit failed; of "
-    "several runs the worst."
+    "Repeat a run's recorded steps and evaluation in plain PyTorch: 0 equal, 1 different, 4 nothing is kept, 5 the audit "
+    "failed; of several runs the worst."
 )
 RERUN = "Train the cell and seed of a run once more and compare bit for bit: 0 equal, 1 different."
-REPLAY = "Feed the recorded events of a run to the core and demand the recorded commands."
+REPLAY = "Feed a run's recorded events to the coordinator and compare its commands with the recorded ones."
 GOODPUT = (
-    "Play a history of failures in virtual time, on the core of production, by each way of going on. "
+    "Simulate a history of failures with each way of continuing. "
     "Exit code: 0; 3 if a way did not finish in ten times the hours."
 )
-FAULTS = "Play the matrix of faults: every kind in every phase on several choices of ranks; 1: not as documented."
-JOIN = "Offer a run that is going on a process for one more rank: an absent one now, or else the next that is lost."
+FAULTS = "Run the fault matrix: each kind, phase and choice of ranks; 1: not as documented."
+JOIN = "Offer a running run a process, for an absent rank or the next lost one."
 EXPLAIN = "Where the seconds of a run went, per rank and cause, and its speed without each."
-PREDICT = "How fast other runs would be: calibrated on runs, played in virtual time on the core of production."
+PREDICT = "Predict the speed of other configurations by simulating the real scheduler with costs from runs."
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "plan": _plan,

@@ -11,6 +11,7 @@ import psutil
 from tabulate import tabulate
 
 from bench.base import environment
+from bench.base.figures import plural
 from ddp.backends import BACKENDS
 from ddp.engine.modes import engine_of, modes
 from ddp.process.cores import cores
@@ -136,6 +137,6 @@ def _modes(problems: dict[str, str | None]) -> list[list[str]]:
             elif problem := problems.get(mode.backend or ""):
                 row.append(f"no: {problem}")
             else:
-                row.append("yes" if size <= here else f"oversubscribed: {here} here")
+                row.append("yes" if size <= here else f"oversubscribed: {plural(here, 'core')}")
         rows.append(row)
     return rows

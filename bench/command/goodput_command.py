@@ -45,10 +45,10 @@ def add(parser: Parser) -> None:
         "--policies", default=every, metavar="A,B", help=f"ways of continuing after a failure (default: {every})"
     )
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
-    times = "failures and repairs come so many times as fast (default: 1; of a trace: all of it in --hours)"
+    times = "speed up failures and repairs by this factor (default: 1; of a trace: all of it in --hours)"
     parser.add_argument("--compress", type=float, metavar="X", help=times)
     parser.add_argument(
-        "--spares", type=float, default=0.05, help="machines that stand by, of the ranks (default: 0.05)"
+        "--spares", type=float, default=0.05, help="spare machines, as a fraction of ranks (default: 0.05)"
     )
     parser.add_argument("--replace", type=float, default=60.0, metavar="S", help="until one takes over (default: 60)")
     checkpoint = "training between checkpoints, seconds (default: Daly's)"

@@ -22,7 +22,7 @@ USAGE = """\
 usage: python -m bench [key=value ...]    train one run; with -m and commas, a sweep of runs
        python -m bench plan [key=value ...]    show what would be trained, and how long that takes
        python -m bench list|doctor|report|validate|more|compare|baseline|rerun|replay|audit|prove [--help]
-       python -m bench faults|join|goodput|explain|predict|timeline|dashboard [--help]
+       python -m bench faults|join|goodput|explain|predict|timeline|dashboard|status|cancel [--help]
 """
 SWEEP = "Sweep:    python -m bench -m model=mlp,resnet_graph mode=solo,nccl_cadence seed=0,1,2"
 INDENT, NARROWEST, WIDEST = 10, 60, 120

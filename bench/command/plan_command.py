@@ -21,7 +21,7 @@ from bench.base.paths import RUNS
 from bench.base.usage import UsageError
 from bench.command.cell_plan import resolve, this_machine
 from bench.config.compose import compose
-from bench.config.config import typed
+from bench.config.config import Config, typed
 from bench.config.spec import RunSpec
 from bench.config.user_parts import settled
 from bench.results.runfolder import find_runs, finished
@@ -69,7 +69,7 @@ class PlannedRuns:
                 why = "a run that is gone on with is as it was begun; leave out plan"
                 raise ValueError(f"resume={config.resume}: {why}")
             keys = [override.partition("=")[0].lstrip("+~") for override in HydraConfig.get().overrides.task]
-            spec = resolve(config, this_machine(), keys).spec
+            spec = self.resolved(config, keys)
             swept = HydraConfig.get().mode is RunMode.MULTIRUN  # a run that is asked for alone is made anew
             done = swept and not config.force and finished(*spec.key, timed=spec.timing)
         except (ValueError, OmegaConfBaseException) as error:
@@ -81,6 +81,10 @@ class PlannedRuns:
         self._keys.add(spec.key)
         self.specs.append(spec)
         self.done.append(done)
+
+    def resolved(self, config: Config, keys: list[str]) -> RunSpec:
+        """Return the run of a settled configuration. `keys`: what the user set. Raise ValueError."""
+        return resolve(config, this_machine(), keys).spec
 
 
 def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
@@ -124,7 +128,7 @@ def table(planned: PlannedRuns, history: Sequence[Metrics]) -> list[str]:
     align = ("left", "left", "right", "left", "right", "right", "right", "left")
     lines = tabulate(rows, headers=headers, disable_numparse=True, colalign=align).splitlines() if rows else []
     lines += planned.left_out
-    lines += [f"cannot be: {text}" for text in planned.impossible]
+    lines += [f"impossible: {text}" for text in planned.impossible]
     return [*lines, total(planned, history)]
 
 

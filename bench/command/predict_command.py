@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
@@ -28,7 +28,7 @@ from bench.predict.traces import TracedSteps, traced
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
 from bench.results.schema import MOST_RANKS
-from ddp.core.links import Links, parse
+from ddp.core.links import ALGORITHMS, Links, parse
 from ddp.core.policies import POLICIES
 from ddp.settings import emulated, known
 from ddp.sim.distributions import StepDistribution, distribution
@@ -46,7 +46,7 @@ def add(parser: Parser) -> None:
         "paths", type=path_of, nargs="+", metavar="RUN", help="run folders to take step times and costs from"
     )
     parser.add_argument("--ranks", metavar="N,M", help="numbers of ranks (default: that of the run)")
-    links = f"links, as in cluster.links; {AS_CALIBRATED}: those of the run (default: {AS_CALIBRATED})"
+    links = f"links, as in cluster.links, or an algorithm; {AS_CALIBRATED}: of the run (default: {AS_CALIBRATED})"
     parser.add_argument("--links", default=AS_CALIBRATED, metavar="A,B", help=links)
     parser.add_argument("--speeds", metavar="X,Y", help="emulated speeds of ranks, again from the first one")
     steps = (
@@ -155,7 +155,11 @@ def _number(word: str) -> float:
 
 
 def _links(word: str, ranks: int, bandwidth: float, calibration: Calibration) -> Links | None:
-    links = calibration.links if word == AS_CALIBRATED else parse(word, ranks)
+    if word in ALGORITHMS and calibration.links is None:
+        raise ValueError(f"--links {word}: the run has no links; give them before it, such as 'wan_1g_30ms {word}'")
+    same = word == AS_CALIBRATED or word in ALGORITHMS
+    links = calibration.links if same else parse(word.split(), ranks)
+    links = replace(links, algorithm=word) if links is not None and word in ALGORITHMS else links
     if bandwidth == 1.0:
         return links
     if links is None or not bandwidth > 0:

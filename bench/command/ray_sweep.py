@@ -7,6 +7,7 @@ folder, from whatever host.
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import threading
 import time
@@ -16,16 +17,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
+from bench.base.figures import plural
 from bench.base.usage import UsageError
-from bench.command.submitted import new_folder, note, show
+from bench.command.submitted import about, new_folder, note, show
 from bench.config.launch_settings import RaySettings
-from bench.runner.ray_cell import END_ALL_S, RayCell, RaySweep
+from bench.results.lease import HOST, Lease, alive, leased
+from bench.runner.ray_cell import END_ALL_S, RayCell, RaySweep, bundle, fitting
 from bench.runner.ray_rank import new_key
 from bench.runner.submitted_cell import STOP, write_result
 
 OVER = "over"
 """File of a sweep's folder: its command has ended."""
 LOOK_S = 0.5
+ROOM_S = 30.0
+"""After so long without room for a cell, that is said."""
 CANCEL_S = END_ALL_S + 30.0
 
 
@@ -35,18 +40,19 @@ def demand() -> None:
         raise UsageError("launch=ray needs Ray: pip install ray")
 
 
-def submit(output: Path, left: list[list[str]], settings: RaySettings) -> Exit:
+def submit(output: Path, left: dict[str, list[str]], settings: RaySettings) -> Exit:
     """Train the cells; return the gravest code. Raise UsageError, KeyboardInterrupt."""
     with _connected(settings.address):
         folder = new_folder(output, "ray")
         job = folder.name.lstrip(".")
         note(folder, job, left, len(left))
         print(f"job {job}: {len(left)} cells; see {folder}", flush=True)
-        sweep = RaySweep(settings, folder, str(Path.cwd()), job, new_key(), threading.Event())
+        lease, sweep = Lease(folder), RaySweep(settings, folder, str(Path.cwd()), job, new_key(), threading.Event())
         try:
             _train(sweep, left)
         finally:
             (folder / OVER).touch()
+            lease.release()
     code = show(folder)
     return Exit.KILLED if sweep.stop.is_set() else code
 
@@ -71,10 +77,13 @@ def _connected(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def _train(sweep: RaySweep, left: list[list[str]]) -> None:
+def _train(sweep: RaySweep, left: dict[str, list[str]]) -> None:
     """Train all cells, each in a thread that waits for it. What interrupts ends them first."""
+    until = time.monotonic() + ROOM_S
     with ThreadPoolExecutor(sweep.settings.at_once, thread_name_prefix="cell") as pool:
-        waiting: set[Future[None]] = {pool.submit(_one, sweep, number, words) for number, words in enumerate(left)}
+        waiting: set[Future[None]] = {
+            pool.submit(_one, sweep, number, words) for number, words in enumerate(left.values())
+        }
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=LOOK_S)
@@ -82,9 +91,22 @@ def _train(sweep: RaySweep, left: list[list[str]]) -> None:
                     each.result()
                 if (sweep.folder / STOP).exists():
                     sweep.stop.set()
+                if waiting and time.monotonic() > until and not sweep.begun.is_set():
+                    print(_lack(sweep.settings), flush=True)
+                    until = math.inf
         except BaseException:
             sweep.stop.set()
             raise
+
+
+def _lack(own: RaySettings) -> str:
+    """Return why no cell begins."""
+    import ray
+
+    need = ", ".join(f"{name} {count:g}" for name, count in bundle(own).items())
+    if (there := fitting(own, ray.nodes())) < own.nodes:
+        return f"a cell needs {plural(own.nodes, 'host')} with {need}, and Ray has {there}: it waits for more to join"
+    return f"a cell waits for room: {plural(own.nodes, 'host')} with {need}"
 
 
 def _one(sweep: RaySweep, number: int, words: list[str]) -> None:
@@ -95,9 +117,16 @@ def _one(sweep: RaySweep, number: int, words: list[str]) -> None:
             write_result(sweep.folder, number, code, cell.host)
 
 
+def live(folder: Path) -> bool:
+    """Return whether the command of a sweep still runs, as far as its folder and this host tell."""
+    noted = about(folder)
+    gone = noted.get("host") == HOST and not alive(noted["pid"])
+    return not gone and leased(folder) and not (folder / OVER).exists()
+
+
 def standing(folder: Path) -> str:
-    """Return whether the command of a sweep still runs, as far as its folder tells."""
-    return "over" if (folder / OVER).exists() else "under way"
+    """Return in words whether the command of a sweep still runs."""
+    return "under way" if live(folder) else "over"
 
 
 def cancel(folder: Path) -> str:

@@ -65,7 +65,7 @@ def _trained_again(run: Run, output: str) -> Metrics:
     plan = make_plan(replace(config, output=output))
     if plan.spec.run_id != run.metrics.run_id:
         why = changed(run.config, plan.spec.config)
-        raise UsageError(f"{run.path}: its configuration means another run today ({plan.spec.run_id}){why}")
+        raise UsageError(f"{run.path}: this version makes another run of its configuration ({plan.spec.run_id}){why}")
     return launch(plan, Console(highlight=False)).metrics
 
 

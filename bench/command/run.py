@@ -132,7 +132,7 @@ class Session:
             print(f"bench: {f'{cell.title}: ' if cell.swept else ''}{cell.note}", file=sys.stderr)
         if cell.code is Exit.KILLED:
             command = going_on(cell.folder) if cell.folder is not None else ""
-            self.print(f"what there is lies in {cell.folder}{command and f'; go on with it: {command}'}")
+            self.print(f"partial results: {cell.folder}{command and f'; continue: {command}'}")
             raise KeyboardInterrupt
 
     def print(self, line: str, style: str | None = None) -> None:
@@ -225,7 +225,7 @@ class Session:
         return CellOutcome(spec.title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
 
     def _finished(self, folder: Path) -> CellOutcome:
-        self.print(f"{folder}: finished before, there is nothing to go on with")
+        self.print(f"{folder}: already finished")
         run = find_runs(folder)[0][0]
         return CellOutcome(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
 

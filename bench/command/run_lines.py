@@ -22,7 +22,14 @@ LABEL = 9
 MOST, TROUBLE = 5, 2
 """Parts of the time; errors, faults and notes at the end of a run. training.log has them all."""
 PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
-NAMES = {"compute": "computing", "comm": "communicating", "wait": "waiting", "eval": "evaluating"}
+NAMES = {
+    "compute": "computing",
+    "data": "making batches",
+    "comm": "communicating",
+    "wait": "waiting",
+    "eval": "evaluating",
+    "other": "between steps",
+}
 """Part of a rank's time -> what it is called in a sentence; others bear their own name."""
 
 
@@ -39,7 +46,7 @@ class Line(NamedTuple):
 def result_lines(m: Metrics, detail: bool = False) -> list[Line]:
     """Return the result of a run, its speed and where the time went; with `detail`, rank by rank."""
     t = m.time_s
-    parts = f"training {t.train:.1f}, start-up {t.startup:.1f}, evaluation {t.eval:.1f}, end {t.shutdown:.1f}"
+    parts = f"training {t.train:.1f}, start-up {t.startup:.1f}, evaluation {t.eval:.1f}, shutdown {t.shutdown:.1f}"
     lines = [
         Line(m.final.eval_metric[:LABEL], f"{figures.metric(m.final.eval)}  ({_best(m)}{_target(m)})"),
         Line("speed", _speed(m)),
@@ -93,7 +100,7 @@ def disturbance(m: Metrics) -> str | None:
 
 def sweep_table(cells: Sequence[Cell]) -> str:
     """Write a row for each cell: means over its seeds, with standard deviations of the result."""
-    headers = ["cell", "seeds", "status", "result", "samples/s", "efficiency", "seconds"]
+    headers = ["cell", "seeds", "status", "result", "samples/s", "vs alone", "seconds"]
     align = ("left", "right", "left", *["right"] * 4)
     return str(tabulate([_row(cell) for cell in cells], headers, disable_numparse=True, colalign=align))
 
@@ -106,7 +113,7 @@ def sweep_notes(cells: Sequence[Cell]) -> list[Line]:
         if disturbed:
             seeds = f"seed{'s' * (len(disturbed) > 1)} {', '.join(str(seed) for seed, _ in disturbed)}"
             what = disturbed[0][1].partition(" during ")[0]
-            lines.append(Line("disturbed", f"{cell.name}, {seeds}: {what}; speeds too low"))
+            lines.append(Line("disturbed", f"{cell.name}, {seeds}: {what}; its speeds read too low"))
     others = [text for cell in cells for run in cell.runs for text in run.metrics.warnings if not text.startswith(BUSY)]
     return lines + [Line("note", text) for text in dict.fromkeys(others)]
 

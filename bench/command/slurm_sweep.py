@@ -10,10 +10,11 @@ import shutil
 import subprocess
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
-from bench.base.usage import UsageError
+from bench.base.usage import UsageError, reason
 from bench.command.submitted import about, codes_of, new_folder, note, show
 from bench.config.launch_settings import SlurmSettings, batches
 from bench.runner.slurm_batch import CellBatch
@@ -23,6 +24,9 @@ CANCEL_S = 90.0
 """How long a cancelled job may take to leave the queue: SLURM kills what does not end in 30 s."""
 VANISHED_S = 20.0
 """A job that is in no queue for so long is over."""
+ASK_S = 30.0
+OVER = "Invalid job id"
+"""What squeue says of a job that has long been over."""
 QUEUE = ["squeue", "--noheader", "--array", "--format=%i %T %r", "--jobs"]
 
 
@@ -34,17 +38,34 @@ def demand() -> None:
         raise UsageError("launch=slurm needs sbatch, which is not on the PATH: start the command where SLURM is")
 
 
-def submit(output: Path, left: list[list[str]], settings: SlurmSettings) -> Exit:
+def submit(output: Path, left: dict[str, list[str]], settings: SlurmSettings) -> Exit:
     """Submit the cells as an array; wait for them if asked to. Return the gravest code."""
     folder = _submitted(output, left, settings)
     return _awaited(folder) if settings.wait else Exit.OK
 
 
-def _submitted(output: Path, left: list[list[str]], settings: SlurmSettings) -> Path:
+def _submitted(output: Path, left: dict[str, list[str]], settings: SlurmSettings) -> Path:
     """Submit the array; return the sweep's folder."""
+    folder = new_folder(output, "slurm")
+    tasks = [
+        CellBatch(str(folder), str(Path.cwd()), each)
+        for each in batches(list(enumerate(left.values())), settings.cells)
+    ]
+    try:
+        number = _sbatch(folder, tasks, settings)
+    except RuntimeError as error:  # submitit's
+        why = str(error).strip().splitlines()[-1:]
+        fewer = f"; launch.cells={2 * settings.cells} would make fewer tasks" if len(tasks) > 1 else ""
+        raise UsageError(f"SLURM takes no array of {len(tasks)} tasks: {''.join(why)}{fewer}") from error
+    note(folder, number, left, len(tasks))
+    print(f"job {number}: {len(left)} cells in {len(tasks)} tasks; see {folder}")
+    return folder
+
+
+def _sbatch(folder: Path, tasks: list[CellBatch], settings: SlurmSettings) -> str:
+    """Submit the tasks as an array; return the number of its job. Raise RuntimeError."""
     from submitit import SlurmExecutor
 
-    folder = new_folder(output, "slurm")
     executor = SlurmExecutor(folder / "submitit", max_num_timeout=1000)
     more = {"partition": settings.partition} if settings.partition else {}
     executor.update_parameters(
@@ -59,13 +80,9 @@ def _submitted(output: Path, left: list[list[str]], settings: SlurmSettings) -> 
         additional_parameters={"requeue": True},
         **more,
     )
-    tasks = [CellBatch(str(folder), str(Path.cwd()), each) for each in batches(list(enumerate(left)), settings.cells)]
     with executor.batch():
         jobs = [executor.submit(task) for task in tasks]
-    number = jobs[0].job_id.partition("_")[0]
-    note(folder, number, left, len(tasks))
-    print(f"job {number}: {len(left)} cells in {len(tasks)} tasks; see {folder}")
-    return folder
+    return str(jobs[0].job_id.partition("_")[0])
 
 
 def _awaited(folder: Path) -> Exit:
@@ -75,7 +92,8 @@ def _awaited(folder: Path) -> Exit:
         left = len(noted["cells"]) - len(codes_of(folder))
         if not left:
             return show(folder)
-        if queued(noted["job"]):
+        states = queued(noted["job"])
+        if states is None or states:
             seen = time.monotonic()
         elif time.monotonic() - seen > VANISHED_S:
             print(f"job {noted['job']} is over, {left} cells have no result: see {folder}/submitit")
@@ -83,28 +101,43 @@ def _awaited(folder: Path) -> Exit:
         time.sleep(LOOK_S)
 
 
-def queued(job: str) -> Counter[str]:
-    """Return the tasks of a job that are in the queue, by state; none where it is over, or nobody can be asked."""
+def queued(job: str) -> Counter[str] | None:
+    """Return the tasks of a job that are in the queue, by state; None: SLURM does not answer."""
     try:
-        answer = subprocess.run([*QUEUE, job], capture_output=True, text=True, timeout=30, check=False)
+        answer = subprocess.run([*QUEUE, job], capture_output=True, text=True, timeout=ASK_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return Counter()
+        return None
+    if answer.returncode and OVER not in answer.stderr:
+        return None
     return Counter(line.split()[1] for line in answer.stdout.splitlines() if len(line.split()) > 1)
+
+
+def live(folder: Path) -> bool:
+    """Return whether a sweep may not be over."""
+    states = queued(about(folder)["job"])
+    return states is None or bool(states)
 
 
 def standing(folder: Path) -> str:
     """Return how the tasks of a sweep stand in the queue, in words."""
     states = queued(about(folder)["job"])
+    if states is None:
+        return "tasks: squeue does not answer"
     return f"tasks: {', '.join(f'{count} {state.lower()}' for state, count in states.items()) or 'none in the queue'}"
 
 
 def cancel(folder: Path) -> str:
     """Cancel a sweep and see it gone from the queue; return why that did not come about, or nothing."""
     job = about(folder)["job"]
-    subprocess.run(["scancel", "--full", job], check=False, capture_output=True, timeout=30)
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(["scancel", "--full", job], check=False, capture_output=True, timeout=ASK_S)
+    except OSError as error:
+        return f"job {job} is not cancelled: {reason(error)}"
     until = time.monotonic() + CANCEL_S
-    while queued(job):
+    while (states := queued(job)) is None or states:
         if time.monotonic() > until:
-            return f"job {job} is still in the queue after {CANCEL_S:g} s: scancel {job}"
+            where = "may still be" if states is None else "is still"
+            return f"job {job} {where} in the queue after {CANCEL_S:g} s: scancel {job}"
         time.sleep(LOOK_S)
     return ""

@@ -7,22 +7,34 @@ each cell. A folder `.slurm-*` or `.ray-*` of the tree of runs is a sweep. Each 
 from __future__ import annotations
 
 import json
+import os
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from bench.base.exitcodes import Exit, gravest
 from bench.base.usage import UsageError
+from bench.command.cell_plan import resolve
 from bench.command.plan_command import PlannedRuns
 from bench.config.compose import compose
-from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings
+from bench.config.config import Config
+from bench.config.config_checks import MAX_WORLD, Machine
+from bench.config.flags import read
+from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings, SlurmSettings
+from bench.config.spec import RunSpec
+from bench.config.user_parts import in_new_process
+from bench.results.lease import HOST
+from bench.results.runfolder import place
 from bench.runner.submitted_cell import STOP, result_file
+from ddp.engine.modes import engine_of
 from ddp.regular_files import content
 
 SWEEP = "sweep.json"
@@ -30,31 +42,69 @@ SWEEP = "sweep.json"
 
 @dataclass
 class Points(PlannedRuns):
-    """The runs of a command line, with the overrides of each."""
+    """The runs of a command line, with the overrides of each, as hosts of a scheduler's train them."""
 
+    settings: Settings = field(default_factory=SlurmSettings)
+    presets: list[str] = field(default_factory=list)
+    """Words of the command line that say where presets are looked for."""
     points: list[list[str]] = field(default_factory=list)
 
     def job(self, composed: DictConfig) -> None:
         before = len(self.specs)
         super().job(composed)
         if len(self.specs) > before:
-            self.points.append([str(word) for word in HydraConfig.get().overrides.task])
+            alone = [] if HydraConfig.get().mode is RunMode.MULTIRUN else ["force=true"]  # it is made anew
+            self.points.append([*self.presets, *map(in_new_process, HydraConfig.get().overrides.task), *alone])
+
+    def resolved(self, config: Config, keys: list[str]) -> RunSpec:
+        """Return the run with the launcher's ranks. Its hosts are taken to have what it asks for: they check that."""
+        own, ranks = self.settings, self.settings.nodes * self.settings.ranks
+        if own.nodes > 1:
+            if engine_of(config.engine.name).in_place:
+                raise ValueError(f"mode={config.engine.name} trains in one process: leave out launch.nodes")
+            if config.world_size not in (None, ranks):
+                started = f"launch.nodes={own.nodes} launch.ranks={own.ranks} start {ranks} processes"
+                raise ValueError(f"world_size={config.world_size}, but {started}: leave it out")
+            config = replace(config, world_size=ranks)
+        gpus = MAX_WORLD if config.cluster.device == "cuda" or config.cluster.transport == "nccl" else 0
+        return resolve(config, Machine(MAX_WORLD, gpus, own.nodes), keys).spec
 
 
 def submit(arguments: list[str], verbs: tuple[str, ...], settings: Settings) -> Exit:
     """Submit what is left of a sweep; return the gravest code of its cells, as far as it is waited for. Raise UsageError."""
     scheduler = module("ray" if isinstance(settings, RaySettings) else "slurm")
     scheduler.demand()
-    planned = Points()
+    planned = Points(settings=settings, presets=_presets(arguments))
     compose(arguments, verbs, planned.job, planned.left_out.append, planning=True)
     if planned.impossible:
         raise UsageError(planned.impossible[0])
-    left = [point for point, done in zip(planned.points, planned.done, strict=True) if not done]
-    print(f"{len(planned.points)} cells, {len(left)} left to do", flush=True)
+    each = zip(planned.specs, planned.points, planned.done, strict=True)
+    undone = {str(place(*spec.key).absolute()): point for spec, point, done in each if not done}
+    waiting = {name: folder for output in {spec.output for spec in planned.specs} for name, folder in under_way(output)}
+    left = {name: point for name, point in undone.items() if name not in waiting}
+    elsewhere = sorted({str(folder) for name, folder in waiting.items() if name in undone})
+    more = f", {len(undone) - len(left)} are under way: see {', '.join(elsewhere)}" if elsewhere else ""
+    print(f"{len(planned.points)} cells, {len(left)} left to do{more}", flush=True)
     if not left:
         return Exit.OK
     code: Exit = scheduler.submit(Path(planned.specs[0].output), left, settings)
     return code
+
+
+def _presets(arguments: list[str]) -> list[str]:
+    """Return the words of a command line that say where presets are looked for, as any folder understands them."""
+    options, _ = read(arguments)
+    flag = [] if options.config_dir is None else ["--config-dir", str(Path(options.config_dir).absolute())]
+    return flag + [word for word in options.overrides if word.startswith("hydra.searchpath=")]
+
+
+def under_way(output: str) -> Iterator[tuple[str, Path]]:
+    """Iterate over the cells of a tree that sweeps have which are not over: place of each, and folder of its sweep."""
+    for folder in _sweeps(Path(output)):
+        places = enumerate(about(folder).get("places", ()))
+        left = [name for number, name in places if not result_file(folder, number).exists()]
+        if left and module(_scheduler(folder)).live(folder):
+            yield from ((name, folder) for name in left)
 
 
 def module(name: str) -> ModuleType:
@@ -75,16 +125,18 @@ def about(folder: Path) -> dict[str, Any]:
     return noted
 
 
-def note(folder: Path, job: str, cells: list[list[str]], tasks: int) -> None:
-    """Note what was submitted."""
-    text = json.dumps({"job": job, "cells": cells, "tasks": tasks}, indent=1)
+def note(folder: Path, job: str, cells: dict[str, list[str]], tasks: int) -> None:
+    """Note what was submitted: the words of each cell, by the place of its run."""
+    noted = {"job": job, "cells": [*cells.values()], "places": [*cells], "tasks": tasks}
+    text = json.dumps(noted | {"pid": os.getpid(), "host": HOST}, indent=1)
     (folder / SWEEP).write_text(text + "\n", encoding="utf-8")
 
 
-def codes_of(folder: Path) -> list[int]:
-    """Return the exit codes of the cells that are done."""
+def codes_of(folder: Path) -> list[Exit]:
+    """Return the exit codes of the cells that are done; an unknown one is that of a failure."""
     files = [result_file(folder, number) for number in range(len(about(folder)["cells"]))]
-    return [int(json.loads(content(file))["code"]) for file in files if file.exists()]
+    codes = [json.loads(content(file))["code"] for file in files if file.exists()]
+    return [Exit(code) if code in set(Exit) else Exit.FAILED for code in codes]
 
 
 def show(folder: Path) -> Exit:
@@ -93,7 +145,7 @@ def show(folder: Path) -> Exit:
     failed = sum(code != 0 for code in codes)
     where = module(_scheduler(folder)).standing(folder)
     print(f"job {noted['job']}: {len(codes)} of {len(noted['cells'])} cells done, {failed} of them failed; {where}")
-    return gravest(Exit(code) for code in codes)
+    return gravest(codes)
 
 
 def _scheduler(folder: Path) -> str:
@@ -104,10 +156,14 @@ def latest(path: Path) -> Path:
     """Return the folder of the latest sweep in a tree of runs, or the folder itself. Raise UsageError."""
     if (path / SWEEP).is_file():
         return path
-    folders = [folder for name in LAUNCHERS for folder in path.glob(f".{name}-*") if (folder / SWEEP).is_file()]
+    folders = _sweeps(path)
     if not folders:
         raise UsageError(f"{path}: no sweep was submitted from there: launch=slurm or launch=ray does")
     return max(folders, key=lambda folder: folder.name.partition("-")[2])
+
+
+def _sweeps(path: Path) -> list[Path]:
+    return [folder for name in LAUNCHERS for folder in path.glob(f".{name}-*") if (folder / SWEEP).is_file()]
 
 
 def status(path: Path) -> Exit:

@@ -164,7 +164,7 @@ def judge(summary: Summary, root: Path, baselines: Path, own: Collection[Path]) 
         beside = judge_cells(others, [(root.name, text) for text in unread], baselines)
     except ValueError as error:
         summary.show([Line("verdict", f"none: {error}")])
-        return Exit.REFUSED
+        return Exit.USAGE
     verdicts = judgement.verdicts
     errors = [line for cell in mine for m in cell.bereft for line in raised(m.faults)]
     raised_first = f"{errors[0]}{f' ({len(errors)} such errors)' * (len(errors) > 1)}; " if errors else ""
@@ -185,7 +185,9 @@ def in_words(verdicts: Sequence[Verdict]) -> list[str]:
         return [f"as good as one device: all {len(verdicts)} verdicts pass" if verdicts else "none"]
     seeds = max((verdict.figures.seeds for verdict in verdicts if verdict.figures is not None), default=0)
     if kinds == {"INCONCLUSIVE"}:
-        return [f"nothing is wrong so far as {figures.plural(seeds, 'seed')} can tell"]
+        if any(verdict.more for verdict in failing):
+            return [f"no check failed; {figures.plural(seeds, 'seed')} cannot decide yet"]
+        return [f"no check failed; not decided: {', '.join(dict.fromkeys(verdict.check for verdict in failing))}"]
     if kinds == {"NO_BASELINE"}:
         return ["nothing to compare the result with"]
     count = "cannot be compared" if kinds == {"REFUSED"} else _counted(verdict.name for verdict in verdicts)

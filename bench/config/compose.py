@@ -15,7 +15,9 @@ from typing import Any
 
 import hydra
 import yaml  # type: ignore[import-untyped]
+from hydra._internal.hydra import Hydra
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -25,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bench.base.console import VERBOSITY
 from bench.base.paths import CONF
-from bench.base.usage import UsageError
+from bench.base.usage import UsageError, usage
 from bench.config.config import register
 from bench.config.flags import read
 from bench.config.hydra_errors import beyond, complain, nameless, names_several, nowhere
@@ -33,6 +35,7 @@ from bench.config.objective import CHOOSING, direction
 from bench.config.overrides import in_our_words, of_all, readable
 from bench.config.point_task import PointJob, PointTask
 from bench.config.sweep_points import empty
+from bench.config.user_parts import enrolled
 from ddp.process.scratch import scratch
 
 SCRATCH = "BENCH_SCRATCH"
@@ -59,8 +62,9 @@ def compose(
     points before the first job, so that a bad one is refused before anything is trained.
 
     `planning`: the job only reads the configuration, so that no launcher is needed and nothing is copied."""
-    register()
-    options, flags = read([in_our_words(word) for word in arguments])
+    with usage():
+        options, flags = read([enrolled(in_our_words(word)) for word in arguments])
+    register()  # own models too
     if options.verbosity is not None:
         os.environ[VERBOSITY] = str(options.verbosity)  # for launchers' processes, too
     overrides = tuple(readable(override) for override in options.overrides)
@@ -72,13 +76,13 @@ def compose(
             problems = (beyond(override) or nameless(override) or nowhere(override) for override in overrides)
             for problem in filter(None, problems):
                 raise UsageError(problem)
-            _start(task, [*flags, *(_to_plan(overrides) if planning else _searching(overrides))])
+            _start(task, [*flags, *(_to_plan(overrides) if planning else _searching(overrides, options.config_dir))])
             task.collect()
             if not task.jobs and not (options.cfg or options.info or options.shell_completion):
                 none = "nothing to run: all of the sweep is left out"
-                raise UsageError(none if task.others else _emptiness(overrides))
+                raise UsageError(none if task.others else _emptiness(overrides, options.config_dir))
         except (HydraException, OmegaConfBaseException) as error:
-            raise UsageError(complain(_beneath(error, overrides), verbs)) from error
+            raise UsageError(complain(_beneath(error, overrides, options.config_dir), verbs)) from error
         results = folder / SEARCH
         return dict(yaml.safe_load(results.read_text(encoding="utf-8"))) if results.is_file() else None
 
@@ -92,11 +96,12 @@ def _to_plan(overrides: tuple[str, ...]) -> list[str]:
     return [*others, "hydra/launcher=bench_plan"]
 
 
-def _searching(overrides: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the overrides; where another sweeper is chosen, with the direction in which it is to search."""
+def _searching(overrides: tuple[str, ...], folder: str | None) -> tuple[str, ...]:
+    """Return the overrides; where another sweeper is chosen, with the direction in which it is to search. `folder`: of a
+    user's presets."""
     if not any(word.startswith("hydra/sweeper=") and word.partition("=")[2] not in CHOOSING for word in overrides):
         return overrides
-    with suppress(HydraException, OmegaConfBaseException), _loading() as loader:  # for Hydra to refuse
+    with suppress(HydraException, OmegaConfBaseException), _loading(folder) as loader:  # for Hydra to refuse
         composed = loader.load_configuration(
             "config", list(overrides), RunMode.MULTIRUN, validate_sweep_overrides=False
         )
@@ -105,9 +110,16 @@ def _searching(overrides: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @contextmanager
-def _loading() -> Iterator[ConfigLoader]:
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        yield GlobalHydra.instance().config_loader()
+def _loading(folder: str | None, conf: Path = CONF) -> Iterator[ConfigLoader]:
+    """Yield the loader of the configurations in `conf`, which looks for presets in `folder` too, as `--config-dir` does."""
+    with hydra.initialize_config_dir(str(conf.resolve()), version_base="1.3"):
+        instance = GlobalHydra.instance()
+        if folder is not None:
+            path = instance.config_loader().get_search_path()
+            path.prepend("command-line", f"file://{Path(folder).resolve()}", SearchPathQuery(provider="schema"))
+            instance.clear()
+            Hydra.create_main_hydra2(task_name="bench", config_search_path=path)
+        yield instance.config_loader()
 
 
 def _start(task: PointTask, words: list[str]) -> None:
@@ -136,11 +148,12 @@ def _variables(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def composing(conf: Path = CONF) -> Iterator[Callable[[list[str]], DictConfig]]:
-    """Yield what composes overrides, with Hydra's own settings, and runs nothing. Raise UsageError."""
+def composing(conf: Path = CONF, folder: str | None = None) -> Iterator[Callable[[list[str]], DictConfig]]:
+    """Yield what composes overrides, with Hydra's own settings, and runs nothing. `folder`: of a user's presets. Raise
+    UsageError."""
     register()
     try:
-        with hydra.initialize_config_dir(str(conf.resolve()), version_base="1.3"):
+        with _loading(folder, conf):
             yield lambda overrides: hydra.compose("config", overrides=overrides, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(complain(error)) from error
@@ -159,21 +172,21 @@ def settings_of(composed: DictConfig) -> dict[str, Any]:
     return settings
 
 
-def _emptiness(overrides: tuple[str, ...]) -> str:
+def _emptiness(overrides: tuple[str, ...], folder: str | None) -> str:
     """Say which part of a sweep without a point has no values."""
     experiment = [override for override in overrides if override.startswith("experiment=")]
-    with composing() as composed:
+    with composing(folder=folder) as composed:
         params = composed(experiment).hydra.sweeper.params or {}
         parts = empty(overrides, params, GlobalHydra.instance().config_loader())
     return f"nothing to run: no values in {', '.join(parts)}" if parts else "nothing to run: the sweep is empty"
 
 
-def _beneath(error: Exception, overrides: tuple[str, ...]) -> Exception:
+def _beneath(error: Exception, overrides: tuple[str, ...], folder: str | None) -> Exception:
     """Return what keeps several values from being composed as a sweep, if that is what is wrong: Hydra takes what does not
     compose for a single run, an experiment with a mistake too."""
     if not names_several(error):
         return error
-    with _loading() as loader:
+    with _loading(folder) as loader:
         try:
             loader.load_configuration("config", list(overrides), RunMode.MULTIRUN, validate_sweep_overrides=False)
         except (HydraException, OmegaConfBaseException) as deeper:

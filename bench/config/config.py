@@ -46,7 +46,7 @@ class TrainConfig:
     """Overrides of the recipe; null: the recipe's value."""
 
     epochs: int | None = None
-    """Times that all samples are trained."""
+    """Passes over the training data."""
     steps: int | None = None
     """Steps of the run, each of all ranks' batches, in place of passes over the data; `epochs` (1, if null) are then equal
     parts of it."""
@@ -64,12 +64,12 @@ class TrainConfig:
     """Micro-batches of `batch_size` samples that a rank's step is made of: their gradients add up; null: 1."""
 
     precision: str | None = None
-    """Type of multiplications in training, by torch's autocast: `fp32`, `bf16`, `fp16`; null: `fp32`."""
+    """Precision of training, by torch's autocast: `fp32`, `bf16`, `fp16`; null: `fp32`."""
 
     compile: bool | None = None
     """Whether the model is trained through torch.compile; null: false."""
     deterministic: bool | None = None
-    """Whether PyTorch may take deterministic algorithms alone; null: false."""
+    """Use only deterministic algorithms; null: false."""
 
     @property
     def step(self) -> StepSettings:
@@ -153,9 +153,9 @@ class Config:
     engine: Choice = MISSING
     """What runs the loop; `mode` chooses it with policy and backend."""
     policy: Any = MISSING
-    """When replicas are brought together; its settings follow."""
+    """When ranks average; its settings follow."""
     backend: Choice = MISSING
-    """How replicas are brought together."""
+    """How ranks average."""
     averaging: Averaging = field(default_factory=Averaging)
     world_size: int | None = None
     """Number of ranks; null: the mode's own (solo 1, others 2)."""

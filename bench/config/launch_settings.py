@@ -9,6 +9,8 @@ from typing import Any
 from ddp.suggest import nearest
 
 WORD = "launch"
+LEAST_S = 60.0
+"""What a task has before it is told of its end: it imports torch, and resumes."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,12 @@ class SlurmSettings:
 
     def __post_init__(self) -> None:
         _check(self)
+        if 60 * self.minutes < self.signal_s + LEAST_S:
+            least = -(-(self.signal_s + int(LEAST_S)) // 60)
+            raise ValueError(
+                f"{WORD}.minutes={self.minutes} leaves a task no time before {WORD}.signal_s={self.signal_s}: set "
+                f"{WORD}.minutes={least} or more"
+            )
 
 
 @dataclass(frozen=True)

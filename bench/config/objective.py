@@ -8,9 +8,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from bench.base.usage import UsageError
+from bench.base.usage import UsageError, usage
 from bench.config.sweep_points import values
-from bench.models import MODELS, load
+from bench.models import MODELS, load, own_model
+from ddp.settings import known
 from ddp.suggest import unknown
 
 OBJECTIVES: dict[str, tuple[bool | None, Callable[[Any], float | None]]] = {
@@ -55,11 +56,12 @@ def direction(composed: DictConfig, overrides: Sequence[str]) -> list[str]:
     higher = OBJECTIVES[name][0]
     if higher is None:
         swept = [*(f"{key}={value}" for key, value in (settings.params or {}).items()), *overrides]
-        models = [word for override in swept if override.startswith("model=") for word in values(override)]
+        models = [word for each in swept if each.startswith(("model=", "model.name=")) for word in values(each)]
         names = {word.partition("=")[2] for word in models} or {composed.model.name}
-        senses = {load(model).higher_is_better for model in names if model in MODELS}
+        with usage():
+            senses = {load(known("model", own_model(name), MODELS)).higher_is_better for name in names}
         if len(senses) > 1:
             why = "higher is better for some of the models and lower for others: search for each model alone"
             raise UsageError(f"objective={name}: {why}")
-        higher = True in senses
+        (higher,) = senses
     return [f"hydra.sweeper.direction={'maximize' if higher else 'minimize'}"]

@@ -16,7 +16,7 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
     here = machine.ranks(world_size)
     on_gpus = config.cluster.device != "cpu" and machine.gpus >= here
     if machine.hosts > 1:
-        warnings.append(f"on {machine.hosts} hosts: what is said of the machine is of that of rank 0")
+        warnings.append(f"on {machine.hosts} hosts: the machine shown is rank 0's")
     if engine_of(config.engine.name).virtual:
         warnings.append(VIRTUAL_NOTE)
     elif here > machine.cores and not on_gpus:

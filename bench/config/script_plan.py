@@ -94,7 +94,7 @@ def script_spec(script: Script, task: ScriptTask, job: Job, mode: Mode, output: 
     resolved["training"] |= task.digests
     resolved["script"] = asdict(script)
     training: dict[str, Any] = resolved["training"] | {
-        "data": task.data,
+        "data": [task.data, task.digests["data"]],
         "epochs": job.epochs,
         "batch_size": job.batch_size // job.step.accumulate,
         "lr": task.lr,

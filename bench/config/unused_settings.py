@@ -22,7 +22,7 @@ def moot(settings: Mapping[str, Any], config: Config, mode: str) -> list[str]:
         for key in settings:
             if key == group or key.startswith(f"{group}."):
                 reasons.setdefault(key, why)
-    return [f"{key} means nothing to mode={mode}: {why}" for key, why in sorted(reasons.items())]
+    return [f"{key} has no effect in mode={mode}: {why}" for key, why in sorted(reasons.items())]
 
 
 def _of_others(settings: Mapping[str, Any], config: Config) -> Iterator[tuple[str, str]]:

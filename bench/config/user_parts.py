@@ -35,6 +35,13 @@ def enrolled(word: str) -> str:
     return key + equals + ",".join(own_model(each.strip("'\" ")) for each in value.split(","))
 
 
+def in_new_process(word: str) -> str:
+    """Return a word as a process needs it in which nothing is enrolled: a model that has a file, by that again."""
+    key, _, name = str(word).partition("=")
+    by_file = key == "model" and "." not in name and name in MODELS and user_code.is_file(MODELS[name])
+    return f"{key}={MODELS[name]}" if by_file else str(word)
+
+
 def settled(config: Config) -> Config:
     """Return the configuration with names in place of files and modules of a user's own, which are enrolled. Raise
     ValueError, also for a model that there is not."""

@@ -25,7 +25,7 @@ def groups(results: Iterable[FaultResult]) -> dict[Group, list[FaultResult]]:
 
 def lines(results: Sequence[FaultResult]) -> list[str]:
     """Return the tables."""
-    text: list[str] = []
+    text = [_lead(results), ""]
     by_group = groups(results)
     for world, size in dict.fromkeys((world, size) for world, size, _ in by_group):
         of = [result for result in results if (result.world, result.size) == (world, size)]
@@ -33,6 +33,13 @@ def lines(results: Sequence[FaultResult]) -> list[str]:
         rows = [_row(mode, by_group.get((world, size, mode), []), world) for mode in modes]
         text += [f"## {world}, {size} ranks", "", *_markdown(HEAD, rows), "", *_kinds(of), ""]
     return [*text, *_wrong(results)]
+
+
+def _lead(results: Sequence[FaultResult]) -> str:
+    worlds = [world for world, _ in dict.fromkeys((result.world, result.size) for result in results)]
+    whole = sum(not meaningless(cell, world) for world in worlds for cell in cells(MODES))
+    wrong = sum(not result.good for result in results)
+    return f"{len(results):,} of {whole:,} cells played, {wrong} not as documented."
 
 
 def _row(mode: str, results: Sequence[FaultResult], world: str) -> tuple[str, ...]:

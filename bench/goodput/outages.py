@@ -63,7 +63,8 @@ def read_trace(path: Path, nodes: int) -> FailureTrace:
         raise ValueError(f"{path}: no trace of faults: it has no events, or times that are none")
     if strange := {row[1] for row in rows} - {"fault_start", "fault_end"}:
         raise ValueError(f"{path}: event_type is fault_start or fault_end, not {min(strange)}")
-    days = max(row[0] for row in rows)
+    if not (days := max(row[0] for row in rows)):
+        raise ValueError(f"{path}: no trace of faults: all events are at time 0")
     outages = tuple(_paired(sorted(rows, key=lambda row: row[0]), days))
     if (named := len({node for node, _, _ in outages})) > nodes:
         raise ValueError(f"{path}: {named} nodes fail, and --nodes says that there were {nodes}")
@@ -110,7 +111,8 @@ def drawn(name: str, ranks: int, horizon_s: float, compress: float, seed: int) -
     lemons = max(1, round(LEMONS * ranks))
     while (at := at + _gap(name, mean_s, dice)) < horizon_s:
         lemon = name == "bursts" and dice.random() < LEMONS_SHARE
-        rank = dice.randrange(lemons if lemon else ranks)
+        first = lemons if name == "bursts" and not lemon and lemons < ranks else 0
+        rank = dice.randrange(first, lemons if lemon else ranks)
         outages.append(Outage(at, at + day_s * dice.lognormvariate(math.log(REPAIR_MEDIAN_D), sigma), rank))
     return outages
 

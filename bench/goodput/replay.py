@@ -192,14 +192,13 @@ def _restarted(policy: Policy, world: World, costs: ReplayCosts, absences: Seque
     left = list(reversed(absences))
     while now < costs.horizon_s:
         blow = left.pop() if left else None
-        end, source, part = _until(
-            policy, world, costs, source, None if blow is None else (blow.start - now, blow.rank)
-        )
+        after = None if blow is None else (blow.start - now, blow.rank)
+        end, source, part, over = _until(policy, world, costs, source, after, costs.horizon_s - now)
         for name, value in part.items():
             sums[name] += value
         now += end
-        if blow is None or now < blow.start:
-            return sums, failures, now, True
+        if over or blow is None or now < blow.start:
+            return sums, failures, now, not over
         failures, down = failures + 1, [blow]
         again = blow.stop + costs.restart_s
         while left and left[-1].start < again:
@@ -227,8 +226,10 @@ def _until(
     costs: ReplayCosts,
     source: CoordinatorCheckpoint | None,
     blow: tuple[float, int] | None,
-) -> tuple[float, CoordinatorCheckpoint | None, dict[str, float]]:
-    """Train from a checkpoint to the next failure or the end: how long, the last checkpoint by then, seconds by part."""
+    limit_s: float,
+) -> tuple[float, CoordinatorCheckpoint | None, dict[str, float], bool]:
+    """Train from a checkpoint to the next failure or the end, for `limit_s` at most: how long, the last checkpoint by then,
+    seconds by part, whether it was the limit."""
     times, begun = SimulatedTimes(world.size), dict[int, float]()
     saved, last = 0.0, source
 
@@ -241,11 +242,16 @@ def _until(
             saved, last = begun[record.index], record.coordinator
 
     deaths = () if blow is None else (blow,)
-    simulation = _simulation(policy, world, costs, times, lambda rank, life: 0.0, costs.horizon_s, deaths=deaths)
+    simulation = _simulation(policy, world, costs, times, lambda rank, life: 0.0, limit_s, deaths=deaths)
     simulation.listen = listen
     if source is not None:
         simulation.coordinator = Coordinator.start(policy, world, 0.0, source)
-    simulation.run()
+    over = False
+    try:
+        simulation.run()
+    except TimeoutError:
+        over = True
     if simulation.status != "ok":
         times.histories.saved = saved
-    return simulation.now, last, times.seconds(simulation.now)
+    end = min(simulation.now, limit_s)
+    return end, last, times.seconds(end), over

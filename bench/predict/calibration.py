@@ -15,7 +15,7 @@ from bench.results.analysis.stretches import clipped, seconds
 from bench.results.analysis.syncing import collectives, exits
 from ddp.backends import BACKENDS, Acts
 from ddp.core.events import Averaged, Evaluated, Progress, Reduced, RoundClosed, Saved, Snapshot
-from ddp.core.link_costs import collective_s
+from ddp.core.link_costs import TO, Deliveries, meeting_s
 from ddp.core.links import Links, parse
 from ddp.core.policies import meets_every_step
 
@@ -25,6 +25,8 @@ LEAST_STEPS = 40
 """Of a rank: fewer say nothing of spread and tail."""
 LATENCY_S = 1e-4
 """Of a message, where a run shows none."""
+DRAWS = 64
+"""Of jitter and losses, for the mean of what links take."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,18 @@ class Calibration:
     """By rank: what its loop takes around a step beside it."""
     report_s: float
     wires: Floats
-    """Of collectives inside steps until the first rank leaves, else until all have left; beyond what their links take.
+    """Of collectives inside steps until the first rank leaves, else until all have left; beyond what links take.
     Empty: there was none."""
     exits: Floats
     """Of each of these, by rank: what the rank leaves later than the first one, inside steps."""
     rounds: Floats
     """Of averages in collectives, with what belongs to them; empty: there was none."""
     per_step: float
-    """Collectives of a step, where gradients are averaged inside steps."""
+    """Collectives that a rank waits for in a step, where gradients are averaged inside steps."""
+    collectives: float
+    """Of an average, inside a step or of a round, those behind the backward pass too."""
     bytes: int
-    """That a rank hands over in a collective or a snapshot."""
+    """That a rank hands over in an average or a snapshot."""
     reduce_s: float
     copy_s: float
     latency_s: float
@@ -89,8 +93,13 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
     if len(series) < spec.world_size:
         raise ValueError(f"every rank must have done {LEAST_STEPS} steps to be calibrated on: train longer")
     in_step = meets_every_step(spec.policy) and not _snapshots(spec)
-    wires, left, meetings = _wires(stream, spec, ready.parameters, in_step)
-    copy_s, rounds, beside = _averaging(stream, _snapshots(spec), wires)
+    averages = max(own[rank].size for rank in own) if in_step else len(stream.of(RoundClosed))
+    size = _bytes(stream, ready.parameters, averages * spec.world_size if in_step else 0)
+    waited, count = (_meetings(slices), _meetings(slices) + _meetings(stream.behind))
+    together = count / averages if count and averages else 1.0
+    modelled = _modelled(spec, size, together)
+    wires, left = _wires(stream, spec, in_step, modelled * averages / max(waited, 1))
+    copy_s, rounds, beside = _averaging(stream, _snapshots(spec), wires, modelled)
     reports = [np.diff([event.at for event in stream.of(Progress) if event.rank == rank]) for rank in series]
     return Calibration(
         spec=spec,
@@ -107,11 +116,12 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
         wires=wires,
         exits=left,
         rounds=rounds,
-        per_step=meetings / max(max(own[rank].size for rank in own), 1) if in_step else 1.0,
-        bytes=_bytes(stream, ready.parameters),
+        per_step=waited / averages if in_step else 1.0,
+        collectives=together,
+        bytes=size,
         reduce_s=_mean([event.seconds for event in stream.of(Reduced)]),
         copy_s=copy_s,
-        latency_s=_latency(stream),
+        latency_s=_latency(stream, _links(spec), spec.world_size, size),
         evaluate_s=_mean([event.seconds for event in stream.of(Evaluated)]),
         save_s=_of_kind(slices, "checkpoint"),
         start_s=max(event.at for event in stream.ready.values()) - launched,
@@ -156,23 +166,35 @@ def _of_kind(slices: Slices, kind: str) -> float:
     return _mean((slices.stop - slices.start)[slices.kind == kind].tolist())
 
 
-def _wires(stream: RunRecords, spec: RunSpec, parameters: int, in_step: bool) -> tuple[Floats, Floats, int]:
-    """Return what collectives took beyond what the links of the run take by the cost model, how much later than the first
-    each rank left them, and how many there were. A rank that the others wait for goes on once it is done itself."""
-    taken, links = collectives(stream.slices)[0], _links(spec)
+def _meetings(slices: Slices) -> int:
+    return int(np.unique(slices.seq[slices.kind == "exchange"]).size)
+
+
+def _modelled(spec: RunSpec, size: int, count: float) -> float:
+    """Return the seconds that the links of the run take for an average by the cost model; a mean over what is drawn."""
+    links, members = _links(spec), tuple(range(spec.world_size))
+    return _mean([meeting_s(links, members, size, count, number) for number in range(DRAWS)]) if links else 0.0
+
+
+def _wires(stream: RunRecords, spec: RunSpec, in_step: bool, modelled: float) -> tuple[Floats, Floats]:
+    """Return what collectives took beyond the `modelled` seconds of links, and how much later than the first each rank left
+    them. A rank that the others wait for goes on once it is done itself."""
+    taken = collectives(stream.slices)[0]
     left = np.zeros((taken.size, spec.world_size))
     if in_step:
         taken, left = exits(stream.slices, spec.world_size)
-    count = taken.size
-    if count > LEAST_STEPS and links is None:
+    if taken.size > LEAST_STEPS and not modelled:
         taken, left = taken[1:], left[1:]
-    if links is not None and count:
-        model = collective_s(replace(links, seed=0), tuple(range(spec.world_size)), _bytes(stream, parameters))
-        taken = np.maximum(taken - model, 0.0)
-    return taken, left, count
+    if modelled and taken.size:
+        taken = taken - min(modelled, float(taken.mean()))  # each has its own jitter: the mean is what is known
+    return taken, left
 
 
-def _bytes(stream: RunRecords, parameters: int) -> int:
+def _bytes(stream: RunRecords, parameters: int, steps: int) -> int:
+    """Return the bytes of a snapshot or an average; `steps`: of all ranks together, where each has an average inside."""
+    if steps:
+        parts = [slices.bytes[slices.kind == "exchange"].sum() for slices in (stream.slices, stream.behind)]
+        return round(float(sum(parts)) / steps) or 4 * parameters
     exchange = stream.slices.kind == "exchange"
     sent = [event.bytes for event in stream.of(Averaged)] or stream.slices.bytes[exchange].tolist()
     both = 2 if stream.of(Snapshot) else 1
@@ -193,14 +215,15 @@ def _gaps(stream: RunRecords, size: int, beside: float) -> tuple[float, ...]:
     return tuple(gaps)
 
 
-def _averaging(stream: RunRecords, snapshots: bool, wires: Floats) -> tuple[float, Floats, float]:
-    """Return the seconds of a copy of the state, of averages in collectives, and what rounds take beside slices in all."""
+def _averaging(stream: RunRecords, snapshots: bool, wires: Floats, modelled: float) -> tuple[float, Floats, float]:
+    """Return the seconds of a copy of the state, of averages in collectives beyond the `modelled` ones of links, and what
+    rounds take beside slices in all."""
     copy, rounds = _of_kind(stream.slices, "copy"), np.array([event.sync_s for event in stream.of(RoundClosed)])
     if not rounds.size:
         return copy, rounds, 0.0
     if not snapshots:
         rounds = rounds[1:] if rounds.size > 1 else rounds
-        beside = float(rounds.mean() - wires.mean()) if wires.size else 0.0
+        beside = float(rounds.mean() - modelled - wires.mean()) if wires.size else 0.0
         # Over links a round is as long as they take, and what it costs beside that is what counts.
         return copy, wires + max(beside, 0.0), max(beside, 0.0) * rounds.size
     reduce = _mean([event.seconds for event in stream.of(Reduced)])
@@ -208,9 +231,9 @@ def _averaging(stream: RunRecords, snapshots: bool, wires: Floats) -> tuple[floa
     return away, rounds[:0], 2 * (away - copy) * rounds.size
 
 
-def _latency(stream: RunRecords) -> float:
-    """Return the median time of a message and of its handling: of rounds of snapshots by how long their averages take to
-    come, else by how long ranks wait for orders."""
+def _latency(stream: RunRecords, links: Links | None, ranks: int, size: int) -> float:
+    """Return the median time of a message and of its handling, beyond what links take: of rounds of snapshots by how long
+    their averages take to come, else by how long ranks wait for orders."""
     reduced = {event.round: event.seconds for event in stream.of(Reduced)}
     laid: dict[int, float] = {}
     for snapshot in stream.of(Snapshot):
@@ -220,9 +243,17 @@ def _latency(stream: RunRecords) -> float:
         for event in stream.of(Averaged)
         if event.round in laid and event.round in reduced
     ]
-    if not trips:
-        waits = (stream.slices.stop - stream.slices.start)[stream.slices.kind == "wait"]
-        return (
-            float(np.percentile(waits, 25)) / 2 if waits.size else LATENCY_S
-        )  # longer ones are for other ranks as well
-    return max(float(np.median(trips)), 0.0)
+    waits = (stream.slices.stop - stream.slices.start)[stream.slices.kind == "wait"]
+    if not trips and not waits.size:
+        return LATENCY_S
+    # Longer waits are for other ranks as well.
+    seconds = float(np.median(trips)) if trips else float(np.percentile(waits, 25)) / 2
+    if links is None:
+        return max(seconds, 0.0)
+    return max(seconds - _delivered(links, ranks, size if trips else 0), LATENCY_S)
+
+
+def _delivered(links: Links, ranks: int, size: int) -> float:
+    """Return the mean seconds of a message of `size` bytes that every rank sends at once, to the last one's arrival."""
+    draws = [Deliveries(replace(links, seed=seed)) for seed in range(DRAWS)]
+    return _mean([max(sent.due(rank, size, TO, 0.0) for rank in range(ranks)) for sent in draws])

@@ -13,7 +13,7 @@ from typing import Any
 from bench.predict.evidence import CalibratedCell, metrics_of, off_by, rate_of
 from bench.predict.intervals import interval
 from bench.predict.play import CORNERS, PlayedCell, PredictedCell, play
-from bench.predict.spec import FAR, beyond, other_links, records_of
+from bench.predict.spec import FAR, beyond, otherwise, records_of
 from bench.results.analysis.explained import COMPUTE, explained
 from bench.results.analysis.stream import RunRecords, sort
 
@@ -89,16 +89,15 @@ def predict(
 def distance(cell: PredictedCell, source: CalibratedCell) -> float:
     """Return how far a cell is from what was calibrated: doublings of ranks, and one for each other thing."""
     own = source.calibration
-    other = (cell.policy != own.spec.policy, other_links(cell, own), cell.steps is not None)
-    return abs(math.log2(cell.ranks / own.ranks)) + sum(other)
+    return abs(math.log2(cell.ranks / own.ranks)) + len(otherwise(cell, own))
 
 
 def near(cell: PredictedCell, source: CalibratedCell) -> bool:
-    """Return whether a cell is near enough to what was calibrated for its interval to hold: the same policy, links and
-    source of step times, not far more ranks, and no core that more ranks share than before."""
+    """Return whether a cell is near enough to what was calibrated for its interval to hold: nothing but the number of ranks
+    differs, by no more than `FAR` times, and no core is shared by more ranks than before."""
     own, cores = source.calibration, cell.cores or math.inf
-    other = cell.policy != own.spec.policy or other_links(cell, own) or cell.steps is not None
-    return not other and cell.ranks < FAR * own.ranks and (cell.ranks <= cores or cell.ranks <= own.ranks)
+    far = max(cell.ranks / own.ranks, own.ranks / cell.ranks) >= FAR
+    return not far and not otherwise(cell, own) and (cell.ranks <= cores or cell.ranks <= own.ranks)
 
 
 def limit(stream: RunRecords, ranks: int, begin: float, end: float) -> str:

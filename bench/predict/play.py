@@ -16,7 +16,7 @@ from bench.predict.traces import TracedSteps
 from ddp.backends import world_of
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.events import Averaged, Progress, Ready, Slice
-from ddp.core.link_costs import collective_s
+from ddp.core.link_costs import meeting_s
 from ddp.core.links import Links
 from ddp.core.policies import meets_every_step
 from ddp.core.run_bounds import Launched
@@ -192,14 +192,15 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
     exits = calibration.exits[places] * grown * times if cell.in_step and calibration.exits.size else None
     links = None if cell.links is None else replace(cell.links, seed=seed)
     size = bytes_of(cell, calibration)
-    added = calibration.links is not None and links is not None
+    added = calibration.links is not None  # then what links take is not in what was measured
 
     def step_s(rank: int, done: int) -> float:
         return float(series[rank][done % LENGTH] + (first[rank] if done < WARM else 0.0))
 
     def wire(members: tuple[int, ...], number: int) -> float:
-        model = _collective(links, members, size, number) if added else 0.0
-        return float(wires[number % LENGTH] + model)
+        own = float(wires[number % LENGTH])
+        model = meeting_s(links, members, size, calibration.collectives, number) if links is not None else 0.0
+        return max(own + model, 0.0) if added else max(own, model)
 
     def leave_s(rank: int, number: int) -> float:
         return 0.0 if exits is None else float(exits[number % LENGTH, rank % calibration.ranks])
@@ -221,10 +222,6 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         evaluate_s=lambda rank: calibration.evaluate_s * calibration.ranks / cell.ranks,
         report_s=calibration.report_s,
     )
-
-
-def _collective(links: Links | None, members: tuple[int, ...], size: int, number: int) -> float:
-    return 0.0 if links is None else collective_s(links, members, size, number)
 
 
 Series = list[list[float]]

@@ -60,29 +60,40 @@ def other_links(cell: PredictedCell, calibration: Calibration) -> bool:
     return words[0] != words[1]
 
 
+def otherwise(cell: PredictedCell, calibration: Calibration) -> list[str]:
+    """Return what else than the number of ranks is not as in the run."""
+    spec = calibration.spec
+    settings = {key: value for key, value in (spec.config.get("policy") or {}).items() if key != "name"}
+    speeds, as_run = speeds_of(cell, calibration), speeds_of(replace(cell, speeds=(), healed=None), calibration)
+    slowest = min(spec.speeds, default=1.0)
+    slower = min(speeds, default=1.0) < slowest
+    lines = {
+        "other links: by the cost model": other_links(cell, calibration),
+        f"policy {cell.policy}: what averages cost is that of {spec.policy}": cell.policy != spec.policy,
+        "other settings of the policy": cell.policy == spec.policy and dict(cell.settings) != settings,
+        "step times are drawn from a distribution": cell.steps is not None,
+        f"slower ranks than the calibrated {slowest:g}" if slower else "other speeds": speeds != as_run,
+    }
+    return [line for line, holds in lines.items() if holds]
+
+
 def beyond(cell: PredictedCell, calibration: Calibration, shown: bool = False) -> list[str]:
     """Return what of a cell lies outside of what was calibrated. `shown`: runs with other numbers of ranks show how far
     predictions are off."""
-    spec, lines = calibration.spec, list[str]()
+    lines = list[str]()
     if cell.ranks > calibration.ranks:
         far = "far " if cell.ranks >= FAR * calibration.ranks else ""
         how = (
             "their error is that of runs with other numbers" if shown else "costs may not grow, or grow as their number"
         )
         lines.append(f"{far}more ranks than the {calibration.ranks} calibrated: {how}")
+    if FAR * cell.ranks <= calibration.ranks:
+        lines.append(f"far fewer ranks than the {calibration.ranks} calibrated: costs may not fall")
     if cell.cores is None and calibration.device == "cpu" and cell.ranks > calibration.ranks:
         lines.append("each rank has a core of its own (--cores N: all share N)")
     if cell.cores is not None and cell.ranks > max(cell.cores, calibration.ranks):
         lines.append(f"{cell.ranks} ranks share {cell.cores} cores: what that costs beside waiting is a guess")
-    if other_links(cell, calibration):
-        lines.append("other links: by the cost model")
-    if cell.policy != spec.policy:
-        lines.append(f"policy {cell.policy}: what averages cost is that of {spec.policy}")
-    if cell.steps is not None:
-        lines.append("step times are drawn from a distribution")
+    lines += otherwise(cell, calibration)
     if samples_of(cell, calibration) > calibration.samples:
         lines.append(f"{samples_of(cell, calibration):,} samples an epoch, where the run had {calibration.samples:,}")
-    slowest = min(spec.speeds, default=1.0)
-    if min(speeds_of(cell, calibration), default=1.0) < slowest:
-        lines.append(f"slower ranks than the calibrated {slowest:g}")
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ def pipeline_of(table: Any, path: Path) -> PipelineTrace:
     """Return the trace that a table with `COLUMNS` holds; `path` is what errors call it. Raise ValueError."""
     if table.duplicated([name for name in COLUMNS if name not in ("start_ts", "duration", "rank")]).any():
         raise ValueError(f"{path}: it has an operation twice")
+    if set(table.dp_rank) != set(range(table.dp_rank.nunique())):
+        raise ValueError(f"{path}: dp_rank must be numbered from 0 up")
     if "mc" in table and table.mc.max() > 0:
         raise ValueError(f"{path}: virtual pipeline stages are not known here")
     table = table.assign(optype=table.optype.astype(str)).sort_values(["step", "dp_rank"])
@@ -89,6 +92,8 @@ def traced(path: Path) -> TracedSteps:
     series = [each for each in series if each.size >= LEAST]
     if not series:
         raise ValueError(f"{path}: no rank has {LEAST} steps in it; torch.profiler marks steps if it has a schedule")
+    if not all(each.mean() > 0 and each.min() >= 0 for each in series):
+        raise ValueError(f"{path}: its steps take no time")
     return TracedSteps(path.name, tuple(series))
 
 
@@ -106,10 +111,14 @@ def _of_chrome(path: Path) -> list[Floats]:
     try:
         content = regular_files.content(path, MOST_BYTES)
         body = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
     events = body.get("traceEvents", []) if isinstance(body, dict) else body
+    if not isinstance(events, list):
+        raise ValueError(f"{path}: traceEvents is no list")
     whole = [event for event in events if isinstance(event, dict) and event.get("ph") == "X" and "dur" in event]
+    if strange := next((event for event in whole if not (_seconds(event, "ts") and _seconds(event, "dur"))), None):
+        raise ValueError(f"{path}: ts and dur must be numbers of microseconds, not as in {str(strange)[:80]}")
     on_cpu = [event for event in whole if event.get("cat") != "gpu_user_annotation"]
     marked = [event for event in on_cpu if str(event.get("name", "")).startswith(MARK)]
     lanes: dict[Any, list[float]] = defaultdict(list)
@@ -120,6 +129,14 @@ def _of_chrome(path: Path) -> list[Floats]:
         elif name in ("forward", "backward", "optimizer") and lanes[lane]:
             lanes[lane][-1] += float(event["dur"]) / 1e6
     return [np.array(series) for series in lanes.values()]
+
+
+def _seconds(event: dict[str, Any], name: str) -> bool:
+    """Return whether it is a time."""
+    try:
+        return math.isfinite(float(event[name]))
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def _lane(event: dict[str, Any]) -> tuple[Any, Any]:

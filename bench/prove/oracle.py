@@ -7,6 +7,7 @@ engine is given. How an engine weighs and reduces, and what it does with buffers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from ddp.data.epoch_order import order
 from ddp.data.seeded import seed_others
 from ddp.permutation import derive
 from ddp.replica.flat import FlatState
+from ddp.replica.scalars import Scalars
 from ddp.replica.task import Source, Task
 
 
@@ -117,11 +119,9 @@ class PlainTrainer:
         # `torch.manual_seed` notes a traceback for each device that is not in use: most of a small step's time.
         torch.default_generator.manual_seed((self._base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
         samples = self.data.batch(self._positions[batch.start : batch.stop])
-        if not self.course.how.half:
-            return self.task.loss(self.model, samples)
-        with torch.autocast("cpu", torch.bfloat16):
+        with Scalars(), torch.autocast("cpu", torch.bfloat16) if self.course.how.half else nullcontext():
             loss = self.task.loss(self.model, samples)
-        return loss.float()
+        return loss.float() if self.course.how.half else loss
 
     def passes(self, batch: Batch, ranks: int, scale: float = 1.0) -> tuple[float, list[Gradients]]:
         """Return the mean loss of a slice, which has samples, and of each pass on it the gradients times `scale`: of one,

@@ -11,6 +11,7 @@ from bench.prove.entrants import distance, entrant
 from bench.prove.oracle import OracleCourse, PlainTrainer, replay, whole_batches
 from bench.prove.tasks import Make, least, plain
 from ddp.core.step_settings import PLAIN, StepSettings
+from ddp.replica.scalars import Scalars
 
 MOST = 1e-3
 """More of a gradient is no rounding."""
@@ -47,7 +48,7 @@ def _reason(course: OracleCourse, gradients: float) -> str:
     if any(isinstance(module, nn.modules.batchnorm._NormBase) for module in trainer.model.modules()):
         return "batch norm: each rank, and each micro-batch, has the statistics of its own samples"
     batch = trainer.data.batch(torch.arange(course.batch))
-    with torch.no_grad():
+    with torch.no_grad(), Scalars():
         losses = set()
         for seed in (0, 1):
             torch.manual_seed(seed)

@@ -20,7 +20,7 @@ LEAST = 0.01
 
 
 def spent(cell: Cell) -> str:
-    """Return the largest shares of its ranks' time, in words: `63 % bookkeeping between steps, 33 % computing`; empty where
+    """Return the largest shares of its ranks' time, in words: `63 % between steps, 33 % computing`; empty where
     they were not measured."""
     known = [m for m in cell.timed if mean_share(m, "compute") is not None]
     shares = {name: fmean(mean_share(m, name) or 0.0 for m in known) for name in WORDS} if known else {}

@@ -110,7 +110,7 @@ class Option:
 
     @property
     def sooner(self) -> bool:
-        """Whether it is shown to be at the target before one device. One seed shows nothing."""
+        """Whether it is shown to be at the target before one device. One seed, or one rank, shows nothing."""
         return self._shown and self.time is not None and self.time.high is not None and self.time.high < 1
 
     @property
@@ -120,7 +120,7 @@ class Option:
 
     @property
     def _shown(self) -> bool:
-        return self.reach.n > 1 and not self.disturbed
+        return self.reach.n > 1 < self.cell.about.world_size and not self.disturbed
 
 
 @dataclass(frozen=True)

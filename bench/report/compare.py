@@ -77,8 +77,8 @@ def wires(shown: Sequence[Rival]) -> str:
     if not ours or not (missing := sorted(filter(None, theirs - ours))):
         return ""
     return (
-        f"PyTorch's engines exchange through {missing[0]}, and none of ours does here: these speeds do not tell engine and "
-        f"transport apart. Cells with `cluster.transport={missing[0]}` do, as in `experiment=shootout_gloo`."
+        f"PyTorch's engines communicate through {missing[0]}, and none of ours does here: these speeds do not tell engine "
+        f"and transport apart. Cells with `cluster.transport={missing[0]}` do, as in `experiment=shootout_gloo`."
     )
 
 

@@ -6,14 +6,14 @@ Speaks of the way of training that the answer names. Decides nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import geometric_mean
 
 from bench.base.figures import plural
 from bench.report import alone
 from bench.report.answer import Answer, Kind, Option, Timing
 from bench.report.blocks import plain
 from bench.report.glossary import meaning
-from bench.report.losses import INSIDE, NAMED, cause, costs, in_words, lost
+from bench.report.losses import INSIDE, cause, costs, in_words, lost
 from bench.report.page import levels, listed, number, percent
 from bench.report.page_words import (
     UNMEASURED,
@@ -62,9 +62,10 @@ def setup(cells: Sequence[Cell], each: Answer) -> str:
     if solo is None:
         return ""
     about, w = solo.about, solo.workload
-    text = f"One device: {plain(about.final.eval_metric)} {levels(solo.eval)}"
-    if seconds := measured(Timing.of(solo).seconds):
-        text += f", target {about.target.value or 0.0:g} after {number(median(seconds))} s"
+    text = f"One device, trained here: {plain(about.final.eval_metric)} {levels(solo.eval)}"
+    times = Timing.of(solo).seconds
+    if (seconds := measured(times)) and len(seconds) == len(times):
+        text += f", target {about.target.value or 0.0:g} after {number(geometric_mean(seconds))} s"
     sizes = sorted({option.cell.about.world_size for option in each.options} - {1})
     whole = ", ".join(f"{w.batch_size * size} over {size}" for size in sizes)
     text += f". Batch {w.batch_size}{f' ({whole})' if whole else ''}, {plural(w.epochs, 'epoch')}"
@@ -86,7 +87,7 @@ def as_good(best: Option) -> str:
 def _others(each: Answer) -> str:
     """Return how many ways of training are as good as one device."""
     passed = sum(option.passed for option in each.options)
-    return f"So are {passed} of {plural(len(each.options), 'way')} in all." if passed > 1 else ""
+    return f"In all, {passed} of {plural(len(each.options), 'way')} are." if passed > 1 else ""
 
 
 def _seeds(best: Option) -> str:
@@ -132,10 +133,10 @@ def limit(best: Option) -> str:
     return " ".join(texts)
 
 
-def missing_share(best: Option, most: int = NAMED) -> str:
-    """Return where the speed went that it lacks, by the `most` causes: `missing 26 %: 15 % waiting for others, …`."""
+def missing_share(best: Option) -> str:
+    """Return where the speed went that it lacks, by the largest causes: `missing 26 %: 15 % waiting for others, …`."""
     efficiency, (shares, hidden) = best.efficiency, _shares(best)
-    return in_words(1 - efficiency.value, shares, hidden, most) if shares and efficiency is not None else ""
+    return in_words(1 - efficiency.value, shares, hidden) if shares and efficiency is not None else ""
 
 
 def _shares(option: Option) -> tuple[dict[str, float], bool]:
@@ -155,12 +156,12 @@ def slow(each: Answer, best: Option) -> str:
     causes: dict[str, list[Option]] = {}
     for option in each.options:
         known = option.time is not None and not option.disturbed and not option.sooner and option is not best
-        shares, hidden = _shares(option) if known else ({}, False)
+        shares, hidden = _shares(option) if known and option.cell.about.world_size > 1 else ({}, False)
         if shares and max(shares.values()) > 0:
             words = cause(shares, hidden)
             causes.setdefault(words + (in_each_step(option) if words == INSIDE else ""), []).append(option)
-    texts = [f"{names(some, each.options)} by {words}" for words, some in causes.items()]
-    return f"Lost most by those not shown to be sooner: {'; '.join(texts)}." if texts else ""
+    texts = [f"{names(some, each.options)}: {words}" for words, some in causes.items()]
+    return f"Main loss of those not shown to be sooner: {'; '.join(texts)}." if texts else ""
 
 
 def in_each_step(option: Option) -> str:

@@ -15,7 +15,7 @@ from bench.report.blocks import Picture
 from bench.report.compare import is_fraction
 from bench.report.labels import along, spots
 from bench.report.page import Page
-from bench.report.page_words import state
+from bench.report.page_words import compared, state
 from bench.report.plane import Extent, Place, Point, clipped, edge_of, limits, ticks
 from bench.results.cells import Workload
 
@@ -60,7 +60,7 @@ def picture(page: Page, workload: Workload, each: Answer, name: str, inches: tup
     plane = 72 * (width - left - right), 72 * (height - below - above)
     _name(page, axes, points, _names(each, points), plane, edge)
     axes.set_xlabel("time to target / one device's: left is sooner")
-    axes.set_ylabel(f"{brief(metric, 20)} −\none device's{unit}")
+    axes.set_ylabel(f"{brief(metric, 20)} −\n{compared(page)}{unit}")
     data = [_datum(workload, option) for option in options]
     return page.figure(figure, name, data, "", caption(points, margin is not None, len(edge) > 1, numbered(each)))
 

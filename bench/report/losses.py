@@ -13,18 +13,18 @@ from bench.results.schema import Metrics
 
 WORDS = {
     "wait": "waiting for others",
-    "comm": "exchanging",
+    "comm": "communicating",
     "data": "making batches",
-    "compute": "longer steps than on one device",
+    "compute": "slower computing than on one device",
     "checkpoint": "writing checkpoints",
-    "other": "bookkeeping between steps",
+    "other": "between steps",
 }
 """Categories of the breakdown that training pays for. Evaluation stops the clock."""
-IN_STEPS = "exchanging inside the steps, which take longer than on one device"
+IN_STEPS = "communicating inside the steps, slower than on one device"
 """As `compute`, where collectives hide in it."""
-INSIDE = "exchanging inside longer steps"
+INSIDE = "communicating inside slower steps"
 """The same where it is the largest share."""
-REST = "unexplained"
+REST = "the rest"
 NAMED = 3
 """Causes that are named, the largest."""
 
@@ -64,7 +64,7 @@ def percents(missing: float, shares: Mapping[str, float], most: int = NAMED) -> 
 
 
 def in_words(missing: float, shares: Mapping[str, float], hidden: bool = False, most: int = NAMED) -> str:
-    """Return `missing 26 %: 15 % waiting for others, 8 % exchanging, 3 % unexplained`; empty where nothing is missing.
+    """Return `missing 26 %: 15 % waiting for others, 8 % communicating, 3 % the rest`; empty where nothing is missing.
 
     `hidden`: collectives lie inside the steps.
     """

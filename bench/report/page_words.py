@@ -13,7 +13,7 @@ from bench.report.answer import Option
 from bench.report.blocks import plain
 from bench.report.compare import gap, is_fraction
 from bench.report.intervals import MOST_SEEDS, Interval, seeds_to_decide, seeds_to_measure
-from bench.report.page import NONE, listed, percent
+from bench.report.page import NONE, Page, listed, percent
 from bench.results.cells import Workload
 from bench.validate.verdict import Name
 
@@ -172,7 +172,12 @@ def remedy(option: Option, ratio: Interval, decide: bool) -> str:
         return f"more than {MOST_SEEDS} seeds would be needed"
     if ratio.low is None:
         return f"{plural(more, 'more seed')} show{'s' * (more == 1)} a spread"
-    return f"about {plural(more, 'more seed')} would {'show it' if decide else 'narrow it'}"
+    return f"about {plural(more, 'more seed')} {'may show it' if decide else 'would narrow it'}"
+
+
+def compared(page: Page) -> str:
+    """Return whose final metric differences are to: that of recorded runs, where there are verdicts, else one device's."""
+    return "recorded" if page.verdicts else "one device's"
 
 
 def difference(option: Option) -> str:

@@ -53,7 +53,7 @@ def lead(page: Page, shown: Sequence[Studied]) -> str:
     for each in shown:
         groups[advice(best_of(page, each.options))[0]].append(name_of(each))
     words: dict[Advice, str] = {
-        "several": f"Several devices pay for {len(groups['several'])} of {len(shown)}: ",
+        "several": f"Several devices are quicker, and as good, for {len(groups['several'])} of {len(shown)}: ",
         "one": "Stay with one device for ",
         "open": "No recommendation yet for ",
     }

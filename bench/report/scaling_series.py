@@ -15,6 +15,8 @@ from bench.results.cells import Cell, Workload, solo_of
 
 SIZES = 3
 """Numbers of devices, from which on a way of training is a study of scaling: one device is one of them."""
+SHOWN = 6
+"""Series on page one."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,16 @@ def scaling(page: Page) -> list[ScalingSeries]:
         if longest >= SIZES or (_family(workload) in studied and series.sizes[-1] > 1):
             weak.append(series)
     return strong + weak
+
+
+def first(series: Sequence[ScalingSeries]) -> list[ScalingSeries]:
+    """Return those that page one shows, model by model."""
+    return sorted(series, key=lambda each: each.workload.model)[:SHOWN]
+
+
+def answered(series: Sequence[ScalingSeries]) -> set[Workload]:
+    """Return the workloads of some series: each has its one answer there."""
+    return {cell.workload for each in series for cell in each.cells}
 
 
 def _plain(cell: Cell) -> bool:

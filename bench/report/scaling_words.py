@@ -19,9 +19,6 @@ from bench.report.scaling_series import ScalingSeries
 from bench.results.cells import Cell
 from bench.validate.verdict import Name
 
-CAUSES = 2
-"""Of the losses of a series, the largest."""
-
 
 class Studied(NamedTuple):
     """A series, and its ways of training on each number of devices, in the order of modes and numbers."""
@@ -113,7 +110,7 @@ def losses(page: Page, shown: Sequence[Studied]) -> str:
     causes = []
     for each in shown:
         best = best_of(page, each.options)
-        if best is not None and best.efficiency is not None and known(best) and (where := missing_share(best, CAUSES)):
+        if best is not None and best.efficiency is not None and known(best) and (where := missing_share(best)):
             causes.append((best.efficiency.value, f"{name_of(each)}: {where}"))
     return " ".join(f"{text}." for _, text in sorted(causes))
 
@@ -134,7 +131,7 @@ def left(page: Page, shown: Sequence[Studied]) -> str:
     if unjudged:
         texts.append(f"A baseline for {unjudged}: `bench more` proposes one.")
     if shared(page, [each.series for each in shown]):
-        texts.append("True speeds on more devices want a core for each.")
+        texts.append("More devices need a core each.")
     return " ".join(texts) or "Nothing required; optional: more seeds would narrow the intervals."
 
 

@@ -7,21 +7,26 @@ count by name and version, modules of the user's own by their files. Bytecode is
 
 from __future__ import annotations
 
-import dis
 import functools
+import importlib.util
 import sys
 import sysconfig
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
+from bench.runner.bytecode import attributes_read, imported, loaded
 from ddp.data.fingerprint import undisturbed
 from ddp.data.seeded import seed_others
 from ddp.data.source import TensorSource
@@ -31,6 +36,8 @@ NAMED = ("ddp", "bench", "torch", "numpy")
 """Packages that count by name alone: the harness, and what every result tells the version of."""
 NOISE = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__static_attributes__"}
 """Attributes of a class that say nothing of what it does."""
+SETTINGS = (Namespace, SimpleNamespace, DictConfig)
+"""Kinds of global settings, of which code reads some."""
 DRAWN = 16
 """Samples that are read of a data set that is no tensors."""
 
@@ -74,6 +81,19 @@ class TaskDigest:
                 if isinstance(owner, str) and owner != "__main__":
                     self.depend(owner)
         return True
+
+    def import_later(self, name: str) -> None:
+        """Note a module that code imports when it is called. The user's own are imported now, with what they import."""
+        root = name.partition(".")[0]
+        with suppress(Exception):  # it is heard where the code imports it
+            spec = importlib.util.find_spec(root)
+            if spec is None or spec.origin is None or root in NAMED:
+                return
+            if not _installed(Path(spec.origin)):
+                importlib.import_module(name)
+                self.depend(name)
+            elif root not in sys.stdlib_module_names:
+                self._packages.setdefault(root, version(root))
 
 
 def _installed(file: Path) -> bool:
@@ -168,15 +188,31 @@ class _Walk:
         self._say("own function")
         self._code(code, (None, *code.co_consts[1:]) if documented else code.co_consts)
         self._all((function.__defaults__, function.__kwdefaults__))
-        for cell in function.__closure__ or ():
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             try:
-                self._walk(cell.cell_contents)
+                self._variable(code, name, cell.cell_contents)
             except ValueError:  # empty as yet
                 self._say("empty")
-        for name in sorted(set(_loaded(code))):
+        for name in sorted(set(loaded(code))):
             if name in function.__globals__:
                 self._say("global", name)
-                self._walk(function.__globals__[name])
+                self._variable(code, name, function.__globals__[name])
+        package = function.__globals__.get("__package__") or ""
+        for name in sorted(set(imported(code, package))):
+            self._task.import_later(name)
+
+    def _variable(self, code: CodeType, name: str, value: Any) -> None:
+        """Hash a variable that code reads; of settings, such as argparse's, only those that it reads."""
+        read = attributes_read(code, name) if isinstance(value, SETTINGS) else None
+        if read is None:
+            self._walk(value)
+            return
+        for attribute in sorted(read):
+            self._say(attribute)
+            try:
+                self._walk(getattr(value, attribute))
+            except (AttributeError, OmegaConfBaseException):  # it is heard where it is read
+                self._say("none")
 
     def _code(self, code: CodeType, constants: tuple[Any, ...]) -> None:
         counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
@@ -202,6 +238,9 @@ class _Walk:
         if isinstance(value, property):
             self._all((value.fget, value.fset, value.fdel))
             return
+        if isinstance(value, functools._lru_cache_wrapper):
+            self._walk(value.__wrapped__)
+            return
         if isinstance(value, functools.partial):
             self._all((value.func, value.args, value.keywords))
             return
@@ -216,16 +255,6 @@ class _Walk:
             self._say(reduced)
             return
         self._all(part if not isinstance(part, Iterator) else list(part) for part in reduced)
-
-
-def _loaded(code: CodeType) -> Iterator[str]:
-    """Yield the global names that code reads, functions inside it too."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield str(instruction.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _loaded(constant)
 
 
 def data_digest(task: TaskDigest, source: Any) -> str:

@@ -13,17 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from bench.base import interrupts
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, usage
 from bench.config.config import Config
-from bench.results.runfolder import EVENTS
 from bench.runner.node import CATALOGUE, serve
 from ddp.engine.modes import engine_of
 from ddp.launcher.environment import read
-from ddp.regular_files import lines
 from ddp.remote.head import HeadNode
 from ddp.remote.launched_process import TORCHRUN, LaunchedProcess
 
@@ -102,13 +98,13 @@ def left_before(place: Path, machines: Machines | None) -> tuple[int, ResumeSour
 
 
 def left_by_job(place: Path, job: str) -> ResumeSource | Path | None:
-    """Return what an earlier start of a scheduler's job left of the run in `place`; None: nothing that is of this job."""
-    from bench.runner.resume import locate
+    """Return what an earlier start of a scheduler's job left of the run in `place`; None: nothing that is of this job. Raise
+    UsageError where another process writes that run."""
+    from bench.runner.resume import GoingOn, locate
 
-    with suppress(ValueError, OSError, KeyError, TypeError, StopIteration, msgspec.MsgspecError):
-        source = locate(place)
-        folder = source if isinstance(source, Path) else source.folder
-        header = msgspec.json.decode(next(lines(folder / EVENTS)))
-        if header["env"]["launcher"]["job"] == job:
-            return source
-    return None
+    try:
+        return locate(place, job=job)
+    except GoingOn as error:
+        raise UsageError(str(error)) from error
+    except (ValueError, OSError):  # the run or its first checkpoint was still to come
+        return None

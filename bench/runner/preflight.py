@@ -13,6 +13,7 @@ from bench.models import MODELS
 from ddp.core.loader_settings import Loading
 from ddp.data.batch_loader import refuse_samplewise
 from ddp.registry import blamed, is_ours
+from ddp.replica.scalars import Scalars
 from ddp.replica.task import Task
 
 
@@ -45,7 +46,8 @@ def _step(task: Task, batch_size: int, loading: Loading) -> None:
         for source in (train, test):
             refuse_samplewise(loading, source)
         optimizer = task.optimizer(list(model.parameters()))
-        loss = task.loss(model, train.batch(torch.arange(min(batch_size, len(train)))))
+        with Scalars():
+            loss = task.loss(model, train.batch(torch.arange(min(batch_size, len(train)))))
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise TypeError("loss must return the mean loss of a batch, one number that the gradient is taken of")
         loss.backward()  # type: ignore[no-untyped-call]

@@ -7,7 +7,8 @@ command resumes from the last checkpoint. Owns the group of one cell; the sweep 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -33,6 +34,19 @@ class RaySweep:
     key: str
     stop: Event
     """Set: cells end, and none begins."""
+    begun: Event = field(default_factory=Event)
+    """Set: there was room for a cell."""
+
+
+def bundle(own: RaySettings) -> dict[str, float]:
+    """Return what a cell needs of a host, by Ray's names."""
+    return {"CPU": float(own.cpus * own.ranks), **({"GPU": float(own.gpus * own.ranks)} if own.gpus else {})}
+
+
+def fitting(own: RaySettings, hosts: Iterable[dict[str, Any]]) -> int:
+    """Return how many of Ray's hosts have what a cell needs, if nothing else runs there."""
+    have = [host["Resources"] for host in hosts if host["Alive"]]
+    return sum(all(each.get(name, 0.0) >= need for name, need in bundle(own).items()) for each in have)
 
 
 class RayCell:
@@ -51,12 +65,12 @@ class RayCell:
         from ray.util.placement_group import placement_group, remove_placement_group
 
         own = self._sweep.settings
-        each = {"CPU": float(own.cpus * own.ranks), **({"GPU": float(own.gpus * own.ranks)} if own.gpus else {})}
-        group = placement_group([each] * own.nodes, strategy="STRICT_SPREAD" if own.nodes > 1 else "PACK")
+        group = placement_group([bundle(own)] * own.nodes, strategy="STRICT_SPREAD" if own.nodes > 1 else "PACK")
         try:
             while not group.wait(LOOK_S):
                 if self._sweep.stop.is_set():
                     return None
+            self._sweep.begun.set()
             self._actors = [self._actor(group, rank) for rank in range(own.nodes * own.ranks)]
             for attempt in range(own.restarts + 1):
                 code = self._attempt(attempt)
@@ -80,7 +94,8 @@ class RayCell:
         return kind.remote()
 
     def _attempt(self, attempt: int) -> int | None:
-        """Begin all ranks; return the exit code of rank 0, None where one was lost or the sweep was stopped."""
+        """Begin all ranks; return the exit code of rank 0, None where one was lost, or killed by a signal, or the
+        sweep was stopped."""
         from ray.exceptions import RayActorError
 
         sweep = self._sweep
@@ -98,7 +113,7 @@ class RayCell:
             codes = self._got(calls)
         except RayActorError:
             codes = None
-        if codes is not None and not sweep.stop.is_set():
+        if codes is not None and codes[0] >= 0 and not sweep.stop.is_set():
             return int(codes[0])
         self._end(attempt)
         return None

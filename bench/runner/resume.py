@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from bench.config.config import Choice, ClusterConfig, Config, DataConfig, Model
 from bench.config.plan import RunPlan
 from bench.config.user_parts import changed, named_by
 from bench.results.lease import now, run_out
-from bench.results.runfolder import CHECKPOINTS, CONFIG, FAILED, read_object, status, writer
+from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
 from bench.runner.resized import SIZED_KEYS, lineage, resizes, sized
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import Checkpoint, find
@@ -28,6 +29,7 @@ from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT
 from ddp.engine.modes import Mode, backend_of, mode_of
+from ddp.regular_files import lines
 
 COMMAND = ("resume", "report", "validate", "force", "logger", "dashboard")
 """Keys that are of a command and not of its run."""
@@ -57,26 +59,27 @@ class ResumeSource:
         return _tree(self.folder, self.config)
 
 
-def locate(path: Path, since: float = 0.0) -> ResumeSource | Path:
+def locate(path: Path, since: float = 0.0, job: str | None = None) -> ResumeSource | Path:
     """Return the run in or beside `path`, with its latest checkpoint; the folder itself if that run is finished.
 
     `path` is the place of a run folder, whether one lies there or only the hidden folder of a run that was killed; or that
-    hidden folder. Runs that were begun before the time `since`, by this host's clock, are passed over. Raise ValueError with
-    the remedy; NoRun."""
+    hidden folder. Runs that were begun before the time `since`, by this host's clock, or by another `job` of a launcher's,
+    are passed over. Raise ValueError with the remedy; NoRun; GoingOn, also for a run of another job."""
     path = Path(path).absolute()
     if since:
         since += now(path.parent) - time.time()  # files have the time of their file system
-    if status(path) == "ok" and _begun(path) >= since:
+    if status(path) == "ok" and _begun(path) >= since and (job is None or _job(path) == job):
         return path
     folders = [folder for folder in _beside(path) if _begun(folder) >= since]
-    if not folders:
-        raise NoRun(f"resume={path}: no such run folder; give one, such as runs/<model>/<mode>/<run_id>")
     for folder in folders:
         own = writer(folder)
         if own is not None and (own.here or not run_out(folder)):
-            raise ValueError(
+            raise GoingOn(
                 f"resume={path}: that run is still going on, in process {own.process}; wait for it, or end it"
             )
+    folders = [folder for folder in folders if job is None or _job(folder) == job]
+    if not folders:
+        raise NoRun(f"resume={path}: no such run folder; give one, such as runs/<model>/<mode>/<run_id>")
     checkpoints, problems = [], []
     for folder in folders:
         checkpoint, torn = find(folder / CHECKPOINTS)
@@ -100,6 +103,10 @@ def _beside(path: Path) -> list[Path]:
 
 class NoRun(ValueError):
     """There is no run."""
+
+
+class GoingOn(ValueError):
+    """A process writes the run."""
 
 
 class NoCheckpoints(ValueError):
@@ -138,6 +145,13 @@ def _begun(folder: Path) -> float:
         return 0.0
 
 
+def _job(folder: Path) -> str | None:
+    """Return the launcher's job that a run is of; None: of none, or its records do not tell."""
+    with suppress(ValueError, OSError, KeyError, TypeError, StopIteration, msgspec.MsgspecError):
+        return str(msgspec.json.decode(next(lines(folder / EVENTS)))["env"]["launcher"]["job"])
+    return None
+
+
 def _none(folder: Path) -> str:
     """Return why that run has no checkpoint."""
     try:
@@ -163,8 +177,8 @@ def agree(settings: Mapping[str, Any], saved: dict[str, Any], free: Collection[s
         was = _was(saved, "mode" if key == "engine" and value in BACKENDS else key)
         if value != was:
             raise ValueError(
-                f"{key}={value} contradicts the run, which has {was}: it goes on as it was begun; leave {key} out, or "
-                "begin a run of its own without resume"
+                f"{key}={value} contradicts the run, which has {was}: a resumed run keeps its settings; leave {key} out, "
+                "or start a new run without resume"
             )
 
 
@@ -199,8 +213,8 @@ def check(plan: RunPlan, source: ResumeSource) -> None:
     if plan.spec.run_id != source.config.get("run_id"):
         why = changed(source.config, plan.spec.config)
         raise ValueError(
-            f"{source.folder}: its configuration means another run today ({plan.spec.run_id}){why}; begin that one anew, "
-            "or go on with the version that this one was begun with"
+            f"{source.folder}: this version makes another run of its configuration ({plan.spec.run_id}){why}; begin that "
+            "one anew, or go on with the version that this one was begun with"
         )
 
 

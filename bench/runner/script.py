@@ -30,11 +30,14 @@ from bench.results.audit_file import UNAUDITED
 from bench.runner.digests import TaskDigest, data_digest
 from bench.runner.launch import launch
 from bench.runner.script_again import again_order, audit_here
+from ddp.data.dataset import MapSource, collated
 from ddp.data.fingerprint import undisturbed
 from ddp.data.source import TensorSource
 from ddp.engine import ENGINES
 from ddp.engine.solo import Emit
 from ddp.process.cores import cores
+from ddp.replica.flat import FlatState
+from ddp.replica.optimizers import as_one, usable
 from ddp.replica.task import Job
 from ddp.trainer.mistakes import make_model
 from ddp.trainer.recording import RecordOrder
@@ -66,7 +69,11 @@ def script_plan(order: RecordOrder, output: str) -> ScriptPlan:
     code = digest.of(
         getattr(parts, part.name) for part in fields(parts) if part.name not in ("dataset", "eval_dataset")
     )
-    data = canonical.digest([data_digest(digest, source) for source in (parts.dataset, parts.eval_dataset)])
+    sources = [
+        collated(source, parts.collate_fn) if isinstance(source, MapSource) else source
+        for source in (parts.dataset, parts.eval_dataset)
+    ]
+    data = canonical.digest([data_digest(digest, source) for source in sources])
     why, packed = _unaudited(order)
     task = ScriptTask(
         name=recording.name,
@@ -168,5 +175,5 @@ def _sketch(parts: Parts, metric: str) -> tuple[float, dict[str, Any] | None]:
     with undisturbed():
         model = make_model(parts.model_factory)
         made = parts.optimizer_factory(list(model.parameters()))
-        first = made[0] if isinstance(made, (list, tuple)) else made
-        return float(first.param_groups[0]["lr"]), sketch(parts, metric, model)
+        optimizer = usable(as_one(made), FlatState(model))
+        return float(optimizer.param_groups[0]["lr"]), sketch(parts, metric, model)

@@ -21,13 +21,15 @@ import psutil
 
 from bench.base.environment import inherited
 from bench.base.exitcodes import Exit
-from bench.base.interrupts import SAVE
+from bench.base.interrupts import ENDING, SAVE
 from bench.runner.submitted_cell import END_S, QUIET, STOP, result_file, write_result
 
 SAVE_S = 12.0
 """What a cell gets for a checkpoint, before it is interrupted: SLURM kills 30 s after SIGTERM."""
 ASK_S = 10.0
 LOOK_S = 0.1
+ALSO_S = 1.0
+"""Within so long a kill of all processes of a task reaches this one too, after a cell."""
 
 
 @dataclass
@@ -40,7 +42,8 @@ class CellBatch:
     cells: list[tuple[int, list[str]]]
 
     def __call__(self) -> None:
-        """Train them; one that has a result already is passed over. What ends by a signal has none: it is done again."""
+        """Train them; one that has a result already is passed over. What ends because the task is to end has none: it is
+        done again. A cell that is killed alone has failed."""
         self._running: subprocess.Popen[bytes] | None = None
         self._told = False
         signal.signal(signal.SIGTERM, self._pass_on)
@@ -52,9 +55,11 @@ class CellBatch:
             own = inherited() | {SAVE: str(SAVE_S)}
             self._running = subprocess.Popen(words, cwd=self.cwd, env=own, process_group=0)
             code = self._running.wait()
-            ended = (
-                code < 0 or code == Exit.KILLED
-            )  # the node is going, or the job was cancelled: no result, no next cell
+            if code < 0 and not self._told:
+                time.sleep(ALSO_S)
+            # The node is going, or the job was cancelled: no result, no next cell.
+            ended = code == Exit.KILLED or (code < 0 and (self._told or -code in ENDING))
+            code = Exit.FAILED if code < 0 else code  # out of memory, or a crash
             if not ended and os.environ.get("SLURM_PROCID", "0") == "0":
                 write_result(Path(self.folder), number, code, os.uname().nodename)
             if ended or self._told:

@@ -215,7 +215,9 @@ def sets() -> tuple[Any, Any]:
 def options(mode: str, ranks: int) -> Iterator[tuple[str, Any]]:
     """Iterate over arguments of a `Trainer`."""
     falling = ddp.LRSchedule(lambda o: torch.optim.lr_scheduler.StepLR(o, 10, 0.7), steps=40)
-    warm = ddp.LRSchedule(lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.01, 50, cycle_momentum=False), steps=50)
+    warm = ddp.LRSchedule(
+        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.01, 50, cycle_momentum=False), steps=50, lr=1.0
+    )
     for chance, name, choices in (
         (0.4, "schedule", (falling, warm, lambda done: 1 - done, lambda done: min(1.0, done * 10))),
         (0.3, "max_grad_norm", (0.1, 1.0)),

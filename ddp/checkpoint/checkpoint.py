@@ -148,7 +148,8 @@ def save(folder: Path, index: int, name: str, part: dict[str, Any]) -> File:
 
 
 def publish(job: Job, order: Publish) -> Path:
-    """Put a checkpoint whose parts are all there into its place, and remove those that are too old. Raises OSError."""
+    """Put a checkpoint whose parts are all there into its place, and remove those that are too old; not the one that the
+    run resumes from, which a rank that is started again reads. Raises OSError."""
     folder = job.checkpoint_folder
     assert folder is not None
     parts = part_folder(folder, order.index)
@@ -163,7 +164,9 @@ def publish(job: Job, order: Publish) -> Path:
     beyond = [path for path in present if int(path.name) > order.index]
     # The next one may be in the making.
     left = [path for path in _parts(folder) if int(path.name.rpartition("-")[2]) < order.index]
-    for old in (*beyond, *present[len(beyond) + KEEP :], *left):
+    source = None if job.resume is None else job.resume.resolve()
+    outdated = [path for path in present[len(beyond) + KEEP :] if path.resolve() != source]
+    for old in (*beyond, *outdated, *left):
         shutil.rmtree(old, ignore_errors=True)
     return whole
 

@@ -42,6 +42,11 @@ def collective_s(links: Links, members: tuple[int, ...], size: int, number: int 
     return total
 
 
+def meeting_s(links: Links, members: tuple[int, ...], size: int, count: float, number: int = 0) -> float:
+    """Return the seconds of `count` collectives one behind the other that carry `size` bytes together."""
+    return collective_s(links, members, size, number) + (count - 1) * collective_s(links, members, 0, number)
+
+
 class Deliveries:
     """Messages between ranks and the coordinator, which is beside rank 0: in order for each rank and way, large ones one
     behind the other where a link is shared."""

@@ -20,16 +20,19 @@ def send(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Sha
     reported of it: of a model that all step alike, too."""
     replica = loop.replica
     state = {"optimizer": replica.optimizer.state_dict(), "passes": replica.passes.capture()}
-    counters = {"version": loop.version, "rates": replica.rates.capture()}
+    counters = {"begun": loop.begun, "version": loop.version, "rates": replica.rates.capture()}
     passed_state.write(scratch, round, {**state, **counters, "backend": backend.state_dict()})
     model = replica.sketcher.model() if replica.in_step is not None else ""
     return Shared(now(), loop.rank, round, model, replica.sketcher.optimizer(replica.optimizer))
 
 
 def load_sent(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Joined:
-    """Take that state; return what is reported of it. Raises Exhausted."""
+    """Take that state; return what is reported of it. Epochs begin here as they did there, before the state comes: what
+    callbacks make beside it, such as a schedule, is in no file. Raises Exhausted."""
     began, replica = now(), loop.replica
     state = passed_state.read(scratch, round, loop.device, plain=False)
+    for epoch in range(state["begun"] + 1):
+        loop.begin(epoch, epoch * replica.samples)
     replica.state.gather()
     replica.optimizer.load_state_dict(state["optimizer"])
     replica.passes.restore(state["passes"])

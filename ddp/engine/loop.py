@@ -48,7 +48,7 @@ def place(job: Job, rank: int) -> torch.device:
         raise ValueError("cluster.device=cuda, but torch sees no CUDA device; use cluster.device=auto or cpu")
     if job.device == "cpu" or gpus < (1 if job.device == "cuda" else here):
         return torch.device("cpu")
-    return torch.device("cuda", rank % here % gpus)
+    return torch.device("cuda", (rank % here if job.local_rank is None else job.local_rank) % gpus)
 
 
 class TrainingLoop:
@@ -86,7 +86,7 @@ class TrainingLoop:
         """Steps since the start."""
         self.version = 0
         """Averages taken in since the start."""
-        self._begun = -1
+        self.begun = -1
         """The last epoch that the callback was called for."""
         self._stepped: float | None = None
         """When the last step ended; None: something else was done since."""
@@ -184,13 +184,13 @@ class TrainingLoop:
         replica, rates, fraction = self.replica, self.replica.rates, self.replica.fraction(seen)
         rank, size, device, steps, version = self.rank, self.job.world_size, self.device, self.total_steps, self.version
         if (callback := replica.task.epoch_callback) is not None:
-            for epoch in range(self._begun + 1, last + 1):
+            for epoch in range(self.begun + 1, last + 1):
                 torch.manual_seed(derive(self.job.seed, "callback", epoch))  # what it draws is the same on all ranks
                 handle = WorkerHandle(rank, size, device, epoch, steps, version, replica.model, rates, fraction)
                 with rates.unchanged():
                     callback(epoch, handle)
         self.replica.state.check_added(self.replica.model)
-        self._begun = max(self._begun, last)
+        self.begun = max(self.begun, last)
 
     def report(self) -> None:
         """Report what has been trained since the last report."""
@@ -259,7 +259,7 @@ class TrainingLoop:
         ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
         self._settle(f"checkpoint {order.index}")
         self.pause()
-        began, counters = now(), (self._begun, self.total_steps, self.version)
+        began, counters = now(), (self.begun, self.total_steps, self.version)
         self.replica.state.gather()
         with consensus or nullcontext():
             files, error = self._parts.save(order, counters, kept)
@@ -275,7 +275,7 @@ class TrainingLoop:
         optimizer of those of another number of ranks, where each has a part of it. Raises Torn."""
         counters = self._parts.restore(kept, recut)
         if counters is not None:
-            self._begun, self.total_steps, self.version = counters
+            self.begun, self.total_steps, self.version = counters
 
     def _heartbeat(self) -> None:
         if now() - self._reported > ALIVE_S:

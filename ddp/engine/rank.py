@@ -121,7 +121,9 @@ class RankLoop:
         self._backend = load(job.backend)(job, rank, self._loop)
         recut = self._backend.recut if isinstance(self._backend, Recuts) else None
         # After the backend is made, which is to see an optimizer that begins.
-        self._loop.restore(self._backend.average_state(), recut)
+        kept = self._backend.average_state()
+        # What others have moved on meanwhile may lie in memory that all share.
+        self._loop.restore([values.clone() for values in kept] if job.life else kept, recut)
         faults, slowdown = self._faults_left(), self._loop.slowdown
         self._faults = FaultInjector(
             faults, rank, slowdown, channel.lose, self._flip, self._loop.total_steps, job.scratch

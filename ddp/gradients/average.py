@@ -72,8 +72,8 @@ class GradientAverage:
 
     def begin(self, batch: Batch) -> float:
         """Clear the gradients; the mean of a slice is weighted when it goes to its bucket."""
+        self._gradients.clear()  # first: a comparison that breaks is undone
         self._comparison.begin()
-        self._gradients.clear()
         self._launches.reset()
         self._weight, self._unfinished = batch.samples / batch.total, False
         self._sketches.begin()

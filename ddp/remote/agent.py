@@ -43,6 +43,10 @@ class RankAssignment:
     node: int
     """Place of this host; that of the coordinator is 0, and shares files and clock with it."""
     catalogue: job_message.Catalogue
+    local_rank: int | None = None
+    """Its place among the ranks of its host; None: the launcher does not say."""
+    host_ranks: int = 0
+    """Ranks of its host; 0: as many as of the coordinator's."""
 
 
 class HostClock(NamedTuple):
@@ -160,7 +164,15 @@ class NodeAgent:
         self._link.expect(job.deadline_s)
         self._mirror = None if ordered.scratch else FileMirror(folder, job.checkpoint_folder, FROM_COORDINATOR)
         lacks, error = self._clock
-        self._job = replace(job, host=self._assignment.node, clock_shift=lacks, clock_error_s=error)
+        own, beside = self._assignment, job.host_ranks and (self._assignment.host_ranks or job.host_ranks)
+        self._job = replace(
+            job,
+            host=own.node,
+            host_ranks=beside,
+            local_rank=own.local_rank,
+            clock_shift=lacks,
+            clock_error_s=error,
+        )
 
 
 class _Run:

@@ -63,7 +63,8 @@ def _serve(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(address_towards(address))[1])
     forkserver.warm(preload)
     launcher = os.getppid()
-    assignment = RankAssignment(address, key, bytes.fromhex(message["run"]), place.rank, place.node, catalogue)
+    run, beside = bytes.fromhex(message["run"]), (place.local_rank, place.host_ranks)
+    assignment = RankAssignment(address, key, run, place.rank, place.node, catalogue, *beside)
     try:
         wire, clock = connect(assignment, STORE_S, lambda: exit_code(place, key, store) is not None)
         with NodeAgent(assignment, wire, clock, prepare_job) as agent:

@@ -50,6 +50,8 @@ class LaunchedProcess:
     launcher: str = TORCHRUN
     job: str = ""
     """What the launcher calls the job."""
+    local_rank: int = 0
+    """Place of this process among those of its host."""
 
     @property
     def host(self) -> str:
@@ -95,6 +97,7 @@ def process_of(placement: Placement, environ: Mapping[str, str]) -> LaunchedProc
         own.restarts,
         own.launcher,
         own.job,
+        own.local_rank,
     )
 
 

@@ -31,7 +31,7 @@ class Rates:
     def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule, scale: float) -> None:
         self._optimizer = optimizer  # not its groups: they are other ones after `load_state_dict`
         self._own = [sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
-        self._schedule, self._scale = schedule, scale
+        self._schedule, self._scale, self._rescaled = schedule, scale, False
         self._fixed: float | None = None
         self._factor = 1.0
         self._follows = False
@@ -81,18 +81,19 @@ class Rates:
         given = self._schedule(fraction)
         return sound(f"what the schedule gives for the fraction {fraction:.6g} of the samples", given, ROUNDING)
 
-    def capture(self) -> tuple[float | None, float, float, bool]:
+    def capture(self) -> tuple[float | None, float, float | None, bool]:
         """Return what callbacks have set: (fixed rate, factor, scale, whether a schedule). The schedule itself is code,
-        and not among it."""
-        return self._fixed, self._factor, self._scale, self._follows
+        and not among it; nor is a scale that came with the number of ranks, which may be another one then."""
+        return self._fixed, self._factor, self._scale if self._rescaled else None, self._follows
 
-    def restore(self, captured: tuple[float | None, float, float, bool]) -> bool:
+    def restore(self, captured: tuple[float | None, float, float | None, bool]) -> bool:
         """Take over what was captured; return whether a schedule is missing. Raises ValueError or TypeError for what
         cannot be."""
         fixed, factor, scale, follows = captured
         self._fixed = None if fixed is None else sound("a learning rate", fixed)
         self._factor = sound("a factor on the learning rate", factor)
-        self._scale = sound("the scale of the learning rate", scale)
+        if scale is not None:
+            self.rescale(scale)
         return follows
 
     def fix(self, rate: float) -> None:
@@ -105,7 +106,7 @@ class Rates:
 
     def rescale(self, scale: float) -> None:
         """Replace the scale that came with the number of ranks."""
-        self._scale = sound("the scale of the learning rate", scale)
+        self._scale, self._rescaled = sound("the scale of the learning rate", scale), True
 
     def follow(self, schedule: Schedule) -> None:
         """Follow another schedule; what `fix` and `multiply` did before ends."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ MOST = 10_000_000
 """Steps of a scheduler."""
 CLOSE = 1e-9
 """How far a fraction of the samples may be off from that at which a step begins."""
+_isclose = partial(math.isclose, abs_tol=1e-12)
 
 
 class LRSchedule:
@@ -29,17 +31,28 @@ class LRSchedule:
 
     `steps`: how often the scheduler steps in the whole training, such as once an epoch; its `k`-th rate holds from the
     fraction `k / steps` of the samples on. `lr`: rate of the optimizer that the scheduler is made for; what rates it gives
-    are factors to that. Raises ValueError for a scheduler that follows a loss (ReduceLROnPlateau), or changes more than the
-    rate (OneCycleLR and CyclicLR: cycle_momentum=False).
+    are factors to that. A scheduler of absolute rates, such as OneCycleLR, needs it. Raises ValueError for one without it,
+    and for a scheduler that follows a loss (ReduceLROnPlateau), or changes more than the rate (OneCycleLR and CyclicLR:
+    cycle_momentum=False).
     """
 
-    def __init__(self, make: Callable[[torch.optim.Optimizer], Any], steps: int, lr: float = 1.0) -> None:
+    def __init__(self, make: Callable[[torch.optim.Optimizer], Any], steps: int, lr: float | None = None) -> None:
         self.steps = whole("steps", steps, 1, MOST)
-        self.make, self.lr = make, number("lr", lr, 1e-12)
-        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=self.lr, momentum=0.9)
+        self.make, self.lr = make, 1.0 if lr is None else number("lr", lr, 1e-12)
+        rates = self._rates(self.lr)
+        if lr is None and not all(map(_isclose, self._rates(2.0), (2.0 * rate for rate in rates))):
+            raise ValueError(
+                "LRSchedule: the scheduler gives absolute rates, not multiples of the optimizer's: give lr=, the rate "
+                "of the optimizer that it is made for"
+            )
+        self._factors = tuple(sound("a factor of the scheduler", rate / self.lr) for rate in rates)
+
+    def _rates(self, lr: float) -> list[float]:
+        """Return the rate of each step for an optimizer that has `lr`. Raises ValueError."""
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=lr, momentum=0.9)
         (group,) = optimizer.param_groups
         try:
-            scheduler, rates = make(optimizer), []
+            scheduler, rates = self.make(optimizer), list[float]()
             before = {name: value for name, value in group.items() if name in ("momentum", "weight_decay")}
             for _ in range(self.steps):
                 rates.append(float(group["lr"]))
@@ -55,7 +68,7 @@ class LRSchedule:
             raise ValueError(
                 f"{type(scheduler).__name__} changes more than the learning rate: give it cycle_momentum=False"
             )
-        self._factors = tuple(sound("a factor of the scheduler", rate / self.lr) for rate in rates)
+        return rates
 
     def __call__(self, seen: float) -> float:
         """Return the factor on the learning rate once the fraction `seen` of all samples, in [0, 1], is trained."""

@@ -36,6 +36,7 @@ from ddp.replica.scalars import Scalars
 from ddp.replica.sketcher import Sketcher
 from ddp.replica.step_sketches import StepSketches
 from ddp.replica.task import Job, Task, Tensors, epoch_samples, whole_batches
+from ddp.replica.trainable import trainable
 
 PATIENCE = 0.8
 """Of the deadline after which a silent rank is lost: how long a batch is waited for, so that the rank can still say why."""
@@ -54,7 +55,7 @@ class Replica:
         seed_others(derive(job.seed, "init"))  # all ranks make the same model
         self._job, self._meter, self._slowdown, self._device = job, meter, slowdown, device
         self.task = job.task()
-        self.model = _module(self.task.model()).to(device)
+        self.model = trainable(self.task.model()).to(device)
         self.state = FlatState(self.model)
         # A list: a factory may go through it more than once.
         self.optimizer = usable(as_one(self.task.optimizer(list(self.model.parameters()))), self.state)
@@ -278,13 +279,6 @@ class Replica:
         for module in training:
             module.training = True
         return last - first, loss_sum, metric_sum, content
-
-
-def _module(made: Any) -> nn.Module:
-    """Return what the model's factory has made. Raises ValueError if it is no model."""
-    if not isinstance(made, nn.Module):
-        raise ValueError(f"the model's factory must return a torch.nn.Module, not {made!r:.60}")
-    return made
 
 
 def _others(state: FlatState, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

@@ -167,7 +167,9 @@ class Job:
     spare_core: bool = False
     """Whether this host has a core beside those of the ranks: decided once, so that all ranks exchange alike."""
     host_ranks: int = 0
-    """Ranks on each host; 0: all."""
+    """Ranks on this host; 0: all."""
+    local_rank: int | None = None
+    """Place of this rank among them; None: ranks fill one host after the other."""
     host: int = 0
     """Place of this host; that of the coordinator is 0."""
     clock_shift: float = 0.0

@@ -252,9 +252,9 @@ class Zero1(ShardedStep):
 
     def begin(self, batch: Batch) -> float:
         """Clear the gradients; the mean of a slice is weighted when it is exchanged."""
+        self.together.clear()
         self.meet()
         self.site.sketches.begin()
-        self.together.clear()
         return 1.0
 
     def exchange(self, batch: Batch) -> None:

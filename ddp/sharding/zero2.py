@@ -53,9 +53,9 @@ class Zero2(ShardedStep):
 
     def begin(self, batch: Batch) -> float:
         """Begin with no gradients; they are weighted one by one, as they come."""
+        self.together.clear()
         self.meet()
         self.site.sketches.begin()
-        self.together.clear()
         self.gradients.begin(batch.samples / batch.total)
         return 1.0
 

@@ -134,20 +134,18 @@ class Simulation:
     def _send(self, event: RankEvent) -> None:
         size = self.costs.bytes if type(event) is Snapshot else 0
         life = self._crew.all[event.rank].life
-        self._timeline.after(self._latency(event.rank, size, TO), self._arrive, event, life)
+        self._timeline.at(self._arrival(event.rank, size, TO), self._arrive, event, life)
 
-    def _latency(self, rank: int, size: int, way: int) -> float:
-        """Return the seconds in which a message arrives that is sent now."""
+    def _arrival(self, rank: int, size: int, way: int) -> float:
+        """Return when a message arrives that is sent now."""
         costs = self.costs
-        least = costs.latency_s if costs.lag_s is None else costs.latency_s + costs.lag_s(rank)
-        if self._deliveries is None:
-            return least
-        return max(least, self._deliveries.due(rank, size, way, self.now) - self.now)
+        least = self.now + (costs.latency_s if costs.lag_s is None else costs.latency_s + costs.lag_s(rank))
+        return least if self._deliveries is None else max(least, self._deliveries.due(rank, size, way, self.now))
 
     def _gone(self, rank: int) -> None:
         event, life = Lost(0.0, rank, "killed by the script"), self._crew.all[rank].life
-        noticed = max(self._latency(rank, 0, TO), self.costs.notice_s)
-        self._timeline.after(noticed, self._arrive, event, life)
+        noticed = max(self._arrival(rank, 0, TO), self.now + self.costs.notice_s)
+        self._timeline.at(noticed, self._arrive, event, life)
 
     def _arrive(self, event: RankEvent | Lost, life: int) -> None:
         """Show the coordinator what a rank said, with what others said that arrives now; nothing of one whose channel was
@@ -206,7 +204,7 @@ class Simulation:
     def _order(self, order: Any) -> None:
         """Send a rank an order."""
         size, life = self.costs.bytes if type(order) is Apply else 0, self._crew.all[order.rank].life
-        self._timeline.after(self._latency(order.rank, size, FROM), self._crew.deliver, order, life)
+        self._timeline.at(self._arrival(order.rank, size, FROM), self._crew.deliver, order, life)
 
     def _record(self, record: Event | Output) -> None:
         if self.keep:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddp.replica.trainable import trainable
 from ddp.settings import function
 from ddp.suggest import unknown
 
@@ -102,8 +103,7 @@ def a_model(made: Any) -> nn.Module:
             raise ValueError(
                 f"{name} is on the meta device, without values: make the model on the CPU in model_factory"
             )
-    model: nn.Module = made
-    return model
+    return trainable(made)
 
 
 def make_model(factory: Callable[[], Any]) -> nn.Module:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ddp.data.dataset import collated
 from ddp.data.fingerprint import undisturbed
 from ddp.graph.scatter import leaves
 from ddp.graph.structure import describe, digest
@@ -22,7 +23,7 @@ def sketch(parts: Parts, metric: str, model: nn.Module | None = None) -> dict[st
     with undisturbed():
         try:
             model = (make_model(parts.model_factory) if model is None else model).eval()
-            batch = parts.dataset.batch(torch.zeros(1, dtype=torch.int64))
+            batch = collated(parts.dataset, parts.collate_fn).batch(torch.zeros(1, dtype=torch.int64))
             with Scalars():
                 graph = layers(model, lambda: parts.train_step(model, batch))
             known = {"structural_hash": digest(describe(model))}

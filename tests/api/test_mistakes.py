@@ -61,6 +61,14 @@ def test_it_is_told_before_anything_starts(make: Make, change: dict[str, Any], r
     assert "\n" not in str(caught.value)
 
 
+def test_a_model_in_evaluation_mode_is_refused_and_parts_in_it_are_not(make: Make) -> None:
+    with pytest.raises(RankFailed, match=r"call model\.train\(\) in the factory"):
+        make(world_size=1, model_factory=lambda: toy.net(norm=True).eval()).run().join()
+    frozen = toy.net(norm=True)
+    frozen[0].eval()
+    make(world_size=1, model_factory=lambda: frozen).run().join()
+
+
 def loss_of(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 

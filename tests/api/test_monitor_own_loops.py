@@ -107,6 +107,8 @@ def test_schedulers_of_torch_keep_their_rates_and_what_is_none_says_so() -> None
         ddp.LRSchedule(ReduceLROnPlateau, steps=3)
     with pytest.raises(ValueError, match="cycle_momentum=False"):
         ddp.LRSchedule(lambda o: OneCycleLR(o, 0.5, total_steps=10), steps=5)
+    with pytest.raises(ValueError, match="absolute rates"):
+        ddp.LRSchedule(lambda o: OneCycleLR(o, 0.5, total_steps=10, cycle_momentum=False), steps=10)
     with pytest.raises(ValueError, match="goes by samples"):
         on(1).set_scheduler(schedule)
 

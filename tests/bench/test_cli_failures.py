@@ -252,7 +252,7 @@ def test_a_broken_entry_takes_no_other_down(bench, quiet, capsys, tmp_path, monk
     assert [folder.split("/")[0] for folder in folders()] == ["mlp"]
     assert bench("plan", "-m", "model=touch2,mlp", "mode=solo") == 2
     said = capsys.readouterr().out
-    assert f"cannot be: {wrong}" in said
+    assert f"impossible: {wrong}" in said
     assert "planned: 1 run of 1 cell" in said
     assert bench("list", "recipes") == 0
     said = capsys.readouterr().out

@@ -16,10 +16,13 @@ from bench.runner.digests import TaskDigest, data_digest
 from ddp.data.dataset import as_source
 
 SCRIPT = """
+import argparse
+import functools
 import math
 import torch
 from torch import nn
 SCALE = 0.5
+args = argparse.Namespace(lr=0.5, seed=0)
 class Net(nn.Module):
     def __init__(self, width=4):
         super().__init__()
@@ -28,9 +31,12 @@ class Net(nn.Module):
         return self.layer(x).relu()
 def helper(x):
     return x * SCALE
+@functools.cache
+def even(x):
+    return x % 2 == 0
 def step(model, batch):
     '''What it learns.'''
-    return helper(model(batch[0])).mean()
+    return helper(model(batch[0])).mean() * args.lr * even(2)
 def made(factor):
     return lambda model, batch: step(model, batch) * factor
 given = Net, made(2.0), {1, 2, 3}
@@ -61,12 +67,24 @@ def test_the_same_script_has_the_same_digest_wherever_its_lines_are() -> None:
         ("{1, 2, 3}", "{1, 2, 4}"),
         ("nn.Linear(width, 2)", "nn.Linear(width, 2, bias=False)"),
         (".mean()", ".sum()"),
+        ("== 0", "== 1"),
+        ("lr=0.5", "lr=0.25"),
     ],
 )
 def test_what_changes_the_task_changes_the_digest(before: str, after: str) -> None:
     changed = SCRIPT.replace(before, after)
     assert changed != SCRIPT
     assert digest(changed) != digest(SCRIPT)
+
+
+def test_settings_that_the_task_does_not_read_are_no_part_of_it() -> None:
+    assert digest(SCRIPT.replace("seed=0", "seed=1")) == digest(SCRIPT)
+    whole = SCRIPT.replace("* args.lr", "* len(vars(args))")
+    assert digest(whole.replace("seed=0", "seed=1")) != digest(whole)
+    closed = "def main(args):\n    return lambda: net(args.width)\ngiven = main(args)\n"
+    closed = SCRIPT.replace("lr=0.5", "width=3") + closed
+    assert digest(closed.replace("seed=0", "seed=1")) == digest(closed)
+    assert digest(closed.replace("width=3", "width=4")) != digest(closed)
 
 
 def test_objects_count_with_what_is_in_them() -> None:
@@ -86,11 +104,14 @@ def test_objects_count_with_what_is_in_them() -> None:
     assert of(object()) == of(object())
 
 
-def test_modules_of_ones_own_count_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("first", "inside"), [("import own_parts\n", ""), ("", "import own_parts; ")])
+def test_modules_of_ones_own_count_by_their_files(
+    first: str, inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_parts.py").write_text("def width():\n    return 3\n")
     (tmp_path / "own_model.py").write_text(
-        "import own_parts\nimport rich\n\ndef build():\n    return own_parts.width()\n"
+        f"{first}import rich\n\ndef build():\n    {inside}return own_parts.width()\n"
     )
 
     def read() -> tuple[str, str]:

@@ -40,7 +40,9 @@ ENVIRONMENT = {
 
 
 def test_a_process_of_torchruns_knows_its_seat() -> None:
-    assert launched_process(ENVIRONMENT) == LaunchedProcess(3, 4, 1, 2, 2, "first:29400", "machines/2", 2, job="none")
+    assert launched_process(ENVIRONMENT) == LaunchedProcess(
+        *(3, 4, 1, 2, 2, "first:29400", "machines/2", 2), job="none", local_rank=1
+    )
     found = launched_process(ENVIRONMENT | {"MASTER_ADDR": "fd00::1"})
     assert found is not None
     assert found.store == "[fd00::1]:29400"
@@ -218,7 +220,7 @@ def test_a_torchrun_that_waits_for_its_store_is_killed() -> None:
 def test_ranks_are_counted_by_host() -> None:
     """Four ranks on two hosts of two cores each are not too many; and the results say that there are two."""
     said = warnings_of(BASE, 4, Machine(2, hosts=2))
-    assert said == ("on 2 hosts: what is said of the machine is of that of rank 0",)
+    assert said == ("on 2 hosts: the machine shown is rank 0's",)
     assert any("oversubscribed" in line for line in warnings_of(BASE, 4, Machine(2)))
 
 

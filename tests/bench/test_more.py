@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from bench.base.exitcodes import Exit
 from bench.command import cli
 from bench.command.more import lacking
-from bench.command.summary import ROOM, in_words, what_next
+from bench.command.summary import ROOM, Summary, in_words, what_next
+from bench.command.summary import judge as judge_runs
 from bench.results.runfolder import find_runs
 from bench.validate import judge
+from bench.validate.verdict import remark
 from tests.bench import fake_engine
 from tests.bench.conftest import Bench
 from tests.bench.references import baselines, cell
@@ -28,13 +32,26 @@ def test_more_trains_the_seeds_that_a_decision_lacks(tmp_path: Path, library: Pa
     runs = cell(tmp_path / "runs", "nccl_sync", (0.91,))
     (run,) = find_runs(runs)[0]
     verdicts = judge([run.path], library).verdicts
-    assert in_words(verdicts) == ["nothing is wrong so far as 1 seed can tell"]
+    assert in_words(verdicts) == ["no check failed; 1 seed cannot decide yet"]
     assert what_next(verdicts, run.path) == [("next", f"python -m bench more {run.path}")]
     (command,) = lacking(runs, library)
     assert " seed=1,2" in command
     assert lacking(run.path, library) == [command]
     cell(runs, "nccl_sync", (0.91, 0.911, 0.912))
     assert lacking(runs, library) == []
+
+
+def test_what_no_seed_decides_is_named() -> None:
+    assert in_words([remark("INCONCLUSIVE", "audit", "mlp solo", "it was killed")]) == [
+        "no check failed; not decided: audit"
+    ]
+
+
+def test_a_damaged_list_of_known_failures_is_wrong_usage(tmp_path: Path, library: Path, capsys: Capture) -> None:
+    runs = cell(tmp_path / "runs", "nccl_sync", (0.91,))
+    (library / "expected.yaml").write_text("- {cell: 7}")
+    assert judge_runs(Summary(Console()), runs, library, [run.path for run in find_runs(runs)[0]]) == Exit.USAGE
+    assert "verdict   none: " in capsys.readouterr().out
 
 
 def test_more_makes_the_baseline_that_is_lacking(

@@ -126,8 +126,7 @@ def test_reason_and_figures_of_a_row_are_of_one_computation(tmp_path: Path) -> N
     found, _ = answered(page(tmp_path / "a", times, {"nccl_sync": "FAIL"}))
     assert reason(found.options[0]) == "proved > 0.50 pt worse"
     assert (
-        row(page(tmp_path / "a", times, {"nccl_sync": "FAIL"}), found.options[0])["accuracy − one device's"]
-        == "-0.90 pt"
+        row(page(tmp_path / "a", times, {"nccl_sync": "FAIL"}), found.options[0])["accuracy − recorded"] == "-0.90 pt"
     )
     shown = page(tmp_path / "b", times, {})
     strange = verdict(shown.cells[1], "FAIL", GOOD)
@@ -178,7 +177,7 @@ def test_no_column_is_empty_without_one_device(tmp_path: Path) -> None:
     (lead,) = [block.text for block in found if isinstance(block, LeadText)]
     assert lead.startswith("**1 of 2 ways of training `mlp` are as good as one device**")
     (table,) = [block for block in found if isinstance(block, Verdicts)]
-    assert {*table.columns} == {"on 2 devices", "quality", "why", "samples/s", "accuracy − one device's"}
+    assert {*table.columns} == {"on 2 devices", "quality", "why", "samples/s", "accuracy − recorded"}
 
 
 def test_every_word_of_a_shown_mode_is_explained(tmp_path: Path) -> None:
@@ -223,7 +222,7 @@ def test_losses_are_told_as_parts_of_a_whole() -> None:
     missing = 1 - 9.5 / 13.5
     assert math.isclose(sum(shares.values()), missing)
     assert losses.in_words(missing, shares) == (
-        "missing 30 %: 15 % waiting for others, 7 % exchanging, 7 % longer steps than on one device, 1 % unexplained"
+        "missing 30 %: 15 % waiting for others, 7 % communicating, 7 % slower computing than on one device, 1 % the rest"
     )
     assert losses.in_words(-0.05, shares) == ""
 

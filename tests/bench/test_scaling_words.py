@@ -9,12 +9,13 @@ import pytest
 
 from bench.base.style import styled
 from bench.report.answer import options_of
-from bench.report.blocks import BADGE, Picture
+from bench.report.blocks import BADGE, Facts, Picture, Verdicts
 from bench.report.compare import Rival
 from bench.report.page import Page
 from bench.report.scaling_advice import answers, lead
 from bench.report.scaling_series import ScalingSeries, reachable, scaling, task_of, tasks
 from bench.report.scaling_words import Studied, best_of, facts, left, quality, shared
+from bench.report.sections.every_cell import section as every_cell
 from bench.report.sections.scaled import LOWEST, blocks, table
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
@@ -100,9 +101,28 @@ def test_one_sentence_answers_for_all_series(tmp_path: Path) -> None:
     slow = only(tree(tmp_path / "slow", dict.fromkeys(STUDY, 600.0), dict.fromkeys(STUDY, "PASS")))
     page = tree(tmp_path / "open", STUDY, {})
     text = lead(page, [quick, slow, only(page)])
-    assert text.startswith("**Several devices pay for 1 of 3: mlp weak**. **Stay with one device for mlp weak**.")
+    assert text.startswith("**Several devices are quicker, and as good, for 1 of 3: mlp weak**. ")
+    assert "**Stay with one device for mlp weak**." in text
     assert "**No recommendation yet for mlp weak**." in text
     assert text.endswith("*Weak* scaling gives each device a whole batch.")
+
+
+def test_a_workload_of_a_series_is_answered_on_page_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folded rows named another mode: that sooner at the target, not the quickest."""
+    one = tree(tmp_path / "one", STUDY, dict.fromkeys(STUDY, "PASS"))
+    monkeypatch.setattr(f"{__name__}.BATCH", 2 * BATCH)
+    two = tree(tmp_path / "two", STUDY, dict.fromkeys(STUDY, "PASS"))
+    both = Page(tmp_path, tmp_path, (*one.cells, *two.cells), (), (*one.verdicts, *two.verdicts))
+    shown = every_cell(both)
+    assert sum(isinstance(block, Verdicts) for block in shown) == 2
+    assert not any(isinstance(block, Facts) or "**" in getattr(block, "text", "") for block in shown)
+
+
+def test_one_rank_is_neither_sooner_nor_later(tmp_path: Path) -> None:
+    """It runs the program of `solo`: what its time differs by is chance."""
+    each = only(tree(tmp_path, {**STUDY, ("nccl_sync", 1): 1500.0, ("cpu_async", 1): 600.0}, {}))
+    alone = [option for option in each.options if option.cell.about.world_size == 1]
+    assert [(option.sooner, option.later) for option in alone] == [(False, False)] * 2
 
 
 def test_more_devices_than_cores_are_not_recommended_and_the_limit_is_said(tmp_path: Path) -> None:

@@ -6,15 +6,18 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import judge, load
 from bench.command import cli
 from bench.results.runfolder import Run, find_runs
+from bench.runner.script import script_plan
 from bench.timeline import FILES
 from bench.validate.checks.determinism import unlike
 from ddp import Aborted, RunHandle
+from ddp.trainer.recording import RecordOrder
 from tests.bench.scripts import in_threads, trainer
 
 
@@ -210,3 +213,29 @@ def test_what_a_callback_raises_ends_the_run_and_the_records_say_so(tmp_path: Pa
 def test_mistakes(given: dict[str, object], remedy: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=remedy):
         trainer(**{"output": tmp_path, **given})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"model_factory": lambda: None}, "must return a torch.nn.Module"),
+        ({"optimizer_factory": lambda parameters: None}, "must return an optimizer of PyTorch"),
+        ({"optimizer_factory": lambda parameters: []}, "must return an optimizer of PyTorch"),
+    ],
+)
+def test_what_the_factories_may_not_make_is_told_with_a_folder_too(
+    tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        trainer(tmp_path, **change).run()
+
+
+def test_data_that_only_its_own_collate_fn_puts_together_counts_by_its_samples(tmp_path: Path) -> None:
+    def data_of(first: int) -> str:
+        samples = [{"text": list(range(first, first + length))} for length in (1, 2, 3)]
+        made = trainer(tmp_path, dataset=samples, collate_fn=lambda batch: [sample["text"][0] for sample in batch])
+        assert made._recording is not None
+        order = RecordOrder(made._recording, made._parts, made._job, made._mode, 1.0)
+        return str(script_plan(order, str(tmp_path)).spec.config_hash)
+
+    assert data_of(0) == data_of(0) != data_of(5)

@@ -100,7 +100,7 @@ def test_a_sweep_does_not_take_it_for_unfinished(
             assert bench(*words) == 2
     finally:
         folder.chmod(0o755)
-    assert f"cannot be: {folder}" in planned
+    assert f"impossible: {folder}" in planned
     assert "cannot be told" in capsys.readouterr().err
     assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
 

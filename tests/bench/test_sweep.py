@@ -121,7 +121,7 @@ def test_a_setting_of_one_policy_is_left_out_where_the_cell_has_another(
     assert quiet("-m", "mode=nccl_sync,nccl_cadence", *words) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    left_out = "policy.anchor means nothing to mode=nccl_sync: it is left out, as policy=sync has no such setting"
+    left_out = "policy.anchor has no effect in mode=nccl_sync: it is left out, as policy=sync has no such setting"
     assert out.count(left_out) == out.count("left out") == 1
     runs = {run.metrics.mode: run for run in find_runs(Path("runs"))[0]}
     policies = {mode: read_object(run.path / "config.json")["policy"] for mode, run in runs.items()}

@@ -161,7 +161,7 @@ def test_the_cell_that_other_programs_disturbed_is_named() -> None:
         metrics = make_metrics(spec).model_copy(update={"warnings": [note] if seed == 1 else []})
         runs.append(Run(Path("runs") / spec.run_id, metrics))
     grouped = cells(runs)
-    what = "other programs used 1.2 of 2 cores; speeds too low"
+    what = "other programs used 1.2 of 2 cores; its speeds read too low"
     assert [str(line) for line in sweep_notes(grouped)] == [f"disturbed {grouped[0].name}, seed 1: {what}"]
     both = cells([replace(run, metrics=run.metrics.model_copy(update={"warnings": [note]})) for run in runs[:2]])
     assert str(sweep_notes(both)[0]) == f"disturbed {both[0].name}, seeds 0, 1: {what}"

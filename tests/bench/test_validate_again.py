@@ -199,7 +199,7 @@ def test_a_plan_trains_nothing_and_knows_what_is_there(
     assert bench("plan", *SOLO, "seed=0") == 0
     assert "0 finished, 1 to train" in capsys.readouterr().out  # as `run` has it: what is asked for alone is made anew
     assert bench("plan", "model=mlp", "mode=solo", "world_size=2") == 2
-    assert "cannot be: world_size=2" in capsys.readouterr().out
+    assert "impossible: world_size=2" in capsys.readouterr().out
 
 
 def test_an_experiment_is_chosen_with_and_without_a_plus(quiet: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,8 @@ import yaml
 from ddp.launcher.environment import read
 
 FOLDER = Path(__file__).parents[2] / "docs" / "how-to" / "clouds"
-JOBSET, TASK = (yaml.safe_load((FOLDER / f"{name}.yaml").read_text()) for name in ("jobset", "skypilot"))
+JOBSETS = list(yaml.safe_load_all((FOLDER / "jobset.yaml").read_text()))
+TASK = yaml.safe_load((FOLDER / "skypilot.yaml").read_text())
 POD = {
     "metadata.annotations['batch.kubernetes.io/job-completion-index']": "1",
     "metadata.labels['jobset.sigs.k8s.io/jobset-uid']": "f00",
@@ -23,10 +24,15 @@ POD = {
 }
 
 
+def jobset(name: str) -> dict[str, Any]:
+    """The set with this job alone: where one fails, JobSet begins all of its jobs again."""
+    (found,) = (each for each in JOBSETS if [job["name"] for job in each["spec"]["replicatedJobs"]] == [name])
+    return dict(found)
+
+
 def job(name: str) -> dict[str, Any]:
     """A replicated job's specification."""
-    (found,) = (each for each in JOBSET["spec"]["replicatedJobs"] if each["name"] == name)
-    spec: dict[str, Any] = found["template"]["spec"]
+    spec: dict[str, Any] = jobset(name)["spec"]["replicatedJobs"][0]["template"]["spec"]
     return spec
 
 
@@ -43,11 +49,12 @@ def variables(name: str) -> dict[str, str]:
     }
 
 
-def test_the_jobset_is_one_by_its_schema() -> None:
+@pytest.mark.parametrize("name", ["seeds", "wide"])
+def test_the_jobset_is_one_by_its_schema(name: str) -> None:
     """Models made of the definition: what it does not know falls out, and so would differ."""
     models = pytest.importorskip("kubeflow_trainer_api.models", reason="make clouds has it")
-    known = models.JobsetV1alpha2JobSet.from_dict(JOBSET)
-    assert known.to_dict() == JOBSET
+    known = models.JobsetV1alpha2JobSet.from_dict(jobset(name))
+    assert known.to_dict() == jobset(name)
 
 
 def test_the_task_is_one_by_its_schema() -> None:
@@ -65,7 +72,8 @@ def test_pods_of_one_cell_are_its_ranks() -> None:
     assert placement is not None
     assert (placement.launcher, placement.rank, placement.world_size, placement.nodes) == ("kubernetes", 1, 2, 2)
     assert (placement.job, placement.restarts, placement.port) == ("f00", 2, 29400)
-    assert placement.address == f"{JOBSET['metadata']['name']}-wide-0-0.{JOBSET['metadata']['name']}"
+    own = jobset("wide")["metadata"]["name"]
+    assert placement.address == f"{own}-wide-0-0.{own}"
     assert job("wide")["completions"] == placement.world_size == job("wide")["parallelism"]
 
 
@@ -87,16 +95,26 @@ def written(file: Path) -> dict[str, str]:
     return dict(each.split("=", 1) for each in file.read_text().rstrip("\0").split("\0"))
 
 
-def test_what_the_task_sets_is_what_ranks_read(tmp_path: Path) -> None:
-    """Its script, with a folder in place of the volume and a command that writes its environment down."""
-    script = TASK["run"].replace("/shared", str(tmp_path)).replace("python -m bench", "record")
-    record = tmp_path / "record"
-    record.write_text(f'#!/bin/sh\nenv -0 > {tmp_path}/env-${{DDP_LAUNCHER:-none}}\necho "$@" >> {tmp_path}/calls\n')
+def played(folder: Path, rank: str, code: int = 0) -> int:
+    """Run the task's script, with a folder in place of the volume and a command that writes its environment down."""
+    script = TASK["run"].replace("/shared", str(folder)).replace("python -m bench", "record")
+    record = folder / "record"
+    lines = (f"env -0 > {folder}/env-${{DDP_LAUNCHER:-none}}", f'echo "$@" >> {folder}/calls', f"exit {code}")
+    record.write_text("\n".join(("#!/bin/sh", *lines, "")))
     record.chmod(0o755)
-    own = {"PATH": f"{tmp_path}:/usr/bin:/bin", **TASK["envs"], "DDP_KEY": "k" * 32}
+    own = {"PATH": f"{folder}:/usr/bin:/bin", **TASK["envs"], "DDP_KEY": "k" * 32, "SKYPILOT_NODE_RANK": rank}
     own |= {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "SKYPILOT_TASK_ID": "t7"}
-    for rank in ("0", "0", "1"):
-        subprocess.run(["/bin/bash", "-ec", script], env=own | {"SKYPILOT_NODE_RANK": rank}, check=True, timeout=20)
+    return subprocess.run(["/bin/bash", "-c", script], env=own, check=False, timeout=20).returncode
+
+
+def test_a_run_that_fails_is_the_end_of_the_task(tmp_path: Path) -> None:
+    assert played(tmp_path, "1", code=5) == 5
+    assert played(tmp_path, "0", code=5) == 5
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2
+
+
+def test_what_the_task_sets_is_what_ranks_read(tmp_path: Path) -> None:
+    assert [played(tmp_path, rank) for rank in ("0", "0", "1")] == [0, 0, 0]
     placement = read(written(tmp_path / "env-skypilot"))
     assert placement is not None
     assert (placement.launcher, placement.rank, placement.nodes, placement.address) == ("skypilot", 1, 2, "10.0.0.1")

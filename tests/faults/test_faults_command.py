@@ -20,6 +20,7 @@ def test_the_matrix_is_played_once_and_written(tmp_path: Path, capsys: pytest.Ca
     words = [*FEW, "--out", str(tmp_path), "--json", str(tmp_path / "all.json")]
     assert dispatch(words) == 0
     out = capsys.readouterr().out
+    assert out.startswith("12 of 1,928 cells played, 0 not as documented.")
     assert "| nccl_sync | 12 |" in out
     assert "Every cell is as documented." in out
     found = json.loads((tmp_path / "all.json").read_text())

@@ -100,3 +100,12 @@ def test_mistakes_get_one_line(words: list[str], complaint: str, capsys: pytest.
     error = capsys.readouterr().err
     assert complaint in error
     assert error.count("\n") == 1
+
+
+def test_a_restarted_run_that_does_not_end_is_said_to_be_unfinished() -> None:
+    """Collectives that take twenty times as long as steps, and no failure in between."""
+    costs = ReplayCosts(2, 0.1, 1.0, 1, wire_s=20.0)
+    for way in ("restart", "sync"):
+        played = replay(way, costs, [], 600.0)
+        assert not played.finished
+        assert played.hours == pytest.approx(1.0, rel=0.1)

@@ -40,6 +40,8 @@ def test_settings_are_taken_and_other_words_stay() -> None:
         (["launch=ray", "launch.wait=false"], "no setting of launch=ray"),
         (["launch=ray", "launch.at_once=0"], "must be 1 or more"),
         (["launch=slurm", "launch.ranks=2"], "on one host, whose ranks are forked"),
+        (["launch=slurm", "launch.minutes=1"], "set launch.minutes=2 or more"),
+        (["launch=slurm", "launch.signal_s=3600"], "set launch.minutes=61 or more"),
     ],
 )
 def test_what_cannot_be_is_refused(words: list[str], why: str) -> None:
@@ -55,15 +57,19 @@ def test_cells_come_in_batches() -> None:
 def test_a_batch_leaves_a_result_for_each_cell_and_does_none_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that is killed, as by the kernel when there is no memory, keeps no other one from its turn."""
     runner = tmp_path / "python"
-    runner.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncase "$*" in *seed=1*) exit 5;; esac\n')
+    runner.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncase "$*" in *seed=1*) exit 5;; *seed=3*) kill -9 $$;; esac\n'
+    )
     runner.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(runner))
+    monkeypatch.setattr("bench.runner.slurm_batch.ALSO_S", 0.0)
     result_file(tmp_path, 2).write_text('{"code": 0}')
-    CellBatch(str(tmp_path), str(tmp_path), [(0, ["seed=0"]), (1, ["seed=1"]), (2, ["seed=2"])])()
-    codes = [json.loads(result_file(tmp_path, number).read_text())["code"] for number in range(3)]
-    assert codes == [0, 5, 0]
-    assert [line.split()[4] for line in (tmp_path / "calls").read_text().splitlines()] == ["seed=0", "seed=1"]
+    CellBatch(str(tmp_path), str(tmp_path), [(number, [f"seed={number}"]) for number in (3, 0, 1, 2)])()
+    codes = [json.loads(result_file(tmp_path, number).read_text())["code"] for number in range(4)]
+    assert codes == [0, 5, 0, 5]
+    assert [line.split()[4] for line in (tmp_path / "calls").read_text().splitlines()] == ["seed=3", "seed=0", "seed=1"]
 
 
 def test_a_sweep_stands_as_its_files_say(
@@ -79,7 +85,7 @@ def test_a_sweep_stands_as_its_files_say(
     result_file(folder, 0).write_text('{"code": 0}')
     result_file(folder, 2).write_text('{"code": 5}')
     assert submitted.status(tmp_path) == 5
-    assert "job 7: 2 of 3 cells done, 1 of them failed; tasks: none in the queue" in capsys.readouterr().out
+    assert "job 7: 2 of 3 cells done, 1 of them failed; tasks: squeue does not answer" in capsys.readouterr().out
 
 
 def test_a_host_that_is_shared_is_told_and_the_job_is_named() -> None:

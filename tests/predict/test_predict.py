@@ -22,7 +22,7 @@ from bench.predict.evidence import CalibratedCell, CalibratedRun, metrics_of, ow
 from bench.predict.folder import write_run
 from bench.predict.grid import anchored, faster, grid, what_if
 from bench.predict.play import PredictedCell, bytes_of, play, speeds_of
-from bench.predict.spec import beyond, predicted_spec
+from bench.predict.spec import predicted_spec
 from bench.predict.steptimes import WARM, asleep, autocorrelation, resampled, shape
 from bench.results.analysis.stream import Slices, sort
 from bench.results.analysis.syncing import exits
@@ -166,17 +166,6 @@ def test_a_healed_rank_and_a_faster_link_do_what_they_must() -> None:
     assert base.limit.startswith("waiting for rank 1")
 
 
-def test_what_lies_outside_is_said() -> None:
-    own = calibration()
-    cell = own_cell(own)
-    assert beyond(cell, own) == []
-    far = beyond(replace(cell, ranks=64, policy="cadence", links=parse("ib")), own)
-    assert [line.split()[0] for line in far] == ["far", "each", "other", "policy", "34,134"]
-    assert [line.split()[0] for line in beyond(replace(cell, ranks=3, cores=2), own)] == ["more", "3"]
-    assert [line.split()[0] for line in beyond(replace(cell, ranks=3, cores=3), own)] == ["more"]
-    assert beyond(replace(cell, speeds=(1.0, 0.2)), own) == ["slower ranks than the calibrated 1"]
-
-
 def test_speeds_are_tiled_and_cells_come_from_the_run_of_their_policy() -> None:
     sync, cadence = calibration(), calibration(mode="nccl_cadence")
     sources = [repeated(sync, 0.0, 0.1), repeated(cadence)]
@@ -239,6 +228,7 @@ def test_the_verb(
         ["--ranks", "many"],
         ["--policies", "cadenze"],
         ["--links", "wam"],
+        ["--links", "tree"],
         ["--speeds", "2.0"],
         ["--bandwidth", "2"],
         ["--heal", "2"],

@@ -180,3 +180,26 @@ def test_the_measured_grid_is_predicted_within_a_tenth() -> None:
     page, good = diloco()
     assert good, "\n".join(page)
     assert "with 4 parameters" in "\n".join(page)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        gzip.compress(json.dumps({"traceEvents": []}).encode())[:-6],
+        gzip.compress(b"x" * 4000)[:12] + b"\xff" * 40,
+        gzip.compress(json.dumps({"traceEvents": [{"ph": "X", "dur": 1, "name": "data"}]}).encode()),
+        gzip.compress(json.dumps({"traceEvents": {"ph": "X"}}).encode()),
+        gzip.compress(
+            json.dumps({"traceEvents": [{"ph": "X", "ts": n, "dur": 0, "name": "data"} for n in range(9)]}).encode()
+        ),
+    ],
+)
+def test_a_trace_that_is_broken_is_one_error(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "trace.json.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"trace\.json\.gz"):
+        traced(tmp_path / "trace.json.gz")
+
+
+def test_ranks_that_are_not_numbered_from_0_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="from 0 up"):
+        pipeline_of(job().assign(dp_rank=lambda table: table.dp_rank + 1), tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,11 @@ def test_the_guards_state_is_its_own_again(play: Any, tmp_path: Path, guard: str
     begun = GUARDS[guard](0.05).start()
     assert type(held.coordinator.policy_state.guard) is type(begun)
     assert rest.digests
+
+
+def test_what_a_run_resumes_from_stays_for_ranks_that_are_started_again(tmp_path: Path) -> None:
+    publish(*laid_down(tmp_path, 0))
+    for index in range(1, 5):
+        job, order = laid_down(tmp_path, index)
+        publish(replace(job, resume=place(tmp_path, 0)), order)
+    assert sorted(path.parent.name for path in tmp_path.glob(f"*/{MANIFEST}")) == ["000000", "000003", "000004"]

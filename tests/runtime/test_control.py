@@ -248,3 +248,13 @@ def test_a_schedule_may_end_at_zero_but_for_rounding() -> None:
 def test_an_optimizer_without_a_rate_is_refused() -> None:
     with pytest.raises(ValueError, match="the learning rate of the optimizer must be"):
         Rates(two_groups(0.1, float("nan")), lambda fraction: 1.0, 1.0)
+
+
+def test_the_scale_of_another_number_of_ranks_is_its_own_unless_a_callback_set_it() -> None:
+    before, now = (Rates(two_groups(0.1, 0.1), lambda fraction: 1.0, scale) for scale in (4.0, 2.0))
+    now.restore(before.capture())
+    assert now.apply(0.0) == pytest.approx(0.2)
+    before.rescale(3.0)
+    now.restore(before.capture())
+    assert now.apply(0.0) == pytest.approx(0.3)
+    assert now.capture() == before.capture()

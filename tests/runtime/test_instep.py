@@ -10,6 +10,10 @@ import torch
 from torch import Tensor
 
 from ddp.comm.heartbeat import Heartbeat
+from ddp.comm.transports.base import ExchangeBroken
+from ddp.core.spans import Batch
+from ddp.gradients.comparison import ReplicaComparison
+from ddp.sharding.zero1 import ShardedStep
 from tests.runtime.sharded_ranks import KINDS, slices
 from tests.runtime.stepping_ranks import Act, Net, Rank
 from tests.runtime.stepping_ranks import ranks as ranks
@@ -138,3 +142,27 @@ def test_a_collective_after_a_long_time_begins_with_a_sign_of_life(monkeypatch: 
     for known in (0, 1):
         with heart:
             assert len(beats) == known
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_step_that_breaks_before_its_first_exchange_is_undone_as_any_other(ranks: Any, kind: str) -> None:
+    """Counters went back to what they were before the step before."""
+
+    def refused(*_: Any) -> None:
+        raise ExchangeBroken("a rank is gone")
+
+    def act(rank: Rank) -> list[str]:
+        digests = []
+        for number in range(2):
+            own = rank.digest()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(*(ReplicaComparison, "begin") if kind == "nccl_sync" else (ShardedStep, "meet"), refused)
+                with pytest.raises(ExchangeBroken):
+                    rank.team.begin(Batch(0, 0, 12, 12))
+                rank.team.undo()
+            digests += [own, rank.digest()]
+            rank.step(number)
+        return digests
+
+    (digests,) = sound(ranks(kind, act, world=1))
+    assert digests[0] == digests[1] != digests[2] == digests[3]

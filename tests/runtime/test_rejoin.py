@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from ddp import WorkerHandle
 from ddp.backends import paired_backends
+from ddp.checkpoint.checkpoint import MODEL
+from ddp.core.averaging import Averaging
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import Drop, Restart
 from ddp.core.events import Finished, Progress, Ready
 from ddp.core.faults import parse
 from ddp.core.join_events import Joined
 from ddp.core.joining import OFFERED
 from ddp.core.policies import POLICIES
+from ddp.engine.loop import TrainingLoop
 from ddp.engine.spare_ranks import ForkedSpare, SpareProcesses
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
@@ -82,3 +90,45 @@ def test_a_spare_takes_the_place_of_a_rank_that_was_killed(
     assert [event.rank for event in played.of(Joined)] == [1]
     assert [type(spare) for spare in taken] == [ForkedSpare], "it waited for that, its data read"
     assert trained_once(played)
+
+
+def _halve(epoch: int, worker: WorkerHandle) -> None:
+    worker.scale_lr(0.5)
+
+
+def _follow(epoch: int, worker: WorkerHandle) -> None:
+    if not epoch:
+        worker.set_scheduler(lambda fraction: 0.5)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(("callback", "power"), [(_halve, lambda epoch: epoch + 1), (_follow, lambda epoch: 1)])
+def test_a_rank_that_comes_back_has_the_rates_of_the_others(play: Play, callback: Any, power: Any) -> None:
+    """Callbacks scaled what it had taken over."""
+    task = replace(toy.task(), epoch_callback=callback)
+    played = returns(play, "sync", "nccl", "1@30:raise", epochs=8, task=lambda: task)
+    wanted = {(epoch, 0.1 * 0.5 ** power(epoch)) for epoch in range(8)}
+    assert {(event.epoch, event.lr) for event in played.of(Progress)} == wanted
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_rank_that_comes_back_in_a_resumed_run_leaves_the_outer_optimizer_as_it_is(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It put back the velocities of the checkpoint, which all ranks share."""
+    fields = {"averaging": Averaging(outer="nesterov"), "epochs": 8, "checkpoint_folder": tmp_path}
+    play("sync", "cpu", checkpoints=Checkpointing(1, "epochs", 0.0), world_size=3, **fields)
+    source = sorted(tmp_path.glob("0*"))[0]
+    held = torch.load(source / MODEL)["kept"]
+    seen: list[bool] = []
+
+    def restore(loop: TrainingLoop, kept: Any, recut: Any, restore: Any = TrainingLoop.restore) -> None:
+        restore(loop, kept, recut)
+        if loop.job.life:
+            (live,) = (torch.from_file(str(path), size=len(held[0])) for path in loop.job.scratch.glob("velocity*"))
+            seen.append(torch.equal(live, held[0]))
+
+    monkeypatch.setattr(TrainingLoop, "restore", restore)
+    more = {"world_size": 3, "restarts": None, "faults": (parse("1@60:raise"),)}
+    assert len(play("sync", "cpu", resume=source, **fields, **more).of(Joined)) == 1
+    assert seen == [False]

@@ -269,7 +269,8 @@ def test_what_an_outpost_lacks_is_no_lost_coordinator(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(launched_node, "connect", lacking)
     monkeypatch.setattr("ddp.process.forkserver.warm", lambda preload: None)
-    message, place = {"host": "127.0.0.1", "port": 1, "run": "00"}, SimpleNamespace(nodes=1, rank=1, node=1)
+    message = {"host": "127.0.0.1", "port": 1, "run": "00"}
+    place = SimpleNamespace(nodes=1, rank=1, node=1, local_rank=0, host_ranks=1)
     with pytest.raises(Exhausted, match="rank 1 cannot be started"):
         launched_node._serve(place, message, KEY, None, {}, (), lambda job: job)
 

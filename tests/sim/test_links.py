@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given
@@ -56,3 +57,18 @@ def test_links_delay_and_lose_nothing(name: str, blocking: bool, words: str) -> 
     assert sum(batch.batch.samples for batch in run.trained) == sum(batch.batch.samples for batch in free.trained)
     if run.world.blocking:
         assert run.now >= free.now - run.tick_s
+
+
+@pytest.mark.parametrize(("ranks", "link", "size"), [(3, "15ms/100mbit", 30_000_000), (2, "wan_1g_30ms", 85_000_000)])
+def test_no_report_overtakes_a_snapshot_of_its_rank(ranks: int, link: str, size: int) -> None:
+    """They are due at the same time, which may not be rounded twice."""
+    dice = random.Random(1)
+    links = parse(link)
+    for _ in range(20):
+        pace = [dice.uniform(0.003, 0.02) for _ in range(ranks)]
+        costs = Costs(lambda rank, step, pace=pace: pace[rank], links=links, bytes=size, report_s=0.01)  # type: ignore[misc]
+        world = World(ranks, ranks * 8 * 60, 8, 1, blocking=False, in_step=False, deadline_s=500.0)
+        assert (
+            simulate(POLICIES["cadence"](**accepted("cadence", anchor=4, max_anchor=4)), world, costs=costs).status
+            == "ok"
+        )

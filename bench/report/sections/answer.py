@@ -26,8 +26,8 @@ from bench.report.frontier import numbered, picture
 from bench.report.glossary import paragraph
 from bench.report.page import NONE, Page, listed, more, number
 from bench.report.page_tiles import tiles
-from bench.report.page_words import RECOMMENDED, arrival, badges, difference, reason, share, state, times
-from bench.report.scaling_series import ScalingSeries, scaling
+from bench.report.page_words import RECOMMENDED, arrival, badges, compared, difference, reason, share, state, times
+from bench.report.scaling_series import ScalingSeries, answered, scaling
 from bench.report.sections.scaled import blocks as scaling_blocks
 from bench.report.sentence import sentence
 from bench.results.cells import Cell, Workload
@@ -49,7 +49,7 @@ TEXTS, RATIOS = ("quality", "why", SOONER), ("time / one device's", "efficiency"
 """Columns after the first that are words; and those that want a run of one device."""
 OPTIONAL = ("why", SOONER, *RATIOS)
 """Columns that are left out where they say nothing."""
-ALLOWED = "2.5 standard deviations of one device's recorded seeds, or the model's floor if larger"
+ALLOWED = "2.5 standard deviations of the *recorded* baseline, or the model's floor if larger"
 """How much worse is still as good, in words."""
 EVERY = "Every way of training"
 """Heading of the section with all rows."""
@@ -58,7 +58,7 @@ EVERY = "Every way of training"
 def section(page: Page) -> list[Block]:
     """Return title, answers, figures, pictures and tables of page one."""
     series = scaling(page)
-    inside = {cell.workload for each in series for cell in each.cells}
+    inside = answered(series)
     answers = [(w, cells, answer(page, cells)) for w, cells in page.workloads.items() if w not in inside]
     answers.sort(key=lambda each: KINDS.index(each[2].kind))
     shown = answers[:WORKLOADS]
@@ -141,7 +141,7 @@ def row(page: Page, option: Option, named: bool = False, size: int | None = None
         RATIOS[0]: times(option),
         RATIOS[1]: share(option),
         SPEED: number(option.cell.speed.mean),
-        f"{plain(option.cell.about.final.eval_metric)} − one device's": difference(option),
+        f"{plain(option.cell.about.final.eval_metric)} − {compared(page)}": difference(option),
         "seeds": str(len(option.cell.one_each)),
     }
 
@@ -183,20 +183,21 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
     """Explain columns and names, those that are shown."""
     options = [option for each in answers for option in each.options]
     against = any(option.rival.solo is not None for option in options)
+    passed = bool(series) or any(each.passed for each in options)
     arrow = f"*{RECOMMENDED.strip()}*: recommended"
     columns: Mapping[str, bool] = {
         f"{arrow}, the quickest of those whose quality is OK; *×*: over one device's": bool(series),
         f"{arrow}, the best in quality of the quickest": any(each.kind == "use" for each in answers),
-        f"*quality OK*: no worse than is allowed ({ALLOWED}), at 95 %": any(each.passed for each in options)
-        or bool(series),
+        f"*quality OK*: no worse than allowed ({ALLOWED}), at 95 %": passed,
         "*not decided*: more seeds would tell": any(v.name == "INCONCLUSIVE" for v in page.verdicts),
         "*sooner?* at the target than one device, at 95 %": against,
         "*efficiency*: speed over that of as many single devices": against or bool(series),
-        "*1 device*: this way of training on one, over plain training": bool(series),
-        "*not comparable*, *not judged*: no recorded runs of one device (*baseline*) are of this very task": any(
+        "*1 device*: the same program as plain training, off 1 × by chance": bool(series),
+        "*not comparable*, *not judged*: no *baseline* (recorded runs of one device) has this batch or task": any(
             v.name in ("REFUSED", "NO_BASELINE") for v in page.verdicts
         ),
         "*red*: what a check found; *Verdicts* says more": any(v.name == "FAIL" for v in page.verdicts),
+        "*recorded*: runs of the baseline": bool(answers and page.verdicts) and not passed,
         "*pt*: percentage points": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
         "*±*: standard deviation of seeds": any(cell.eval.sd is not None for cell in page.cells),
         "*unclear*: the interval's ends differ by a factor of 4 or more": any(

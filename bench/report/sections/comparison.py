@@ -8,7 +8,7 @@ from bench.report.page import CellGroup, Page, count, fixed, levels, number, per
 
 INTRO = (
     "Means over the n finished runs of a cell, ± is the standard deviation over seeds. *Gap*: final metric less "
-    "solo's. *Efficiency*: samples per second over the sum of what the ranks would do if they never waited nor "
+    "solo's. *Vs alone*: samples per second over the sum of what the ranks would do if they never waited nor "
     "communicated, measured in the same run; *steady*: the same between the controller's calibration and the last "
     "round, where what a rank's loop does between its steps is its own work (– if the run is too short). *Waiting*: "
     "share of the ranks' wall time."
@@ -42,7 +42,7 @@ def _row(rival: Rival) -> dict[str, str]:
         "gap to solo": gap(rival.behind, metric) if cell is not rival.solo else "reference",
         "samples/s": fixed(cell.speed, 0),
         "× solo": times(rival.speedup),
-        "efficiency": percent(rival.efficiency),
+        "vs alone": percent(rival.efficiency),
         "steady": percent(rival.steady, 1),
         "syncs": count(cell.sample(lambda m: float(m.sync.count)).mean),
         "sync ms p50": number(cell.sample(lambda m: m.sync.ms_p50 if m.timing else None).mean),

@@ -7,6 +7,7 @@ from bench.report.blocks import Block, Facts, Heading, Text, nonempty, plain
 from bench.report.facts import facts
 from bench.report.frontier import numbered
 from bench.report.page import Page, more
+from bench.report.scaling_series import answered, first, scaling
 from bench.report.sections.answer import EVERY, rows_of, table
 from bench.report.sentence import sentence
 
@@ -19,14 +20,16 @@ INTRO = (
 
 
 def section(page: Page) -> list[Block]:
-    """Return what page one has not room for: all rows, and of several workloads the questions on each."""
-    several = len(page.workloads) > 1
+    """Return what page one has not room for: all rows, and the questions on each of several workloads that it does not
+    answer as a series."""
+    several, studied = len(page.workloads) > 1, answered(first(scaling(page)))
     parts: list[Block] = []
     for workload, cells in page.workloads.items():
         each = answer(page, cells)
         if each.options and each.why != "no solo" and (several or len(each.options) > len(rows_of(each, several))):
-            known = facts(cells, each) if several else ()
-            lead = Text(sentence(page, workload, cells, each)) if several else None
+            open_ = several and workload not in studied
+            known = facts(cells, each) if open_ else ()
+            lead = Text(sentence(page, workload, cells, each)) if open_ else None
             rest = more(len(each.options) - MOST, "way")
             numbers = range(1, MOST + 1) if numbered(each) else ()
             rows = table(page, each.options[:MOST], numbers=numbers)

@@ -50,13 +50,15 @@ MEANINGS: dict[Name, str] = {
 
 
 def _all_qualities(page: Page) -> str:
-    counts = Counter(row.verdict for cells in page.workloads.values() for row in qualities(page, cells))
+    rows = (row for cells in page.workloads.values() for row in qualities(page, cells))
+    counts = Counter(row.verdict for row in rows if not row.cell.is_solo)
     judged = [f"**{counts[name]} {words}** ({name})" for name, words in MEANINGS.items() if counts[name]]
     if not judged:
         return ""
-    if counts[None]:
-        judged.append(f"{counts[None]} without a verdict on quality")
-    return f"Of {plural(counts.total(), 'cell')} beside solo: {listed(judged)}."
+    whole = sum(not cell.is_solo for cell in page.cells)
+    if rest := whole - sum(counts[name] for name in MEANINGS):
+        judged.append(f"{rest} without a verdict on quality")
+    return f"Of {plural(whole, 'cell')} beside solo: {listed(judged)}."
 
 
 def _converges(page: Page, cells: list[Cell]) -> str:
@@ -195,7 +197,7 @@ def _moves(m: Metrics) -> str:
 
 QUESTIONS: dict[str, Callable[[Page, list[Cell]], str]] = {
     "Does it converge like one device?": _converges,
-    "Is a second device worth it?": _worth,
+    "How fast are several devices?": _worth,
     "Where did the time go?": _time,
     "Which rank waited?": _waited,
     "When did the anchor move?": _anchor,

@@ -18,12 +18,10 @@ from bench.report.compare import Rival
 from bench.report.page import NONE, Page, more, percent
 from bench.report.page_words import RECOMMENDED, badges, difference, state
 from bench.report.scaling_advice import answers, lead, taken
-from bench.report.scaling_series import ScalingSeries, reachable
+from bench.report.scaling_series import SHOWN, ScalingSeries, first, reachable
 from bench.report.scaling_words import Studied, facts, known, speed, title
 from bench.report.sections.speedup import CORE_LIMIT, draw_core_limit
 
-SERIES = 6
-"""As many are shown."""
 WIDE, NARROW = (4.4, 2.5), (2.85, 1.65)
 """Inches of the plot of a series: of one of two, of one of more."""
 LOWEST = "quality where it is worst"
@@ -36,9 +34,9 @@ def blocks(page: Page, series: Sequence[ScalingSeries]) -> list[Block]:
     """Return what page one says of scaling, model by model."""
     if not series:
         return []
-    ordered = sorted(series, key=lambda each: each.workload.model)[:SERIES]
+    ordered = first(series)
     shown = [Studied(each, sorted(_options(page, each), key=_place)) for each in ordered]
-    rest = more(len(series) - SERIES, "series", "not shown")
+    rest = more(len(series) - SHOWN, "series", "not shown")
     cells = list(dict.fromkeys(cell.name for each in ordered for cell in (each.solo, *each.cells)))
     trained = [cell for cell in page.cells if cell.name in cells]
     questions = Facts(facts(page, shown, trained), lines=True)

@@ -12,7 +12,7 @@ INTRO = (
     "The batch of a rank is the same at every world size, so the ideal is N times the samples per second of solo "
     "(with emulated speeds: their sum, over solo's own). *Speed-up / ideal* needs N free cores to reach 100 %; *serial* "
     "is Karp and Flatt's fraction (1/S − 1/N) / (1 − 1/N), N the ideal: what part of the work seems not to be shared, "
-    "0 is perfect, and growing with N it is cost of communication. *Efficiency* is held against the speed that the "
+    "0 is perfect, and growing with N it is cost of communication. *Vs alone* is against the speed that the "
     "ranks had in the same run, oversubscribed or not; *steady* leaves out the controller's calibration and the end."
 )
 
@@ -34,7 +34,7 @@ def _row(rival: Rival) -> dict[str, str]:
         "mode": plain(rival.cell.marked),
         "ranks": str(rival.cell.about.world_size),
         **columns(rival, "speed-up over solo", rival.ideal, ideal=f"{rival.ideal:g}"),
-        "efficiency": percent(rival.efficiency),
+        "vs alone": percent(rival.efficiency),
         "steady": percent(rival.steady, 1),
     }
 

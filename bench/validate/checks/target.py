@@ -25,6 +25,7 @@ def check(case: Case) -> Finding | None:
     reached = [m.status == "ok" and (samples_to(m, target) is not None if own else m.target.reached) for m in runs]
     missed, base = len(reached) - sum(reached), reference.misses(target)
     bound = f"at most {upper(missed, len(runs)):.0%} miss it, 95 %"
-    what = f"{sum(reached)} of {len(runs)} seeds reach {reference.metric} {target:g} ({bound}), "
+    whose = "the baseline's " if own else ""
+    what = f"{sum(reached)} of {len(runs)} seeds reach {whose}{reference.metric} {target:g} ({bound}), "
     what += f"{base[1] - base[0]} of {base[1]} of the baseline"
     return rate("target", case, what, (missed, len(runs)), base)

@@ -1,4 +1,4 @@
-"""`async`: each rank trains as many steps as its speed allows, and more while the others catch up."""
+"""`async`: as cadence; fast ranks run ahead if averages do not block, or with max_overshoot."""
 
 from __future__ import annotations
 

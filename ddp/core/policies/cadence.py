@@ -1,4 +1,4 @@
-"""`cadence`: each rank trains as many steps as its speed allows, then all average their weights.
+"""`cadence`: each rank trains steps in proportion to its speed, then all average parameters.
 
 The default for devices of unequal speed.
 """

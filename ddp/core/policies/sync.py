@@ -1,4 +1,4 @@
-"""`sync`: all ranks average after every step. Classical synchronous data parallelism."""
+"""`sync`: ranks average gradients or parameters in every step. Classical synchronous data parallelism."""
 
 from __future__ import annotations
 

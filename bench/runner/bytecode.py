@@ -1,0 +1,54 @@
+"""What functions read and import, as their bytecode says. Runs nothing of theirs."""
+
+from __future__ import annotations
+
+import dis
+import importlib.util
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from types import CodeType
+
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
+
+
+def loaded(code: CodeType) -> Iterator[str]:
+    """Yield the global names that code reads, functions inside it too."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from loaded(constant)
+
+
+def imported(code: CodeType, package: str) -> Iterator[str]:
+    """Yield the modules that code imports, functions inside it too; of names from one, what would be its submodules."""
+    steps = list(dis.get_instructions(code))
+    for (level, names), step in zip(pairwise(steps), steps[2:], strict=False):
+        if step.opname == "IMPORT_NAME":
+            base = "." * (level.argval or 0) + str(step.argval)
+            with suppress(ImportError):  # it is heard where the code imports it
+                module = importlib.util.resolve_name(base, package)
+                yield module
+                yield from (f"{module}.{name}" for name in names.argval or ())
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from imported(constant, package)
+
+
+def attributes_read(code: CodeType, variable: str) -> set[str] | None:
+    """Return the attributes that code reads of a variable that is not its own; None where it does anything else with it."""
+    read = set[str]()
+    for step, after in pairwise(dis.get_instructions(code)):
+        if step.opname in _LOADS and step.argval == variable:
+            if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+                return None
+            read.add(str(after.argval))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            inner = attributes_read(constant, variable)
+            if inner is None:
+                return None
+            read |= inner
+    return read

@@ -1,0 +1,170 @@
+"""What is submitted and what is asked of a scheduler, by scripts in the place of SLURM's commands. No scheduler."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bench.base.usage import UsageError
+from bench.command import ray_sweep, slurm_sweep, submitted
+from bench.config.launch_settings import RaySettings, Settings, SlurmSettings
+from bench.results.lease import HOST
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of scripts, which come first."""
+    folder = tmp_path / "commands"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+def script(commands: Path, name: str, text: str) -> None:
+    (commands / name).write_text(f"#!/bin/sh\n{text}\n")
+    (commands / name).chmod(0o755)
+
+
+def sweep(folder: Path, name: str = ".slurm-20260101-000000-001", **about: object) -> Path:
+    (folder / name).mkdir(parents=True)
+    noted = {"job": "7", "cells": [["a"]], "tasks": 1} | about
+    (folder / name / submitted.SWEEP).write_text(json.dumps(noted))
+    return folder / name
+
+
+def test_a_queue_that_does_not_answer_is_no_end_of_a_job(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert slurm_sweep.queued("7") is None  # there is no squeue
+    script(commands, "squeue", "echo 7_0 RUNNING None; echo 7_1 PENDING Resources")
+    assert slurm_sweep.queued("7") == Counter(RUNNING=1, PENDING=1)
+    script(commands, "squeue", "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1")
+    assert slurm_sweep.queued("7") is None
+    script(commands, "squeue", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
+    assert slurm_sweep.queued("7") == Counter()
+    script(commands, "squeue", "exec sleep 5")
+    monkeypatch.setattr(slurm_sweep, "ASK_S", 0.1)
+    assert slurm_sweep.queued("7") is None
+
+
+def test_a_sweep_is_waited_for_while_the_queue_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its job is over only once the queue says so, for a while."""
+    folder, answers = sweep(tmp_path), iter([None, None, Counter(RUNNING=1), None, Counter[str](), Counter[str]()])
+    seconds = iter(range(0, 1000, 15))
+    monkeypatch.setattr(slurm_sweep, "queued", lambda job: next(answers))
+    monkeypatch.setattr(slurm_sweep.time, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(slurm_sweep, "LOOK_S", 0.0)
+    assert slurm_sweep._awaited(folder) == 5
+    assert next(answers, "none left") == "none left"
+    assert "job 7 is over, 1 cells have no result" in capsys.readouterr().out
+
+
+def test_a_cancelled_sweep_is_seen_gone_or_said_to_stay(
+    tmp_path: Path, commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sweep(tmp_path)
+    assert "not cancelled: No such file or directory: scancel" in slurm_sweep.cancel(folder)
+    script(commands, "scancel", "exec sleep 5")
+    monkeypatch.setattr(slurm_sweep, "ASK_S", 0.1)
+    monkeypatch.setattr(slurm_sweep, "CANCEL_S", 0.0)
+    monkeypatch.setattr(slurm_sweep, "LOOK_S", 0.0)
+    assert "job 7 may still be in the queue" in slurm_sweep.cancel(folder)
+    monkeypatch.setattr(slurm_sweep, "ASK_S", 10.0)
+    script(commands, "scancel", "")
+    script(commands, "squeue", "echo 7_0 RUNNING None")
+    assert "job 7 is still in the queue" in slurm_sweep.cancel(folder)
+    script(commands, "squeue", "")
+    assert slurm_sweep.cancel(folder) == ""
+
+
+def test_an_array_that_slurm_does_not_take_is_a_mistake_of_the_user(tmp_path: Path, commands: Path) -> None:
+    pytest.importorskip("submitit")
+    settings, left = SlurmSettings(cells=2), {f"w1-{seed}": [f"seed={seed}"] for seed in range(3)}
+    script(commands, "sbatch", "echo sbatch: error: Invalid job array specification >&2; exit 1")
+    with pytest.raises(UsageError, match=r"Could not detect .srun"):
+        slurm_sweep.submit(tmp_path, left, settings)
+    script(commands, "srun", "")
+    with pytest.raises(UsageError, match=r"no array of 2 tasks: .*Invalid job array.*; launch\.cells=4 would"):
+        slurm_sweep.submit(tmp_path, left, settings)
+
+
+def test_an_exit_code_that_is_none_of_ours_is_a_failure(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, cells=[["a"], ["b"], ["c"]])
+    for number, code in enumerate((0, -9, 139)):
+        (folder / f"{number}.json").write_text(json.dumps({"code": code}))
+    assert submitted.codes_of(folder) == [0, 5, 5]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, list[str]]]:
+    """What comes to a scheduler that takes all and ends nothing: the words of each cell, by the place of its run."""
+    taken: list[dict[str, list[str]]] = []
+
+    def submit(output: Path, left: dict[str, list[str]], settings: Settings) -> int:
+        submitted.note(submitted.new_folder(output, "slurm"), f"{len(taken)}", left, 1)
+        taken.append(left)
+        return 0
+
+    own = SimpleNamespace(demand=lambda: None, submit=submit, live=lambda folder: True, standing=lambda folder: "")
+    monkeypatch.setattr(submitted, "module", lambda name: own)
+    return taken
+
+
+CELL = ["model=mlp", "mode=nccl_sync", "data.name=digits"]
+
+
+def names(left: dict[str, list[str]]) -> list[str]:
+    return [Path(name).name.rpartition("-")[0] for name in left]
+
+
+def test_the_same_command_submits_no_cell_that_is_under_way(
+    tmp_path: Path, sent: list[dict[str, list[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["-m", *CELL, f"output={tmp_path}"]
+    assert submitted.submit([*words, "seed=0,1"], (), SlurmSettings()) == 0
+    assert submitted.submit([*words, "seed=0,1,2"], (), SlurmSettings()) == 0
+    assert [names(each) for each in sent] == [["w2-s0", "w2-s1"], ["w2-s2"]]
+    assert f"3 cells, 1 left to do, 2 are under way: see {tmp_path}/.slurm-" in capsys.readouterr().out
+    folder = max(tmp_path.glob(".slurm-*"), key=lambda folder: json.loads((folder / "sweep.json").read_text())["job"])
+    (folder / "0.json").write_text('{"code": 5}')
+    assert submitted.submit([*words, "seed=2"], (), SlurmSettings()) == 0
+    assert names(sent[-1]) == ["w2-s2"]  # it has failed
+
+
+def test_several_hosts_plan_the_run_of_all_their_ranks(tmp_path: Path, sent: list[dict[str, list[str]]]) -> None:
+    words, four = [*CELL, f"output={tmp_path}"], SlurmSettings(nodes=2, ranks=2)
+    submitted.submit(words, (), four)
+    assert names(sent[0]) == ["w4-s0"]
+    with pytest.raises(UsageError, match=r"world_size=2, but launch.nodes=2 launch.ranks=2 start 4 processes"):
+        submitted.submit([*words, "world_size=2"], (), four)
+    with pytest.raises(UsageError, match=r"mode=solo trains in one process: leave out launch.nodes"):
+        submitted.submit([*words, "mode=solo"], (), RaySettings(nodes=2))
+
+
+def test_a_host_without_a_gpu_submits_to_those_that_have_some(tmp_path: Path, sent: list[dict[str, list[str]]]) -> None:
+    submitted.submit([*CELL, f"output={tmp_path}", "cluster.device=cuda"], (), SlurmSettings())
+    submitted.submit([*CELL, f"output={tmp_path}", "cluster.transport=memory", "seed=1"], (), SlurmSettings())
+    assert list(map(names, sent)) == [["w2-s0"], ["w2-s1"]]
+
+
+def test_a_cell_that_is_asked_for_alone_is_made_anew(tmp_path: Path, sent: list[dict[str, list[str]]]) -> None:
+    submitted.submit([*CELL, f"output={tmp_path}"], (), SlurmSettings())
+    submitted.submit(["-m", *CELL, f"output={tmp_path}", "seed=1"], (), SlurmSettings())
+    assert [["force=true" in words for words in each.values()] for each in sent] == [[True], [False]]
+
+
+def test_a_sweep_of_rays_is_over_with_its_command(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, ".ray-20260101-000000-001", pid=os.getppid(), host=HOST)
+    assert ray_sweep.live(folder)
+    (folder / "over").touch()
+    assert not ray_sweep.live(folder)
+    assert not ray_sweep.live(sweep(tmp_path, ".ray-20260101-000000-002", pid=2**22 + 1, host=HOST))
+    elsewhere = sweep(tmp_path, ".ray-20260101-000000-003", pid=os.getppid(), host="f00")
+    assert ray_sweep.live(elsewhere)
+    os.utime(elsewhere, (0, 0))
+    assert ray_sweep.standing(elsewhere) == "over"

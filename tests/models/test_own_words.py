@@ -1,0 +1,77 @@
+"""A user's own model in all that starts from a command line: searches, other processes, the look before the ranks."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from bench.base.usage import UsageError
+from bench.command import cli, submitted
+from bench.config.compose import _searching
+from bench.config.config import register
+from bench.prove.oracle import OracleCourse, PlainTrainer
+from bench.runner import supervise
+from bench.runner.preflight import _step
+from ddp import record_scalar
+from ddp.core.loader_settings import Loading
+from ddp.core.spans import Batch
+from ddp.replica.task import Task
+from tests.models.test_own import write_example
+from tests.runtime import toy
+
+MAXIMIZED = "hydra.sweeper.direction=maximize"
+
+
+@pytest.mark.parametrize("word", ["model.name=touch.py", "+experiment=mine"])
+def test_a_search_goes_the_way_in_which_the_metric_of_an_own_model_gets_better(here: Path, word: str) -> None:
+    write_example(here)
+    (here / "own/experiment").mkdir(parents=True)
+    (here / "own/experiment/mine.yaml").write_text("# @package _global_\nmodel: {name: touch.py}\n")
+    register()
+    words = (word.removeprefix("+"), "hydra/sweeper=optuna", "train.lr=interval(0.1,1)")
+    assert _searching(words, "own")[-1] == MAXIMIZED
+
+
+def test_a_search_of_a_model_that_there_is_not_is_refused(here: Path) -> None:
+    register()
+    with pytest.raises(UsageError, match="tuch"):
+        _searching(("model.name=tuch", "hydra/sweeper=optuna"), None)
+
+
+def test_processes_that_are_started_get_the_file_of_an_own_model_and_the_folder_of_presets(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_example(here)
+    (here / "own/experiment").mkdir(parents=True)
+    (here / "own/experiment/mine.yaml").write_text("# @package _global_\nseed: 1\n")
+    cells: list[list[str]] = []
+    fake: Any = SimpleNamespace(demand=lambda: None, submit=lambda output, left, settings: cells.extend(left.values()) or 0)
+    monkeypatch.setattr(submitted, "module", lambda name: fake)
+    words = ["--config-dir", "own", "experiment=mine", "model=touch.py", "data.dir=.", "launch=slurm"]
+    assert cli.dispatch(words) == 0
+    assert cells == [["--config-dir", str(here / "own"), "experiment=mine", f"model={here}/touch.py", "data.dir=.", "force=true"]]
+    commands: list[list[str]] = []
+    monkeypatch.setattr(supervise, "_run", lambda command, environ: commands.append(command) or 0)
+    assert cli.dispatch(["model=touch.py", "supervise=true"]) == 0
+    assert commands == [[sys.executable, "-m", "bench", "model=touch.py"]]
+
+
+def recording(model: nn.Module, batch: Any) -> Tensor:
+    record_scalar("samples", len(batch[0]))
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def recorded_task() -> Task:
+    return replace(toy.task(), loss=recording)
+
+
+def test_an_own_model_may_record_scalars_where_its_loss_is_tried_and_proved() -> None:
+    _step(recorded_task(), 4, Loading())
+    trainer = PlainTrainer(OracleCourse(recorded_task, 1, 4, 1))
+    assert trainer.loss(Batch(0, 0, 4, 4)).requires_grad
