@@ -41,8 +41,8 @@ from ddp.process.meter import Meter
 from ddp.process.orphans import bind_rank
 from ddp.replica.task import Job
 
-FILES = (Save, SendState, LoadState, Stop)
-"""What writes or reads the whole state, and may take longer than a rank may be silent."""
+FILES, FILE_BEATS = (Save, SendState, LoadState, Stop), 25
+"""What writes or reads the whole state may take longer than a rank may be silent: so many fifths of that."""
 
 
 class RankChannel(Protocol):
@@ -117,6 +117,7 @@ class RankLoop:
         self._worker = Worker()
         self.loop = self._loop = TrainingLoop(job, rank, channel.send, meter=meter)
         self._phases = PhaseInjector(job, rank, self._loop.slowdown.slow_down, channel.lose)
+        self._writing = self._loop.heart.limited(FILE_BEATS)
         self._phases.meet("start")
         self._sketches = RoundSketches(self._loop.replica, self._loop.meter)
         self._away = 0.0
@@ -167,7 +168,7 @@ class RankLoop:
             self._worker, action = before.act()
             try:
                 self._phases.enter(action, self._loop)
-                with self._loop.heart if isinstance(action, FILES) else nullcontext():
+                with self._writing if isinstance(action, FILES) else nullcontext():
                     self.act(action)
             except (ExchangeBroken, RuntimeError) as error:
                 self._broke(action, before, broken(error))
