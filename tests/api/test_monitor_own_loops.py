@@ -142,10 +142,10 @@ class Scaled(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(6, 2)
+        self.projection = nn.Linear(6, 2)
 
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:
-        return self.layer(x) * scale
+        return self.projection(x) * scale
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -156,4 +156,4 @@ def test_a_picture_is_of_any_arguments_and_costs_no_loop(named: bool, tmp_path: 
     model(x=x, scale=scale) if named else model(x, scale)
     monitor.log(0, 0.1, {"loss": 1.0})
     monitor.finish()
-    assert "layer" in (monitor.save_html(tmp_path / "page.html")).read_text()
+    assert "projection" in monitor.save_html(tmp_path / "page.html").read_text()
