@@ -75,6 +75,12 @@ class Gather:
             return self._staged(batch, indices)
         return self.finished(batch, self.read(batch, indices), indices)
 
+    def some(self, samples: int) -> Any:
+        """Return so many samples, or as many as there are, as the model is to see them. Nobody visits them."""
+        indices = torch.arange(min(samples, len(self.source)))
+        batch = move(self.source.batch(indices), self._to)
+        return augmented(self._augment, batch, lambda: Draws(self._visits.seed, 0, indices.to(self._to)))
+
     def indices(self, batch: Batch) -> torch.Tensor:
         """Return the indices of its samples, on `at`."""
         epoch, order = self._order
