@@ -30,11 +30,11 @@ from bench.audit.kept import (
 )
 from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content, repeatable, unknowable
-from bench.audit.rows import redo, steps_of
+from bench.audit.rows import UNREPEATED, redo, repeats, steps_of
 from bench.audit.rules import Rules, left_out_roundings
 from bench.audit.setups import settings_reached, setup
 from bench.audit.state_digest import digest
-from bench.audit.stretches import stretches
+from bench.audit.stretches import draws, stretches
 from bench.results.audit_file import AuditItem, AuditReport
 from ddp.replica.task import Task
 
@@ -65,6 +65,8 @@ class _Auditor:
         self._unknowable = unknowable(task, self._data)
         self.final_sha256: str | None = None
         self._bytes: list[StepBytes] = []
+        self._unrepeated = False
+        """Whether a step that was done again came out otherwise each time."""
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
         ranks = 1 if order.one_process else order.world_size
         limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, ranks
@@ -95,8 +97,9 @@ class _Auditor:
         # A user's model may count its calls, say.
         moving = evaluation.moving(self._bench) if not self._order.model else set()
         yield from chains(self._order, self._kept.steps, moving)
-        yield from stretches(self._order, self._bench, () if self._unknowable or moving else groups)
-        yield from counted(self._order, self._kept.steps)
+        unknown = self._unknowable or self._unrepeated or moving
+        yield from stretches(self._order, self._bench, () if unknown else groups)
+        yield from counted(self._order, self._kept.steps, lambda: not self._order.model and draws(self._bench))
         yield from updates(self._order)
         yield from left_alone(self._order, self._kept.averages, moving)
         yield from ends(self._kept.ends)
@@ -134,6 +137,11 @@ class _Auditor:
             apart, largest = self._differences(group)
             if apart and not all(self._data.steady(first.epoch, *span) for each in group for span in each.batches):
                 raise Incomplete("the data set gives other samples at each reading")
+            if apart and not self._order.model:
+                before = whole(every(group, "before"))
+                self._unrepeated |= not repeats(self._bench, lambda: redo(self._bench, before, group))
+            if self._unrepeated:
+                raise Incomplete(UNREPEATED)
         except Incomplete as error:
             return AuditItem(**about, outcome="skipped", line=str(error))
         more = f"; and {len(apart) - MOST_LINES} more" if len(apart) > MOST_LINES else ""
@@ -269,4 +277,7 @@ class _Auditor:
             line = "the test set gives other samples at each reading"
             return AuditItem(what="evaluation", outcome="skipped", line=line, **about)
         line = evaluation.different(self._bench, self._order, (recorded[0], recorded[1]), spans)
+        if line and not self._order.model and not evaluation.repeats(self._bench, self._order, spans):
+            line = "an evaluation comes out otherwise each time"
+            return AuditItem(what="evaluation", outcome="skipped", line=line, **about)
         return AuditItem(what="evaluation", outcome="different" if line else "equal", line=line, **about)

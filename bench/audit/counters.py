@@ -7,7 +7,7 @@ or that were left out. Must not use the engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -20,9 +20,11 @@ COUNTER = "num_batches_tracked"
 """Buffer of a norm of PyTorch that counts its passes."""
 
 
-def counted(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
+def counted(
+    order: AuditOrder, steps: Sequence[KeptStep], skipping: Callable[[], bool] = lambda: False
+) -> Iterator[AuditItem]:
     """Compare counters before the kept steps of a rank, of all where ranks step on their own. All must have counted as many
-    for a step. Of runs that went as planned."""
+    for a step. Of runs that went as planned. `skipping`: whether a step may leave norms out by chance."""
     by_rank: dict[int, list[KeptStep]] = {}
     for each in sorted(steps, key=lambda each: each.step):
         by_rank.setdefault(each.rank, []).append(each)
@@ -31,7 +33,7 @@ def counted(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]
         return
     for rank, own in sorted(by_rank.items()):
         if len(own) > 1 and not (together and rank):
-            yield from _counted(order, own, together)
+            yield from _counted(order, own, together, skipping)
 
 
 def updates(order: AuditOrder) -> Iterator[AuditItem]:
@@ -50,9 +52,12 @@ def updates(order: AuditOrder) -> Iterator[AuditItem]:
             yield AuditItem(what="chain", outcome="different" if line else "equal", line=line, rank=rank)
 
 
-def _counted(order: AuditOrder, own: Sequence[KeptStep], together: bool) -> Iterator[AuditItem]:
+def _counted(
+    order: AuditOrder, own: Sequence[KeptStep], together: bool, skipping: Callable[[], bool]
+) -> Iterator[AuditItem]:
     """Norms: of runs in which no step is of several batches; an average gives them the highest. Optimizers: where it
     leaves these alone and every step is done."""
+    of_all = float(sum(report.last - report.first for report in order.reports))
     passes = {name: {_moved(each, name) for each in own} for name in _counters(own[-1].before)}
     for name, known in passes.items():
         of_norm = name.endswith(COUNTER)
@@ -61,16 +66,17 @@ def _counted(order: AuditOrder, own: Sequence[KeptStep], together: bool) -> Iter
         if len(known) != 1 or None in known:
             continue  # steps of several kinds, as of a norm that is frozen on the way
         (each_step,) = known
-        if of_norm or each_step == 1:  # other numbers of an optimizer count something else
-            yield _item(own, name, float(each_step or 0.0), more=of_norm and not together)
+        if each_step == 1 if not of_norm else not skipping():  # other numbers of an optimizer count something else
+            yield _item(own, name, float(each_step or 0.0), of_all if of_norm and not together else 0.0)
 
 
-def _item(own: Sequence[KeptStep], name: str, passes: float, more: bool) -> AuditItem:
-    """Compare one counter. `more`: there may be more, which other ranks have counted."""
+def _item(own: Sequence[KeptStep], name: str, passes: float, of_all: float) -> AuditItem:
+    """Compare one counter. `of_all`: steps of all ranks, the most that it can have counted where averages give it the
+    highest of theirs; 0: the rank's own alone count."""
     for first, then in pairwise(own):
         before, after = _counters(first.before).get(name, 0.0), _counters(then.before).get(name)
         between, wanted = then.step - first.step, passes * (then.step - first.step)
-        if after is not None and (after - before < wanted or (after - before > wanted and not more)):
+        if after is not None and not wanted <= after - before <= max(passes * of_all, wanted):
             line = f"{name} counted {after - before:g} in {between} steps up to this one, {wanted:g} are due"
             place: dict[str, Any] = {
                 "rank": then.rank,

@@ -63,6 +63,14 @@ def different(
     return "; ".join(lines)
 
 
+def repeats(bench: Bench, order: AuditOrder, spans: Sequence[Span] | None = None) -> bool:
+    """Tell whether two evaluations of the model that `bench` has come out the same; one that draws samples does not."""
+    spans = parts_of(bench, order.eval_parts or order.world_size) if spans is None else spans
+    (first, _), (then, _) = evaluate(bench, spans), evaluate(bench, spans)
+    near = DEVICE_ROUNDING if order.coarse else 0.0
+    return first == then or all(isclose(*pair, rel_tol=near) for pair in zip(first, then, strict=True))
+
+
 def spot(epoch: int, batches: Mapping[int, Sequence[EvaluatedBatch]], order: AuditOrder) -> EvaluatedBatch:
     """Return the batch of an evaluation, of any rank, that is done again, by a draw of the run and the epoch."""
     every = [batch for rank in sorted(batches) for batch in batches[rank]]

@@ -4,11 +4,15 @@ Must not use the engine."""
 
 from __future__ import annotations
 
+import math
+import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from bench.audit.again import Bench, Done, Work
@@ -16,6 +20,11 @@ from bench.audit.kept import KeptStep, Name
 
 Step = tuple[int, Sequence[Work], float]
 """Epoch, positions of each rank's batches, samples seen before it."""
+COARSE = 1e-3
+"""Relative: losses of a step that is done twice, where bits may differ."""
+TRIES = 8
+"""So often is it done."""
+UNREPEATED = "what it does follows from no seed of the run: done again, it comes out otherwise each time"
 
 
 def redo(bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep], shake: float = 0.0) -> Done:
@@ -46,6 +55,30 @@ def redo_all(
     return replace(
         done, moves={name: done.after[name] - before[name].to(done.after[name].device) for name in done.moves}
     )
+
+
+def repeats(bench: Bench, again: Callable[[], Done]) -> bool:
+    """Tell whether steps come out the same each time: what a user's loss draws from Python's or NumPy's generators, or
+    counts itself, follows from no seed of the run."""
+    first: Done | None = None
+    for seed in range(TRIES):  # a choice of few may come out the same some times
+        random.seed(seed)
+        np.random.seed(seed)
+        then = again()
+        if first is not None and not _alike(first, then, bench.device.type != "cpu"):
+            return False
+        first = first or then
+    return True
+
+
+def _alike(first: Done, then: Done, coarse: bool) -> bool:
+    """Tell whether two steps are the same; `coarse`: where sums have no order of their own."""
+    if coarse:
+        pairs = zip(chain(*first.losses), chain(*then.losses), strict=True)
+        return all(math.isclose(*pair, rel_tol=COARSE) for pair in pairs)
+    # What is not a number is so twice.
+    states = zip(first.after.values(), then.after.values(), strict=True)
+    return str(first.losses) == str(then.losses) and all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in states)
 
 
 def _joined(first: Done, then: Done) -> Done:

@@ -41,6 +41,7 @@ from ddp.core.events import (
     Snapshot,
     Trained,
 )
+from ddp.core.faults import LOSING
 from ddp.core.join_events import Joined
 from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.process import codec
@@ -80,8 +81,13 @@ def records(run: Run, lost: bool = False) -> Records | None:
 
 
 def lost_nobody(m: Metrics) -> bool:
-    """Return whether a run had all its ranks from its beginning to its end."""
-    return not (m.faults or m.scripted_faults or m.late)
+    """Return whether a run had all its ranks, as they were, from its beginning to its end; a slow one is there."""
+    return not (m.faults or m.late or costly(m))
+
+
+def costly(m: Metrics) -> bool:
+    """Return whether a script was to take ranks away, or what they have."""
+    return any(fault.rpartition(":")[2].partition("*")[0] in (*LOSING, "flip") for fault in m.scripted_faults)
 
 
 def reading(run: Run) -> Reading | None:
@@ -105,7 +111,7 @@ def unsealed(run: Run) -> Reading:
 
 def as_planned(m: Metrics) -> bool:
     """Return whether a run finished, began at its beginning, and lost nobody."""
-    return m.status == "ok" and not (m.faults or m.scripted_faults or m.resumed or m.late)
+    return m.status == "ok" and lost_nobody(m) and not m.resumed
 
 
 @lru_cache(maxsize=512)

@@ -20,6 +20,16 @@ from ddp.parallel.reducer import BucketReducer
 from ddp.parallel.startup_check import ParameterGuard, agree, claim, release
 
 WIRES = {None: None, "bfloat16": torch.bfloat16}
+UNUSED: dict[str, tuple[Any, str]] = {
+    "dim": (0, "each rank gives its own batch"),
+    "check_reduction": (False, "leave it out"),
+    "mixed_precision": (None, "write torch.autocast around the forward pass"),
+    "device_mesh": (None, "give process_group, or leave it out"),
+    "delay_all_reduce_named_params": (None, "leave it out"),
+    "param_to_hook_all_reduce": (None, "leave it out"),
+    "skip_all_reduce_unused_params": (False, "leave it out"),
+}
+"""Arguments of torch's class that have only their default here -> that, and what to do instead."""
 
 
 class DistributedDataParallel(nn.Module):
@@ -60,8 +70,10 @@ class DistributedDataParallel(nn.Module):
         average: bool = True,
         compression: str | None = None,
         overlap: bool = True,
+        **torchs: Any,
     ) -> None:
         super().__init__()
+        _refuse(torchs)
         if compression not in WIRES:
             raise ValueError(f"compression must be None or 'bfloat16', not {compression!r}")
         if process_group is not None and not isinstance(process_group, Group):
@@ -232,6 +244,16 @@ class DistributedDataParallel(nn.Module):
         for hook in self._hooks:
             hook.remove()
         release([self.module], self)
+
+
+def _refuse(torchs: dict[str, Any]) -> None:
+    """Raise ValueError for arguments of torch's class that mean something there alone, TypeError for others."""
+    for name, value in torchs.items():
+        if name not in UNUSED:
+            raise TypeError(f"DistributedDataParallel has no argument {name}")
+        usual, remedy = UNUSED[name]
+        if value is not usual and value != usual:
+            raise ValueError(f"{name}={value!r:.60} of torch's class has no meaning here: {remedy}")
 
 
 def _bytes(caps: float | Sequence[float] | None) -> list[int]:

@@ -177,9 +177,9 @@ class Trainer:
             model_factory=model_factory,
             optimizer_factory=optimizer_factory,
             train_step=train_step,
-            dataset=as_source(dataset),
+            dataset=as_source(dataset, collate_fn),
             eval_step=eval_step,
-            eval_dataset=NoSamples() if eval_dataset is None else as_source(eval_dataset),
+            eval_dataset=NoSamples() if eval_dataset is None else as_source(eval_dataset, collate_fn),
             eval_batch_size=checks.whole("eval_batch_size", eval_batch_size, 1, checks.MOST_SAMPLES),
             schedule=None if schedule is None else a_schedule(schedule),
             epoch_callback=epoch_callback,
@@ -254,6 +254,7 @@ class Trainer:
         job, in_place = self._job, self._job.world_size == 1 or ENGINES[self._mode.engine].in_place
         _refuse_in_a_rank(job.world_size if not in_place else 1)
         devices = [str(place(job, rank)) for rank in range(job.world_size)]
+        packed = None if in_place else pack(self._parts)  # before anybody reads data: it may open files then
         recorder = None
         if self._recording is not None:
             recorder = make_recorder(RecordOrder(self._recording, self._parts, job, self._mode, self._ratio))
@@ -263,9 +264,7 @@ class Trainer:
         seen = RunObservers(
             self._subject(devices), partial(sketch, self._parts, self._metric), self._timeline, in_place
         )
-        packed = None
         if not in_place:
-            packed = pack(self._parts)
             forkserver.warm(job.preload)  # here, where it can be kept from Ctrl-C
             if self._party is not None:
                 job = replace(job, elsewhere=self._party.provide(self._parts))

@@ -15,6 +15,7 @@ from bench.validate import Terms, judge
 from bench.validate.library import load
 from ddp.core.event_parts import StepSketch
 from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, Snapshot, Trained
+from ddp.core.faults import parse
 from ddp.tally import MODULUS, tally
 from tests.bench.references import TODAY, one
 from tests.bench.sketched import mixed, put, sketch
@@ -228,6 +229,16 @@ def test_a_defect_fails_its_check(tmp_path: Path, base: Path, defect: str) -> No
     write(tmp_path, make_spec(mode), change)
     found = one(tmp_path, base, check)
     assert (found.name, "seed 0" in found.line, line in found.line) == ("FAIL", True, True), found.line
+
+
+@pytest.mark.parametrize(("fault", "judged"), [("1@40:slow*3", True), ("1@40:heal", True), ("1@40:crash", False)])
+def test_a_script_that_takes_no_rank_switches_no_check_off(
+    tmp_path: Path, base: Path, fault: str, judged: bool
+) -> None:
+    spec = make_spec("nccl_cadence", faults=(parse(fault),))
+    write(tmp_path, spec, DEFECTS["another rate"][2])
+    found = {v.check: v.name for v in judge([tmp_path], base, Terms(today=TODAY)).verdicts}
+    assert found.get("rate") == ("FAIL" if judged else None)
 
 
 @pytest.mark.parametrize(("shared", "name"), [(1, "PASS"), (2, "SUSPICIOUS")])

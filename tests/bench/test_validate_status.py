@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.results.runfolder import CONFIG
+from bench.results.schema import FaultRow
 from bench.validate import Verdict, judge
 from ddp.core import commands, events
 from ddp.core.faults import parse
@@ -47,6 +48,7 @@ def test_an_exception_that_no_script_made_is_a_defect(tmp_path: Path, scripted: 
     [
         ("", CONTRADICTS, "FAIL"),
         ("1@40:lose", CONTRADICTS, "PASS"),
+        ("1@40:slow*2", CONTRADICTS, "FAIL"),
         ("", "silent for 2.1 s", "PASS"),
     ],
 )
@@ -56,6 +58,33 @@ def test_a_rank_that_does_not_do_as_ordered_fails_the_cell(tmp_path: Path, fault
     found = status(write_run(tmp_path, spec, make_metrics(spec, bereft(None, reason))))
     assert found.name == name
     assert reason in found.line
+
+
+@pytest.mark.parametrize(
+    ("fault", "how", "name"),
+    [
+        ("", "killed by signal 9", "PASS"),
+        ("", "exit code 1", "SUSPICIOUS"),
+        ("", "exit code 255", "PASS"),
+        ("1@40:slow*2", "exit code 0", "SUSPICIOUS"),
+        ("1@40:crash", "exit code 1", "PASS"),
+    ],
+)
+def test_a_program_that_ends_by_itself_is_suspicious(tmp_path: Path, fault: str, how: str, name: str) -> None:
+    spec, reason = replace(PLAIN, faults=(parse(fault),) if fault else ()), f"its process is gone ({how})"
+    found = status(write_run(tmp_path, spec, make_metrics(spec, bereft(events.Lost(0.0, 1, reason), reason))))
+    assert found.name == name
+    assert reason in found.line
+
+
+def test_a_collective_that_broke_without_a_loss_is_named(tmp_path: Path) -> None:
+    metrics = make_metrics(PLAIN)
+    row = FaultRow(
+        seconds=1.0, rank=None, kind="average_failed", text="round 3 broke on rank 1", action="was done again"
+    )
+    found = status(write_run(tmp_path, PLAIN, metrics.model_copy(update={"faults": [row]})))
+    assert found.name == "PASS"
+    assert "round 3 broke on rank 1" in found.line
 
 
 def test_what_a_rank_says_behind_the_loss_of_another_is_let_off(tmp_path: Path) -> None:

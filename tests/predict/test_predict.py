@@ -17,12 +17,12 @@ from bench.base.exitcodes import Exit
 from bench.command.cli import dispatch
 from bench.command.predict_command import DOUBT
 from bench.predict.calibration import Calibration, calibrated
-from bench.predict.cells import distance, near, predict
+from bench.predict.cells import predict
 from bench.predict.evidence import CalibratedCell, CalibratedRun, metrics_of, own_cell, rate_of
 from bench.predict.folder import write_run
 from bench.predict.grid import anchored, faster, grid, what_if
-from bench.predict.play import PredictedCell, bytes_of, costs_of, play, speeds_of
-from bench.predict.spec import beyond, predicted_spec
+from bench.predict.play import PredictedCell, bytes_of, play, speeds_of
+from bench.predict.spec import predicted_spec
 from bench.predict.steptimes import WARM, asleep, autocorrelation, resampled, shape
 from bench.results.analysis.stream import Slices, sort
 from bench.results.analysis.syncing import exits
@@ -30,7 +30,7 @@ from bench.results.recompute import result
 from bench.results.runfolder import find_runs, read_records
 from bench.validate.consistency import legible
 from ddp.core.events import Slice
-from ddp.core.link_costs import collective_s, meeting_s
+from ddp.core.link_costs import collective_s
 from ddp.core.links import parse
 from ddp.sim.distributions import distribution
 from tests.bench.streams import LAUNCHED, make_records, make_spec
@@ -164,59 +164,6 @@ def test_a_healed_rank_and_a_faster_link_do_what_they_must() -> None:
         (0.02 + wire) / (0.02 + twice), rel=0.02
     )
     assert base.limit.startswith("waiting for rank 1")
-
-
-def test_what_lies_outside_is_said() -> None:
-    own = calibration()
-    cell = own_cell(own)
-    assert beyond(cell, own) == []
-    far = beyond(replace(cell, ranks=64, policy="cadence", links=parse("ib")), own)
-    assert [line.split()[0] for line in far] == ["far", "each", "other", "policy", "34,134"]
-    assert [line.split()[0] for line in beyond(replace(cell, ranks=3, cores=2), own)] == ["more", "3"]
-    assert [line.split()[0] for line in beyond(replace(cell, ranks=3, cores=3), own)] == ["more"]
-    assert beyond(replace(cell, speeds=(1.0, 0.2)), own) == ["slower ranks than the calibrated 1"]
-
-
-def test_other_speeds_settings_and_far_fewer_ranks_are_said_and_widen_the_interval() -> None:
-    own = calibration((0.01, 0.03, 0.01, 0.03, 0.01, 0.03, 0.01, 0.03), mode="nccl_cadence")
-    source, cell = repeated(own, 0.0, 0.1), own_cell(own)
-    changes = {"speeds": (1.0, 0.9), "settings": (("anchor", 3),), "healed": 1, "ranks": 2}
-    slowed = calibration((0.01, 0.03), mode="nccl_cadence", speeds=(1.0, 0.5))
-    for name, value in changes.items():
-        base, of = (own_cell(slowed), repeated(slowed, 0.0, 0.1)) if name == "healed" else (cell, source)
-        changed = replace(base, **{name: value})  # type: ignore[arg-type]
-        assert (near(base, of), near(changed, of)) == (True, False), name
-        assert beyond(changed, of.calibration), name
-        assert distance(changed, of) >= 1, name
-
-
-@pytest.mark.parametrize("mode", ["nccl_sync", "nccl_cadence"])
-def test_links_are_not_counted_twice(mode: str) -> None:
-    """A run over links predicts itself, and links without a delay cost what its collectives took beyond its own."""
-    words = ["1ms/1gbit"]
-    spec = make_spec(
-        mode, 2, config=CONFIG | {"policy": {"name": mode.split("_")[1]}, "cluster": {"speeds": [], "links": words}}
-    )
-    own = calibrated(sort(make_records(spec, step_s=(0.01, 0.01)), LAUNCHED), spec, LAUNCHED)
-    links = parse(words, 2)
-    assert links is not None
-    cost = meeting_s(links, (0, 1), own.bytes, own.collectives)
-    costs = costs_of(own_cell(own), own, 0)
-    assert costs.wire is not None
-    assert np.mean([costs.wire((0, 1), number) for number in range(200)]) == pytest.approx(0.004, rel=0.1)
-    fast = costs_of(replace(own_cell(own), links=parse("nvlink", 2)), own, 0)
-    assert fast.wire is not None
-    assert np.mean([fast.wire((0, 1), number) for number in range(200)]) == pytest.approx(0.004 - cost, rel=0.1)
-
-
-def test_buckets_behind_the_backward_pass_are_bytes_too() -> None:
-    spec = make_spec("nccl_sync", 2, config=CONFIG)
-    stream = sort(make_records(spec, step_s=(0.01, 0.01)), LAUNCHED)
-    plain = calibrated(stream, spec, LAUNCHED)
-    exchange = stream.slices.where(stream.slices.kind == "exchange")
-    hidden = replace(exchange, seq=exchange.seq + 10**6, bytes=7 * exchange.bytes)
-    both = calibrated(replace(stream, behind=hidden), spec, LAUNCHED)
-    assert (both.bytes, both.collectives, both.per_step) == (8 * plain.bytes, 2 * plain.collectives, plain.per_step)
 
 
 def test_speeds_are_tiled_and_cells_come_from_the_run_of_their_policy() -> None:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
 from bench.base.exitcodes import Exit
 from bench.results.analysis.faults import unscripted, went_on
 from bench.results.cells import Cell
 from bench.results.runfolder import Run
+from bench.results.schema import Metrics
 from bench.validate.findings import Case
+from bench.validate.records import costly
 from bench.validate.verdict import Verdict, verdict
+
+_EXITED = re.compile(r"\(exit code (?!255\))\d+\)")
+"""How a loss reads of a process that no signal ended; 255: how it ended nobody knows."""
 
 
 def check(case: Case) -> Verdict:
     """Return FAIL if a run did not end well: a regression if it diverged, and nothing else counts that; else a failed run.
     One that went on without a rank that it had lost ended well, and is judged as any other; the line says so. But where the
     rank had raised, and no script made it, the program has a defect, which the others' luck does not mend.
-    FAIL, too, if a rank did not do as ordered, or no loss was to be tolerated."""
+    FAIL, too, if a rank did not do as ordered, or no loss was to be tolerated. SUSPICIOUS if its program ended by itself: no
+    machine does that, but one that is short of memory may bring it about."""
     cell = case.cell
     counted = ("ok", "diverged") if case.match is not None else ("ok",)
     bad = [run.metrics for run in cell.runs if run.metrics.status not in counted]
@@ -23,6 +31,8 @@ def check(case: Case) -> Verdict:
     if not bad:
         errors = "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in unscripted(m))
         line = f"{errors}{cell.status}{_losses(cell)}"
+        if not errors and (ended := next(filter(None, map(_ended, cell.ok)), "")):
+            return verdict("SUSPICIOUS", "status", cell, f"{ended}; {cell.status}")
         return verdict("FAIL" if errors else "PASS", "status", cell, line, Exit.FAILED if errors else None)
     diverged = all(metrics.status == "diverged" for metrics in bad)
     line = f"{cell.status}; seed {bad[0].seed}: {bad[0].error or 'no reason recorded'}"
@@ -31,23 +41,28 @@ def check(case: Case) -> Verdict:
 
 def _unallowed(run: Run) -> str:
     """Say which loss of a rank is none of a machine's, or not one to be tolerated; empty: none. Reports that do not fit
-    orders are a program's, but behind another loss, of a rank that came later, and where something was to be lost."""
+    orders are a program's, but behind another loss, of a rank that came later, and where a script takes something away."""
     m, cluster = run.metrics, run.config.get("cluster")
     first = next(filter(went_on, m.faults), None)
     if m.status != "ok" or first is None or m.resumed is not None:
         return ""
-    if first.kind == "dropped" and not m.scripted_faults and first.rank not in m.late:
+    if first.kind == "dropped" and not costly(m) and first.rank not in m.late:
         return f"seed {m.seed}: rank {first.rank} did not do as ordered, and was given up: {first.text:.200}"
     if isinstance(cluster, dict) and cluster.get("tolerate_loss") is False:
         return f"seed {m.seed}: the run went on without rank {first.rank}, and cluster.tolerate_loss is false"
     return ""
 
 
+def _ended(m: Metrics) -> str:
+    """Say which rank's process ended by itself in the middle of a run, if no script took it away; empty: none."""
+    rows = [] if costly(m) else [row for row in m.faults if _EXITED.search(row.text)]
+    return f"seed {m.seed}: the program of rank {rows[0].rank} ended: {rows[0].text}" if rows else ""
+
+
 def _losses(cell: Cell) -> str:
     losses = [
-        f"seed {m.seed} lost rank {fault.rank} ({fault.text}) and {fault.action}"
-        for m in cell.bereft
+        f"seed {m.seed} {'' if fault.rank is None else f'lost rank {fault.rank} '}({fault.text}) and {fault.action}"
+        for m in cell.ok
         for fault in m.faults
-        if fault.rank is not None
     ]
     return "".join(f"; {loss}" for loss in losses)
