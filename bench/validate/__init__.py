@@ -224,7 +224,9 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
     if differing := tuple(match.differing):
         line = f"not comparable with {name}: {_fields(differing)}; make one here: {next_runs.baseline(cell)}"
         refused = remark("REFUSED", "baseline", cell.name, line, differing)
-        return Case(cell, None, terms.allowed), [replace(refused, reproduce=command(cell.runs))]
+        return Case(cell, None, terms.allowed), [
+            replace(refused, reproduce=command(cell.runs), more=next_runs.reference(cell))
+        ]
     if match.reference.expired(terms.today) and not terms.allow_expired:
         line = f"the baseline of {name} expired after {match.reference.expires}: make it anew, or --allow-expired"
         return Case(cell, None), [remark("EXPIRED", "baseline", cell.name, line)]

@@ -18,9 +18,9 @@ from bench.report.compare import Rival, rivals
 from bench.report.page import NONE, Page, listed, more, percent
 from bench.report.page_words import NAMES, RECOMMENDED, badges, difference, reason, state
 from bench.report.scaling_advice import answers, lead, taken
-from bench.report.scaling_series import SHOWN, ScalingSeries, first, outside, reachable
+from bench.report.scaling_series import SHOWN, ScalingSeries, dashes, first, outside, reachable, way_of
 from bench.report.scaling_words import Studied, facts, known, speed, title
-from bench.report.sections.speedup import CORE_LIMIT, draw_core_limit
+from bench.report.sections.speedup import CORE_LIMIT, draw_core_limit, mark_sizes
 
 WIDE, NARROW = (4.4, 2.5), (2.85, 1.65)
 """Inches of the plot of a series: of one of two, of one of more."""
@@ -81,7 +81,7 @@ def _options(page: Page, series: ScalingSeries) -> list[Option]:
 
 
 def _place(option: Option) -> tuple[str, int]:
-    return option.cell.about.mode, option.cell.about.world_size
+    return way_of(option.cell), option.cell.about.world_size
 
 
 def table(page: Page, shown: Sequence[Studied]) -> Verdicts:
@@ -94,14 +94,14 @@ def table(page: Page, shown: Sequence[Studied]) -> Verdicts:
     for studied in shown:
         series, options = studied
         best = taken(page, studied)
-        for mode, group in groupby(options, key=lambda option: option.cell.about.mode):
+        for way, group in groupby(options, key=lambda option: way_of(option.cell)):
             sized = {option.cell.about.world_size: option for option in group}
-            here = best is not None and best.cell.about.mode == mode
+            here = best is not None and way_of(best.cell) == way
             marked += [len(rows)] * here
             rows.append(
                 {
                     "scaling": plain(title(series)),
-                    "way of training": f"**{RECOMMENDED}{plain(mode)}**" if here else plain(mode),
+                    "way of training": f"**{RECOMMENDED}{plain(way)}**" if here else plain(way),
                     **{_head(size, cores): _cell(sized.get(size), bool(page.verdicts)) for size in sizes},
                     LOWEST: _lowest(min(sized.values(), key=_behind)),
                 }
@@ -167,17 +167,19 @@ def _bound(page: Page, drawn: Sequence[Studied]) -> str:
 def _plot(page: Page, axes: Axes, series: ScalingSeries, options: Sequence[Option]) -> None:
     sizes, cores = sorted({1, *series.sizes}), page.cores(series.solo)
     axes.plot([1, sizes[-1]], [1, sizes[-1]], color="#333333", lw=1.2, ls=(0, (4, 2)), label="ideal")
-    for mode in dict.fromkeys(option.cell.about.mode for option in options):
+    ways = {way_of(option.cell): option.cell.about.mode for option in options}
+    dash = dashes(ways)
+    for way, mode in ways.items():
         colour, marker = page.styles[mode]
-        mine = [option for option in options if option.cell.about.mode == mode]
+        mine = [option for option in options if way_of(option.cell) == way]
         x, y = [option.cell.about.world_size for option in mine], [speed(option) for option in mine]
-        axes.plot(x, y, f"-{marker}", color=colour, ms=6, label=mode)
+        axes.plot(x, y, marker=marker, ls=dash[way], color=colour, ms=6, label=way)
         for size, option in zip(x, mine, strict=True):
             if option.speed is not None and option.speed.low is not None and option.speed.high is not None:
                 axes.plot([size, size], [option.speed.low, option.speed.high], "_-", color=colour, lw=1.0, ms=5)
     if cores is not None and cores < sizes[-1]:
         draw_core_limit(axes, *reachable(sizes[-1], cores), label=CORE_LIMIT)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
+    mark_sizes(axes, sizes)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("devices")
     axes.set_ylabel("speed / one device's")
@@ -190,7 +192,7 @@ def _datum(series: ScalingSeries, option: Option) -> dict[str, Any]:
         "scaling": series.kind,
         "model": series.workload.model,
         "batch": series.workload.batch_size,
-        "mode": option.cell.about.mode,
+        "mode": way_of(option.cell),
         "devices": option.cell.about.world_size,
         "speedup": None if speed is None else speed.value,
         "low": None if speed is None else speed.low,
