@@ -21,7 +21,7 @@ from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source
 from ddp.data.epoch_order import EpochOrder, Sampler, refuse_part
 from ddp.engine import ENGINES
-from ddp.engine.loop import place
+from ddp.engine.loop import device_of_rank
 from ddp.monitor.track import RunSubject
 from ddp.process import forkserver
 from ddp.registry import member
@@ -254,7 +254,7 @@ class Trainer:
             self._party.serve(self._parts)
         job, in_place = self._job, self._job.world_size == 1 or ENGINES[self._mode.engine].in_place
         _refuse_in_a_rank(job.world_size if not in_place else 1)
-        devices = [str(place(job, rank)) for rank in range(job.world_size)]
+        devices = [str(device_of_rank(job, rank)) for rank in range(job.world_size)]
         packed = None if in_place else pack(self._parts)  # before anybody reads data: it may open files then
         recorder = None
         if self._recording is not None:
