@@ -37,7 +37,7 @@ __all__ = ["Judgement", "Terms", "Tree", "Verdict", "judge", "judge_cells", "jud
 
 @dataclass(frozen=True)
 class Terms:
-    """What is asked for beside the runs."""
+    """Options of a validation: which checks run, and what is accepted."""
 
     today: date = field(default_factory=lambda: datetime.now(UTC).date())
     optional: tuple[str, ...] = ()
