@@ -1,20 +1,27 @@
-"""The verdict on one cell for a page: the gravest name, and what all of them come to in words."""
+"""The verdict on each cell for a page: the gravest name, and what all of its verdicts come to in words."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.results.cells import Cell
 
 
-def cell_verdict(cell: Cell, baselines: Path) -> dict[str, Any]:
-    """Return `name` and `words`, as the terminal has them."""
+def cell_verdicts(cells: Sequence[Cell], baselines: Path) -> dict[str, dict[str, Any]]:
+    """Return name of a cell -> `name` and `words`, as the terminal has them. The cells are judged together; what concerns
+    the baselines counts for each."""
     from bench.command.summary import in_words
     from bench.report.answer import GRAVEST
     from bench.validate import judge_cells
 
-    verdicts = judge_cells([cell], [], baselines).verdicts
-    bad = [name for name in GRAVEST if any(verdict.name == name for verdict in verdicts)]
-    name = bad[0] if bad else "PASS" if verdicts else "-"
-    return {"name": name, "words": in_words(verdicts)[0]}
+    every = judge_cells(cells, [], baselines).verdicts
+    owners = {owner: cell.name for cell in cells for owner in (cell.name, *(run.path.name for run in cell.runs))}
+    by_name = {}
+    for cell in cells:
+        verdicts = [verdict for verdict in every if owners.get(verdict.cell, cell.name) == cell.name]
+        bad = [name for name in GRAVEST if any(verdict.name == name for verdict in verdicts)]
+        name = bad[0] if bad else "PASS" if verdicts else "-"
+        by_name[cell.name] = {"name": name, "words": in_words(verdicts)[0]}
+    return by_name

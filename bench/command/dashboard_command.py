@@ -1,9 +1,9 @@
-"""The verb `dashboard`: serve a page over runs, or write it to a file. Judges a cell when the page asks for that."""
+"""The verb `dashboard`: serve a page over runs, or write it to a file. Judges cells when the page asks for that."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +37,10 @@ def dashboard(arguments: list[str], runs: Path) -> int:
     return command.serve(options.path, options.host, options.port, judge)
 
 
-def _judge(baseline: Path) -> Callable[[Cell], dict[str, Any]]:
-    from bench.command.cell_verdict import cell_verdict
+def _judge(baseline: Path) -> Callable[[Sequence[Cell]], dict[str, dict[str, Any]]]:
+    from bench.command.cell_verdict import cell_verdicts
 
-    return lambda cell: cell_verdict(cell, baseline)
+    return lambda cells: cell_verdicts(cells, baseline)
 
 
 def _dashboard_export(arguments: list[str]) -> int:

@@ -175,18 +175,20 @@ class BoardStream:
             return await apart(partial(self.board.refresh, keys))
 
     async def judge(self) -> None:
-        """Have the cells judged one by one while somebody watches, until cancelled. What trains goes first."""
+        """Have the cells judged while somebody watches, until cancelled. What trains goes first."""
         if (verdicts := self._verdicts) is None:
             return
         while True:
             await self._awake.wait()
             async with self._reading:
                 finished = self.board.finished
+            began = time.monotonic()
             known = await apart(partial(verdicts.next, finished))
+            took = time.monotonic() - began
             async with self._reading:
                 for key, verdict in known:
                     self.board.enter(key, verdict)
-            await asyncio.sleep(self._poll_s if known else JUDGE_S)
+            await asyncio.sleep(max(JUDGE_S, 9 * took))  # many cells take long: a tenth of a core is enough
 
     def _complain(self, text: str) -> None:
         if text != self._complained:

@@ -1,20 +1,20 @@
-"""The verdicts on the cells of a tree, as they come: each cell is judged once, when one of its runs has finished.
+"""The verdicts on the cells of a tree: all that finished are judged together, as `bench validate` does, when one is new.
 
 Who judges is given from outside. Knows nothing of what verdicts say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.results.cells import Cell, cells
 from bench.results.runfolder import Run
 
-Judge = Callable[[Cell], dict[str, Any]]
-"""Cell -> its verdict as plain data for JSON. May take a second."""
+Judge = Callable[[Sequence[Cell]], dict[str, dict[str, Any]]]
+"""Cells -> the verdict on each, by its name, as plain data for JSON. May take a second for each."""
 Made = tuple[tuple[str, Any], ...]
-"""What tells a cell from what it was: its runs, and what changes with their results."""
+"""What tells a tree from what it was: its runs, and what changes with their results."""
 
 
 class CellVerdicts:
@@ -22,22 +22,21 @@ class CellVerdicts:
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
-        self._known: dict[Made, dict[str, Any]] = {}
+        self._known: Made = ()
 
     def next(self, finished: Mapping[str, tuple[Run, Any]]) -> list[tuple[str, dict[str, Any]]]:
-        """Judge the first cell that is new, and return the verdict on each of its runs, by key; nothing: all are judged.
+        """Judge all cells if there is anything new, and return the verdict on the cell of each run, by key; else nothing.
 
         `finished`: key -> a run with a result, and what changes when that does."""
+        made = tuple((key, marks) for key, (_, marks) in finished.items())
+        if made == self._known:
+            return []
+        self._known = made
+        grouped = cells([run for run, _ in finished.values()])
+        try:
+            verdicts = self._judge(grouped)
+        except Exception as error:  # a baseline may be damaged: that is said, and the page goes on
+            refused = {"name": "REFUSED", "words": f"{type(error).__name__}: {error}"}
+            verdicts = {cell.name: refused for cell in grouped}
         keys = {run.path: key for key, (run, _) in finished.items()}
-        for cell in cells([run for run, _ in finished.values()]):
-            own = [keys[run.path] for run in cell.runs]
-            made = tuple((key, finished[key][1]) for key in own)
-            if made in self._known:
-                continue
-            try:
-                verdict = self._judge(cell)
-            except Exception as error:  # a baseline may be damaged: that is said, and the page goes on
-                verdict = {"name": "REFUSED", "words": f"{type(error).__name__}: {error}"}
-            self._known[made] = verdict
-            return [(key, verdict) for key in own]
-        return []
+        return [(keys[run.path], verdicts[cell.name]) for cell in grouped for run in cell.runs]

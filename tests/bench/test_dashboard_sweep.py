@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import uvicorn
 from playwright.sync_api import Page
 
-from bench.command.cell_verdict import cell_verdict
+from bench.command.cell_verdict import cell_verdicts
 from bench.command.summary import in_words
 from bench.dashboard import page as pages
 from bench.dashboard import server, view
@@ -25,7 +26,7 @@ from bench.results.cells import Cell, cells
 from bench.results.live.curves import curves
 from bench.results.live.history import RunHistory
 from bench.results.runfolder import CONFIG, EVENTS, find_runs
-from bench.validate import judge_cells
+from bench.validate import Judgement, judge_cells
 from ddp.core import commands, events
 from ddp.core.run_bounds import RunHeader
 from ddp.process.codec import Record, encode
@@ -83,40 +84,54 @@ def sweep(tmp_path: Path) -> Path:
     return root
 
 
-def test_each_cell_is_judged_once_and_again_when_a_run_is_new(sweep: Path, tmp_path: Path) -> None:
-    asked: list[str] = []
+def all_pass(every: Sequence[Cell]) -> dict[str, dict[str, str]]:
+    return {each.name: {"name": "PASS", "words": each.label} for each in every}
 
-    def judge(each: Cell) -> dict[str, str]:
-        asked.append(each.label)
-        if each.about.mode == "cpu_async":
+
+def test_all_cells_are_judged_together_and_again_when_a_run_is_new(sweep: Path) -> None:
+    asked: list[list[str]] = []
+
+    def judge(every: Sequence[Cell]) -> dict[str, dict[str, str]]:
+        asked.append([each.label for each in every])
+        if len(asked) > 1:
             raise ValueError("damaged")
-        return {"name": "PASS", "words": "as good"}
+        return all_pass(every)
 
     board, verdicts = RunBoard(sweep), CellVerdicts(judge)
     while board.refresh([]):
         pass
-    while known := verdicts.next(board.finished):
-        for key, verdict in known:
-            board.enter(key, verdict)
-    assert sorted(asked) == ["cpu_async ×2", "nccl_sync ×2", "solo"]
+    for key, verdict in verdicts.next(board.finished):
+        board.enter(key, verdict)
+    assert [sorted(labels) for labels in asked] == [["cpu_async ×2", "nccl_sync ×2", "solo"]]
+    assert verdicts.next(board.finished) == []
     shown = {piece.key: json.loads(piece.text) for piece in board.since(0, []) if piece.kind == VERDICT}
     assert len(shown) == 7
-    assert {key.split("/")[1]: verdict["name"] for key, verdict in shown.items()} == {
-        "solo": "PASS",
-        "nccl_sync": "PASS",
-        "cpu_async": "REFUSED",
-    }
-    spec = make_spec("nccl_sync", seed=9)
-    write_run(sweep, spec)
+    assert all(verdict["words"].startswith(key.split("/")[1]) for key, verdict in shown.items())
+    write_run(sweep, make_spec("nccl_sync", seed=9))
     while board.refresh([]):
         pass
-    assert len(verdicts.next(board.finished)) == 4
+    again = verdicts.next(board.finished)
+    assert {(verdict["name"], verdict["words"]) for _, verdict in again} == {("REFUSED", "ValueError: damaged")}
     assert verdicts.next(board.finished) == []
 
 
+def test_verdicts_are_those_of_one_validation_of_all_cells(sweep: Path, tmp_path: Path) -> None:
+    every = cells(find_runs(sweep)[0])
+    asked: list[int] = []
+
+    def counted(some: Sequence[Cell], *others: object) -> Judgement:
+        asked.append(len(some))
+        return judge_cells(some, *others)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bench.validate.judge_cells", counted)
+        found = cell_verdicts(every, tmp_path)
+    assert asked == [len(every)]
+    assert next(found[each.name]["name"] for each in every if each.about.mode == "cpu_async") == "FAIL"
+
+
 def test_a_page_that_is_written_has_the_verdicts(sweep: Path) -> None:
-    pieces = whole(sweep, judge=lambda each: {"name": "PASS", "words": each.label})
-    assert sum(piece.kind == VERDICT for piece in pieces) == 7
+    assert sum(piece.kind == VERDICT for piece in whole(sweep, judge=all_pass)) == 7
     assert not any(piece.kind == VERDICT for piece in whole(sweep))
 
 
@@ -132,7 +147,7 @@ def test_what_is_judged_is_what_is_read_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "it.json").write_text("{")
     (one,) = cells([run])
-    assert cell_verdict(one, tmp_path / "base")["name"] == "REFUSED"
+    assert cell_verdicts([one], tmp_path / "base")[one.name]["name"] == "REFUSED"
     refused = [each for each in judge_cells([one], [], tmp_path / "base").verdicts if each.name == "REFUSED"]
     assert in_words(refused)[0] == "cannot be compared"
 
@@ -140,17 +155,17 @@ def test_what_is_judged_is_what_is_read_of_the_folder(tmp_path: Path) -> None:
 def test_the_words_are_those_of_the_terminal(tmp_path: Path) -> None:
     base = baselines(tmp_path)
     (good,) = cells(find_runs(cell(tmp_path / "good", "nccl_sync", FIVE[:3]))[0])
-    verdict = cell_verdict(good, base)
+    verdict = cell_verdicts([good], base)[good.name]
     assert verdict == {"name": "INCONCLUSIVE", "words": "no check failed; 3 seeds cannot decide yet"}
     (bad,) = cells(find_runs(cell(tmp_path / "bad", "nccl_sync", tuple(v - 0.4 for v in VALUES)))[0])
-    assert cell_verdict(bad, base)["name"] == "FAIL"
+    assert cell_verdicts([bad], base)[bad.name]["name"] == "FAIL"
 
 
 def test_a_stream_brings_verdicts_and_what_came_last(tmp_path: Path) -> None:
     """A run that ended well ended in a red `no connection`: its end was not sent."""
     cell(tmp_path, "solo", VALUES)
     listening = listen("127.0.0.1", 0)
-    app = server.app(tmp_path, poll_s=0.05, judge=lambda each: {"name": "PASS", "words": each.label})
+    app = server.app(tmp_path, poll_s=0.05, judge=all_pass)
     runner = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
     app.state.closing = lambda: runner.should_exit
     thread = threading.Thread(target=runner.run, kwargs={"sockets": [listening]})
