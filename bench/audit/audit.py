@@ -207,7 +207,8 @@ class _Auditor:
             if len(each.rates) != len(rates) or any(abs(ours - again) > 1e-9 * abs(again) for ours, again in pairs):
                 ours, again = (", ".join(f"{rate:.6g}" for rate in both) for both in (each.rates, rates))
                 yield StepDifference(f"learning rate after {last:g} samples", ours, again, float("inf"))
-        if not ((first.together or self._order.world_size == 1) and self._order.planned):
+        # Whoever is lost, a step of all counts the global batch.
+        if not (first.together or (self._order.world_size == 1 and self._order.planned)):
             return
         for parts in zip(*(each.row for each in group), strict=True):
             start = min(start for part in parts for start, stop in part.work if stop > start)
