@@ -6,13 +6,16 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
+from bench.audit.counters import scales
 from bench.audit.kept import read
 from ddp.core.events import Finished, Progress
+from ddp.core.step_settings import StepSettings
 from ddp.replica.optimizers import Several
 from ddp.replica.replica import Replica
 from ddp.replica.task import Task
@@ -140,3 +143,11 @@ def test_steps_of_each_of_several_optimizers_are_counted(
         made = train_alone(tmp_path / "run", two_optimizers)
     found = [line for line in different(audited(*made)) if "its optimizer did" in line]
     assert bool(found) is broken
+
+
+@pytest.mark.parametrize(("steps", "wrong"), [(1_900, True), (2_100, False)])
+def test_the_factor_of_half_precision_grows_no_faster_than_it_may(steps: int, wrong: bool) -> None:
+    reports = [SimpleNamespace(first=0, last=steps)]
+    order = SimpleNamespace(step=StepSettings(precision="fp16"), planned=True, resumed=False, reports=reports)
+    kept = SimpleNamespace(scale=(2.0**17, 5), rank=0, epoch=0, step=900, file="0.state")
+    assert bool(list(scales(cast(Any, order), cast(Any, [kept])))) is wrong
