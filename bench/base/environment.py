@@ -153,6 +153,8 @@ def _values(path: Path, key: str) -> list[str]:
 
 def _git(*arguments: str) -> str | None:
     command = ["git", *arguments]
+    if not (ROOT / "pyproject.toml").is_file():  # installed, maybe inside of another project's tree
+        return None
     try:
         output = subprocess.check_output(
             command, cwd=ROOT, stderr=subprocess.DEVNULL, text=True, timeout=GIT_S, start_new_session=True

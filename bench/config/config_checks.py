@@ -146,8 +146,6 @@ def world_size_of(size: int | None, engine: str) -> int:
     most = MAX_VIRTUAL if able.virtual else MAX_WORLD
     if not 1 <= size <= most:
         raise ValueError(f"world_size={size} is not between 1 and {most}")
-    if able.virtual and size == 1:
-        raise ValueError("world_size=1 with engine=virtual: one rank has nobody to wait for; use mode=solo")
     if not able.fits(size):
         remedy = "leave it out, or choose another mode"
         raise ValueError(f"world_size={size} with mode={engine}, which has one rank: {remedy}")

@@ -164,7 +164,7 @@ def spec_of(
         config_hash=cell,
         config=resolved,
         warnings=warnings_of(config, world_size, machine),
-        source="virtual" if engine_of(mode.engine).virtual else "",
+        source="virtual" if engine_of(mode.engine).virtual and world_size > 1 else "",  # one rank trains in real time
     )
 
 

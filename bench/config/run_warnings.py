@@ -17,7 +17,7 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
     on_gpus = config.cluster.device != "cpu" and machine.gpus >= here
     if machine.hosts > 1:
         warnings.append(f"on {machine.hosts} hosts: the machine shown is rank 0's")
-    if engine_of(config.engine.name).virtual:
+    if engine_of(config.engine.name).virtual and world_size > 1:
         warnings.append(VIRTUAL_NOTE)
     elif here > machine.cores and not on_gpus:
         share = f"{here} ranks share {machine.cores} cores"

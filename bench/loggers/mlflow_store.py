@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,8 @@ KEY = "bench.run_id"
 STATUS = {"ok": "FINISHED", "killed": "KILLED"}
 LONGEST = 5000
 """Characters of a tag."""
+_REFUSED = re.compile(r"[^\w./ :-]", re.ASCII)
+"""Characters that no metric's name may have."""
 MOST = 500
 """Values that are handed over at once; MLflow takes 1000, and 100 parameters."""
 
@@ -40,6 +43,8 @@ class Stored:
         self._began = round(run.began * 1000)
         self.values: dict[tuple[str, int], float] = {}
         known = self._client.get_experiment_by_name(run.model)
+        if known is not None and known.lifecycle_stage == "deleted":  # on MLflow's page
+            self._client.restore_experiment(known.experiment_id)
         self._experiment = known.experiment_id if known is not None else self._client.create_experiment(run.model)
         self._name = f"{run.mode}/{run.run_id}"
         self._id = self._client.create_run(self._experiment, start_time=self._began, run_name=run.title).info.run_id
@@ -50,7 +55,9 @@ class Stored:
     def add(self, scalars: Sequence[Scalar]) -> None:
         """Append."""
         for part in _parts(scalars, MOST):
-            metrics = [Metric(s.name, s.value, self._began + round(s.seconds * 1000), s.step) for s in part]
+            metrics = [
+                Metric(_REFUSED.sub("_", s.name), s.value, self._began + round(s.seconds * 1000), s.step) for s in part
+            ]
             self._client.log_batch(self._id, metrics=metrics)
             self.values |= {(s.name, s.step): s.value for s in part}
 

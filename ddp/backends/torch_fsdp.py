@@ -18,10 +18,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ddp.backends.torch_backend import TorchBackend, TorchStep
+from ddp.replica.optimizers import members
 from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers
 
 GROUP_ELEMENTS = 1_000_000
@@ -44,8 +45,12 @@ class FullyShardedStep(TorchStep):
         _shard(twin, mesh, self.group_elements)
         self.module = twin
         places: dict[Tensor, Tensor] = dict(zip(own, twin.parameters(), strict=True))
-        for group in self.replica.optimizer.param_groups:
-            group["params"] = [places[parameter] for parameter in group["params"]]
+        for part in members(self.replica.optimizer):
+            for group in part.param_groups:
+                for parameter in group["params"]:
+                    if state := part.state.pop(parameter, None):  # some optimizers have it from the beginning
+                        part.state[places[parameter]] = _sliced(state, places[parameter])
+                group["params"] = [places[parameter] for parameter in group["params"]]
 
     def watch(self) -> None:
         """Watch the gathered parameters: autograd knows these, and they take their places as their group's forward pass
@@ -95,6 +100,17 @@ class FullyShardedStep(TorchStep):
                 elif isinstance(value, Tensor) and not isinstance(value, DTensor):
                     yield StatePiece(OPTIMIZER, name, value.detach(), value.shape, key, shared=True)
         yield from of_buffers(self.module, shared=True)
+
+
+def _sliced(state: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
+    """Return an optimizer's state of a whole parameter as that of this rank's slice. All ranks at once."""
+
+    def part(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not isinstance(parameter, DTensor) or value.shape != parameter.shape:
+            return value
+        return distribute_tensor(value, parameter.device_mesh, parameter.placements)
+
+    return {key: value if key == "step" else part(value) for key, value in state.items()}
 
 
 def _own_rows(parameter: Tensor) -> tuple[Tensor, int]:

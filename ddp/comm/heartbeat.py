@@ -15,7 +15,8 @@ from ddp.process.clock import now
 
 
 class Heartbeat:
-    """`with heart:` around a collective; `beat` is called from another thread every `every_s` seconds that it lasts."""
+    """`with heart:` around a collective, or what else takes long and may have collectives in it; `beat` is called from
+    another thread every `every_s` seconds that it lasts."""
 
     def __init__(self, every_s: float, beat: Callable[[], None], most: int | None = None) -> None:
         """`every_s`: infinite for none at all. `most`: beats of one collective; None: as many as it lasts."""
@@ -24,12 +25,17 @@ class Heartbeat:
         """Collectives entered and left: odd while in one."""
         self._left = now()
         """When the last one was left."""
+        self._within = 0
+        """Blocks around what is going on."""
 
     def limited(self, most: int) -> Heartbeat:
         """Return another one with the same beat, for what nobody can tell from standing still: so many beats, no more."""
         return Heartbeat(self._every_s, self._beat, most)
 
     def __enter__(self) -> None:
+        self._within += 1
+        if self._within > 1:
+            return
         self._entered += 1
         if self._entered == 1 and self._every_s < math.inf:
             threading.Thread(target=self._watch, name="heart", daemon=True).start()
@@ -39,8 +45,10 @@ class Heartbeat:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered += 1
-        self._left = now()
+        self._within -= 1
+        if not self._within:
+            self._entered += 1
+            self._left = now()
 
     def _watch(self) -> None:
         rest, before, beats = threading.Event(), 0, 0

@@ -173,16 +173,17 @@ def collated(source: Any, collate: Collate | None) -> Any:
     )
 
 
-def as_source(dataset: Any) -> Any:
+def as_source(dataset: Any, collate: Collate | None = None) -> Any:
     """Make a source of a tensor or a tuple or list of them, a TensorDataset, a map-style data set, which a list of tuples or
-    mappings is too, or a source.
+    mappings is too, or a source. With `collate`, which puts samples together, any list is one of samples.
 
     Raise ValueError for anything else, and for a data set without samples."""
     if isinstance(dataset, Tensor):
         return TensorSource(dataset)
     if type(dataset) is TensorDataset:
         return TensorSource(*dataset.tensors)
-    if isinstance(dataset, list) and dataset and all(isinstance(sample, (tuple, Mapping)) for sample in dataset):
+    samples = isinstance(dataset, list) and all(isinstance(sample, (tuple, Mapping)) for sample in dataset)
+    if dataset and isinstance(dataset, list) and (samples or collate is not None):
         return MapSource(dataset)
     if isinstance(dataset, (tuple, list)):
         if not dataset or not all(isinstance(member, Tensor) for member in dataset):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ class EpochOrder:
         many positions, in one order of the samples after the other; None: as many as one order.
 
         Raise ValueError for a sampler that gives nothing, or another order when it is asked again, or if nothing is left."""
-        self.seed = seed
+        self.seed, self._asking = seed, Lock()
         self._size, self._sampler, self._shuffle = size, sampler, shuffle
         self.shuffled = shuffle and sampler is None
         """Whether orders are made by the seed."""
@@ -131,7 +132,8 @@ class EpochOrder:
 
     def _sampled(self, epoch: int) -> Tensor:
         sampler, inner = self._sampler, _within(self._sampler)
-        with Seeded() as mode, _seeded(getattr(inner, "generator", None), epoch):
+        # Who reads ahead may ask for another epoch meanwhile, and a sampler keeps the one that it was told.
+        with self._asking, Seeded() as mode, _seeded(getattr(inner, "generator", None), epoch):
             mode.seed(derive(self.seed, "sampler", epoch))
             if hasattr(inner, "set_epoch"):
                 inner.set_epoch(epoch)

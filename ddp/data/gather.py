@@ -75,6 +75,12 @@ class Gather:
             return self._staged(batch, indices)
         return self.finished(batch, self.read(batch, indices), indices)
 
+    def some(self, samples: int) -> Any:
+        """Return so many samples, or as many as there are, as the model is to see them. Nobody visits them."""
+        indices = torch.arange(min(samples, len(self.source)))
+        batch = move(self.source.batch(indices), self._to)
+        return augmented(self._augment, batch, lambda: Draws(self._visits.seed, 0, indices.to(self._to)))
+
     def indices(self, batch: Batch) -> torch.Tensor:
         """Return the indices of its samples, on `at`."""
         epoch, order = self._order
@@ -142,25 +148,27 @@ class Gather:
         assert self._stream is not None
         read = every(lambda tensor: tensor.pin_memory(), self.read(batch, indices))
         with torch.cuda.device(self._to), torch.cuda.stream(self._stream):
-            there = every(lambda tensor: tensor.to(self._to, non_blocking=True), read)
+            # What moves by itself waits for `take`: nobody can say which memory of the stream it uses.
+            there = every(lambda tensor: tensor.to(self._to, non_blocking=True), read, lambda part: part)
             done = self.finished(batch, there, indices)
-            return Staged(done, self._stream.record_event())
+            return Staged(done, self._stream.record_event(), self._to)
 
 
 class Staged:
     """A batch that comes to a GPU on a stream of its own."""
 
-    def __init__(self, batch: Any, there: torch.cuda.Event) -> None:
-        self._batch, self._there = batch, there
+    def __init__(self, batch: Any, there: torch.cuda.Event, device: torch.device) -> None:
+        self._batch, self._there, self._device = batch, there, device
 
     def take(self) -> Any:
         """Return the batch, for the current stream."""
         stream = torch.cuda.current_stream()
         stream.wait_event(self._there)
-        return every(lambda tensor: _recorded(tensor, stream), self._batch)
+        return every(lambda tensor: _recorded(tensor, stream), self._batch, lambda part: part.to(self._device))
 
 
 def _recorded(tensor: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:
     """Return a tensor of another stream, whose memory `stream` uses from now on."""
-    tensor.record_stream(stream)
+    if tensor.is_cuda:
+        tensor.record_stream(stream)
     return tensor

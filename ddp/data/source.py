@@ -64,15 +64,17 @@ def texts(batch: Any) -> bool:
     return isinstance(batch, (tuple, list)) and bool(batch) and all(isinstance(text, (str, bytes)) for text in batch)
 
 
-def every(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
+def every(change: Callable[[Tensor], Tensor], batch: Any, other: Callable[[Any], Any] | None = None) -> Any:
     """Return `batch` with `change` made to every tensor in it: alone, or in mappings, named tuples (both keep their types),
-    tuples and lists (which become tuples)."""
+    tuples and lists (which become tuples). `other`: made to what can be moved to a device by itself."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
-        return _alike(batch, {key: every(change, value) for key, value in batch.items()})
+        return _alike(batch, {key: every(change, value, other) for key, value in batch.items()})
+    if other is not None and callable(getattr(batch, "to", None)):
+        return other(batch)
     if isinstance(batch, (tuple, list)):
-        members = [every(change, member) for member in batch]
+        members = [every(change, member, other) for member in batch]
         return type(batch)(*members) if hasattr(batch, "_fields") else tuple(members)
     return batch
 
@@ -92,5 +94,9 @@ def _alike(batch: Mapping[Any, Any], members: dict[Any, Any]) -> Mapping[Any, An
 
 
 def move(batch: Any, device: torch.device | None) -> Any:
-    """Return `batch` with its tensors on `device`; None: where they are."""
-    return batch if device is None else every(lambda tensor: tensor.to(device), batch)
+    """Return `batch` with its tensors, and what else can be moved, on `device`; None: where they are."""
+
+    def there(part: Any) -> Any:
+        return part.to(device)
+
+    return batch if device is None else every(there, batch, there)

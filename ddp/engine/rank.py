@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, cast
 
@@ -40,6 +40,9 @@ from ddp.process.error_origin import origin
 from ddp.process.meter import Meter
 from ddp.process.orphans import bind_rank
 from ddp.replica.task import Job
+
+FILES, FILE_BEATS = (Save, SendState, LoadState, Stop), 25
+"""What writes or reads the whole state may take longer than a rank may be silent: so many fifths of that."""
 
 
 class RankChannel(Protocol):
@@ -114,6 +117,7 @@ class RankLoop:
         self._worker = Worker()
         self.loop = self._loop = TrainingLoop(job, rank, channel.send, meter=meter)
         self._phases = PhaseInjector(job, rank, self._loop.slowdown.slow_down, channel.lose)
+        self._writing = self._loop.heart.limited(FILE_BEATS)
         self._phases.meet("start")
         self._sketches = RoundSketches(self._loop.replica, self._loop.meter)
         self._away = 0.0
@@ -164,7 +168,8 @@ class RankLoop:
             self._worker, action = before.act()
             try:
                 self._phases.enter(action, self._loop)
-                self.act(action)
+                with self._writing if isinstance(action, FILES) else nullcontext():
+                    self.act(action)
             except (ExchangeBroken, RuntimeError) as error:
                 self._broke(action, before, broken(error))
         self._backend.close()
@@ -228,8 +233,7 @@ class RankLoop:
 
     def _receive(self, orders: list[Any]) -> None:
         for order in orders:
-            shared = isinstance(order, Train) and order.chunk.parts > 1
-            if shared:
+            if isinstance(order, Train) and order.chunk.parts > 1:
                 self.share_steps()
             self._worker = self._worker.receive(order)
         if orders:  # only what is granted is read ahead, and no longer what was taken back

@@ -134,7 +134,8 @@ class RankProcesses:
         """End a rank that the run goes on without, whatever state it is in."""
         if rank in self._channels:
             self._hang_up(rank)
-        self._runners[rank].kill()
+        if rank in self._runners:  # else none could be made
+            self._runners[rank].kill()
 
     def restart(self, rank: int, life: int) -> None:
         """Start a rank again, once its process has ended. If that fails the rank is reported as lost."""
@@ -146,9 +147,10 @@ class RankProcesses:
                 self._runners[rank] = spare
                 self._connect(rank, Channel(spare.connection))
             else:
-                runner = ForkedRank(job, rank) if elsewhere is None or rank == 0 else elsewhere.runner(job, rank)
-                self._runners[rank] = runner
                 with enough("no process for it"):
+                    here = elsewhere is None or rank == 0
+                    runner = ForkedRank(job, rank) if here or elsewhere is None else elsewhere.runner(job, rank)
+                    self._runners[rank] = runner
                     self._connect(rank, Channel(runner.start()))
             self._coming.add(rank)
         except (OSError, Exhausted, RankLost) as error:

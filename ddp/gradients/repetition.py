@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddp.replica.optimizers import members
+
 Gradients = list[Tensor | None]
 
 
@@ -27,7 +29,7 @@ class RepeatableSteps:
         self._steps: list[tuple[Gradients, list[Any]]] = []
         """Gradients and learning rates, as the optimizer met them."""
         self._repeating = False
-        optimizer.register_step_pre_hook(self._note)
+        members(optimizer)[0].register_step_pre_hook(self._note)
 
     def mark(self) -> None:
         """Keep the state as it is, and forget the steps before."""
@@ -38,11 +40,11 @@ class RepeatableSteps:
         """Keep nothing, until the next mark."""
         self._marked, self._steps = None, []
 
-    def _note(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _note(self, *_: Any) -> None:
         if self._marked is None or self._repeating:
             return
         gradients = [None if p.grad is None else p.grad.detach().clone() for p in self._parameters]
-        self._steps.append((gradients, [group["lr"] for group in optimizer.param_groups]))
+        self._steps.append((gradients, [group["lr"] for group in self._optimizer.param_groups]))
 
     @torch.no_grad()
     def sound(self) -> bool:

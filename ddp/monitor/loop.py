@@ -93,15 +93,20 @@ class LoopRun:
             transport = "memory" if len(self.track.subject.devices) > 1 else "none"
             self.track(Ready(at, rank, epoch, numbers, "", device, transport), at)
 
-    def _picture(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def _picture(self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Have the layers of a copy of the model described; a picture is not worth a loop."""
         try:
+            inputs, keywords = (
+                tuple(map(_first_sample, args)),
+                {key: _first_sample(each) for key, each in named.items()},
+            )
             with torch.random.fork_rng(devices=[]):
                 other = copy.deepcopy(model).eval()
-                graph = layers(other, lambda: other(*inputs))
+                graph = layers(other, lambda: other(*inputs, **keywords))
+            shown = next((each for each in (*inputs, *keywords.values()) if isinstance(each, torch.Tensor)), None)
         except Exception:
             return
-        self._describe({"metric": "eval", "input": list(inputs[0].shape[1:]) if inputs else [], **graph})
+        self._describe({"metric": "eval", "input": [] if shown is None else list(shown.shape[1:]), **graph})
 
     def log(self, epoch: int, seconds: float, figures: Mapping[str, Any]) -> None:
         """Add an epoch. Raises ValueError for what is no number."""
@@ -139,15 +144,21 @@ class LoopRun:
             end()
 
 
-def _first_pass(model: nn.Module, see: Callable[[nn.Module, tuple[Any, ...]], None]) -> Callable[[], None]:
-    """Have `see` called with the first sample of the first forward pass; return what ends that."""
+def _first_pass(
+    model: nn.Module, see: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
+) -> Callable[[], None]:
+    """Have `see` called with the arguments of the first forward pass; return what ends that."""
 
-    def before(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def before(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         handle.remove()
-        see(module, tuple(each.detach()[:1] if isinstance(each, torch.Tensor) else each for each in args))
+        see(module, args, named)
 
-    handle = model.register_forward_pre_hook(before)
+    handle = model.register_forward_pre_hook(before, with_kwargs=True)
     return handle.remove
+
+
+def _first_sample(value: Any) -> Any:
+    return value.detach()[:1] if isinstance(value, torch.Tensor) and value.dim() else value
 
 
 def _number(name: str, value: Any) -> float:

@@ -20,6 +20,16 @@ from ddp.parallel.reducer import BucketReducer
 from ddp.parallel.startup_check import ParameterGuard, agree, claim, release
 
 WIRES = {None: None, "bfloat16": torch.bfloat16}
+UNUSED: dict[str, tuple[Any, str]] = {
+    "dim": (0, "each rank gives its own batch"),
+    "check_reduction": (False, "leave it out"),
+    "mixed_precision": (None, "write torch.autocast around the forward pass"),
+    "device_mesh": (None, "give process_group, or leave it out"),
+    "delay_all_reduce_named_params": (None, "leave it out"),
+    "param_to_hook_all_reduce": (None, "leave it out"),
+    "skip_all_reduce_unused_params": (False, "leave it out"),
+}
+"""Arguments of torch's class that have only their default here -> that, and what to do instead."""
 
 
 class DistributedDataParallel(nn.Module):
@@ -30,10 +40,11 @@ class DistributedDataParallel(nn.Module):
     that no rank used keep no gradient.
 
     As torch's: which backward passes send (forward passes outside `no_sync()` decide), `broadcast_buffers` (rank 0's, before
-    each forward pass that follows one that was to send, in evaluation too), `bucket_cap_mb` (MiB; a number, or one for each
-    bucket with the last for all further ones; None is 1, then 25), `init_sync`, `process_group` (what `ddp.init` gave; None
-    is that of the process). `device_ids`, `output_device`, `find_unused_parameters`, `gradient_as_bucket_view` and
-    `static_graph` change nothing: unused parameters are always found, gradients always live in the buckets.
+    a forward pass, in evaluation too, if the one before had gradients on and was outside `no_sync()`), `bucket_cap_mb` (MiB;
+    a number, or one for each bucket with the last for all further ones; None is 1, then 25), `init_sync`, `process_group`
+    (what `ddp.init` gave; None is that of the process). `device_ids`, `output_device`, `find_unused_parameters`,
+    `gradient_as_bucket_view` and `static_graph` change nothing: unused parameters are always found, gradients always live in
+    the buckets.
     docs/reference/distributed.md says where else it differs from torch's.
 
     Ours: `compression="bfloat16"` halves what travels (sums are taken in float32 where the transport is shared memory);
@@ -60,8 +71,10 @@ class DistributedDataParallel(nn.Module):
         average: bool = True,
         compression: str | None = None,
         overlap: bool = True,
+        **torchs: Any,
     ) -> None:
         super().__init__()
+        _refuse(torchs)
         if compression not in WIRES:
             raise ValueError(f"compression must be None or 'bfloat16', not {compression!r}")
         if process_group is not None and not isinstance(process_group, Group):
@@ -192,8 +205,8 @@ class DistributedDataParallel(nn.Module):
         self._no_sync.wanted = bool(wanted)
 
     def set_samples(self, samples: int) -> None:
-        """Set how many samples the next synchronised gradient of this rank is the mean of: with uneven batches the average
-        over ranks is then that over samples. All ranks set it, or none. Call it before the backward pass."""
+        """Set the size of this rank's batch for the next backward pass, so that uneven batches average by sample. All ranks
+        set it, or none."""
         if not self._average:
             raise ValueError("samples weigh in an average; this model sums (average=False)")
         if not (math.isfinite(samples) and samples >= 0):
@@ -232,6 +245,16 @@ class DistributedDataParallel(nn.Module):
         for hook in self._hooks:
             hook.remove()
         release([self.module], self)
+
+
+def _refuse(torchs: dict[str, Any]) -> None:
+    """Raise ValueError for arguments of torch's class that mean something there alone, TypeError for others."""
+    for name, value in torchs.items():
+        if name not in UNUSED:
+            raise TypeError(f"DistributedDataParallel has no argument {name}")
+        usual, remedy = UNUSED[name]
+        if value is not usual and value != usual:
+            raise ValueError(f"{name}={value!r:.60} of torch's class has no meaning here: {remedy}")
 
 
 def _bytes(caps: float | Sequence[float] | None) -> list[int]:

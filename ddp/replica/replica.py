@@ -21,7 +21,6 @@ from ddp.data.contents import value_sum
 from ddp.data.data_record import DataRecord
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.seeded import seed_others
-from ddp.data.source import move
 from ddp.permutation import derive
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
@@ -128,7 +127,7 @@ class Replica:
 
     def some(self, samples: int) -> Tensors:
         """Return a batch of so many training samples, or as many as there are."""
-        batch: Tensors = move(self._source.batch(torch.arange(min(samples, len(self._source)))), self._device)
+        batch: Tensors = self.feed.gather.some(samples)
         return batch
 
     def read(self, batch: Batch) -> Tensors:

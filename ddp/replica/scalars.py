@@ -120,6 +120,11 @@ class Scalars:
             (self._known(name), _Later(count, total, tuple(t.detach() if t.requires_grad else t for t in tensors)))
         )
 
+    @property
+    def recorded(self) -> bool:
+        """Whether the last step has called `record_scalar`."""
+        return any(not isinstance(value, _Later) for _, value in self._step)
+
     def undo(self) -> None:
         """Forget the last step, all passes of it."""
         self._step.clear()

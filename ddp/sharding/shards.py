@@ -90,18 +90,19 @@ def shard_optimizer(optimizer: torch.optim.Optimizer, groups: Iterable[ShardGrou
     shards = {shard.parameter: shard for group in groups for shard in group.shards}
     known = {parameter for group in groups for parameter in group.parameters}
     before: list[list[nn.Parameter]] = []
-    for group in optimizer.param_groups:
-        before.append(list(group["params"]))
-        if not known.issuperset(group["params"]):
-            raise ValueError(
-                "the optimizer has parameters that the model has not: make it from model.parameters(), before sharding"
-            )
-        for parameter in group["params"]:
-            state = optimizer.state.pop(parameter, None)
-            if state and parameter in shards:
-                shard = shards[parameter]
-                optimizer.state[shard.values] = cut(state, parameter.shape, shard.start, shard.stop)
-        group["params"] = [shards[parameter].values for parameter in group["params"] if parameter in shards]
+    for part in optimizers.members(optimizer):
+        for group in part.param_groups:
+            before.append(list(group["params"]))
+            if not known.issuperset(group["params"]):
+                raise ValueError(
+                    "the optimizer has parameters that the model has not: make it from model.parameters(), before sharding"
+                )
+            for parameter in group["params"]:
+                state = part.state.pop(parameter, None)
+                if state and parameter in shards:
+                    shard = shards[parameter]
+                    part.state[shard.values] = cut(state, parameter.shape, shard.start, shard.stop)
+            group["params"] = [shards[parameter].values for parameter in group["params"] if parameter in shards]
     return before
 
 

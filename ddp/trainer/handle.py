@@ -72,8 +72,7 @@ class RunHandle:
         is evaluated; `observers`: who sees the run besides."""
         self._job, self._packed, self._recorder, self._names = job, packed, recorder, names
         self._engine = engine if recorder is None else recorder.run
-        self._devices, self._saved = tuple(devices), saved
-        self._observers = observers
+        self._devices, self._saved, self._observers = tuple(devices), saved, observers
         self._epochs, self._seconds = EpochFold(job.epochs), 0.0
         """Epochs in progress; the training clock at the end of those that were handed out."""
         self._metrics: SimpleQueue[EpochMetrics | None] = SimpleQueue()
@@ -84,10 +83,9 @@ class RunHandle:
         """What is to be known of a run that did not fail: ranks that it went on without, how the data was read."""
         self._whole: CheckpointInfo | None = None
         """The last checkpoint."""
-        self._stop, self._ended = threading.Event(), threading.Event()
+        self._stop, self._ended, self._raised = threading.Event(), threading.Event(), False
         self._state: TrainedState | None = None
         self._error: BaseException | None = None
-        self._raised = False
         self._thread = threading.Thread(target=self._run, name="ddp-run", daemon=True)
         with _starting:
             if packed is None:
@@ -236,12 +234,14 @@ class RunHandle:
                 error.add_note(self._last())
             self._error = error
         finally:
-            self._observers.over()
-            self._hand_out(self._epochs.end())
-            if self._state is not None:
-                self._state = replace(self._state, run=self.summary())
-            self._ended.set()  # first: who hears that there are no more metrics may leave the block at once
-            self._metrics.put(None)
+            try:
+                self._observers.over()
+                self._hand_out(self._epochs.end())
+                if self._state is not None:
+                    self._state = replace(self._state, run=self.summary())
+            finally:
+                self._ended.set()  # first: who hears that there are no more metrics may leave the block at once
+                self._metrics.put(None)
 
     def _last(self) -> str:
         """Return what there is to resume from."""

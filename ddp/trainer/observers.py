@@ -6,10 +6,12 @@ records, as both draw from the same random generators. Must not know what is sho
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ class RunObservers:
         self._track: RunTrack | None = None
         """Of the timeline."""
         self._monitors: list[tuple[Monitor, RunTrack]] = []
+        self._full: set[RunTrack] = set()
+        """Those that get no more."""
         self._ready: list[tuple[Record, float]] = []
         self._latest: deque[tuple[Record, float]] = deque(maxlen=KEPT)
         self._waiting: list[Callable[[], None]] = []
@@ -73,13 +77,22 @@ class RunObservers:
             tracks = [*([] if self._track is None else [self._track]), *(track for _, track in self._monitors)]
             for place in (folder, written()):
                 for track in tracks if place is not None else ():
-                    track.collect(place or folder)
+                    self._write(track, partial(track.collect, place or folder))
             if isinstance(self._timeline, Timeline) and self._track is not None:
                 self._timeline.end(self._track)
             with self._lock:
                 self._end = _status(error)
                 for monitor, track in self._monitors:
-                    monitor.end(track, *self._end)
+                    self._write(track, partial(monitor.end, track, *self._end))
+
+    def _write(self, track: RunTrack, write: Callable[[], None]) -> None:
+        """Have an observer write. An OSError, as of a full disk, ends its record with one line: the run goes on."""
+        if track not in self._full:
+            try:
+                write()
+            except OSError as error:
+                self._full.add(track)
+                print(f"a timeline or monitor records no more of this run: {error}", file=sys.stderr)
 
     def over(self) -> None:
         """Note that the run's thread does nothing more, and do in it what waits."""
@@ -91,13 +104,13 @@ class RunObservers:
         """Hand a record on."""
         if isinstance(self._timeline, Timeline):
             if self._track is not None and self._timeline.recording:
-                self._track(record, at)
+                self._write(self._track, partial(self._track, record, at))
         elif self._timeline is not None:
             self._timeline(record, at)
         with self._lock:
             (self._ready if isinstance(record, Ready) else self._latest).append((record, at))
             for _, track in self._monitors:
-                track(record, at)
+                self._write(track, partial(track, record, at))
             self._do_waiting()
 
     def _do_waiting(self) -> None:
@@ -116,7 +129,7 @@ class RunObservers:
                 monitor.measure(track, self._folder)
             if self._end is not None:
                 monitor.end(track, *self._end)
-        self._apart(lambda: monitor.describe(track, self._sketch()))
+        self._apart(lambda: self._write(track, lambda: monitor.describe(track, self._sketch())))
 
     def svg(self) -> str:
         """Return the picture of the model."""

@@ -92,7 +92,7 @@ def check_recording(
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             raise ValueError(f"{key}={value!r} must be a word of letters, digits and _ . -, such as {key}='touch'")
     goal = None if target is None else checks.number("target", target, -checks.MOST_SAMPLES)
-    folder = Path(checks.path("output", output))
+    folder = Path(checks.path("output", output)).absolute()  # a script may leave the present folder
     assert name is not None
     better = checks.flag("higher_is_better", higher_is_better)
     return Recording(folder, name, metric, better, goal, checks.flag("audit", audit))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import nn
+from torch.random import fork_rng
 
-from ddp.replica.task import Job
+from ddp.replica.scalars import Scalars
+from ddp.replica.task import Job, Task
 from ddp.virtual import row_optimizer
 
+SAMPLES = 2
+"""Of the pass that shows what a step does; a norm over the batch cannot do with one."""
 MANY = 16
 """Ranks from which on one operation for all is worth it."""
 
@@ -31,7 +37,17 @@ def unfit(job: Job) -> str:
     for reason, holds in reasons.items():
         if holds:
             return reason
+    if _records(task, model):
+        return "a step calls record_scalar"
     optimizer = task.optimizer(list(model.parameters()))
     if not isinstance(optimizer, torch.optim.Optimizer):
         return "it has several optimizers"
     return row_optimizer.unfit(optimizer)
+
+
+def _records(task: Task, model: nn.Module) -> bool:
+    """Return whether a training step records scalars: one pass shows it."""
+    scalars, data = Scalars(), task.train_data()
+    with suppress(Exception), fork_rng(), scalars:  # what is wrong with it is raised where it trains
+        task.loss(model, data.batch(torch.arange(min(SAMPLES, len(data)))))
+    return scalars.recorded

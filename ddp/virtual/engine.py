@@ -85,11 +85,11 @@ def run(job: Job, emit: Emit) -> None:
 def ranks_of(job: Job) -> VirtualRanks:
     """Return who computes, by the path that the job asks for. Raises ValueError where it cannot be had."""
     path = job.virtual.path
-    why = "" if path == "sequential" else unfit(job)
+    wanted = path == "vectorised" or (path == "auto" and job.world_size >= MANY)
+    why = unfit(job) if wanted else ""
     if path == "vectorised" and why:
         raise ValueError(f"virtual.path=vectorised: {why}; use virtual.path=sequential")
-    fast = path == "vectorised" or (path == "auto" and not why and job.world_size >= MANY)
-    return VectorisedRanks(job) if fast else SequentialRanks(job)
+    return VectorisedRanks(job) if wanted and not why else SequentialRanks(job)
 
 
 def play(job: Job, ranks: VirtualRanks, emit: Emit) -> None:

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import ddp
 from ddp.data.dataset import as_source, collated
+from ddp.trainer.sketch import sketch
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS, equal
 from tests.runtime import toy
@@ -117,3 +118,14 @@ def test_a_function_that_gives_nothing_is_told_of_before_a_step_sees_it() -> Non
         source = collated(as_source(dataset), lambda samples: None)
         with pytest.raises(Exception, match=r"make no batch: ValueError: collate_fn returned nothing; it must return"):
             source.batch(torch.tensor([0, 1]))
+
+
+def test_a_list_of_tensors_is_one_of_samples_where_they_are_put_together() -> None:
+    samples = [torch.arange(float(length)) for length in (1, 2, 3)]
+    source = collated(as_source(samples, list), list)
+    assert [len(sample) for sample in source.batch(torch.tensor([2, 0]))] == [3, 1]
+
+
+def test_the_layers_of_a_model_are_known_of_samples_that_only_collate_fn_puts_together(make: Make) -> None:
+    trainer = make(dataset=Ragged(), collate_fn=padded, train_step=loss)
+    assert sketch(trainer._parts, "accuracy") is not None

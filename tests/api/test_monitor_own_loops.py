@@ -135,3 +135,25 @@ def test_a_full_disk_ends_what_is_measured_beside_and_not_the_loop(
     with pytest.raises(OSError, match="No space"):
         timeline.stop()
     assert said == "ddp-timeline: measures no more: [Errno 28] No space left on device\n"
+
+
+class Scaled(nn.Module):
+    """Takes a number as a tensor, and all by keywords."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self.projection(x) * scale
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_picture_is_of_any_arguments_and_costs_no_loop(named: bool, tmp_path: Path) -> None:
+    model, monitor = Scaled(), ddp.Monitor(1)
+    monitor.watch(model)
+    x, scale = torch.ones(4, 6), torch.tensor(2.0)
+    model(x=x, scale=scale) if named else model(x, scale)
+    monitor.log(0, 0.1, {"loss": 1.0})
+    monitor.finish()
+    assert "projection" in monitor.save_html(tmp_path / "page.html").read_text()

@@ -162,3 +162,25 @@ def test_states_are_those_of_one_optimizer_and_come_back() -> None:
     assert len(again.state) == 4
     del again.state[first]
     assert first not in again.state
+
+
+def adagrad(parameters: Any) -> Any:
+    made = torch.optim.Adagrad(parameters, lr=0.05)
+    for state in made.state.values():
+        state["sum"].fill_(0.1)  # which no step would begin with by itself
+    return made
+
+
+def adagrads(parameters: Any) -> Any:
+    held = list(parameters)
+    return [adagrad(held[:2]), adagrad(held[2:])]
+
+
+@pytest.mark.parametrize("kind", ["zero1", "torch_fsdp"])
+def test_state_that_is_there_from_the_beginning_is_cut_for_each(play: Play, kind: str) -> None:
+    whole, several = (
+        play("sync", backend, partial(task_of, factory), epochs=1)
+        for backend, factory in (("nccl", adagrad), (kind, adagrads))
+    )
+    for name, value in whole.state().items():
+        torch.testing.assert_close(several.state()[name], value, rtol=1e-5, atol=1e-6)

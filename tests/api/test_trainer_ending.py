@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable
@@ -12,8 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp import Aborted, Diverged, RankFailed, RunHandle, WorkerHandle
+from ddp import Aborted, Diverged, RankFailed, RunHandle, Timeline, WorkerHandle
 from ddp.backends import paired_backends
+from ddp.monitor.track import RunTrack
+from ddp.trainer.observers import RunObservers
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS, all_metrics, equal
 from tests.held_up import in_time
@@ -225,3 +228,28 @@ def test_what_torch_does_not_add_up_is_refused_by_name(make: Make, kind: str) ->
 
     with pytest.raises(RankFailed, match="scale is float8_e4m3fn, which cannot be averaged: hold it as bfloat16"):
         make(world_size=1, model_factory=model).run().join()
+
+
+def test_a_timeline_without_room_ends_its_own_record_alone(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(track: RunTrack, lines: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunTrack, "_append", full)
+    with Timeline(100) as timeline:
+        handle = make(world_size=1, timeline=timeline).run()
+        assert len(all_metrics(handle)) == 2
+        handle.join()
+    assert capsys.readouterr().err.count("records no more of this run: [Errno 28] No space left on device") == 1
+
+
+def test_a_run_whose_observers_fail_ends(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was waited for in vain."""
+
+    def fail(observers: RunObservers) -> None:
+        raise LookupError("no picture")
+
+    monkeypatch.setattr(RunObservers, "over", fail)
+    monkeypatch.setattr("threading.excepthook", lambda arguments: None)
+    assert len(all_metrics(make(world_size=1).run())) == 2

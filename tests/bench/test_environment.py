@@ -45,3 +45,8 @@ def test_what_is_not_installed_is_not_recorded(monkeypatch):
     monkeypatch.setattr(environment, "version", absent)
     assert "torchvision" not in environment.describe()
     assert environment.describe()["torch"] == "1"
+
+
+def test_an_installed_package_takes_no_other_projects_commit_for_its_own(monkeypatch):
+    monkeypatch.setattr(environment, "ROOT", environment.ROOT / "bench")
+    assert environment.source()["sha"] is None

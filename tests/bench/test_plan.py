@@ -189,3 +189,9 @@ def test_settings_of_the_data_are_of_the_cell():
     assert runs[0].spec.run_id == runs[2].spec.run_id
     assert [run.spec.config["data"].get("seq_len") for run in runs] == [64, 32, 64, None]
     assert runs[1].job.task.args[1].data_options.seq_len == 32
+
+
+@pytest.mark.parametrize(("world_size", "source"), [(1, ""), (2, "virtual")])
+def test_one_rank_of_the_virtual_engine_trains_in_real_time(world_size: int, source: str) -> None:
+    spec = planned(engine=Choice("virtual"), world_size=world_size).spec
+    assert (spec.source, any("virtual clock" in line for line in spec.warnings)) == (source, bool(source))

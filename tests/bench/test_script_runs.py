@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bench import judge, load
 from bench.command import cli
@@ -19,6 +21,7 @@ from bench.validate.checks.determinism import unlike
 from ddp import Aborted, RunHandle
 from ddp.trainer.recording import RecordOrder
 from tests.bench.scripts import in_threads, trainer
+from tests.runtime import toy
 
 
 @pytest.fixture(scope="module")
@@ -239,3 +242,31 @@ def test_data_that_only_its_own_collate_fn_puts_together_counts_by_its_samples(t
         return str(script_plan(order, str(tmp_path)).spec.config_hash)
 
     assert data_of(0) == data_of(0) != data_of(5)
+
+
+class OpensLate(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+    """Opens its file at its first sample, as data sets of HDF5 do."""
+
+    def __init__(self) -> None:
+        self.inputs, self.labels = toy.data()
+        self.file: Any = None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        self.file = self.file or threading.Lock()  # which no more than a file can be sent
+        return self.inputs[index], int(self.labels[index])
+
+
+def test_data_that_opens_its_file_late_and_a_script_that_leaves_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    with in_threads():
+        handle = trainer(Path("runs"), dataset=OpensLate(), epochs=1).run()
+        monkeypatch.chdir(tmp_path / "other")
+        handle.join()
+    assert handle.folder is not None
+    assert handle.folder.is_relative_to(tmp_path / "runs")

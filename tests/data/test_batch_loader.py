@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -151,3 +152,17 @@ def test_an_epoch_is_tallied_as_every_sample_once(kind: str, size: int) -> None:
     made.get(batches(size, 1)[0])
     made.close()
     assert made.visited() != tally(range(size)), "a sample that is there twice changes it"
+
+
+@pytest.mark.parametrize("kind", ["resident", "streaming"])
+def test_samples_that_nobody_visits_are_as_the_model_is_to_see_them(kind: str) -> None:
+    def flat(batch: Any, draws: Draws) -> Any:
+        return batch[0].flatten(1).double() + draws.uniform(1), batch[1]
+
+    with closing(make(images(9), kind, flat)) as loader:
+        state = torch.get_rng_state()
+        (inputs, labels), all_of_them = loader.gather.some(2), loader.gather.some(100)
+        assert torch.equal(state, torch.get_rng_state())
+        assert (inputs.shape, inputs.dtype, labels.tolist()) == ((2, 32), torch.float64, [0, 1])
+        assert len(all_of_them[0]) == 9
+        assert loader.visited() == 0

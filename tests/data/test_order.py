@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from ddp.data import derive, order
 from ddp.data.epoch_order import EpochOrder
 from ddp.permutation import visited
+from tests.threads import in_threads
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -113,3 +116,21 @@ def test_bad_numbers_are_refused() -> None:
             order(0, bad, 10)
     with pytest.raises(ValueError, match="-1 samples"):
         order(0, 0, -1)
+
+
+def test_two_threads_that_ask_a_sampler_for_two_epochs_get_each_its_own() -> None:
+    class Slow:
+        """Goes on from the epoch that it was told, and is overtaken."""
+
+        epoch = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+            time.sleep(0.05)
+
+        def __iter__(self) -> Iterator[int]:
+            return iter([self.epoch % 7] * 7)
+
+    made = EpochOrder(0, 7, Slow())  # type: ignore[arg-type]
+    orders = in_threads(2, lambda number: made(number + 1))
+    assert [order.tolist() for order in orders] == [[1] * 7, [2] * 7]

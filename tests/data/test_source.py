@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import random_split
 
 from ddp.data import BadSample, Draws, MapSource, TensorSource, as_source
-from ddp.data.source import every
+from ddp.data.source import every, move
 
 
 def test_batches_come_in_the_order_asked_for_and_are_copies() -> None:
@@ -144,3 +144,21 @@ def test_a_list_of_samples_is_a_data_set() -> None:
     named = as_source([{"x": pair[0], "y": pair[1]} for pair in pairs]).batch(torch.tensor([3]))
     assert named["y"].tolist() == [3]
     assert len(as_source([torch.ones(4, 2), torch.zeros(4)])) == 4
+
+
+class Graphs:
+    """A batch that is no tensor and moves by itself, as those of graph libraries."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+
+    def to(self, device: torch.device) -> Graphs:
+        return Graphs(self.values.to(device))
+
+
+def test_batches_that_move_by_themselves_are_moved() -> None:
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(1)])
+    graphs, sequence, text = move((Graphs(torch.ones(2)), packed, "text"), torch.device("meta"))
+    assert graphs.values.device.type == sequence.data.device.type == "meta"
+    assert sequence.batch_sizes.device.type == "cpu"
+    assert text == "text"

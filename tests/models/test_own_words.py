@@ -51,11 +51,15 @@ def test_processes_that_are_started_get_the_file_of_an_own_model_and_the_folder_
     (here / "own/experiment").mkdir(parents=True)
     (here / "own/experiment/mine.yaml").write_text("# @package _global_\nseed: 1\n")
     cells: list[list[str]] = []
-    fake: Any = SimpleNamespace(demand=lambda: None, submit=lambda output, left, settings: cells.extend(left.values()) or 0)
+    fake: Any = SimpleNamespace(
+        demand=lambda: None, submit=lambda output, left, settings: cells.extend(left.values()) or 0
+    )
     monkeypatch.setattr(submitted, "module", lambda name: fake)
     words = ["--config-dir", "own", "experiment=mine", "model=touch.py", "data.dir=.", "launch=slurm"]
     assert cli.dispatch(words) == 0
-    assert cells == [["--config-dir", str(here / "own"), "experiment=mine", f"model={here}/touch.py", "data.dir=.", "force=true"]]
+    assert cells == [
+        ["--config-dir", str(here / "own"), "experiment=mine", f"model={here}/touch.py", "data.dir=.", "force=true"]
+    ]
     commands: list[list[str]] = []
     monkeypatch.setattr(supervise, "_run", lambda command, environ: commands.append(command) or 0)
     assert cli.dispatch(["model=touch.py", "supervise=true"]) == 0

@@ -235,3 +235,14 @@ def test_what_becomes_of_parameters_after_wrapping_is_an_error(
             wrapped(torch.ones(2, 6))
 
     together(2, act)
+
+
+def test_arguments_of_torchs_class_are_taken_at_their_defaults_alone(together: Together) -> None:
+    def act(group: Group) -> None:
+        DistributedDataParallel(net(), process_group=group, dim=0, check_reduction=False, device_mesh=None)
+        with pytest.raises(ValueError, match=r"mixed_precision=.*torch\.autocast"):
+            DistributedDataParallel(net(), process_group=group, mixed_precision="bf16")
+        with pytest.raises(TypeError, match="no argument bucket_caps"):
+            DistributedDataParallel(net(), process_group=group, bucket_caps=3)
+
+    together(1, act)

@@ -13,7 +13,10 @@ from ddp.core.averaging import Averaging
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.core.events import Finished, Merged, Saved
+from ddp.core.faults import parse
 from ddp.core.policies import POLICIES
+from ddp.engine import rank
+from ddp.engine.loop import TrainingLoop
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played, spying
 from tests.slow import few, slow
@@ -115,3 +118,28 @@ def test_what_averaging_keeps_from_round_to_round_is_kept(play, tmp_path, backen
 def test_books_tell_how_far_the_model_is():
     books = CoordinatorCheckpoint(10, 3, (), 0, 0, None, None)
     assert (books.epochs, books.samples) == (3, 30)
+
+
+def test_a_rank_gives_signs_of_life_while_it_writes_or_reads_the_whole_state(play, tmp_path, monkeypatch):
+    """A part that took longer than the deadline cost the rank its life, and the checkpoint with it."""
+    alive: dict[str, set[bool]] = {}
+
+    def watched(name: str, does: Any) -> Any:
+        def watching(*given: Any) -> Any:
+            loop = next(each for each in given if isinstance(each, TrainingLoop))
+            alive.setdefault(name, set()).add(loop.heart._within == 1)
+            return does(*given)
+
+        return watching
+
+    places: list[tuple[Any, str]] = [
+        (TrainingLoop, "save"),
+        (TrainingLoop, "finish"),
+        (rank, "send"),
+        (rank, "load_sent"),
+    ]
+    for place, name in places:
+        monkeypatch.setattr(place, name, watched(name, getattr(place, name)))
+    every = {"checkpoints": Checkpointing(2, "averages", spacing_s=0.0), "checkpoint_folder": tmp_path / "kept"}
+    play("sync", "nccl", epochs=6, restarts=None, world_size=3, faults=(parse("1@5:raise"),), **every)
+    assert alive == {name: {True} for _, name in places}

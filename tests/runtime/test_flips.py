@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from functools import partial
 
 import pytest
 import torch
+from torch import Tensor
 
 from ddp.core.commands import Drop
 from ddp.core.errors import EngineError
@@ -18,6 +19,7 @@ from ddp.core.join_events import Joined
 from ddp.core.majority import strangers
 from ddp.gradients.comparison import digest
 from ddp.gradients.repetition import RepeatableSteps
+from ddp.replica.optimizers import Several
 from tests.runtime.conftest import Play
 from tests.runtime.test_mishap import trained_once
 from tests.slow import every, slow
@@ -73,7 +75,12 @@ def test_two_ranks_that_both_changed_end_the_run_and_say_what_to_do(play: Play) 
         play("sync", "nccl", compare=EVERY, faults=(parse("0@5:flip*3"), parse("1@6:flip")))
 
 
-@pytest.mark.parametrize("make", [torch.optim.SGD, partial(torch.optim.SGD, momentum=0.9), torch.optim.AdamW])
+def two(parameters: Iterable[Tensor], lr: float) -> Several:
+    first, *others = parameters
+    return Several([torch.optim.SGD([first], lr=lr), torch.optim.AdamW(others, lr=lr)])
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, partial(torch.optim.SGD, momentum=0.9), torch.optim.AdamW, two])
 def test_a_repetition_leaves_all_as_it_is_and_sees_a_changed_bit(make: Callable[..., torch.optim.Optimizer]) -> None:
     torch.manual_seed(1)
     model = torch.nn.Linear(5, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -166,3 +167,16 @@ def test_a_step_that_breaks_before_its_first_exchange_is_undone_as_any_other(ran
 
     (digests,) = sound(ranks(kind, act, world=1))
     assert digests[0] == digests[1] != digests[2] == digests[3]
+
+
+def test_what_has_collectives_in_it_has_signs_of_life_all_the_time() -> None:
+    came = threading.Event()
+    heart = Heartbeat(0.01, came.set)
+    with heart:
+        with heart:
+            pass
+        came.clear()
+        assert came.wait(10.0)
+    with heart:
+        pass
+    assert heart._entered == 4

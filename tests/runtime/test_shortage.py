@@ -98,15 +98,17 @@ def no_more(*_: object) -> None:
 
 
 @pytest.mark.parametrize(("start", "why"), [(gone, "the fork server is gone; "), (no_more, "no more processes, ")])
+@pytest.mark.parametrize("of", ["multiprocessing.process.BaseProcess.start", "ddp.process.forkserver.warm"])
 def test_a_rank_that_cannot_be_started_again_is_lost_and_no_defect(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, start: Callable[..., None], why: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, of: str, start: Callable[..., None], why: str
 ) -> None:
-    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", start)
+    monkeypatch.setattr(of, start)
     ranks = RankProcesses(job(tmp_path))
     ranks._channels, ranks._runners, ranks._own = {}, {}, job(tmp_path)
     try:
         ranks.restart(1, 1)
         lost = ranks.events(0.0)[0]
+        ranks.drop(1)
     finally:
         ranks._end(0.0)
     assert isinstance(lost, Lost)

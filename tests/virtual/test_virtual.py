@@ -22,7 +22,7 @@ from ddp.data.source import TensorSource
 from ddp.replica.task import Task
 from ddp.virtual import engine
 from ddp.virtual.eligibility import unfit
-from tests.runtime import toy
+from tests.runtime import controlled, toy
 from tests.runtime.conftest import Play, Played
 from tests.slow import few, slow
 from tests.spread import spread
@@ -183,3 +183,8 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
 
 def test_one_rank_is_enough() -> None:
     assert world_size_of(1, "virtual") == 1
+
+
+def test_a_step_that_records_scalars_is_not_done_for_many_at_once(play: Play) -> None:
+    job = play("cadence", "nccl", toy.task, engine=engine).job
+    assert unfit(replace(job, task=controlled.recording)) == "a step calls record_scalar"
