@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from bench.audit.figures import DOUBLED, FACTOR
 from bench.audit.kept import BUFFERS, OPTIMIZER, KeptStep, Parts
 from bench.audit.order import AuditOrder
-from bench.audit.figures import DOUBLED, FACTOR
 from bench.results.audit_file import AuditItem
 from ddp.core.step_settings import PLAIN
 
