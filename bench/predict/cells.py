@@ -6,9 +6,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from bench.predict.evidence import CalibratedCell, metrics_of, off_by, rate_of
 from bench.predict.intervals import interval
@@ -110,8 +109,3 @@ def limit(stream: RunRecords, ranks: int, begin: float, end: float) -> str:
     if not sums or (top := sums.most_common(1)[0])[1] < NO_LIMIT:
         return "computing"
     return f"{top[0]} ({100 * top[1]:.0f} %)"
-
-
-def body(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """Return all of it, for JSON."""
-    return [asdict(each) for each in predictions]

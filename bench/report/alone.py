@@ -12,7 +12,7 @@ from bench.report.blocks import Tile, plain
 from bench.report.compare import Rival, mean_share
 from bench.report.losses import NAMED, WORDS
 from bench.report.page import NONE, levels, number, percent
-from bench.report.time_to_target import reach
+from bench.report.time_to_target import Axis, reach
 from bench.results.cells import Cell
 
 LEAST = 0.01
@@ -35,10 +35,14 @@ def tiles(cells: Sequence[Cell]) -> tuple[Tile, ...]:
     if cell is None:
         return ()
     name, target = plain(cell.name), cell.about.target.value
-    middle, efficiency = reach(cell).middle("seconds"), Rival(cell, None).efficiency.mean
+    whole, efficiency = reach(cell), Rival(cell, None).efficiency.mean
+    axis: Axis = "samples" if whole.middle("seconds") is None else "seconds"
     shares = [share for m in cell.timed if (share := mean_share(m, "compute")) is not None]
     goal = "" if target is None else f"{plain(cell.about.final.eval_metric)} {target:g}"
-    known = None if middle is None or math.isinf(middle) else f"{number(middle)} s"
+    middle = whole.middle(axis)
+    known = (
+        "not reached" if middle is None or math.isinf(middle) else f"{number(middle)} {axis.replace('seconds', 's')}"
+    )
     rough = Timing.of(cell).disturbed
     shown = (
         Tile(
@@ -50,7 +54,9 @@ def tiles(cells: Sequence[Cell]) -> tuple[Tile, ...]:
             "" if efficiency is None else f"{percent(efficiency)} of what its ranks could do alone",
             dim=rough,
         ),
-        Tile("time to target", known or "not reached", goal, dim=rough) if target is not None else None,
+        Tile("time to target" if axis == "seconds" else "samples to target", known, goal, dim=rough)
+        if target is not None
+        else None,
         Tile("of its ranks' time computing", percent(fmean(shares)), "*Where the time went* has the rest")
         if shares
         else None,

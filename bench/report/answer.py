@@ -23,6 +23,7 @@ from bench.results.cells import Cell
 from bench.results.schema import Metrics
 from bench.validate import Verdict
 from bench.validate.checks.speed import disturbed
+from bench.validate.fingerprint import one_machine
 
 Kind = Literal["use", "one", "open", "nothing"]
 """Recommend ways of training; one device; neither, as the evidence does not decide; or there is nothing to compare."""
@@ -99,6 +100,11 @@ class Option:
         return self.quality is not None and self.quality.verdict is not None
 
     @property
+    def unjudged(self) -> bool:
+        """Whether nothing is known of its quality because there is no baseline."""
+        return not self.judged and (self.failing is None or self.failing.name == "NO_BASELINE")
+
+    @property
     def passed(self) -> bool:
         """Whether it is as good as one device, and nothing else is wrong with it."""
         return self.judged and self.failing is None
@@ -142,11 +148,10 @@ class Answer:
 def answer(page: Page, cells: list[Cell]) -> Answer:
     """Decide for one workload."""
     options = tuple(sorted(options_of(page, rivals(cells)), key=order))
-    solo = next((rival.solo for rival in rivals(cells)), None)
-    if solo is None:
-        return Answer("nothing", options, options[0], why="no solo")
     if not options:
         return Answer("nothing", options, why="alone")
+    if options[0].rival.solo is None:
+        return Answer("nothing", options, options[0], why="no solo")
     sound = [option for option in options if option.sound]
     if sooner := [option for option in sound if option.sooner]:
         quickest, *others = sooner
@@ -170,7 +175,7 @@ def _lacking(options: Sequence[Option], sound: Sequence[Option]) -> tuple[Option
     passed = [option for option in options if option.passed]
     if troubled := [option for option in passed or options if option.disturbed]:
         return first(troubled, "disturbed")
-    if not any(option.judged for option in options):
+    if all(option.unjudged for option in options):
         return first(options, "baseline")
     if limited := [option for option in passed if option.limits]:
         return first(limited, "limited")
@@ -194,10 +199,12 @@ def _option(page: Page, rival: Rival, quality: Quality | None, failing: dict[str
     if rival.solo is None:
         return Option(rival, whole, mine, None, None, quality, wrong, _limits(page, rival, failing), mine.disturbed)
     theirs, base = Timing.of(rival.solo), reach(rival.solo)
-    there = all(side.reached == side.n > 0 for side in (whole, base))
+    there = rival.one_clock and all(side.reached == side.n > 0 for side in (whole, base))
     time = Interval.of(ratio(theirs.seconds, mine.seconds)) if there else None
-    speed = Interval.of(ratio(theirs.speeds, mine.speeds))
+    speed = Interval.of(ratio(theirs.speeds, mine.speeds)) if rival.one_clock else None
     limits = _limits(page, rival, failing)
+    if not one_machine([*theirs.runs, *mine.runs]):
+        limits = (*limits, "another machine than one device's")
     return Option(rival, whole, mine, time, speed, quality, wrong, limits, mine.disturbed or theirs.disturbed)
 
 
@@ -206,11 +213,13 @@ def _limits(page: Page, rival: Rival, failing: dict[str, Verdict]) -> tuple[str,
     wrong = None if rival.solo is None else failing.get(rival.solo.name)
     limits = {
         "one rank, which is one device": about.world_size == 1,
+        "simulated devices": about.source is not None,
         "emulated devices": about.emulated_speeds,
         "runs with faults made on purpose": about.scripted_faults,
         "runs that lost a rank": rival.cell.bereft,
         f"more ranks than the {cores} cores": cores is not None and cores < about.world_size,
         "one device of several ranks' speed": rival.solo is not None and rival.solo.about.emulated_speeds,
+        "one device that is simulated": rival.solo is not None and rival.solo.about.source is not None,
         "one device that did not pass itself": wrong is not None and wrong.name == "FAIL",
     }
     return tuple(text for text, present in limits.items() if present)

@@ -27,16 +27,22 @@ class Rival:
     @property
     def speedup(self) -> float | None:
         """Mean samples per second over solo's."""
-        if self.solo is None or not self.cell.speed.mean or not self.solo.speed.mean:
+        if self.solo is None or not self.one_clock or not self.cell.speed.mean or not self.solo.speed.mean:
             return None
         return self.cell.speed.mean / self.solo.speed.mean
 
     @property
+    def one_clock(self) -> bool:
+        """Whether its seconds and solo's are of one kind: real, or simulated."""
+        return self.solo is not None and self.solo.about.source == self.cell.about.source
+
+    @property
     def distorted(self) -> bool:
-        """Whether its speed says nothing about scaling: emulated devices, its own or solo's, scripted faults, lost ranks."""
+        """Whether its speed says nothing about scaling: simulated or emulated devices, its own or solo's, scripted faults,
+        lost ranks."""
         about = self.cell.about
-        slowed = self.solo is not None and self.solo.about.emulated_speeds
-        return bool(about.emulated_speeds or slowed or about.scripted_faults or self.cell.bereft)
+        slowed = self.solo is not None and (self.solo.about.emulated_speeds or self.solo.about.source)
+        return bool(about.emulated_speeds or about.source or slowed or about.scripted_faults or self.cell.bereft)
 
     @property
     def efficiency(self) -> Sample:
@@ -99,9 +105,9 @@ def is_fraction(metric: str) -> bool:
     return "accuracy" in metric
 
 
-def gap(behind: float | None, metric: str) -> str:
-    """Format the gap to solo, signed: `+` is better than solo."""
+def gap(behind: float | None, metric: str, higher_is_better: bool = True) -> str:
+    """Format the gap to solo, signed: the metric less solo's. Without `higher_is_better`, `+` is always better."""
     if behind is None:
         return "–"
-    value = -behind + 0.0
+    value = (-behind if higher_is_better else behind) + 0.0
     return f"{100 * value:+.2f} pt" if is_fraction(metric) else f"{value:+.4g}"

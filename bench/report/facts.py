@@ -22,6 +22,7 @@ from bench.report.page_words import (
     names,
     percents,
     permitted,
+    reason,
     remedy,
     share_of,
     span,
@@ -49,7 +50,7 @@ def facts(cells: Sequence[Cell], each: Answer, brief: bool = False) -> tuple[tup
     lines = (
         (f"What is {plain(best.cell.about.mode)}?", "" if brief else plain(meaning(best.cell.about.mode))),
         ("As good as one device?", f"{as_good(best)} {_others(each) if brief else ''}".strip()),
-        (SURE, f"{SHOWN[each.kind]} {_seeds(best)} {disturbances(cells, best)}".strip()),
+        (SURE, f"{SHOWN[each.kind]} {_seeds(best)} {disturbances(cells, each.options)}".strip()),
         (LIMITS, f"{limit(best)} {slow(each, best)}".strip()),
         (LEFT, left(cells, each)),
     )
@@ -76,7 +77,7 @@ def setup(cells: Sequence[Cell], each: Answer) -> str:
 def as_good(best: Option) -> str:
     """Return whether its result is as good as one device's, in words."""
     if not best.judged or best.quality is None:
-        return "Not judged: there is no baseline."
+        return f"Not judged: {'there is no baseline' if best.unjudged else plain(reason(best))}."
     metric = plain(best.cell.about.final.eval_metric)
     interval = f" ({span(best)})" if span(best) else ""
     words = {"PASS": "Yes", "FAIL": "No", "INCONCLUSIVE": "Not shown yet"}
@@ -104,15 +105,17 @@ def _seeds(best: Option) -> str:
     return f"{text} One seed shows no spread." if ours == 1 else text
 
 
-def disturbances(cells: Sequence[Cell], best: Option) -> str:
-    """Return how many runs of some cells were not alone, and what that means for the times; empty if none."""
+def disturbances(cells: Sequence[Cell], options: Sequence[Option]) -> str:
+    """Return how many runs of some cells were not alone, and what that means for the times of `options`; empty if none."""
     runs = [run.metrics for cell in cells for run in cell.runs]
     busy = sum(map(disturbed, runs))
     if not busy:
         return ""
     where = share_of(busy, len(runs))
     which = "that run is" if busy == 1 else "those runs are"
-    means = "times say little" if best.disturbed else f"{which} left out of all times"
+    troubled = [option for option in options if option.disturbed]
+    of = "" if len(troubled) == len(options) else f" of {names(troubled, options)}" if troubled else ""
+    means = f"times{of} say little" if troubled else f"{which} left out of the times here"
     return f"**Other programs used the same cores in {where}**: {means}."
 
 
@@ -192,8 +195,9 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
     if each.why == "limited" and best is not None:
         devices = "two devices or more" if best.cell.about.world_size == 1 else "real devices of its own"
         texts.append(f"Train {plain(best.cell.label)} on {devices}.")
-    if each.why == "missed":
-        texts.append("Train longer: not every seed came to the target.")
+    if each.why == "missed" and best is not None:
+        longer = "Train longer: not every seed came to the target."
+        texts.append("Set a target: times are to it." if best.cell.about.target.value is None else longer)
     if grave:
         texts.append(f"Look into {names(grave, options)} ({listed(dict.fromkeys(map(state, grave)))}).")
     if not texts:

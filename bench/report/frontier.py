@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from bench.base.style import INKS, SOLO, brief
 from bench.report.answer import Answer, Option
@@ -60,7 +61,9 @@ def picture(page: Page, workload: Workload, each: Answer, name: str, inches: tup
     plane = 72 * (width - left - right), 72 * (height - below - above)
     _name(page, axes, points, _names(each, points), plane, edge)
     axes.set_xlabel("time to target / one device's: left is sooner")
-    axes.set_ylabel(f"{brief(metric, 20)} −\n{compared(page)}{unit}")
+    axes.set_ylabel(f"{brief(metric, 20)} −\n{compared(options)}{unit}")
+    if not options[0].cell.about.final.higher_is_better:  # better is up
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{-value + 0.0:g}"))
     data = [_datum(workload, option) for option in options]
     return page.figure(figure, name, data, "", caption(points, margin is not None, len(edge) > 1, numbered(each)))
 

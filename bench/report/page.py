@@ -183,9 +183,15 @@ class CellGroup:
 
     def slug(self, name: str) -> str:
         """Return a file name for a figure over the workload."""
-        number = [w for w in self.page.workloads if w.model == self.workload.model].index(self.workload)
-        model = "".join(sign if sign.isalnum() else "_" for sign in self.workload.model[:LONGEST])
+        model = _sanitised(self.workload.model)
+        alike = [w for w in self.page.workloads if _sanitised(w.model).casefold() == model.casefold()]
+        number = alike.index(self.workload)
         return f"{name}-{model}" + (f"-{number + 1}" if number else "")
+
+
+def _sanitised(model: str) -> str:
+    """Return what the name of a file has of a model's."""
+    return "".join(sign if sign.isalnum() else "_" for sign in model[:LONGEST])
 
 
 def _entry(value: object) -> object:

@@ -50,7 +50,9 @@ def _group(option: Option) -> str:
 def _time(best: Option) -> Tile:
     label = "time to target / one device's"
     if best.time is None:
-        note = f"{plain(best.cell.label)}: reached by {best.reach.reached} of {best.reach.n} seeds"
+        untargeted = best.cell.about.target.value is None
+        reached = f"reached by {best.reach.reached} of {best.reach.n} seeds"
+        note = f"{plain(best.cell.label)}: {'no target is set' if untargeted else reached}"
         return Tile(label, NONE, note, dim=True)
     return _measured(label, best, best.time, lambda ratio: f"{ratio.value:.2f} ×", between)
 
@@ -88,5 +90,5 @@ def _lowest(option: Option) -> Tile:
     metric = plain(option.cell.about.final.eval_metric)
     interval = f"95 %: {span(option).removesuffix(' pt')}" if span(option) else "no interval"
     worse = option.quality is not None and option.quality.difference.value < 0
-    value = difference(option).lstrip("-") if worse else "none"
+    value = difference(option).lstrip("+-") if worse else "none"
     return Tile(f"largest loss of {metric}", value, f"{plain(option.cell.label)}: {difference(option)}, {interval}")

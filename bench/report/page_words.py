@@ -13,7 +13,7 @@ from bench.report.answer import Option
 from bench.report.blocks import plain
 from bench.report.compare import gap, is_fraction
 from bench.report.intervals import MOST_SEEDS, Interval, seeds_to_decide, seeds_to_measure
-from bench.report.page import NONE, Page, listed, percent
+from bench.report.page import NONE, listed, percent
 from bench.results.cells import Workload
 from bench.validate.verdict import Name
 
@@ -113,7 +113,7 @@ def target(workload: Workload, option: Option) -> str:
 def arrival(option: Option) -> str:
     """Return whether it reaches the target sooner than one device: yes, no, or why neither is shown."""
     if option.time is None:
-        missed = option.reach.reached < option.reach.n
+        missed = option.reach.reached < option.reach.n and option.cell.about.target.value is not None
         return f"no: {option.reach.reached} of {option.reach.n} seeds arrive" if missed else NONE
     if option.sooner or option.later:
         return "yes" if option.sooner else "no"
@@ -175,16 +175,17 @@ def remedy(option: Option, ratio: Interval, decide: bool) -> str:
     return f"about {plural(more, 'more seed')} {'may show it' if decide else 'would narrow it'}"
 
 
-def compared(page: Page) -> str:
-    """Return whose final metric differences are to: that of recorded runs, where there are verdicts, else one device's."""
-    return "recorded" if page.verdicts else "one device's"
+def compared(options: Sequence[Option]) -> str:
+    """Return whose final metric differences are to: that of recorded runs, where all have a verdict, else one device's."""
+    return "recorded" if options and all(option.judged for option in options) else "one device's"
 
 
 def difference(option: Option) -> str:
     """Return how far its final metric is from one device's."""
     if option.quality is None:
         return NONE
-    return gap(-option.quality.difference.value, option.cell.about.final.eval_metric)
+    final = option.cell.about.final
+    return gap(-option.quality.difference.value, final.eval_metric, final.higher_is_better)
 
 
 def allowed(option: Option) -> str:
@@ -202,10 +203,11 @@ def permitted(option: Option) -> str:
 def span(option: Option) -> str:
     """Return the interval of the difference to one device's metric; empty where it has none, or would be that of one seed,
     which shows no spread."""
-    d, metric = None if option.quality is None else option.quality.difference, option.cell.about.final.eval_metric
+    d, final = None if option.quality is None else option.quality.difference, option.cell.about.final
     if d is None or d.low is None or d.high is None or d.n < 2:
         return ""
-    low, high = gap(-(d.low or 0.0), metric), gap(-(d.high or 0.0), metric)
+    metric, higher = final.eval_metric, final.higher_is_better
+    low, high = (gap(-end, metric, higher) for end in ((d.low, d.high) if higher else (d.high, d.low)))
     return f"{low.removesuffix(' pt') if is_fraction(metric) else low} to {high}"
 
 
@@ -222,9 +224,11 @@ def reason(option: Option) -> str:
     if wrong is not None:
         text = _quality_reason(option) if wrong.check == "quality" else ""
         text = text or f"{wrong.check}: {wrong.why}"
+    elif option.time is None and option.cell.about.target.value is None:
+        text = "no target is set"
     elif option.time is None and option.reach.reached < option.reach.n:
         text = f"target reached by {option.reach.reached} of {option.reach.n} seeds"
-    elif option.time is None and option.rival.solo is not None:
+    elif option.time is None and option.rival.one_clock:
         text = (
             "times were not measured"
             if option.cell.one_each and not option.cell.timed

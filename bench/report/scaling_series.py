@@ -6,7 +6,7 @@ Knows nothing of tables and figures.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,9 @@ from bench.results.cells import Cell, Workload, solo_of
 
 SIZES = 3
 """Numbers of devices, from which on a way of training is a study of scaling: one device is one of them."""
+Dash = str | tuple[int, tuple[int, ...]]
+DASHES: tuple[Dash, ...] = ("-", "--", "-.", (0, (8, 2)), (0, (5, 1, 1, 1, 1, 1)))
+"""Of the lines of the ways of training of one mode."""
 SHOWN = 6
 """Series on page one."""
 
@@ -56,8 +59,8 @@ def task_of(cell: Cell) -> Workload:
 
 
 def tasks(cells: tuple[Cell, ...]) -> dict[Workload, list[Cell]]:
-    """Group cells without emulated devices and scripted faults by task, the reference first: one rank, finished. Tasks
-    without a reference, or with nothing else, are left out."""
+    """Group cells without simulated or emulated devices and scripted faults by task, the reference first: one rank,
+    finished. Tasks without a reference, or with nothing else, are left out."""
     groups: dict[Workload, list[Cell]] = defaultdict(list)
     for cell in cells:
         if _plain(cell):
@@ -85,18 +88,41 @@ def scaling(page: Page) -> list[ScalingSeries]:
     return strong + weak
 
 
+def way_of(cell: Cell) -> str:
+    """Return what a cell is called on any number of devices: its mode, and what else tells it from cells of that mode."""
+    return cell.label.replace(f" ×{cell.about.world_size}", "", 1)
+
+
+def dashes(ways: Mapping[str, str]) -> dict[str, Dash]:
+    """Return way of training -> the dash of its line; several ways of one mode have one colour. `ways`: their modes."""
+    by_mode: dict[str, list[str]] = defaultdict(list)
+    for way, mode in ways.items():
+        by_mode[mode].append(way)
+    return {way: DASHES[by_mode[mode].index(way) % len(DASHES)] for way, mode in ways.items()}
+
+
 def first(series: Sequence[ScalingSeries]) -> list[ScalingSeries]:
     """Return those that page one shows, model by model."""
     return sorted(series, key=lambda each: each.workload.model)[:SHOWN]
 
 
-def answered(series: Sequence[ScalingSeries]) -> set[Workload]:
-    """Return the workloads of some series: each has its one answer there."""
-    return {cell.workload for each in series for cell in each.cells}
+def answered(page: Page, series: Sequence[ScalingSeries]) -> set[Workload]:
+    """Return the workloads of some series: each has its one answer there. That of a reference too, where it has nothing
+    else."""
+    alone = {each.solo.workload for each in series if all(cell.is_solo for cell in page.workloads[each.solo.workload])}
+    return alone | {cell.workload for each in series for cell in each.cells}
+
+
+def outside(page: Page, series: Sequence[ScalingSeries]) -> list[Cell]:
+    """Return the cells of workloads that series answer, but of no series: what has no speed, or says nothing of scaling."""
+    names = {cell.name for each in series for cell in (each.solo, *each.cells)}
+    inside = answered(page, series)
+    return [cell for cell in page.cells if cell.workload in inside and cell.name not in names]
 
 
 def _plain(cell: Cell) -> bool:
-    return bool(cell.speed.mean and not cell.about.emulated_speeds and not cell.about.scripted_faults)
+    about = cell.about
+    return bool(cell.speed.mean and not about.emulated_speeds and not about.scripted_faults and not about.source)
 
 
 def _ordered(cells: Sequence[Cell]) -> list[Cell]:
@@ -106,7 +132,8 @@ def _ordered(cells: Sequence[Cell]) -> list[Cell]:
 def _several(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """Leave out ways of training that only happen to have the same global batch once, where others were meant to."""
     series = ScalingSeries("strong", cells[0].workload, cells[0], tuple(cells))
-    kept = [cell for group in series.modes.values() if len(group) > 1 for cell in group]
+    sizes = {mode: {cell.about.world_size for cell in group} for mode, group in series.modes.items()}
+    kept = [cell for mode, group in series.modes.items() if len(sizes[mode]) > 1 for cell in group]
     return tuple(kept or cells)
 
 

@@ -62,14 +62,16 @@ def best_of(page: Page, options: Sequence[Option]) -> Option | None:
     return max(roomy, key=lambda each: (known(each), each.passed, speed(each)), default=None)
 
 
-def facts(page: Page, shown: Sequence[Studied], cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
-    """Return the questions on all series together, and their answers."""
+def facts(
+    page: Page, shown: Sequence[Studied], cells: Sequence[Cell], beside: Sequence[Option] = ()
+) -> tuple[tuple[str, str], ...]:
+    """Return the questions on all series together, and their answers; `beside`: what is in none of them."""
     options = [option for each in shown for option in each.options]
     lines = (
         ("As good as one device?", quality(options) if page.verdicts else "Not judged: there is no baseline."),
-        (SURE, f"{seeds(options)} {disturbances(cells, options[0])}".strip()),
+        (SURE, f"{seeds(options)} {disturbances(cells, options)}".strip()),
         (LIMITS, f"{shared(page, [each.series for each in shown])} {losses(page, shown)}".strip()),
-        (LEFT, left(page, shown)),
+        (LEFT, left(page, shown, beside)),
     )
     return tuple((question, text) for question, text in lines if text)
 
@@ -115,7 +117,7 @@ def losses(page: Page, shown: Sequence[Studied]) -> str:
     return " ".join(f"{text}." for _, text in sorted(causes))
 
 
-def left(page: Page, shown: Sequence[Studied]) -> str:
+def left(page: Page, shown: Sequence[Studied], beside: Sequence[Option] = ()) -> str:
     """Return what would change what is said, and how to have it."""
     options = [option for each in shown for option in each.options]
     open_ = _places(shown, "INCONCLUSIVE")
@@ -126,6 +128,8 @@ def left(page: Page, shown: Sequence[Studied]) -> str:
         texts.append("Rerun what other programs disturbed.")
     if failed:
         texts.append(f"Look into {failed}.")
+    if unfinished := sum(not option.cell.ok for option in beside):
+        texts.append(f"Look into {plural(unfinished, 'way')} of training of which no run finished.")
     if open_:
         texts.append(f"More seeds for what is not decided ({open_}): `bench more` trains them.")
     if unjudged:

@@ -38,7 +38,9 @@ def sentence(page: Page, workload: Workload, cells: Sequence[Cell], each: Answer
     if each.why == "no solo":
         return f"{_recorded(model, each)} no run of one device is here (`mode=solo` trains one)."
     if best is None:
-        return f"**Nothing to compare for {model}**: one device is all that was tried."
+        ends = listed(cell.status for cell in cells)
+        failed = "" if any(cell.ok for cell in cells) else f", and no run of it finished ({ends})"
+        return f"**Nothing to compare for {model}**: one device is all that was tried{failed}."
     if each.kind == "use":
         return _use(model, workload, each, best, brief)
     if each.kind == "one":

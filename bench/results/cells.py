@@ -257,11 +257,11 @@ def _kind(run: Run) -> str:
 
 
 def _label(m: Metrics) -> str:
+    source = f" ({m.source})" if m.source else ""
     if m.engine == "solo" and not m.emulated_speeds:
-        return m.mode
+        return f"{m.mode}{source}"
     speeds = " at speeds " + "/".join(f"{speed:g}" for speed in m.emulated_speeds) if m.emulated_speeds else ""
     script = f" with {', '.join(m.scripted_faults)}" if m.scripted_faults else ""
-    source = f" ({m.source})" if m.source else ""
     return f"{m.mode} ×{m.world_size}{speeds}{script}{source}"
 
 
@@ -281,7 +281,7 @@ def by_workload(cells: Sequence[Cell]) -> dict[Workload, list[Cell]]:
 
 
 def solo_of(cells: Sequence[Cell]) -> Cell | None:
-    """Return the reference among the cells of one workload: solo, at full speed, with a finished run; None if there is
-    none."""
+    """Return the reference among the cells of one workload: solo, in real time, at full speed, with a finished run; None if
+    there is none."""
     candidates = [cell for cell in cells if cell.is_solo and cell.ok]
-    return min(candidates, key=lambda cell: bool(cell.about.emulated_speeds), default=None)
+    return min(candidates, key=lambda cell: (bool(cell.about.source), bool(cell.about.emulated_speeds)), default=None)

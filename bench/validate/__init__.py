@@ -37,7 +37,7 @@ __all__ = ["Judgement", "Terms", "Tree", "Verdict", "judge", "judge_cells", "jud
 
 @dataclass(frozen=True)
 class Terms:
-    """What is asked for beside the runs."""
+    """Options of a validation: which checks run, and what is accepted."""
 
     today: date = field(default_factory=lambda: datetime.now(UTC).date())
     optional: tuple[str, ...] = ()
@@ -224,7 +224,9 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
     if differing := tuple(match.differing):
         line = f"not comparable with {name}: {_fields(differing)}; make one here: {next_runs.baseline(cell)}"
         refused = remark("REFUSED", "baseline", cell.name, line, differing)
-        return Case(cell, None, terms.allowed), [replace(refused, reproduce=command(cell.runs))]
+        return Case(cell, None, terms.allowed), [
+            replace(refused, reproduce=command(cell.runs), more=next_runs.reference(cell))
+        ]
     if match.reference.expired(terms.today) and not terms.allow_expired:
         line = f"the baseline of {name} expired after {match.reference.expires}: make it anew, or --allow-expired"
         return Case(cell, None), [remark("EXPIRED", "baseline", cell.name, line)]

@@ -6,7 +6,7 @@ time, and no other. `advisory`: for whoever looks for a cause.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from pydantic import Field, JsonValue
@@ -40,6 +40,14 @@ class Fingerprint(Strict):
             machine={"torch": torch, **{name: env.get(name) for name in ("cpu", "cores", "gpus")}} | recorded,
             advisory={name: env.get(name) for name in ("python", "numpy", "torchvision", "hydra-core", "platform")},
         )
+
+
+def one_machine(runs: Iterable[Metrics]) -> bool:
+    """Return whether runs were timed on one kind of machine, as far as all of them recorded it. They may differ in the
+    number of cores that they were given."""
+    known = [Fingerprint.of(m).machine for m in runs]
+    shared = set.intersection(*map(set, known)) - {"cores"} if known else set()
+    return all(machine[name] == known[0][name] for machine in known for name in shared)
 
 
 def _devices(metrics: Metrics) -> str:

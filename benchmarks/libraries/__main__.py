@@ -30,7 +30,7 @@ print(spent, (psutil.Process().memory_info().rss - held) / 1e6)
 """
 IMPORTS = {
     "torchvision": ("import torch, PIL.Image", "torchvision.datasets, torchvision.transforms.v2"),
-    "numba": ("import torch, numpy", "ddp.replica.compiled"),
+    "numba": ("import torch, numpy", "ddp.replica.numba_kernels"),
     "jsonschema": ("", "jsonschema"),
     "tabulate": ("", "tabulate"),
     "rich": ("", "rich.console"),

@@ -33,10 +33,10 @@ class BackendSpec:
     torch_native: bool = False
     """It is PyTorch's own: what it exchanges goes through PyTorch's process groups and through nothing else."""
     checkpoints: bool = True
-    """Runs on it make checkpoints and resume from them; not where the state is whole on no rank."""
+    """Whether runs on it can save checkpoints and resume from them."""
 
     lacks: tuple[str, ...] = ()
-    """What a step of it cannot be: `fp16`, `compile`."""
+    """Step settings that it does not support: `fp16`, `compile`."""
     shares_gpu: bool = True
     """Its ranks may train on one GPU, and meet over gloo."""
 

@@ -63,7 +63,7 @@ class Backend(Protocol):
     def __init__(self, job: Job, rank: int, loop: RankContext) -> None: ...
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
-        """Put the last average in place of the replica. `exact`: nothing was trained since that average."""
+        """Put the last average into the model for a `with` block, shards gathered. `exact`: no step was trained since."""
         ...
 
     def average_state(self) -> list[Tensor]:
@@ -89,7 +89,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class Recuts(Protocol):
-    """Has a part of the optimizer's state on each rank."""
+    """A backend with sharded optimizer state, which it can reshard for another number of ranks."""
 
     def recut(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return this rank's state of the optimizer, from those of all ranks of a run of another number of ranks."""

@@ -51,11 +51,11 @@ class ElCheSettings:
     anchor: int = 10
     """Steps of every rank in the first window, and of the slowest rank afterwards until the tuner moves it."""
     min_anchor: int = 0
-    """Least anchor, of the first window too; 0: the initial anchor. A nudge of the guard alone goes below."""
+    """Lower bound of the anchor; 0: the initial `anchor`. Only a guard's nudge goes below."""
     max_anchor: int = 200
     """Largest anchor, steps."""
     overhead_target: float = 0.02
-    """What the cohort may lose by an average, as a fraction of the window; above it the anchor grows."""
+    """Target cost of an average, communication and waiting, as a fraction of the window's time; above it windows grow."""
     max_batch_diff: int | None = None
     """Most steps by which a rank may be ahead of the slowest in a window (0: lockstep); null: no limit."""
     smoothing: str = "adaptive"

@@ -9,7 +9,8 @@ EngineError
 +-- Exhausted           the system lacks what the run needs: memory, disk, descriptors, processes
 +-- Corrupted           a rank's replica is not what it must be
 +-- Aborted             the user ended the run before its end
-+-- PeerGone, ExchangeBroken (in `ddp.process`): a channel's other end hung up, a collective could not be completed
++-- PeerGone (in `ddp.process`)        a channel's other end hung up
++-- ExchangeBroken (in `ddp.comm`)     a collective could not be completed
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class EngineSpec:
 
     module: str
     backends: bool = False
-    """Its ranks are brought together by a backend, with any policy that the backend goes with."""
+    """Whether it runs pairs of policy and backend; False: the engine synchronises by itself."""
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The policies of an engine without backends, with the settings that a mode begins with; none: it averages nothing."""
     one_rank: bool = False
@@ -27,10 +27,10 @@ class EngineSpec:
     one_process: bool = False
     """Its ranks have no processes of their own: none can be lost."""
     virtual: bool = False
-    """The same of ranks that play a run of processes: they train, and their times are those of a virtual clock."""
+    """Ranks really train, all in this process; times come from a simulated clock."""
 
     lacks: tuple[str, ...] = ()
-    """What a step of it cannot be: `fp16`, `compile`."""
+    """Step settings that it does not support: `fp16`, `compile`."""
 
     @property
     def in_place(self) -> bool:

@@ -40,7 +40,7 @@ ALIVE_S = 1.0
 """A sign of life in a long evaluation, seconds."""
 
 
-def place(job: Job, rank: int) -> torch.device:
+def device_of_rank(job: Job, rank: int) -> torch.device:
     """Return CUDA where every rank of this host has a GPU of its own, or where the job asks for it; else the CPU."""
     here = job.host_ranks or job.world_size
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -64,7 +64,7 @@ class TrainingLoop:
     ) -> None:
         self.job, self.rank, self._send = job, rank, send
         reset_peak_rss()
-        self.device = place(job, rank)
+        self.device = device_of_rank(job, rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.meter = meter(rank, job.scratch, self.device)

@@ -92,7 +92,7 @@ class Group:
         self._carry_out(tensor.detach().view(-1), op)
 
     def start(self, tensor: Tensor, op: str = SUM) -> None:
-        """Do the same in the background; `tensor` is not to be touched before the end of `drain`."""
+        """Begin to reduce, as torch with `async_op=True`; leave `tensor` alone until `drain` returns."""
         if isinstance(self._transport, TorchTransport):
             with self._breaking():
                 wait = self._transport.start(tensor, op)

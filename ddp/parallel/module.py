@@ -40,10 +40,11 @@ class DistributedDataParallel(nn.Module):
     that no rank used keep no gradient.
 
     As torch's: which backward passes send (forward passes outside `no_sync()` decide), `broadcast_buffers` (rank 0's, before
-    each forward pass that follows one that was to send, in evaluation too), `bucket_cap_mb` (MiB; a number, or one for each
-    bucket with the last for all further ones; None is 1, then 25), `init_sync`, `process_group` (what `ddp.init` gave; None
-    is that of the process). `device_ids`, `output_device`, `find_unused_parameters`, `gradient_as_bucket_view` and
-    `static_graph` change nothing: unused parameters are always found, gradients always live in the buckets.
+    a forward pass, in evaluation too, if the one before had gradients on and was outside `no_sync()`), `bucket_cap_mb` (MiB;
+    a number, or one for each bucket with the last for all further ones; None is 1, then 25), `init_sync`, `process_group`
+    (what `ddp.init` gave; None is that of the process). `device_ids`, `output_device`, `find_unused_parameters`,
+    `gradient_as_bucket_view` and `static_graph` change nothing: unused parameters are always found, gradients always live in
+    the buckets.
     docs/reference/distributed.md says where else it differs from torch's.
 
     Ours: `compression="bfloat16"` halves what travels (sums are taken in float32 where the transport is shared memory);
@@ -204,8 +205,8 @@ class DistributedDataParallel(nn.Module):
         self._no_sync.wanted = bool(wanted)
 
     def set_samples(self, samples: int) -> None:
-        """Set how many samples the next synchronised gradient of this rank is the mean of: with uneven batches the average
-        over ranks is then that over samples. All ranks set it, or none. Call it before the backward pass."""
+        """Set the size of this rank's batch for the next backward pass, so that uneven batches average by sample. All ranks
+        set it, or none."""
         if not self._average:
             raise ValueError("samples weigh in an average; this model sums (average=False)")
         if not (math.isfinite(samples) and samples >= 0):

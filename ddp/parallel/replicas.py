@@ -123,9 +123,9 @@ def wrap(
 ) -> Replicas:
     """Wrap replicas of one model: one for each of `devices` in this process, and as many in every other rank.
 
-    A GAN is two of these: `ddp.wrap([generator], ["cpu"])`, `ddp.wrap([critic], ["cpu"])`. In a process that nothing says a
-    rank of, the replicas are all there is. Raises ValueError for models that are not alike or wrapped already (with rank and
-    parameter), RankLost for a rank that does not come.
+    A GAN is two of these: `ddp.wrap([generator], ["cpu"])`, `ddp.wrap([critic], ["cpu"])`. Without `ddp.init`,
+    torchrun's variables or a torch process group, this process is the only rank. Raises ValueError for models that are not
+    alike or wrapped already (with rank and parameter), RankLost for a rank that does not come.
     """
     if isinstance(models, nn.Module):
         raise ValueError("wrap takes a list of models, one for each device: wrap([model], [device])")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ddp.core.errors import EngineError, ProtocolError, RankLost
-from ddp.launcher.coordinator import candidates, own_address, reachable
 from ddp.launcher.environment import Placement, read
+from ddp.launcher.rank0_address import candidates, own_address, reachable
 from ddp.remote.handshake import shared_key
 from ddp.remote.secret import opened, own_key
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ddp.replica.buffers import signed
-from ddp.replica.compiled import Flat, begin, excess, proceed
+from ddp.replica.numba_kernels import Flat, begin, excess, proceed
 from ddp.replica.outer_optimizer import Outer, precise
 
 PIECE = 1 << 18

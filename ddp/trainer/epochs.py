@@ -23,8 +23,8 @@ class EpochMetrics:
     lr: float
     """Learning rate of the last step."""
     samples: int
-    """Samples trained, by the ranks' reports: after a loss, those trained again count again, and what the lost rank did not
-    report is missing. The model has each of them once."""
+    """Samples trained, by the ranks' reports. If a rank died, samples trained again count twice and its unreported ones not;
+    the model has each once."""
     seconds: float
     """Training time from the end of the epoch before to the end of this one, evaluation not counted."""
     scalars: Scalars

@@ -21,7 +21,7 @@ from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source
 from ddp.data.epoch_order import EpochOrder, Sampler, refuse_part
 from ddp.engine import ENGINES
-from ddp.engine.loop import place
+from ddp.engine.loop import device_of_rank
 from ddp.monitor.track import RunSubject
 from ddp.process import forkserver
 from ddp.registry import member
@@ -50,11 +50,11 @@ class Trainer:
             together by `default_collate`), or a `ddp.replica.task.Source`. Batches arrive on the rank's device.
         batch_size: samples of one step of one rank; with `accumulate`, of each micro-batch.
         epochs: passes over the data, all ranks together.
-        steps: number of steps of the run, instead of passes over the data. A step has a batch of every rank, and `epochs`
-            are equal parts of the run.
+        steps: length of the run in global steps (a batch of every rank), instead of passes over the data: a multiple of
+            `epochs`, which cut the run into equal parts.
         policy: when replicas are averaged: a key of `ddp.core.policies.POLICIES`; None: `cadence`.
-        backend: how: `nccl` (a collective; over gloo or shared memory without a GPU for each rank), `cpu` (snapshots); None:
-            `nccl`.
+        backend: how: `nccl` (all ranks wait in an all-reduce: NCCL, gloo or shared memory), `cpu` (the parent process
+            averages copies, while ranks may train on); None: `nccl`.
         world_size: number of ranks; None: those that torchrun, srun or mpirun has started, or one for each CUDA device. One
             rank trains in this process.
         seed: of every random number.
@@ -91,8 +91,9 @@ class Trainer:
         speeds: emulated relative speed of each rank in [0.01, 1]; empty: full speed.
         device: `cpu`, `cuda`, or `auto`: CUDA if there is a GPU for each rank.
         transport: transport of the collectives of backend `nccl`: `memory` or `gloo` on CPUs, `nccl`, or `auto`.
-        deadline_s: maximum seconds of silence of a rank, and of a step, evaluation batch or callback.
-        tolerate_loss: continue without a lost rank, whose unfinished samples others train; otherwise the run fails.
+        deadline_s: a rank that is silent for so many seconds counts as dead; no step, evaluation batch or callback may take
+            longer.
+        tolerate_loss: if a rank's process dies, the others train its remaining samples; False: the run fails.
         faults: what goes wrong on purpose, such as `1@40:crash`: before its step 40, rank 1 is killed. The kinds:
             `docs/reference/faults.md`.
         output: folder for run folders, `<output>/<name>/<mode>/<run_id>/`, as `python -m bench` writes them; None: no
@@ -253,7 +254,7 @@ class Trainer:
             self._party.serve(self._parts)
         job, in_place = self._job, self._job.world_size == 1 or ENGINES[self._mode.engine].in_place
         _refuse_in_a_rank(job.world_size if not in_place else 1)
-        devices = [str(place(job, rank)) for rank in range(job.world_size)]
+        devices = [str(device_of_rank(job, rank)) for rank in range(job.world_size)]
         packed = None if in_place else pack(self._parts)  # before anybody reads data: it may open files then
         recorder = None
         if self._recording is not None:

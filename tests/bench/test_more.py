@@ -18,6 +18,7 @@ from bench.validate.verdict import remark
 from tests.bench import fake_engine
 from tests.bench.conftest import Bench
 from tests.bench.references import baselines, cell
+from tests.bench.streams import make_metrics, make_spec, write_run
 
 MODE = ("model=mlp", "mode=nccl_sync", "world_size=2", "train.epochs=1")
 Capture = pytest.CaptureFixture[str]
@@ -78,3 +79,12 @@ def test_what_failed_is_named_and_cut_short(tmp_path: Path, library: Path) -> No
     assert first.startswith("FAIL mlp nccl_sync ×2  quality: ")
     assert len(first) > ROOM
     assert what_next(verdicts, runs) == [("in full", f"python -m bench validate --brief {runs}")]
+
+
+def test_more_makes_a_baseline_where_the_one_that_is_there_is_not_comparable(tmp_path: Path, library: Path) -> None:
+    spec = make_spec("nccl_sync")
+    m = make_metrics(spec)
+    write_run(tmp_path / "runs", spec, m.model_copy(update={"env": m.env | {"torch": "1.0"}}))
+    assert {("REFUSED", "baseline")} <= {(v.name, v.check) for v in judge([tmp_path / "runs"], library).verdicts}
+    (command,) = lacking(tmp_path / "runs", library)
+    assert " mode=solo " in command

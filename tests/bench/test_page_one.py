@@ -91,7 +91,7 @@ def test_nothing_is_recommended_of_runs_that_were_all_disturbed(tmp_path: Path) 
     assert left_to_do(shown).startswith("First rerun the 3 disturbed runs on idle cores")
     measured = tiles(found)[1]
     assert (measured.value, measured.dim) == ("not measurable yet", True)
-    assert row(shown, found.options[0])[SOONER] == "*disturbed*"
+    assert row(shown, found.options[0], found.options)[SOONER] == "*disturbed*"
 
 
 def test_times_are_of_undisturbed_seeds_where_there_are_two(tmp_path: Path) -> None:
@@ -125,9 +125,8 @@ def test_reason_and_figures_of_a_row_are_of_one_computation(tmp_path: Path) -> N
     times: dict[str, Seconds] = {"solo": SOLO, "nccl_sync": QUICK}
     found, _ = answered(page(tmp_path / "a", times, {"nccl_sync": "FAIL"}))
     assert reason(found.options[0]) == "proved > 0.50 pt worse"
-    assert (
-        row(page(tmp_path / "a", times, {"nccl_sync": "FAIL"}), found.options[0])["accuracy − recorded"] == "-0.90 pt"
-    )
+    shown = page(tmp_path / "a", times, {"nccl_sync": "FAIL"})
+    assert row(shown, found.options[0], found.options)["accuracy − recorded"] == "-0.90 pt"
     shown = page(tmp_path / "b", times, {})
     strange = verdict(shown.cells[1], "FAIL", GOOD)
     found, _ = answered(replace(shown, verdicts=(strange,)))

@@ -183,7 +183,9 @@ def test_the_mean_is_good_to_a_few_units_in_the_last_place(count: int) -> None:
 def test_loops_are_compiled_where_nothing_can_be_kept(why: str, tmp_path: Path) -> None:
     """An installation that cannot be written, and a user without a home, or a full disk: compiled anew by each process."""
     where = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}  # which has none, if nobody names a folder
-    asked = "import ddp.replica.compiled as loops, numpy as np; print(loops.excess(np.full(3, 2.0), np.ones(3), 1.0))"
+    asked = (
+        "import ddp.replica.numba_kernels as loops, numpy as np; print(loops.excess(np.full(3, 2.0), np.ones(3), 1.0))"
+    )
     if why == "no room":
         where["NUMBA_CACHE_DIR"] = str(tmp_path)
         asked = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); {asked}"

@@ -58,7 +58,7 @@ EVERY = "Every way of training"
 def section(page: Page) -> list[Block]:
     """Return title, answers, figures, pictures and tables of page one."""
     series = scaling(page)
-    inside = answered(series)
+    inside = answered(page, series)
     answers = [(w, cells, answer(page, cells)) for w, cells in page.workloads.items() if w not in inside]
     answers.sort(key=lambda each: KINDS.index(each[2].kind))
     shown = answers[:WORKLOADS]
@@ -119,7 +119,7 @@ def table(
     sizes = {option.cell.about.world_size for option in options}
     modes = {option.cell.about.mode for option in options}
     size = sizes.pop() if len(sizes) == 1 and len(modes) == len(options) and not named else None
-    rows = [row(page, option, named, size) for option in options]
+    rows = [row(page, option, options, named, size) for option in options]
     silent = {name for name in OPTIONAL if all(each[name] in ("", NONE) for each in rows)}
     silent |= {name for name, shown in {"seeds": seeds, SPEED: RATIOS[1] in silent}.items() if not shown}
     rows = [{name: cell for name, cell in each.items() if name not in silent} for each in rows]
@@ -131,8 +131,11 @@ def table(
     return Verdicts(tuple(rows), left=left, badges=badges(options), marked=marked)
 
 
-def row(page: Page, option: Option, named: bool = False, size: int | None = None) -> dict[str, str]:
-    """Return what the reader decides by, of one way of training; `size`: the devices of all, said in the head."""
+def row(
+    page: Page, option: Option, among: Sequence[Option], named: bool = False, size: int | None = None
+) -> dict[str, str]:
+    """Return what the reader decides by, of one way of training of a table of `among`; `size`: the devices of all, said in
+    the head."""
     return {
         "way of training" if size is None else f"on {plural(size, 'device')}": _called(option, named, size is not None),
         "quality": state(option, bool(page.verdicts)),
@@ -141,7 +144,7 @@ def row(page: Page, option: Option, named: bool = False, size: int | None = None
         RATIOS[0]: times(option),
         RATIOS[1]: share(option),
         SPEED: number(option.cell.speed.mean),
-        f"{plain(option.cell.about.final.eval_metric)} − {compared(page)}": difference(option),
+        f"{plain(option.cell.about.final.eval_metric)} − {compared(among)}": difference(option),
         "seeds": str(len(option.cell.one_each)),
     }
 
@@ -197,7 +200,8 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
             v.name in ("REFUSED", "NO_BASELINE") for v in page.verdicts
         ),
         "*red*: what a check found; *Verdicts* says more": any(v.name == "FAIL" for v in page.verdicts),
-        "*recorded*: runs of the baseline": bool(answers and page.verdicts) and not passed,
+        "*recorded*: runs of the baseline": not passed
+        and any(compared(rows_of(each, several)) == "recorded" for each in answers),
         "*pt*: percentage points": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
         "*±*: standard deviation of seeds": any(cell.eval.sd is not None for cell in page.cells),
         "*unclear*: the interval's ends differ by a factor of 4 or more": any(

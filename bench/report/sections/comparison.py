@@ -32,14 +32,14 @@ def _rank(rival: Rival) -> tuple[bool, float, str]:
 
 
 def _row(rival: Rival) -> dict[str, str]:
-    cell = rival.cell
-    metric = cell.about.final.eval_metric
+    cell, final = rival.cell, rival.cell.about.final
+    metric = final.eval_metric
     return {
         "mode": f"**{plain(cell.label)}**" if cell.is_solo else plain(cell.marked),
         "status": cell.status,
         "n": str(len(cell.one_each)),
         f"final {plain(metric)}": levels(cell.eval),
-        "gap to solo": gap(rival.behind, metric) if cell is not rival.solo else "reference",
+        "gap to solo": gap(rival.behind, metric, final.higher_is_better) if cell is not rival.solo else "reference",
         "samples/s": fixed(cell.speed, 0),
         "× solo": times(rival.speedup),
         "vs alone": percent(rival.efficiency),

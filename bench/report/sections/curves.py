@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from bench.base.figures import plural
 from bench.report.blocks import Block, Picture
 from bench.report.compare import is_fraction
 from bench.report.page import SERIES, CellGroup, Page
+from bench.report.scaling_series import DASHES
 from bench.results.cells import Cell
 
 Point = dict[str, Any]
@@ -138,23 +139,24 @@ def _figure(size: int, group: CellGroup, whole: list[Cell]) -> Picture:
         for y, label, beside in (("loss", "Training loss", "test_loss"), ("metric", eval_label, "train_metric"))
         for x in ("samples", "seconds")
     ]
+    looks = {cell.label: _look(page, cell, shown) for cell in shown}
     figure = Figure(figsize=(10.5, 6.2), layout="constrained")
     for axes, panel in zip(figure.subplots(2, 2).flat, panels, strict=True):
         for cell in shown:
             if points := curves[cell.label]:
-                panel.draw(axes, points, _look(page, cell))
+                panel.draw(axes, points, looks[cell.label])
         panel.finish(axes, log=all(point[panel.y] > 0 for point in data) and (panel.y == "loss" or panel.fraction))
-    _legend(figure, page, shown, metric)
+    _legend(figure, looks, shown, metric)
     world = f" on {plural(size, 'rank')}" if size > 1 else ""
     alt = f"Training loss and test {metric} of {group.title}{world} against samples and seconds, by mode"
     return page.figure(figure, f"{group.slug('curves')}-w{size}", data, f"{group.title}{world}", alt)
 
 
-def _legend(figure: Figure, page: Page, shown: list[Cell], metric: str) -> None:
+def _legend(figure: Figure, looks: Mapping[str, dict[str, Any]], shown: list[Cell], metric: str) -> None:
     """Name the cells from best to worst, with where they ended."""
     sign = -1.0 if shown[0].about.final.higher_is_better else 1.0
     ranked = sorted((c for c in shown if c.eval.mean is not None), key=lambda cell: sign * (cell.eval.mean or 0.0))
-    handles = [figure.axes[0].plot([], [], **_look(page, cell))[0] for cell in ranked]
+    handles = [figure.axes[0].plot([], [], **looks[cell.label])[0] for cell in ranked]
     names = [cell.label.replace(" at speeds", "\nat speeds").replace(" with ", "\nwith ") for cell in ranked]
     labels = [f"{name}\n{figures.metric(c.eval.mean)} (n={c.eval.n})" for name, c in zip(names, ranked, strict=True)]
     figure.legend(
@@ -162,9 +164,11 @@ def _legend(figure: Figure, page: Page, shown: list[Cell], metric: str) -> None:
     )
 
 
-def _look(page: Page, cell: Cell) -> dict[str, Any]:
-    """Return colour and marker by mode; dashed with emulated speeds; solo on top."""
+def _look(page: Page, cell: Cell, shown: Sequence[Cell]) -> dict[str, Any]:
+    """Return colour and marker by mode; dashed with emulated speeds, and where several cells `shown` have one mode; solo on
+    top."""
     colour, marker = page.styles[cell.about.mode]
-    dashed = "--" if cell.about.emulated_speeds else "-"
+    alike = [other for other in shown if other.about.mode == cell.about.mode]
+    dashed = DASHES[(bool(alike[0].about.emulated_speeds) + alike.index(cell)) % len(DASHES)]
     edge = {"markeredgecolor": "white", "markeredgewidth": 0.5}
     return {"color": colour, "marker": marker, "ls": dashed, "zorder": 5 if cell.is_solo else 3, **edge}

@@ -22,7 +22,7 @@ INTRO = (
 def section(page: Page) -> list[Block]:
     """Return what page one has not room for: all rows, and the questions on each of several workloads that it does not
     answer as a series."""
-    several, studied = len(page.workloads) > 1, answered(first(scaling(page)))
+    several, studied = len(page.workloads) > 1, answered(page, first(scaling(page)))
     parts: list[Block] = []
     for workload, cells in page.workloads.items():
         each = answer(page, cells)

@@ -78,11 +78,13 @@ def _converges(page: Page, cells: list[Cell]) -> str:
         text += f" Worse than the baseline: {listed(worse)}."
     reaches = [reach(cell) for cell in cells]
     reached = f"{sum(r.reached for r in reaches)} of {plural(sum(r.n for r in reaches), 'run')}"
-    return f"{text} The target was reached by {reached}."
+    untargeted = all(cell.about.target.value is None for cell in cells)
+    return text if untargeted else f"{text} The target was reached by {reached}."
 
 
 def _end(row: Quality, metric: str) -> str:
-    return f"{gap(-row.difference.value, metric)} ({plain(row.cell.label)}, n={row.difference.n})"
+    higher = row.cell.about.final.higher_is_better
+    return f"{gap(-row.difference.value, metric, higher)} ({plain(row.cell.label)}, n={row.difference.n})"
 
 
 def _worth(page: Page, cells: list[Cell]) -> str:

@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 from bench.base.figures import plural
 from bench.base.style import brief
 from bench.report.answer import Option, options_of
-from bench.report.blocks import BADGE, Block, Facts, LeadText, Picture, Verdicts, nonempty, plain
-from bench.report.compare import Rival
-from bench.report.page import NONE, Page, more, percent
-from bench.report.page_words import RECOMMENDED, badges, difference, state
+from bench.report.blocks import BADGE, Block, Facts, LeadText, Picture, Text, Verdicts, nonempty, plain
+from bench.report.compare import Rival, rivals
+from bench.report.page import NONE, Page, listed, more, percent
+from bench.report.page_words import NAMES, RECOMMENDED, badges, difference, reason, state
 from bench.report.scaling_advice import answers, lead, taken
-from bench.report.scaling_series import SHOWN, ScalingSeries, first, reachable
+from bench.report.scaling_series import SHOWN, ScalingSeries, dashes, first, outside, reachable, way_of
 from bench.report.scaling_words import Studied, facts, known, speed, title
-from bench.report.sections.speedup import CORE_LIMIT, draw_core_limit
+from bench.report.sections.speedup import CORE_LIMIT, draw_core_limit, mark_sizes
 
 WIDE, NARROW = (4.4, 2.5), (2.85, 1.65)
 """Inches of the plot of a series: of one of two, of one of more."""
@@ -39,10 +39,41 @@ def blocks(page: Page, series: Sequence[ScalingSeries]) -> list[Block]:
     rest = more(len(series) - SHOWN, "series", "not shown")
     cells = list(dict.fromkeys(cell.name for each in ordered for cell in (each.solo, *each.cells)))
     trained = [cell for cell in page.cells if cell.name in cells]
-    questions = Facts(facts(page, shown, trained), lines=True)
+    beside = _beside(page, series)
+    questions = Facts(facts(page, shown, trained, beside), lines=True)
     return nonempty(
-        LeadText(lead(page, shown)), answers(page, shown), _picture(page, shown), table(page, shown), rest, questions
+        LeadText(lead(page, shown)),
+        answers(page, shown),
+        _picture(page, shown),
+        Text(_named(beside)),
+        table(page, shown),
+        rest,
+        questions,
     )
+
+
+def _beside(page: Page, series: Sequence[ScalingSeries]) -> list[Option]:
+    """Return what was trained of the workloads of series, but is in none of them."""
+    others = outside(page, series)
+    compared = {
+        workload: rivals(page.workloads[workload]) for workload in dict.fromkeys(cell.workload for cell in others)
+    }
+    chosen = {cell.name for cell in others}
+    return [option for some in compared.values() for option in options_of(page, some) if option.cell.name in chosen]
+
+
+def _named(beside: Sequence[Option]) -> str:
+    """Return what is in no series, each with its runs and what came of the verdicts."""
+    if not beside:
+        return ""
+    named = [f"{plain(option.cell.name)} ({_ended(option)})" for option in beside[:NAMES]]
+    rest = [plural(len(beside) - NAMES, "other")] if len(beside) > NAMES else []
+    return f"In no series: {listed([*named, *rest])}."
+
+
+def _ended(option: Option) -> str:
+    why = plain(reason(option))
+    return f"{option.cell.status}: {why}" if why else option.cell.status
 
 
 def _options(page: Page, series: ScalingSeries) -> list[Option]:
@@ -50,7 +81,7 @@ def _options(page: Page, series: ScalingSeries) -> list[Option]:
 
 
 def _place(option: Option) -> tuple[str, int]:
-    return option.cell.about.mode, option.cell.about.world_size
+    return way_of(option.cell), option.cell.about.world_size
 
 
 def table(page: Page, shown: Sequence[Studied]) -> Verdicts:
@@ -63,14 +94,14 @@ def table(page: Page, shown: Sequence[Studied]) -> Verdicts:
     for studied in shown:
         series, options = studied
         best = taken(page, studied)
-        for mode, group in groupby(options, key=lambda option: option.cell.about.mode):
+        for way, group in groupby(options, key=lambda option: way_of(option.cell)):
             sized = {option.cell.about.world_size: option for option in group}
-            here = best is not None and best.cell.about.mode == mode
+            here = best is not None and way_of(best.cell) == way
             marked += [len(rows)] * here
             rows.append(
                 {
                     "scaling": plain(title(series)),
-                    "way of training": f"**{RECOMMENDED}{plain(mode)}**" if here else plain(mode),
+                    "way of training": f"**{RECOMMENDED}{plain(way)}**" if here else plain(way),
                     **{_head(size, cores): _cell(sized.get(size), bool(page.verdicts)) for size in sizes},
                     LOWEST: _lowest(min(sized.values(), key=_behind)),
                 }
@@ -136,17 +167,19 @@ def _bound(page: Page, drawn: Sequence[Studied]) -> str:
 def _plot(page: Page, axes: Axes, series: ScalingSeries, options: Sequence[Option]) -> None:
     sizes, cores = sorted({1, *series.sizes}), page.cores(series.solo)
     axes.plot([1, sizes[-1]], [1, sizes[-1]], color="#333333", lw=1.2, ls=(0, (4, 2)), label="ideal")
-    for mode in dict.fromkeys(option.cell.about.mode for option in options):
+    ways = {way_of(option.cell): option.cell.about.mode for option in options}
+    dash = dashes(ways)
+    for way, mode in ways.items():
         colour, marker = page.styles[mode]
-        mine = [option for option in options if option.cell.about.mode == mode]
+        mine = [option for option in options if way_of(option.cell) == way]
         x, y = [option.cell.about.world_size for option in mine], [speed(option) for option in mine]
-        axes.plot(x, y, f"-{marker}", color=colour, ms=6, label=mode)
+        axes.plot(x, y, marker=marker, ls=dash[way], color=colour, ms=6, label=way)
         for size, option in zip(x, mine, strict=True):
             if option.speed is not None and option.speed.low is not None and option.speed.high is not None:
                 axes.plot([size, size], [option.speed.low, option.speed.high], "_-", color=colour, lw=1.0, ms=5)
     if cores is not None and cores < sizes[-1]:
         draw_core_limit(axes, *reachable(sizes[-1], cores), label=CORE_LIMIT)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
+    mark_sizes(axes, sizes)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("devices")
     axes.set_ylabel("speed / one device's")
@@ -159,7 +192,7 @@ def _datum(series: ScalingSeries, option: Option) -> dict[str, Any]:
         "scaling": series.kind,
         "model": series.workload.model,
         "batch": series.workload.batch_size,
-        "mode": option.cell.about.mode,
+        "mode": way_of(option.cell),
         "devices": option.cell.about.world_size,
         "speedup": None if speed is None else speed.value,
         "low": None if speed is None else speed.low,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike
 from bench.report.blocks import Picture
 from bench.report.compare import Rival
 from bench.report.page import SERIES, Page, fixed, percent, times
-from bench.report.scaling_series import reachable
+from bench.report.scaling_series import dashes, reachable, way_of
 
 CORE_LIMIT = "most that cores allow"
 MANY = 8
@@ -25,6 +26,8 @@ class SpeedupPoint:
     """A cell's speed-up over one rank."""
 
     mode: str
+    way: str
+    """The mode, and what else tells its cells apart on one number of ranks."""
     ranks: int
     n: int
     speedup: float
@@ -39,7 +42,7 @@ class SpeedupPoint:
             return None
         known = [(s.sd / s.mean) ** 2 for s in (cell.speed, solo.speed) if s.sd is not None and s.mean]
         spread = value * sum(known) ** 0.5 if len(known) == 2 and cell is not solo else None
-        return SpeedupPoint(cell.about.mode, cell.about.world_size, cell.speed.n, value, spread)
+        return SpeedupPoint(cell.about.mode, way_of(cell), cell.about.world_size, cell.speed.n, value, spread)
 
 
 def serial_fraction(speedup: float | None, ranks: float) -> float | None:
@@ -65,30 +68,30 @@ def columns(rival: Rival, heading: str, bound: float, **beside: str) -> dict[str
 
 def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None) -> Picture | None:
     """Draw speed-up with the ideal line, and its share of the ideal; None if there is nothing on more than one rank."""
+    places = {mode: place for place, mode in enumerate(page.styles)}
     points = [point for rival in rows if (point := SpeedupPoint.of(rival)) is not None]
-    modes = [mode for mode in page.styles if any(p.mode == mode and p.ranks > 1 for p in points)][:SERIES]
-    if not modes:
+    known = sorted({(p.mode, p.way) for p in points if p.ranks > 1}, key=lambda pair: (places[pair[0]], pair[1]))
+    ways = {way: mode for mode, way in known[:SERIES]}
+    if not ways:
         return None
     sizes = sorted({1, *(point.ranks for point in points)})
     figure = Figure(figsize=(10.5, 3.7), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.plot([1, sizes[-1]], [1, sizes[-1]], color="#333333", lw=1.2, ls=(0, (4, 2)), label="ideal")
     right.axhline(100, color="#333333", lw=1.2, ls=(0, (4, 2)))
-    for mode in modes:
-        mine = sorted((p for p in points if p.mode == mode), key=lambda p: p.ranks)
-        whole = mine if mine[0].ranks == 1 else [SpeedupPoint(mode, 1, 0, 1.0, None), *mine]
+    dash = dashes(ways)
+    for place, (way, mode) in enumerate(ways.items()):
+        mine = sorted((p for p in points if p.way == way), key=lambda p: p.ranks)
+        whole = mine if mine[0].ranks == 1 else [SpeedupPoint(mode, way, 1, 0, 1.0, None), *mine]
         colour, marker = page.styles[mode]
         x, y = np.array([p.ranks for p in whole]), np.array([p.speedup for p in whole])
         error = np.array([p.spread or 0.0 for p in whole])
-        aside = 0.012 * (sizes[-1] - 1) * (modes.index(mode) - len(modes) / 2) * (x > 1)  # so that error bars show
-        look = {"color": colour, "marker": marker, "ms": 5.0, "capsize": 2.5}
-        left.errorbar(x + aside, y, error, label=mode, **look)
+        aside = 0.012 * (sizes[-1] - 1) * (place - len(ways) / 2) * (x > 1)  # so that error bars show
+        look: dict[str, Any] = {"color": colour, "marker": marker, "ls": dash[way], "ms": 5.0, "capsize": 2.5}
+        left.errorbar(x + aside, y, error, label=way, **look)
         right.errorbar(x + aside, 100 * y / x, 100 * error / x, **look)
     for axes in (left, right):
-        if sizes[-1] >= MANY:
-            axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.set_xticks([], minor=True)
+        mark_sizes(axes, sizes)
         axes.set_xlabel("ranks")
         axes.set_ylim(bottom=0)
     if cores is not None and cores < sizes[-1]:
@@ -105,6 +108,14 @@ def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None
     return page.figure(figure, name, [_data(point) for point in points], title, alt)
 
 
+def mark_sizes(axes: Axes, sizes: Sequence[int]) -> None:
+    """Mark the numbers of ranks on the axis, which is logarithmic from `MANY` on."""
+    if sizes[-1] >= MANY:
+        axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set_xticks([], minor=True)
+
+
 def draw_core_limit(axes: Axes, ranks: ArrayLike, most: ArrayLike, label: str | None = None) -> None:
     """Shade the numbers of ranks beyond the cores, `ranks`, and draw the `most` that cores allow there."""
     numbers = np.asarray(ranks)
@@ -113,5 +124,5 @@ def draw_core_limit(axes: Axes, ranks: ArrayLike, most: ArrayLike, label: str | 
 
 
 def _data(p: SpeedupPoint) -> dict[str, Any]:
-    point = {"mode": p.mode, "world_size": p.ranks, "n": p.n, "speedup": p.speedup, "speedup_sd": p.spread}
+    point = {"mode": p.way, "world_size": p.ranks, "n": p.n, "speedup": p.speedup, "speedup_sd": p.spread}
     return point | {"ideal": p.ranks, "serial_fraction": serial_fraction(p.speedup, p.ranks)}

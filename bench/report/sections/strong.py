@@ -45,5 +45,5 @@ def _row(rival: Rival) -> dict[str, str]:
         "ranks": str(size),
         "batch of a rank": str(cell.workload.batch_size),
         **columns(rival, "speed-up", size),
-        "against solo": gap(rival.behind, cell.about.final.eval_metric),
+        "against solo": gap(rival.behind, cell.about.final.eval_metric, cell.about.final.higher_is_better),
     }

@@ -59,7 +59,7 @@ def _row(row: Reach, solo: Reach | None) -> dict[str, str]:
 
 def _median(row: Reach, axis: Axis) -> str:
     middle = row.middle(axis)
-    return NEVER if middle is None or math.isinf(middle) else number(middle)
+    return NEVER if middle is not None and math.isinf(middle) else number(middle)
 
 
 def _times(row: Reach, solo: Reach | None, axis: Axis) -> str:

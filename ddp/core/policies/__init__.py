@@ -19,7 +19,7 @@ POLICIES: Registry[type[Policy]] = Registry("policies", _OURS, loaded())
 """Name -> frozen dataclass of settings."""
 DEFAULT = "cadence"
 EVERY_STEP = "sync"
-"""What engines go by that bring replicas together in every step, and by nothing else."""
+"""The policy of engines and backends that only synchronise inside steps."""
 
 
 def meets_every_step(name: str | None) -> bool:

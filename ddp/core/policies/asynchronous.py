@@ -65,7 +65,7 @@ class Overshoot(Lead):
 
 @dataclass(frozen=True)
 class Async(WindowSettings):
-    """The bound on running ahead is fixed, or tuned for each rank."""
+    """Windows as of `cadence`, and how far a rank may run beyond its own."""
 
     max_overshoot: int | None = None
     """Steps a rank may run beyond its count while others catch up; null: tuned, from 1 % of an epoch's (2 to 5) on, and none

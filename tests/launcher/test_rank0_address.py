@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ddp.launcher import coordinator
-from ddp.launcher.coordinator import Candidate, Known, Unreachable, candidates, own_address, reachable
+from ddp.launcher import rank0_address
 from ddp.launcher.environment import Placement
 from ddp.launcher.interfaces import Interface
+from ddp.launcher.rank0_address import Candidate, Known, Unreachable, candidates, own_address, reachable
 from tests.held_up import in_time
 
 TWO = Placement("slurm", 1, 2, 0, 1, 1, 2, ("n1", "n2"), "41")
@@ -105,10 +105,10 @@ def test_nobody_there_is_said_within_the_limit_with_all_that_was_tried() -> None
 
 
 def test_a_resolver_without_an_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "ASK_S", 0.1)
+    monkeypatch.setattr(rank0_address, "ASK_S", 0.1)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(0.4) or [])
     with pytest.raises(OSError, match=r"the resolver did not answer within 0\.1 s"):
-        coordinator.resolve("n1")
+        rank0_address.resolve("n1")
 
 
 def test_the_scheduler_is_asked_within_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -116,14 +116,14 @@ def test_the_scheduler_is_asked_within_a_limit(monkeypatch: pytest.MonkeyPatch, 
     script.write_text('#!/bin/sh\necho "NodeName=$4 Arch=x86_64 NodeAddr=10.1.2.3 NodeHostName=$4 Version=22"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert coordinator.node_addr("n1") == "10.1.2.3"
+    assert rank0_address.node_addr("n1") == "10.1.2.3"
     script.write_text("#!/bin/sh\necho 'Node n1 not found'\nexit 1\n")
     with pytest.raises(OSError, match="Node n1 not found"):
-        coordinator.node_addr("n1")
+        rank0_address.node_addr("n1")
     script.write_text("#!/bin/sh\nexec sleep 5\n")
-    monkeypatch.setattr(coordinator, "ASK_S", 0.1)
+    monkeypatch.setattr(rank0_address, "ASK_S", 0.1)
     with pytest.raises(OSError, match="did not answer within"):
-        coordinator.node_addr("n1")
+        rank0_address.node_addr("n1")
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(OSError, match="scontrol is not on the PATH"):
-        coordinator.node_addr("n1")
+        rank0_address.node_addr("n1")
