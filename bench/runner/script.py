@@ -154,8 +154,13 @@ def script() -> Script:
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     place = read(os.environ) or Placement("")
-    started = {"processes": place.world_size, "hosts": place.nodes}
-    here = Script(None, arguments=tuple(sys.argv[1:]), folder=str(Path.cwd()), **started)
+    here = Script(
+        None,
+        arguments=tuple(sys.argv[1:]),
+        folder=str(Path.cwd()),
+        processes=place.world_size,
+        hosts=place.nodes,
+    )
     if file is None or not Path(file).is_file():
         return here
     path = Path(file).resolve()
