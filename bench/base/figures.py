@@ -7,6 +7,8 @@ import math
 DECIMALS, DIGITS, MOST = 4, 3, 12
 LARGE = 1e12
 """From here on, digits before the point say nothing: a perplexity that went astray has dozens of them."""
+SLOW = 100
+"""Below this, a speed without decimals says little, and nothing below one."""
 SMALL = 0.05
 """Below this, four decimals are less than `DIGITS` significant digits, about."""
 
@@ -29,6 +31,12 @@ def metric(value: float | None, beside: float | None = None) -> str:
 def grouped(value: float, places: int = 0) -> str:
     """Write `value` with so many decimals, thousands separated."""
     return _fixed(value, f",.{places}f")
+
+
+def rate(value: float, beside: float | None = None) -> str:
+    """Write a speed whole, thousands separated; with `DIGITS` significant digits if it, or what is `beside` it, is slow."""
+    level = value if beside is None else beside
+    return grouped(value) if abs(level) >= SLOW else f"{value:.{DIGITS}g}"
 
 
 def _fixed(value: float, form: str) -> str:

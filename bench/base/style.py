@@ -5,16 +5,18 @@ The only module that sets up matplotlib. Knows nothing of runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 import matplotlib
 
 from bench.base.drawing import Drawing, drawn, pixels
 from bench.base.writing import write_bytes
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,6 +123,17 @@ def mode_style(mode: str) -> tuple[str, str]:
 def mode_styles(modes: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return mode -> (colour, marker), solo first, then by name. A mode has the same ones whatever stands beside it."""
     return {mode: mode_style(mode) for mode in (SOLO, *(each for each in sorted(set(modes)) if each != SOLO))}
+
+
+def some(items: Sequence[T], most: int, load: Callable[[T], float]) -> list[T]:
+    """Return at most so many of the items, in their order: the ends, those of the least and the largest `load`, and others
+    evenly."""
+    count = len(items)
+    if count <= most:
+        return list(items)
+    by_load = sorted(range(count), key=lambda place: load(items[place]))
+    even = {round(k * (count - 1) / (most - 3)) for k in range(most - 2)}
+    return [items[place] for place in sorted({*even, by_load[0], by_load[-1]})]
 
 
 def brief(text: str, longest: int = LABEL) -> str:

@@ -6,6 +6,7 @@ import platform
 import sys
 from importlib.metadata import version
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 
 import psutil
 from tabulate import tabulate
@@ -18,6 +19,7 @@ from ddp.process.cores import cores
 from ddp.registry import Unusable, imported
 
 WORLD_SIZES = (1, 2, 4)
+SHARED = Path("/dev/shm")
 Check = tuple[str, str | None, str]
 """What was looked at; why it is not there (None: it is); what was found."""
 
@@ -91,7 +93,9 @@ def _memory() -> Check:
         return ("shared memory", f"cannot be had: {error}", "")
     block.close()
     block.unlink()
-    return ("shared memory", None, f"{psutil.disk_usage('/dev/shm').free / 2**30:.1f} GiB free")
+    if not SHARED.is_dir():  # not on Linux
+        return ("shared memory", None, "can be had")
+    return ("shared memory", None, f"{psutil.disk_usage(str(SHARED)).free / 2**30:.1f} GiB free")
 
 
 def _data() -> list[Check]:

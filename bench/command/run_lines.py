@@ -89,7 +89,7 @@ def row_line(m: Metrics) -> str:
     """Return a run of a sweep on one line."""
     name = f"{m.model} {m.mode}" + (f" ×{m.world_size}" if m.world_size > 1 else "") + f" seed {m.seed}"
     end = f"{m.final.eval_metric} {figures.metric(m.final.eval)}" if m.status == "ok" else m.status
-    text = f"{name}  {end}  {_number(m.throughput.samples_per_s, ',.0f')} samples/s  {m.time_s.total:.1f} s"
+    text = f"{name}  {end}  {_rate(m.throughput.samples_per_s)} samples/s  {m.time_s.total:.1f} s"
     return text + ("  (disturbed by other programs)" if disturbance(m) else "")
 
 
@@ -126,7 +126,7 @@ def _row(cell: Cell) -> list[str]:
         str(len({run.metrics.seed for run in cell.runs})),
         f"{cell.status}, a rank raised" if errors else cell.status,
         f"{figures.metric(cell.eval.mean)}{spread}",
-        _number(cell.speed.mean, ",.0f"),
+        _rate(cell.speed.mean),
         _number(cell.sample(lambda m: m.throughput.efficiency).mean, ".2f"),
         _number(cell.sample(lambda m: m.time_s.total if m.timing else None).mean, ".1f"),
     ]
@@ -134,6 +134,10 @@ def _row(cell: Cell) -> list[str]:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
+
+
+def _rate(samples_per_s: float | None) -> str:
+    return "-" if samples_per_s is None else figures.rate(samples_per_s)
 
 
 def _best(m: Metrics) -> str:
@@ -154,9 +158,9 @@ def _target(m: Metrics) -> str:
 def _speed(m: Metrics) -> str:
     if m.throughput.samples_per_s is None:
         return "-"
-    text, efficiency = f"{m.throughput.samples_per_s:,.0f} samples/s", m.throughput.efficiency
+    text, efficiency = f"{_rate(m.throughput.samples_per_s)} samples/s", m.throughput.efficiency
     if m.world_size > 1:
-        ranks = f" ({' + '.join(f'{speed:,.0f}' for speed in m.throughput.per_rank)})"
+        ranks = f" ({' + '.join(_rate(speed) for speed in m.throughput.per_rank)})"
         bound = "" if efficiency is None else f", {efficiency:.0%} of what the ranks could do alone"
         short = len(text) + len(ranks) + len(bound) < WIDTH - LABEL
         text += (ranks if short else f" of {m.world_size} ranks") + bound
@@ -167,8 +171,8 @@ def _steady(steady: Steady) -> str:
     """Return the speed without the beginning, the end and evaluation."""
     apart = " / ".join("-" if share is None else f"{share:.1%}" for share in steady.waiting_or_communicating)
     return (
-        f"{steady.samples_per_s:,.0f} samples/s over {steady.seconds:.1f} s, {steady.efficiency:.1%} of what the ranks do "
-        f"alone ({steady.bound:,.0f}); waiting or communicating {apart}"
+        f"{_rate(steady.samples_per_s)} samples/s over {steady.seconds:.1f} s, {steady.efficiency:.1%} of what the ranks do "
+        f"alone ({_rate(steady.bound)}); waiting or communicating {apart}"
     )
 
 

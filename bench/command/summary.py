@@ -178,7 +178,14 @@ def judge(summary: Summary, root: Path, baselines: Path, own: Collection[Path]) 
 
 
 def in_words(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return what verdicts come to, for somebody who does not know their names; then the first that did not pass."""
+    """Return what verdicts come to, for somebody who does not know their names; then the first that did not pass. Before
+    them, that seeds diverged, where no check fails by it."""
+    undecided = [v for v in verdicts if v.check == "diverged" and v.name == "INCONCLUSIVE"]
+    lost = [f"{v.cell}: {v.why.partition(':')[0]}" for v in undecided if "seeds diverged (" in v.why]
+    return [*lost[:1], *_summed(verdicts)]
+
+
+def _summed(verdicts: Sequence[Verdict]) -> list[str]:
     failing = [verdict for verdict in verdicts if verdict.name not in ("PASS", "XFAIL")]
     kinds = {verdict.name for verdict in failing}
     if not failing:

@@ -6,6 +6,7 @@ const byId = (id) => document.getElementById(id);
 function take(kind, key, body) {
   const map = { row: state.rows, about: state.about, live: state.live, verdict: state.verdict, sweep: state.sweep }[kind];
   if (body === null) map.delete(key); else map.set(key, body);
+  if (kind === "row" && body === null) state.chosen = state.chosen.filter((other) => other !== key);
   soon();
 }
 
@@ -18,17 +19,17 @@ function soon() {
 
 function draw() {
   if (!state.chosen.length && state.rows.size) {
-    const rows = [...state.rows.values()];
-    choose([(rows.find((row) => row.status === "running") || rows[0]).key], true);
+    const rows = [...state.rows.values()], own = state.fixed && state.live.size < rows.length ? [...state.live.keys()] : [];
+    choose(own.length ? own : [(rows.find((row) => row.status === "running") || rows[0]).key], true);
   }
   drawList();
   sweep.update([...state.rows.values()], state.verdict, state.sweep.get(""));
   const chosen = state.chosen.filter((key) => state.rows.has(key));
-  const shown = chosen.length > 1 ? "several" : chosen.length ? `one ${chosen[0]}` : "none";
+  const shown = chosen.length > 1 ? "several" : chosen.length ? `one ${chosen[0]}` : state.rows.size ? "another" : "none";
   if (shown !== state.shown) {
     state.shown = shown;
     state.page = chosen.length > 1 ? new Comparison() : chosen.length ? new RunPage() : null;
-    byId("detail").replaceChildren(...(state.page ? state.page.elements : [h("section", { class: "card empty" }, "There are no runs here yet. They appear as soon as one starts.")]));
+    byId("detail").replaceChildren(...(state.page ? state.page.elements : [h("section", { class: "card empty" }, state.rows.size ? "The chosen run is not here. Choose another one." : "There are no runs here yet. They appear as soon as one starts.")]));
   }
   const runs = chosen.map((key) => ({ row: state.rows.get(key), live: state.live.get(key), about: state.about.get(key) }));
   if (chosen.length > 1) state.page.update(runs);

@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bench.base.hosts import named
 from bench.dashboard import page
-from bench.dashboard.board import Piece, RunBoard, whole
+from bench.dashboard.board import VERDICT, Piece, RunBoard, whole
 from bench.dashboard.verdicts import CellVerdicts, Judge
 
 POLL_S = 0.2
@@ -250,7 +250,9 @@ def app(root: Path, bound: str = "127.0.0.1", poll_s: float = POLL_S, judge: Jud
 
     async def export(request: Request) -> Response:
         keys = set(request.query_params.getlist("run")[:MOST_KEYS])
-        text = await apart(lambda: page.exported(whole(root, keys or None), root))
+        pieces = request.app.state.stream.board.since(0, ())
+        verdicts = [piece for piece in pieces if piece.kind == VERDICT]  # as far as they are known: to judge takes long
+        text = await apart(lambda: page.exported([*whole(root, keys or None), *verdicts], root))
         return HTMLResponse(text, headers={"Content-Disposition": 'attachment; filename="dashboard.html"'})
 
     routes = [Route("/", index), Route("/events", events), Route("/export", export)]

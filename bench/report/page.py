@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
-from bench.base.figures import decimals, grouped, plural
+from bench.base.figures import decimals, grouped, plural, rate
 from bench.base.style import mode_styles, save
 from bench.base.writing import write_text
 from bench.report.blocks import Block, Bullets, Heading, Picture, TableBlock, Text, nonempty, plain
@@ -247,6 +247,14 @@ def fixed(sample: Sample, places: int, factor: float = 1.0, unit: str = "") -> s
         return NONE
     spread = f" ± {grouped(factor * sample.sd, places)}" if sample.sd is not None else ""
     return f"{grouped(factor * sample.mean, places)}{spread}{unit}"
+
+
+def speeds(sample: Sample) -> str:
+    """Format `mean ± sd` of samples per second."""
+    if sample.mean is None:
+        return NONE
+    spread = f" ± {rate(sample.sd, sample.mean)}" if sample.sd is not None else ""
+    return f"{rate(sample.mean)}{spread}"
 
 
 def times(ratio: float | None) -> str:

@@ -124,7 +124,7 @@ def _epoch(spec: RunSpec, epoch: EpochFigures) -> str:
 
 
 def _rate(samples_per_s: float | None) -> str:
-    return f"{'-' if samples_per_s is None else f'{samples_per_s:,.0f}'} samples/s"
+    return f"{'-' if samples_per_s is None else figures.rate(samples_per_s)} samples/s"
 
 
 def _metric(value: float | None) -> str:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bench.base.style import CATEGORIES as COLOURS
-from bench.base.style import save_picture, styled
+from bench.base.style import save_picture, some, styled
 from bench.results.analysis.breakdown import CATEGORIES, categories, within
 from bench.results.analysis.stream import Floats, RunRecords
 from bench.timeline.about import Named
@@ -20,6 +20,8 @@ WIDTH, LEFT, TOP, ROW, BETWEEN, BELOW = 10.0, 0.95, 0.35, 0.42, 0.85, 0.5
 """Inches: of the figure, left of and above the pictures, of a rank's row, between the pictures, below one."""
 LEGEND: dict[str, Any] = {"loc": "upper right", "fontsize": 8.5, "borderaxespad": 0.0, "handlelength": 1.4}
 BINS = 400
+MOST_RANKS = 64
+"""That are drawn: the quickest, the slowest, and others evenly; a thousand make a picture that no program opens."""
 ZOOM = 28
 """Slices of a rank in the close-up, about two thirds of them before the meeting that it shows."""
 
@@ -29,7 +31,9 @@ def draw(stream: RunRecords, spec: Named, path: Path) -> None:
     ranks = list(stream.slices.by_rank)
     if not ranks:
         return
-    bars = _bars(stream)
+    bars, count = _bars(stream), len(ranks)
+    ranks = some(ranks, MOST_RANKS, lambda rank: _length(bars, rank))
+    bars = {place: bar for place, bar in bars.items() if place[0] in ranks}
     with styled():
         figure = Figure(figsize=(WIDTH, _height(len(ranks))))
         whole, close = _two(figure, len(ranks))
@@ -45,7 +49,8 @@ def draw(stream: RunRecords, spec: Named, path: Path) -> None:
         top = 1 - 0.08 / _height(len(ranks))
         corner = (0.995, top)
         figure.legend(handles=handles, **LEGEND, bbox_to_anchor=corner, ncols=len(handles))
-        title = f"{spec.model} · {spec.mode} · {spec.run_id}"
+        shared = f" · {len(ranks)} of {count} ranks" if len(ranks) < count else ""
+        title = f"{spec.model} · {spec.mode} · {spec.run_id}{shared}"
         figure.text(0.01, top - 0.05 / _height(len(ranks)), title, va="top", fontsize=10.5, weight="bold")
         save_picture(figure, path)
 
@@ -72,6 +77,12 @@ def _name(rank: int, spec: Named) -> str:
 
 Bars = dict[tuple[int, str], tuple[Floats, Floats]]
 """(rank, category) -> (starts, stops) in seconds, ascending."""
+
+
+def _length(bars: Bars, rank: int) -> float:
+    """Return how long a rank computed."""
+    starts, stops = bars.get((rank, "compute"), (np.zeros(0), np.zeros(0)))
+    return float((stops - starts).sum())
 
 
 def _bars(stream: RunRecords) -> Bars:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from bench.base.style import CATEGORIES, brief
-from bench.report.blocks import Block, Picture, TableBlock, plain
-from bench.report.page import SERIES, CellGroup, Page, percent, table
+from bench.base.style import CATEGORIES, brief, some
+from bench.report.blocks import Block, Picture, TableBlock, nonempty, plain
+from bench.report.page import SERIES, CellGroup, Page, more, percent, table
 from bench.results.cells import Cell
 
 LABEL_FROM = 0.06
@@ -23,6 +24,10 @@ IN_A_ROW = 4
 """Names of a legend."""
 LABELLED = 48
 """Of more rows they do not: nobody could read them."""
+MOST_ROWS, FEWEST_ROWS = 64, 8
+"""Ranks of a figure, and of each of many cells; a thousand make a picture that no program opens."""
+UNDRAWN = "not in the figure, which shows the quickest, the slowest, and others evenly"
+T = TypeVar("T")
 DARK = ("compute", "eval", "checkpoint")
 Row = dict[str, Any]
 """Cell, rank, n, and a share for each of `CATEGORIES`."""
@@ -40,7 +45,19 @@ def section(page: Page) -> list[Block]:
 
 def _part(group: CellGroup) -> list[Block]:
     rows = [row for cell in group.cells for row in _rows(cell)]
-    return [*group.draw(_figure, rows, len(_by_cell(rows))), _table(rows)] if rows else []
+    if not rows:
+        return []
+    by_cell = list(_by_cell(rows).values())
+    shown = drawn_ranks(by_cell, lambda row: float(row["compute"]))
+    rest = more(sum(map(len, by_cell[:SERIES])) - len(shown), "rank", UNDRAWN)
+    return nonempty(group.draw(partial(_figure, shown), rows, len(by_cell)), rest, _table(rows))
+
+
+def drawn_ranks(cells: Sequence[Sequence[T]], load: Callable[[T], float]) -> list[T]:
+    """Return the rows of ranks that a figure shows of the first `SERIES` cells: of many ranks the quickest, the slowest, and
+    others evenly."""
+    shown = cells[:SERIES]
+    return [row for ranks in shown for row in some(ranks, max(MOST_ROWS // len(shown), FEWEST_ROWS), load)]
 
 
 def _by_cell(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -108,8 +125,7 @@ def legend(figure: Figure, colours: Mapping[str, str], shown: Sequence[str]) -> 
     figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // rows))
 
 
-def _figure(group: CellGroup, whole: list[Row]) -> Picture:
-    rows = [row for ranks in list(_by_cell(whole).values())[:SERIES] for row in ranks]
+def _figure(rows: list[Row], group: CellGroup, whole: list[Row]) -> Picture:
     shares = {name: np.array([row[name] for row in rows], dtype=float) for name in CATEGORIES}
     labels, ranks = [row["cell"] for row in rows], [row["rank"] for row in rows]
     figure, axes, places = rank_bars(labels, ranks, shares, CATEGORIES, 0.55, 0.92, (1.1, 0.26))

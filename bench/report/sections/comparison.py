@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.report.blocks import Block, Text, plain
 from bench.report.compare import Rival, dagger, gap, mean_share, rivals, wires
-from bench.report.page import CellGroup, Page, count, fixed, levels, number, percent, table, times
+from bench.report.page import CellGroup, Page, count, levels, number, percent, speeds, table, times
 
 INTRO = (
     "Means over the n finished runs of a cell, ± is the standard deviation over seeds. *Gap*: final metric less "
@@ -40,7 +40,7 @@ def _row(rival: Rival) -> dict[str, str]:
         "n": str(len(cell.one_each)),
         f"final {plain(metric)}": levels(cell.eval),
         "gap to solo": gap(rival.behind, metric, final.higher_is_better) if cell is not rival.solo else "reference",
-        "samples/s": fixed(cell.speed, 0),
+        "samples/s": speeds(cell.speed),
         "× solo": times(rival.speedup),
         "vs alone": percent(rival.efficiency),
         "steady": percent(rival.steady, 1),

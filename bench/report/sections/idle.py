@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from bench.report.blocks import Block, Picture, plain
+from bench.report.blocks import Block, Picture, nonempty, plain
 from bench.report.idleness import KINDS, IdleShares
-from bench.report.page import NONE, SERIES, CellGroup, Page, number, percent, table
-from bench.report.sections.breakdown import legend, rank_bars
+from bench.report.page import NONE, SERIES, CellGroup, Page, more, number, percent, table
+from bench.report.sections.breakdown import UNDRAWN, drawn_ranks, legend, rank_bars
 
 COLOURS = {
     "late rank": "#cc3311",
@@ -34,8 +36,15 @@ def section(page: Page) -> list[Block]:
 
 def _part(group: CellGroup) -> list[Block]:
     rows = [row for cell in group.cells for row in group.page.idle.get(cell.name, ())]
-    cells = len({row.cell.name for row in rows})
-    return [*group.draw(_figure, rows, cells, "not in the figure"), table(map(_row, rows))] if rows else []
+    if not rows:
+        return []
+    by_cell: dict[str, list[IdleShares]] = {}
+    for row in rows:
+        by_cell.setdefault(row.cell.name, []).append(row)
+    shown = drawn_ranks(list(by_cell.values()), lambda row: -row.total)
+    rest = more(sum(map(len, list(by_cell.values())[:SERIES])) - len(shown), "rank", UNDRAWN)
+    picture = group.draw(partial(_figure, shown), rows, len(by_cell), "not in the figure")
+    return nonempty(picture, rest, table(map(_row, rows)))
 
 
 def _row(row: IdleShares) -> dict[str, str]:
@@ -55,9 +64,7 @@ def _most_first(late: dict[int, float]) -> list[tuple[int, float]]:
     return sorted(late.items(), key=lambda item: (-item[1], item[0]))[:3]
 
 
-def _figure(group: CellGroup, whole: list[IdleShares]) -> Picture:
-    shown = list(dict.fromkeys(row.cell.name for row in whole))[:SERIES]
-    rows = [row for row in whole if row.cell.name in shown]
+def _figure(rows: list[IdleShares], group: CellGroup, whole: list[IdleShares]) -> Picture:
     shares = {kind: np.array([100 * row.shares[kind] for row in rows]) for kind in KINDS}
     labels, ranks = [row.cell.label for row in rows], [row.rank for row in rows]
     figure, axes, places = rank_bars(labels, ranks, shares, COLOURS, 0.6, 0.9, (1.2, 0.24))

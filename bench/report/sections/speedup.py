@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from bench.report.blocks import Picture
 from bench.report.compare import Rival
-from bench.report.page import SERIES, Page, fixed, percent, times
+from bench.report.page import SERIES, Page, percent, speeds, times
 from bench.report.scaling_series import dashes, reachable, way_of
 
 CORE_LIMIT = "most that cores allow"
@@ -58,7 +58,7 @@ def columns(rival: Rival, heading: str, bound: float, **beside: str) -> dict[str
     speedup = rival.speedup
     return {
         "n": str(rival.cell.speed.n),
-        "samples/s": fixed(rival.cell.speed, 0),
+        "samples/s": speeds(rival.cell.speed),
         heading: times(speedup),
         **beside,
         "speed-up / ideal": percent(None if speedup is None else speedup / bound),

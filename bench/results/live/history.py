@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from bench.results.live.run import RankFigures, RunFigures, Trouble, is_change
 from bench.results.live.series import Series, TimeBin
+from bench.results.schema import MOST_RANKS
 from ddp.core.commands import Abort, Drop, Join, Plan
 from ddp.core.events import AverageFailed, Failed, GuardVerdict, Lost, Memory, Progress, Resumed, RoundClosed
 from ddp.core.join_events import Joined
@@ -20,7 +21,6 @@ from ddp.process.codec import Record
 
 POINTS = 400
 """Most points of what is kept of epochs, plans and rounds, and most entries of a list."""
-MAX_RANK = 1024
 T = TypeVar("T")
 
 
@@ -64,9 +64,9 @@ class RunHistory:
     def add(self, record: Record) -> None:
         """Take note of a record. One that no run has counts for nothing."""
         at = getattr(record, "at", self.run.heard)
-        if not math.isfinite(at) or not 0 <= getattr(record, "rank", 0) < MAX_RANK:
+        if not math.isfinite(at) or not 0 <= getattr(record, "rank", 0) < MOST_RANKS:
             return
-        if len(getattr(record, "counts", ())) > MAX_RANK:  # a plan for ranks that no run has
+        if len(getattr(record, "counts", ())) > MOST_RANKS:  # a plan for ranks that no run has
             return
         if isinstance(record, Memory) and self.run.first is None:
             return  # time begins with what happened, whichever file is read first

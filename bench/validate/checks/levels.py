@@ -143,6 +143,10 @@ def _plain(beside: float | None, difference: float) -> str:
     return figures.metric(difference, beside) if math.isfinite(difference) else UNBOUNDED
 
 
+def _rate(beside: float | None, value: float) -> str:
+    return figures.rate(value, beside)
+
+
 def _relative(difference: float) -> str:
     return f"{math.expm1(difference):.1%}" if abs(difference) < 100 else UNBOUNDED
 
@@ -152,7 +156,7 @@ UNBOUNDED = "any"
 
 
 def _shown(sample: Sample, base: Metric, reference: Sample, of: str = "") -> str:
-    number: Callable[[float], str] = "{:,.0f}".format if base.scale == "log" else partial(_plain, reference.mean)
+    number: Callable[[float], str] = partial(_rate if base.scale == "log" else _plain, reference.mean)
     assert sample.mean is not None
     spread = f" ± {number(sample.sd)}" if sample.sd is not None else ""
     return f"{number(sample.mean)}{spread} (n={sample.n}{of})"
