@@ -43,8 +43,14 @@ class BenchSweeper(Sweeper):
         self.max_batch_size, self.params = max_batch_size, dict(params or {})
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from bench.base.usage import UsageError
         from bench.config.group_loader import GroupLoader
+        from bench.config.sweep_points import ignored_sweeper
 
+        if not any(word.startswith("hydra/sweeper=") for word in config.hydra.overrides.hydra):
+            sweeper = ignored_sweeper(hydra_context.config_loader, config.hydra.runtime.choices)
+            if sweeper not in (None, "bench"):
+                raise UsageError(f"no preset can choose the sweeper: give hydra/sweeper={sweeper} on the command line")
         self.config: DictConfig = config
         self.hydra_context: HydraContext = hydra_context
         self.foresee = getattr(task_function, "foresee", lambda composed, overrides, params: None)

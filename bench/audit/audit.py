@@ -15,7 +15,7 @@ from bench.audit.again import Bench
 from bench.audit.between import MOST_LINES, chains, ends, left_alone
 from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
 from bench.audit.costs import StepBytes, costs, step_bytes
-from bench.audit.counters import counted, updates
+from bench.audit.counters import counted, scales, updates
 from bench.audit.delivered import delivered
 from bench.audit.figures import counted_from, figures_apart, weighed
 from bench.audit.kept import (
@@ -101,6 +101,7 @@ class _Auditor:
         yield from stretches(self._order, self._bench, () if unknown else groups)
         yield from counted(self._order, self._kept.steps, lambda: not self._order.model and draws(self._bench))
         yield from updates(self._order)
+        yield from scales(self._order, self._kept.steps)
         yield from left_alone(self._order, self._kept.averages, moving)
         yield from ends(self._kept.ends)
         yield from delivered(self._order, self._kept.ends)
@@ -207,7 +208,8 @@ class _Auditor:
             if len(each.rates) != len(rates) or any(abs(ours - again) > 1e-9 * abs(again) for ours, again in pairs):
                 ours, again = (", ".join(f"{rate:.6g}" for rate in both) for both in (each.rates, rates))
                 yield StepDifference(f"learning rate after {last:g} samples", ours, again, float("inf"))
-        if not ((first.together or self._order.world_size == 1) and self._order.planned):
+        # Whoever is lost, a step of all counts the global batch.
+        if not (first.together or (self._order.world_size == 1 and self._order.planned)):
             return
         for parts in zip(*(each.row for each in group), strict=True):
             start = min(start for part in parts for start, stop in part.work if stop > start)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from bench.audit.figures import DOUBLED, FACTOR
 from bench.audit.kept import BUFFERS, OPTIMIZER, KeptStep, Parts
 from bench.audit.order import AuditOrder
 from bench.results.audit_file import AuditItem
@@ -50,6 +51,19 @@ def updates(order: AuditOrder) -> Iterator[AuditItem]:
         if work.updates is not None and steps:
             line = f"{steps} steps were reported, its optimizer did {work.updates}" if work.updates != steps else ""
             yield AuditItem(what="chain", outcome="different" if line else "equal", line=line, rank=rank)
+
+
+def scales(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
+    """Look for a factor of the loss in fp16 that has grown more often than all steps of all ranks allow."""
+    if order.step.precision != "fp16" or not order.planned or order.resumed:
+        return
+    most = FACTOR * 2.0 ** (sum(report.last - report.first for report in order.reports) // DOUBLED)
+    for each in steps:
+        if each.scale[0] > most:
+            line = f"the loss was multiplied by {each.scale[0]:g}, {most:g} is the most after so many steps"
+            place: dict[str, Any] = {"rank": each.rank, "epoch": each.epoch, "step": each.step, "files": [each.file]}
+            yield AuditItem(what="chain", outcome="different", line=line, **place)
+            return
 
 
 def _counted(

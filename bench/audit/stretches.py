@@ -97,7 +97,6 @@ def _between(order: AuditOrder, bench: Bench, seen: float, end: float) -> Steps:
     return steps
 
 
-@torch.no_grad()
 def draws(bench: Bench) -> bool:
     """Tell whether the loss of a batch is another with other random numbers: few of them may leave out a layer, say."""
     batch = moved(bench.batch(0, min(bench.rules.batch_size, bench.rules.samples)), bench.device)
@@ -107,7 +106,7 @@ def draws(bench: Bench) -> bool:
             torch.manual_seed(seed)
             random.seed(seed)
             np.random.seed(seed)
-            losses.append(float(bench.task.loss(bench.model.train(), batch)))
+            losses.append(bench.task.loss(bench.model.train(), batch).item())  # with a gradient, as tasks ask for one
     return len(set(losses)) > 1
 
 

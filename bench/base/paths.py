@@ -15,3 +15,10 @@ BASELINES = (PACKAGE / "baselines").resolve()
 """The committed references."""
 METRICS_SCHEMA = PACKAGE / "metrics.schema.json"
 """JSON schema of `metrics.json`."""
+
+
+def experiments(conf: Path, presets: Path | None) -> dict[str, Path]:
+    """Return the files of experiments by their names; those in a user's `presets` go before others."""
+    folders = [conf] if presets is None else [conf, presets]
+    files = {file.stem: file for folder in folders for file in (folder / "experiment").glob("*.yaml")}
+    return dict(sorted(files.items()))

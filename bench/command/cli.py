@@ -83,6 +83,8 @@ def _report(arguments: list[str]) -> int:
     parser.add_argument("--previous", type=path_of, metavar="TREE", help=new)
     planned = "what was planned (default: the experiment that writes there)"
     parser.add_argument("--experiment", metavar="NAME", help=planned)
+    own = "look for experiments in this folder too"
+    parser.add_argument("--config-dir", "-cd", dest="presets", type=there, metavar="FOLDER", help=own)
     options = parser.read(arguments)
     from bench.command.validate_command import some_runs
     from bench.report import write_report
@@ -95,7 +97,7 @@ def _report(arguments: list[str]) -> int:
             print(f"bench: no run in {options.path} can be read: mend it, or train it again", file=sys.stderr)
             return Exit.REFUSED
         out = options.out or Path("reports") / options.path.resolve().name
-        compared = {name: getattr(options, name) for name in ("baseline", "previous", "experiment")}
+        compared = {name: getattr(options, name) for name in ("baseline", "previous", "experiment", "presets")}
         print(write_report(options.path, out, tree=tree, **compared))
     return Exit.OK
 
@@ -194,9 +196,10 @@ def _list(arguments: list[str]) -> int:
 
     parser = verb_parser("list", "What can be chosen: group=name on the command line.")
     parser.add_argument("group", nargs="?", help=f"one of {', '.join(GROUPS)} (default: all)")
-    group = parser.read(arguments).group
+    parser.add_argument("--config-dir", "-cd", type=there, metavar="FOLDER", help="list experiments of this folder too")
+    options = parser.read(arguments)
     with usage():
-        show(group)
+        show(options.group, options.config_dir)
     return Exit.OK
 
 

@@ -49,7 +49,7 @@ def show() -> None:
 
 def _groups() -> dict[str, list[str]]:
     """Return group -> its members."""
-    members = {"model": list(MODELS), "mode": list(modes()), "experiment": list(presets("experiment"))}
+    members = {"model": list(MODELS), "mode": list(modes()), "experiment": list(presets())}
     members |= {"policy": list(POLICIES), "backend": list(BACKENDS), "engine": list(ENGINES)}
     return {group: sorted(names) for group, names in members.items()}
 

@@ -14,7 +14,7 @@ from typing import Any
 from tabulate import tabulate
 
 from bench.base.figures import plural
-from bench.base.paths import CONF
+from bench.base.paths import CONF, experiments
 from bench.loggers import LOGGERS
 from bench.models import MODELS, load
 from bench.models.data import DATA
@@ -30,13 +30,13 @@ from ddp.suggest import unknown
 _ENDS = (".", "!", "?")
 
 
-def presets(group: str) -> dict[str, str]:
-    """Return names and comments of the presets in `conf/<group>`."""
+def presets(folder: Path | None = None) -> dict[str, str]:
+    """Return names and comments of the experiments, those in a user's `folder` too."""
     comments: dict[str, str] = {}
-    for file in sorted((CONF / group).glob("*.yaml")):
+    for name, file in experiments(CONF, folder).items():
         lines = file.read_text(encoding="utf-8").splitlines()
         comment = [line.lstrip("# ") for line in lines if line.startswith("#") and "@package" not in line]
-        comments[file.stem] = _sentences("\n".join(comment))
+        comments[name] = _sentences("\n".join(comment))
     return comments
 
 
@@ -156,7 +156,7 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "backends": lambda: _summaries("backend", BACKENDS, attrgetter("module")),
     "engines": lambda: _summaries("engine", ENGINES, attrgetter("module")),
     "loggers": lambda: _summaries("logger", LOGGERS),
-    "experiments": lambda: presets("experiment"),
+    "experiments": presets,
     "data": lambda: _summaries("data set", DATA, attrgetter("module")) | _here("ORIGIN"),
     "guards": lambda: _functions("guard", GUARDS),
     "checks": _checks,
@@ -170,13 +170,15 @@ MOST_BYTES = 1 << 20
 """Of a file that may be a model or data set."""
 
 
-def show(group: str | None) -> None:
-    """Print one group, or all that are at hand. Raise ValueError for an unknown one."""
+def show(group: str | None, folder: Path | None = None) -> None:
+    """Print one group, or all that are at hand; experiments in a user's `folder` too. Raise ValueError for an unknown
+    one."""
+    groups = GROUPS | {"experiments": lambda: presets(folder)}
     if group is not None and group not in GROUPS:
         raise ValueError(unknown("group", group, GROUPS))
     for name in [group] if group else [name for name in GROUPS if name not in HEAVY]:
         print(f"{name}:")
-        print(tabulate([(f"  {member}", about) for member, about in GROUPS[name]().items()], tablefmt="plain"))
+        print(tabulate([(f"  {member}", about) for member, about in groups[name]().items()], tablefmt="plain"))
         print()
     if group is None:
         print("Also:", *(f"python -m bench list {name}" for name in HEAVY), sep="\n  ")

@@ -30,6 +30,7 @@ def add_validate(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
     add("--baseline", type=there, default=baselines, help="folder of baselines, or one of its files")
     add("--brief", action="store_true", help="print only what did not pass, and the summary")
     add("--experiment", metavar="NAME", help="make planned runs that are missing INCONCLUSIVE")
+    add("--config-dir", "-cd", type=there, metavar="FOLDER", help="look for experiments in this folder too")
     add("--junit", type=file_of, help="write the verdicts as JUnit XML")
     add("--github", action="store_true", help="annotations and step summary (default in GitHub Actions)")
     add("--with", dest="optional", action="append", default=[], metavar="CHECK", help="also: rcp")
@@ -87,7 +88,7 @@ def _with_missing(judgement: Judgement, options: argparse.Namespace, runs: Seque
     from bench.results.rerun_command import setting
     from bench.validate.verdict import EXITS, Verdict
 
-    plan = planned(options.path[0], options.experiment)
+    plan = planned(options.path[0], options.experiment, presets=options.config_dir)
     missing = plan.missing(runs) if plan is not None else []
     if plan is None or not missing:
         return judgement
@@ -96,7 +97,10 @@ def _with_missing(judgement: Judgement, options: argparse.Namespace, runs: Seque
         seeds[f"{point.model} {point.mode} ×{point.world_size}"].append(str(point.seed))
     line = f"{len(missing)} of the {len(plan.points)} runs that it plans are not here: "
     line += "; ".join(f"{cell} seeds {', '.join(listed)}" for cell, listed in seeds.items())
-    line += f"; train them: python -m bench experiment={plan.experiment} {setting('output', str(options.path[0]))}"
+    flag = "" if options.config_dir is None else f"--config-dir {shlex.quote(str(options.config_dir))} "
+    line += (
+        f"; train them: python -m bench {flag}experiment={plan.experiment} {setting('output', str(options.path[0]))}"
+    )
     if options.experiment is None:
         return replace(judgement, footer=[*judgement.footer, f"experiment {plan.experiment}: {line}"])
     verdict = Verdict("INCONCLUSIVE", "planned", f"experiment {plan.experiment}", line, EXITS["INCONCLUSIVE"])

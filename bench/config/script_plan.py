@@ -37,6 +37,10 @@ class Script:
     """`package.module`, where it was started by `python -m`."""
     pythonpath: tuple[str, ...] = ()
     """Folders that `PYTHONPATH` named, absolute: without them what the script imports may not be found."""
+    processes: int = 1
+    """As many as torchrun, srun or mpirun started of it."""
+    hosts: int = 1
+    """Hosts of these."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -31,6 +32,18 @@ def points(overrides: Sequence[str], loader: ConfigLoader) -> list[tuple[str, ..
         else:
             varied[key] = [f"{key}={parsed.get_value_element_as_str()}"]
     return list(product(*varied.values()))
+
+
+def ignored_sweeper(loader: Any, choices: Mapping[str, Any]) -> str | None:
+    """Return the sweeper that a chosen preset asks for in vain, as Hydra takes the first of the choices, that of the primary
+    configuration; None: no preset does."""
+    for group, name in choices.items():
+        if isinstance(name, str) and not group.startswith("hydra/"):
+            preset = loader.repository.load_config(f"{group.partition('@')[0]}/{name}")
+            for each in [] if preset is None or preset.defaults_list is None else preset.defaults_list:
+                if getattr(each, "override", False) and str(each.group).lstrip("/") == "hydra/sweeper":
+                    return str(each.value)
+    return None
 
 
 def batches(every: Sequence[tuple[str, ...]], most: int | None) -> Iterator[tuple[int, Sequence[tuple[str, ...]]]]:

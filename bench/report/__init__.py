@@ -30,14 +30,15 @@ def write_report(
     baseline: Path | None = None,
     previous: Path | None = None,
     experiment: str | None = None,
+    presets: Path | None = None,
     tree: Tree | None = None,
 ) -> Path:
     """Write the report over the runs in `root` into the folder `out`: `report.md`, `report.html`, figures and their data.
 
     With `baseline`, the verdicts against that file or folder stand at its head; with `previous`, what changed against that
-    tree. `experiment` names what was planned; None: the experiment that writes into `root`, if there is one; `tree` is what
-    was read of `root` already. Returns the path of `report.md`. Raises ValueError if a tree is no folder, the experiment is
-    not known, or `out` cannot be written.
+    tree. `experiment` names what was planned; None: the experiment that writes into `root`, if there is one; `presets`: see
+    `planned`; `tree` is what was read of `root` already. Returns the path of `report.md`. Raises ValueError if a tree is no
+    folder, the experiment is not known, or `out` cannot be written.
     """
     registry.sound("section", SECTIONS)
     grouped, problems = _read(root, tree)
@@ -46,7 +47,7 @@ def write_report(
     if previous is not None:
         earlier, broken = _read(previous)
         problems += [f"of the earlier tree: {problem}" for problem in broken]
-    plan = planned(root, experiment)
+    plan = planned(root, experiment, presets=presets)
     try:
         out.mkdir(parents=True, exist_ok=True)
         library = load(baseline) if baseline else Library()

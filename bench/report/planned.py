@@ -20,10 +20,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from bench.base.paths import CONF
+from bench.base.paths import CONF, experiments
 from bench.base.usage import UsageError
 from bench.config.config_checks import world_size_of
-from bench.models import MODELS
+from bench.models import MODELS, own_model
 from bench.results.runfolder import Run
 from ddp.engine.modes import engine_of, mode_name
 from ddp.settings import known
@@ -55,30 +55,30 @@ class PlannedExperiment:
         return list((Counter(self.points) - Counter(point for point, _ in there)).elements())
 
 
-def planned(root: Path, name: str | None, conf: Path = CONF) -> PlannedExperiment | None:
-    """Return the experiment `name`; without a name, the one whose `output` is the tree `root`, if there is one.
+def planned(root: Path, name: str | None, conf: Path = CONF, presets: Path | None = None) -> PlannedExperiment | None:
+    """Return the experiment `name`; without a name, the one whose `output` is the tree `root`, if there is one. `presets`:
+    a user's folder, whose experiments go before those of `conf`.
 
     Raises ValueError for a name that is none, and for a file that is no experiment or of which the runs cannot be known.
     """
-    files = sorted((conf / "experiment").glob("*.yaml"))
+    files = experiments(conf, presets)
     if name is not None:
-        chosen = [file for file in files if file.stem == name]
-        if not chosen:
-            raise ValueError(f"no experiment {name!r}; there are {', '.join(file.stem for file in files)}")
-        return _read(chosen[0], conf)
-    for file in files:
+        if name not in files:
+            raise ValueError(f"no experiment {name!r}; there are {', '.join(files)}")
+        return _read(files[name], conf, presets)
+    for file in files.values():
         with suppress(ValueError):  # an experiment that nobody asked for may be anything
             if (output := _body(file).get("output")) and Path(str(output)).resolve() == root.resolve():
-                return _read(file, conf)
+                return _read(file, conf, presets)
     return None
 
 
-def _read(file: Path, conf: Path) -> PlannedExperiment:
+def _read(file: Path, conf: Path, presets: Path | None) -> PlannedExperiment:
     from bench.config.compose import composing
 
     _body(file)
     try:
-        with composing(conf) as composed:
+        with composing(conf, None if presets is None else str(presets)) as composed:
             points = tuple(_points(file.stem, composed))
     except (UsageError, ValueError, YAMLError) as error:
         raise ValueError(f"{file}: {str(error).splitlines()[0]}") from None
@@ -104,8 +104,7 @@ def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Expe
     seeds, sizes = (list(map(_number, varied[key])) if key in varied else [base[key]] for key in ("seed", "world_size"))
     settings = product(*(words for key, words in varied.items() if key in WAY))
     ways = [composed([*chosen, *words]) if words else base for words in settings]
-    for model in models:
-        known("model", model, MODELS)
+    models = [known("model", own_model(model), MODELS) for model in models]
     if None in seeds:
         raise ValueError("seed is null: give a number")
     modes = [(mode_name(way.engine.name, way.policy.name, way.backend.name), way.engine.name) for way in ways]

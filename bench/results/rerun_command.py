@@ -75,12 +75,25 @@ def script_of(run: Run) -> str | None:
         return None
     if not script.get("path"):
         return "run the same code again: it was an interactive session, of which no script is kept"
-    what = ["-m", str(script["module"])] if script.get("module") else [str(script["path"])]
-    arguments = script.get("arguments")
-    words = ["python", *what, *(map(str, arguments) if isinstance(arguments, list) else ())]
+    try:
+        words = ["python", *script_words(script)]
+    except ValueError as error:
+        return str(error)
     paths = os.pathsep.join(map(str, script.get("pythonpath") or ()))
     variable = f"PYTHONPATH={shlex.quote(paths)} " if paths else ""
     return f"cd {shlex.quote(str(script.get('folder')))} && {variable}{shlex.join(words)}"
+
+
+def script_words(script: dict[str, Any]) -> list[str]:
+    """Return what Python is started with to run a script again: by torchrun, where a launcher started several processes of
+    it. Raise ValueError for those on several hosts."""
+    what = ["-m", str(script["module"])] if script.get("module") else [str(script["path"])]
+    arguments, processes, hosts = (script.get(name) for name in ("arguments", "processes", "hosts"))
+    if isinstance(hosts, int) and hosts > 1:
+        raise ValueError(f"run {what[-1]} again by its launcher: it started {processes} processes on {hosts} hosts")
+    if isinstance(processes, int) and processes > 1:
+        what = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *what]
+    return [*what, *(map(str, arguments) if isinstance(arguments, list) else ())]
 
 
 def setting(key: str, value: Any) -> str:

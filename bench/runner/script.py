@@ -35,6 +35,7 @@ from ddp.data.fingerprint import undisturbed
 from ddp.data.source import TensorSource
 from ddp.engine import ENGINES
 from ddp.engine.solo import Emit
+from ddp.launcher.environment import Placement, read
 from ddp.process.cores import cores
 from ddp.replica.flat import FlatState
 from ddp.replica.optimizers import as_one, usable
@@ -152,7 +153,14 @@ def script() -> Script:
     """Return what this process was started with."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
-    here = Script(None, arguments=tuple(sys.argv[1:]), folder=str(Path.cwd()))
+    place = read(os.environ) or Placement("")
+    here = Script(
+        None,
+        arguments=tuple(sys.argv[1:]),
+        folder=str(Path.cwd()),
+        processes=place.world_size,
+        hosts=place.nodes,
+    )
     if file is None or not Path(file).is_file():
         return here
     path = Path(file).resolve()

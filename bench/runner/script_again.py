@@ -19,6 +19,7 @@ from bench.audit.process import AuditProcess
 from bench.base import environment
 from bench.config.plan import ScriptPlan
 from bench.results.audit_file import AuditReport
+from bench.results.rerun_command import script_words
 from bench.results.runfolder import Run, find_runs, place, read_records
 from ddp.process.scratch import scratch
 
@@ -87,8 +88,7 @@ def _start(run: Run, order: Again) -> int:
         raise ValueError(f"{path} was changed since {run.path}: sha256 {was[:16]} then, {now[:16]} now; restore it")
     if not Path(folder).is_dir():
         raise ValueError(f"{folder}: the folder that the script was started in is not there")
-    what = ["-m", str(known["module"])] if known.get("module") else [str(path)]
-    words = [sys.executable, *what, *map(str, known.get("arguments") or ())]
+    words = [sys.executable, *script_words(known)]
     print(f"runs {path} again", file=sys.stderr, flush=True)
     variables = environment.inherited() | {AGAIN: msgspec.json.encode(order).decode()}
     variables["PYTHONPATH"] = os.pathsep.join([*map(str, known.get("pythonpath") or ()), variables["PYTHONPATH"]])

@@ -30,6 +30,7 @@ from ddp.core.events import (
     Evaluated,
     Finished,
     Memory,
+    Merged,
     Progress,
     Ready,
     Reduced,
@@ -49,7 +50,7 @@ from ddp.process.codec import MeasuredSlice, Record
 
 WANTED: tuple[type[Any], ...] = (
     *(Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved),
-    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joined, Reduced),
+    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joined, Reduced, Merged),
 )
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')

@@ -21,6 +21,7 @@ from ddp.core.events import (
     Evaluated,
     Finished,
     Memory,
+    Merged,
     Progress,
     Ready,
     Reduced,
@@ -63,6 +64,7 @@ class Records:
     shared: list[Shared] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
     reduced: list[Reduced] = field(default_factory=list)
+    merged: list[Merged] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How many slices of each kind every rank recorded since the run was last resumed, as what a killed process had

@@ -88,14 +88,14 @@ def moments_shifted_by_padding(recut: Module) -> None:
 def first_parameters(replica: Module) -> None:
     """Keep what parameters begin with."""
     interrupted(replica)
-    make = replica._module
+    make = replica.trainable
 
     def broken(made: Any) -> Any:
         for parameter in made.parameters():
             parameter.begun = parameter.detach().clone()
         return make(made)
 
-    replica._module = broken
+    replica.trainable = broken
 
 
 @LOT.bug(

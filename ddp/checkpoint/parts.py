@@ -45,7 +45,7 @@ class RankParts:
         """Raises Torn for a checkpoint of another model or other data."""
         self._job, self._rank, self._replica = job, rank, replica
         self._data = SameData(*replica.data)
-        self._source = checkpoint.resume(job)
+        self._source = checkpoint.resume(job, rank)
         if self._source is not None:
             part = load(self._source.path / checkpoint.MODEL, self._source.origin(None))
             copy_into("parameters and buffers", replica.state.tensors, part.get("tensors"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -17,6 +17,7 @@ from ddp.comm.background import Courier
 from ddp.comm.store_exchange import NAMES, StoreExchange, TorchTransport, fresh_store, make_transport, open_store
 from ddp.comm.transports.base import MEAN, SUM, ExchangeBroken, Wait
 from ddp.comm.transports.gloo import OPS
+from ddp.comm.transports.memory import Transport as Memory
 from ddp.core.errors import Exhausted, RankLost
 
 TIMEOUT_S = 300.0
@@ -68,6 +69,12 @@ class Group:
             return self._transport.empty(f"region{self._regions}", elements, dtype)
         except FileNotFoundError as error:  # the ranks' folder goes with the first that leaves
             raise self._broken(f"a rank has left ({error})") from error
+
+    def release(self, tensors: Iterable[Tensor]) -> None:
+        """Give back what `empty` gave. A forked copy of this process does nothing."""
+        if isinstance(self._transport, Memory) and not self._under_way and os.getpid() == self._process:
+            for tensor in tensors:
+                self._transport.release(tensor)
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
         """Reduce a contiguous tensor in place by `sum`, `mean` (or `avg`), `max`, `min` or `prod`: the same bits on all

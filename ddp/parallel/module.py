@@ -244,6 +244,7 @@ class DistributedDataParallel(nn.Module):
         """Leave the module as any other again: its gradients are averaged no more."""
         for hook in self._hooks:
             hook.remove()
+        self._reducer.release()
         release([self.module], self)
 
 

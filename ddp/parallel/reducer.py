@@ -186,3 +186,7 @@ class BucketReducer:
         samples = self.samples
         self._rest()
         self.samples = samples
+
+    def release(self) -> None:
+        """Give back the memory of the buckets, which lives on in gradients that lie there."""
+        self._group.release([*self._storage.flats, *(self._wires or ()), *self._room.values()])

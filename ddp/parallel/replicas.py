@@ -99,6 +99,7 @@ class Replicas:
 
     def close(self) -> None:
         """Let the models be wrapped anew."""
+        self._group.release(self._sums.flats)
         release(self._models, self)
 
 

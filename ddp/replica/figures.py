@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ddp.core.event_parts import StepWork
 from ddp.core.values import finite
+from ddp.replica.optimizers import members
 from ddp.replica.task import Job, Tensors
 
 NORMS = 50
@@ -37,32 +39,35 @@ class StepFigures:
         self._flop: float | None = None
         self._kept: int | None = None
         self._tokens: int | None = None
-        self._updates: int | None = None
-        self._hooks: tuple[RemovableHandle, ...] = ()
-        self._inside = 0
-        """Calls of `step` under way."""
+        self._updates: list[int] = []
+        """Of each optimizer that counts."""
+        self._hooks: list[RemovableHandle] = []
+        self._inside: list[int] = []
+        """Calls of `step` of each under way."""
         self.count_updates(optimizer)
 
     def count_updates(self, optimizer: Any) -> None:
-        """Count the steps that an optimizer does from now on; of several the first one's. One that is not PyTorch's has no
-        hook for it."""
-        first = getattr(optimizer, "parts", (optimizer,))[0]
-        first = getattr(first, "optim", first)  # of PyTorch's own that wrap another
+        """Count the steps that an optimizer does from now on, or each of several. One that is not PyTorch's has no hook for
+        it."""
         for hook in self._hooks:
             hook.remove()
-        self._updates, self._hooks, self._inside = None, (), 0
-        if isinstance(first, torch.optim.Optimizer):
-            before = first.register_step_pre_hook(self._updating)
-            self._updates, self._hooks = 0, (before, first.register_step_post_hook(self._updated))
+        self._updates, self._hooks, self._inside = [], [], []
+        for part in members(optimizer):
+            own = getattr(part, "optim", part)  # of PyTorch's own that wrap another
+            if isinstance(own, torch.optim.Optimizer):
+                place = len(self._updates)
+                self._hooks.append(own.register_step_pre_hook(partial(self._updating, place)))
+                self._hooks.append(own.register_step_post_hook(partial(self._updated, place)))
+                self._updates.append(0)
+                self._inside.append(0)
 
-    def _updating(self, *_: Any) -> None:
-        self._inside += 1
+    def _updating(self, place: int, *_: Any) -> None:
+        self._inside[place] += 1
 
-    def _updated(self, *_: Any) -> None:
-        self._inside -= (
-            1  # PyTorch calls hooks for a class of the user's and once more for the one that it is made from
-        )
-        self._updates = (self._updates or 0) + (self._inside == 0)
+    def _updated(self, place: int, *_: Any) -> None:
+        # PyTorch calls hooks for a class of the user's and once more for the one that it is made from.
+        self._inside[place] -= 1
+        self._updates[place] += self._inside[place] == 0
 
     def counting(self, tensors: Tensors, samples: int) -> AbstractContextManager[None]:
         """Surround the forward and backward pass on `samples`; the first one is counted, if that is wanted."""
@@ -110,9 +115,9 @@ class StepFigures:
     def work(self) -> StepWork:
         """Return the figures."""
         parameters, gradients, state = self._bytes
-        return StepWork(
-            tuple(self._norms), parameters, gradients, state, self._kept, self._flop, self._tokens, self._updates
-        )
+        # Of several optimizers' that which is farthest from the steps noted.
+        updates = max(self._updates, key=lambda count: abs(count - self._step), default=None)
+        return StepWork(tuple(self._norms), parameters, gradients, state, self._kept, self._flop, self._tokens, updates)
 
 
 def _local(tensor: Any) -> Tensor:

@@ -6,14 +6,19 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
+from bench.audit.counters import scales
 from bench.audit.kept import read
 from ddp.core.events import Finished, Progress
+from ddp.core.step_settings import StepSettings
+from ddp.replica.optimizers import Several
 from ddp.replica.replica import Replica
+from ddp.replica.task import Task
 from tests.bench.audit_breaks import ADAM, wrapped
 from tests.bench.audited import audited, different, train_alone
 from tests.bench.test_audit_ranks import train_together
@@ -113,3 +118,36 @@ def test_steps_of_an_optimizer_without_a_counter_are_counted(
     found = different(audited(*made))
     counts = [re.search(r"(\d+) steps were reported, its optimizer did (\d+)", line) for line in found]
     assert {int(count[2]) - int(count[1]) for count in counts if count} == {more}, found
+
+
+def two_optimizers() -> Task:
+    def made(parameters: list[torch.nn.Parameter]) -> list[torch.optim.Optimizer]:
+        return [torch.optim.SGD(parameters[:2], lr=0.1), torch.optim.SGD(parameters[2:], lr=0.1)]
+
+    return replace(toy.task(), optimizer=made)
+
+
+def second_left_out(step: Any, self: Any, *more: Any) -> None:
+    self.count = getattr(self, "count", -1) + 1
+    for part in self.parts[: 1 if self.count == ALONE else None]:
+        part.step()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_steps_of_each_of_several_optimizers_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        if broken:
+            wrapped(Several, "step", second_left_out)(patch)
+        made = train_alone(tmp_path / "run", two_optimizers)
+    found = [line for line in different(audited(*made)) if "its optimizer did" in line]
+    assert bool(found) is broken
+
+
+@pytest.mark.parametrize(("steps", "wrong"), [(1_900, True), (2_100, False)])
+def test_the_factor_of_half_precision_grows_no_faster_than_it_may(steps: int, wrong: bool) -> None:
+    reports = [SimpleNamespace(first=0, last=steps)]
+    order = SimpleNamespace(step=StepSettings(precision="fp16"), planned=True, resumed=False, reports=reports)
+    kept = SimpleNamespace(scale=(2.0**17, 5), rank=0, epoch=0, step=900, file="0.state")
+    assert bool(list(scales(cast(Any, order), cast(Any, [kept])))) is wrong

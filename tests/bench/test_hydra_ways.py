@@ -10,7 +10,9 @@ import pytest
 
 from bench.config.hydra_errors import PRESETS, known_keys
 from bench.config.key_docs import key_docs
+from bench.report.planned import planned
 from tests.bench.conftest import Bench
+from tests.bench.streams import make_spec, write_run
 
 MINE = "# @package _global_\ndefaults: [override /model: mlp, override /mode: solo]\ntrain: {epochs: 1}\n"
 
@@ -39,6 +41,33 @@ def test_a_users_preset_that_is_a_sweep_by_itself(
     (own / "recipes/mine.yaml").write_text("# @package _global_\n" + sweep)
     assert bench("plan", "-cd", str(own), "model=mlp", "mode=solo", word) == 0
     assert "planned: 2 runs of 1 cell" in capsys.readouterr().out
+
+
+def test_a_sweeper_is_chosen_on_the_command_line(bench: Bench, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a preset Hydra leaves it out without a word."""
+    sweep = "hydra: {mode: MULTIRUN, sweeper: {params: {seed: '0,1'}}}\n"
+    preset = (own / "experiment/mine.yaml").read_text().replace("[", "[override /hydra/sweeper: basic, ")
+    (own / "experiment/mine.yaml").write_text(preset + sweep)
+    assert bench("plan", "-cd", str(own), "experiment=mine") == 2
+    err = capsys.readouterr().err
+    assert err == "bench: no preset can choose the sweeper: give hydra/sweeper=basic on the command line\n"
+    assert bench("plan", "-cd", str(own), "experiment=mine", "hydra/sweeper=bench") == 0
+
+
+def test_experiments_of_the_users_own_folder_are_known(
+    bench: Bench, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench("list", "experiments", "--config-dir", str(own)) == 0
+    assert "mine" in capsys.readouterr().out
+    plan = planned(tmp_path, "mine", presets=own)
+    assert plan is not None
+    assert [(point.model, point.mode) for point in plan.points] == [("mlp", "solo")]
+    write_run(tmp_path / "runs", make_spec("solo", seed=5))
+    words = ["--config-dir", str(own), "--experiment", "mine"]
+    assert bench("validate", str(tmp_path / "runs"), *words, "--only", "status") == 4  # no baseline
+    assert f"python -m bench --config-dir {own} experiment=mine" in capsys.readouterr().out
+    assert bench("report", str(tmp_path / "runs"), *words, "--out", str(tmp_path / "out")) == 0
+    assert "Experiment *mine* plans 1 run" in (tmp_path / "out/report.md").read_text()
 
 
 @pytest.mark.parametrize(

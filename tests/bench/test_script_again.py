@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import runpy
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from bench import judge
 from bench.command import cli
 from bench.results.rerun_command import command
 from bench.results.runfolder import find_runs
+from bench.runner.script import script
+from bench.runner.script_again import rerun_script
 from tests.bench.scripts import in_threads, step, trainer
 from tests.runtime import toy
 
@@ -130,6 +134,36 @@ def test_no_baseline_judges_another_step_or_other_data(tmp_path: Path, monkeypat
             field = "training.code" if "train_step" in changed else "training.data"
             assert field in refused.text
             assert not {"quality"} & {verdict.check for verdict in other.verdicts}
+
+
+@pytest.mark.parametrize(("processes", "hosts"), [(1, 1), (2, 1), (4, 2)])
+def test_processes_of_a_launcher_are_started_again(processes: int, hosts: int, made: Path) -> None:
+    """On one host by torchrun; those on several hosts are refused."""
+    launched = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    counts = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes // hosts, "GROUP_WORLD_SIZE": hosts}
+    ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0")
+    started: list[list[str]] = []
+    (run,), _ = find_runs(made)
+    path = run.config["script"]["path"]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**launched, **counts, **ranks}.items():
+            patch.setenv(name, str(value))
+        about = script()
+    assert (about.processes, about.hosts) == (processes, hosts)
+    as_launched = {**run.config["script"], "processes": about.processes, "hosts": about.hosts}
+    run = replace(run, config=run.config | {"script": as_launched})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bench.runner.script_again.run_process", lambda words, *more: started.append(words) or 1)
+        why = "did not make this run" if hosts == 1 else "by its launcher: it started 4 processes on 2 hosts"
+        with pytest.raises(ValueError, match=why):
+            rerun_script(run, made / "elsewhere")
+    if hosts > 1:
+        assert not started
+        assert command([run]) == f"run {path} again by its launcher: it started 4 processes on 2 hosts"
+        return
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if processes > 1 else []
+    assert started == [[sys.executable, *launcher, path, "5"]]
+    assert command([run]) == f"cd {Path(path).parent} && {shlex.join(['python', *launcher, path, '5'])}"
 
 
 PACKAGE = """

@@ -13,6 +13,7 @@ import pytest
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.validate.checks import peak_memory, rate
+from bench.validate.checks.breakdown import _booked_twice
 from bench.validate.distances import amiss
 from bench.validate.findings import Case
 from bench.validate.records import recorded
@@ -137,3 +138,11 @@ def test_rates_are_not_behind_on_the_mean(monkeypatch: pytest.MonkeyPatch, lag: 
     reference = SimpleNamespace(rates=((0.0, 1.0), (1.0, 0.0)))
     found = rate._behind(cast(Any, metrics), Records(ready=[ready], progress=progress), cast(Any, reference))
     assert found == ("rates are 400 samples behind the baseline's on the mean (allowed: 64)" if lag == 0.01 else "")
+
+
+@pytest.mark.parametrize(("away_s", "wrong"), [(2.0, False), (900.0, True)])
+def test_averages_keep_no_rank_from_training_for_longer_than_it_was_there(away_s: float, wrong: bool) -> None:
+    """They told of milliseconds as if they were seconds."""
+    known = Records(averaged=[Averaged(5.0, 0, 0, 9, 9, 0.1, 8, 0.0, away_s=away_s)])
+    metrics = SimpleNamespace(engine="elche", backend="nccl", time_s=SimpleNamespace(rank_wall=[10.0]))
+    assert bool(_booked_twice(cast(Any, SimpleNamespace(metrics=metrics)), known)) is wrong

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from ddp import DistributedDataParallel
+from ddp.comm.transports.memory import Transport as Memory
 from ddp.parallel.group import Group
 from ddp.parallel.reducer import BucketReducer
 from tests.parallel.conftest import Together, run_together
@@ -147,3 +149,29 @@ def test_gradients_live_in_the_buckets(together: Together) -> None:
             model.zero_grad(set_to_none=turn == 1)
 
     together(1, act)
+
+
+def test_the_memory_of_a_closed_wrapper_is_free(together: Together) -> None:
+    """Gradients that lie in it stay as they are; the next wrapper trains as the first did."""
+
+    def act(group: Group) -> None:
+        transport, found = group._transport, []
+        assert isinstance(transport, Memory)
+        for close_twice in (False, True):
+            model = nn.Linear(200, 200)
+            model.load_state_dict({name: torch.ones_like(value) for name, value in model.state_dict().items()})
+            wrapped = DistributedDataParallel(model, process_group=group, compression="bfloat16")
+            wrapped(torch.full((4, 200), group.rank + 1.0)).mean().backward()
+            assert list(transport._folder.glob("region*"))
+            wrapped.close()
+            if close_twice:
+                wrapped.close()
+            found.append([torch.as_tensor(p.grad).clone() for p in model.parameters()])
+            group.barrier()
+            assert not transport._own
+            assert all(name.startswith("stage") for name in transport._peers)
+            assert not list(transport._folder.glob("region*"))
+            group.barrier()
+        assert all(torch.equal(first, second) for first, second in zip(*found, strict=True))
+
+    together(2, act)

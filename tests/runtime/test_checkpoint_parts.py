@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from ddp.checkpoint.checkpoint import MODEL, Torn, read
+from ddp.checkpoint import checkpoint
+from ddp.checkpoint.checkpoint import MODEL, Torn, read, resume
 from ddp.engine import elche
 from ddp.replica.task import Job
 from tests.runtime import toy
@@ -144,3 +145,18 @@ def test_every_part_is_as_it_was_written(job: Job) -> None:
                 read(at(job))
         (at(job) / name).write_bytes(original)
     assert read(at(job))
+
+
+def test_a_rank_hashes_the_parts_that_it_reads(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator has hashed all before any rank starts. States of another number of ranks are read by all."""
+    hashed: list[str] = []
+    of_file = checkpoint._sha256
+    monkeypatch.setattr(checkpoint, "_sha256", lambda path: hashed.append(path.name) or of_file(path))
+    for resumed, rank, parts in (
+        (job, 1, ["rank-1.pt"]),
+        (job, None, ["rank-0.pt", "rank-1.pt"]),
+        (replace(job, world_size=3), 2, ["rank-0.pt", "rank-1.pt"]),
+    ):
+        hashed.clear()
+        assert resume(resumed, rank)
+        assert sorted(hashed) == sorted([MODEL, *parts])

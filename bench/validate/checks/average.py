@@ -182,6 +182,9 @@ class _Rounds:
         """Say how averaged state is off. A rank that has none yet brings in zeros."""
         total = sum(self._weight(part) for part in parts.values())
         own = [(self._weight(part) / total, dict(_kept(part))) for part in parts.values()]
+        gone = {name for name, _ in event.optimizer_before} - {name for name, _ in event.optimizer_after}
+        if gone and not resets(self._settings):
+            return f"the average left nothing of {min(gone)} in the state of the rank's own optimizer"
         for name, new in event.optimizer_after:
             terms: list[tuple[float, Sketch]] = [(w, decode(kept[name])) for w, kept in own if name in kept]
             state = self._state(name)

@@ -150,8 +150,15 @@ def _booked_twice(run: Run, known: Records) -> str:
     for event in known.evaluated:
         evaluations[event.rank] += event.seconds
     busy = _busy(known)
+    away: dict[int, float] = defaultdict(float)
+    for answer in known.averaged:
+        away[answer.rank] += answer.away_s
     for rank, wall in _walls(run, known).items():
         took = known.seconds
+        if run.metrics.engine != "graph" and busy[rank] + away[rank] > (1 + SHARE) * wall + CLOCK:
+            return (
+                f"rank {rank} was there for {wall:.3g} s, and its averages kept it from training for {away[rank]:.3g} s"
+            )
         rest = sum(took[rank, kind] for kind in BETWEEN_STEPS)
         if busy[rank] + rest > (1 + SHARE) * wall:
             return (

@@ -8,10 +8,11 @@ with, or lost ranks, some samples of an epoch are told of twice: there ranks alo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.base.figures import plural
 from bench.results.runfolder import Run
@@ -83,6 +84,9 @@ def _amiss(sets: Sets | None, run: Run, known: Records, data: DataContent) -> It
         yield from _together(known, data)
         yield from _in_order(run, known, data)
         yield from _evaluated(known, data.test)
+    elif data.shuffled:
+        lost = {fault.rank for fault in run.metrics.faults} | set(run.metrics.late)
+        yield from _of_the_others(run, known, data, lost)
 
 
 def _unlike(sets: Sets, data: DataContent) -> Iterator[str]:
@@ -164,6 +168,26 @@ def _in_order(run: Run, known: Records, data: DataContent) -> Iterator[str]:
         wanted = visited(run.metrics.seed, epoch, data.training.samples, length)
         if digest != (seeds := order_tally(np.arange(length), wanted)):
             yield f"epoch {epoch}: the order of samples has the digest {digest}, that of the seed {seeds}"
+
+
+def _of_the_others(run: Run, known: Records, data: DataContent, lost: Collection[int | None]) -> Iterator[str]:
+    """Compare what each rank that was never lost trained of an epoch with what of it entered the model, where nothing was
+    trained again."""
+    told: dict[tuple[int, int], list[Trained]] = defaultdict(list)
+    entered: dict[tuple[int, int], list[NDArray[np.int64]]] = defaultdict(list)
+    for event in known.trained:
+        told[event.epoch, event.rank].append(event)
+    for merged in known.merged:
+        entered[merged.epoch, merged.rank] += [np.arange(start, stop) for start, stop in merged.spans]
+    length, torn = known.ready[0].samples, known.torn()
+    for (epoch, rank), parts in sorted(told.items()):
+        places = np.concatenate(entered.get((epoch, rank), [np.arange(0)]))
+        if rank in lost or epoch in torn or sum(part.samples for part in parts) != len(places):
+            continue
+        digest = sum(part.order for part in parts) % MODULUS
+        wanted = visited(run.metrics.seed, epoch, data.training.samples, length)
+        if digest != (due := order_tally(places, wanted[places])):
+            yield f"rank {rank}, epoch {epoch}: it trained samples of the digest {digest}, {due} of it entered the model"
 
 
 def _evaluated(known: Records, test: SetContent) -> Iterator[str]:

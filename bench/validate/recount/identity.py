@@ -34,9 +34,13 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
     train = config.get("train")
     if isinstance(train, Mapping) and isinstance(train.get("batch_size"), int):
         yield Figure("batch_size", m.batch_size, train["batch_size"] * micro_batches(config))
-    # Where nobody gave a ratio it is the recipe's own, which leaves one rank alone.
-    ratio = train.get("lr_scale_ratio") if isinstance(train, Mapping) else None
-    if ratio is not None or m.world_size == 1:
+    # Where nobody gave a ratio it is the recipe's own: of bundled models 0. One rank is left alone.
+    ratio, code = train.get("lr_scale_ratio") if isinstance(train, Mapping) else None, config.get("code") or ()
+    if (
+        ratio is not None
+        or m.world_size == 1
+        or ("model" in config and "model" not in code and not config.get("script"))
+    ):
         yield Figure("lr_scale", m.lr_scale, 1.0 + (ratio or 0.0) * (m.world_size - 1))
     ready = sorted({event.rank: event for event in known.ready}.values(), key=lambda event: event.rank)
     ends = sorted({event.rank: event for event in known.finished}.values(), key=lambda event: event.rank)

@@ -2,8 +2,7 @@
 
 A tensor from `empty` lies where all ranks can reach it: when all have arrived, each reduces its own slice of everybody's
 tensor and writes the result to all of them, then all wait for all. Nothing is copied in or out. A small tensor, or one that
-lies elsewhere, goes through a stage: laid down in it, summed by everybody alike. The order of summation is the order of
-ranks, so the bits depend on nothing else: not on time, slices or who asks.
+lies elsewhere, goes through a stage: laid down in it, summed by everybody alike. Bits depend on the order of ranks alone.
 
 Ranks meet at counters, one per rank in a cache line of its own, which only its owner writes. A rank that is gone is known by
 its lock: the kernel lets go of it, however the process ended. A collective is complete exactly if every rank has posted
@@ -66,7 +65,7 @@ class Transport:
         self._stage = [self._region(half, config.rank, torch.uint8, STAGE_BYTES) for half in ("stage0", "stage1")]
         self._own: dict[int, tuple[str, Tensor]] = {}
         """First address -> name and tensor of what `empty` gave."""
-        self._peers: dict[tuple[str, int], Tensor] = {}
+        self._peers: dict[str, dict[int, Tensor]] = {}
         self._members: tuple[int, ...] = ()
         self._posted = self._turn = self._what = 0
         self._rests = 0
@@ -94,6 +93,12 @@ class Transport:
         tensor = self._region(name, self._rank, dtype, elements)
         self._own[tensor.data_ptr()] = name, tensor
         return tensor
+
+    def release(self, tensor: Tensor) -> None:
+        """Give back what `empty` gave, after this rank's last collective on it: no other rank reads it any more."""
+        name, _ = self._own.pop(tensor.data_ptr(), ("", tensor))
+        self._peers.pop(name, None)
+        (self._folder / f"{name}-{self._rank}.memory").unlink(missing_ok=True)
 
     def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
         """Form the group without waiting: ranks meet in the first collective."""
@@ -223,9 +228,10 @@ class Transport:
         """Return the tensor of that name that `member` has."""
         if member == self._rank:
             return own
-        if (name, member) not in self._peers:
-            self._peers[name, member] = self._region(name, member, own.dtype, own.numel())
-        return self._peers[name, member]
+        peers = self._peers.setdefault(name, {})
+        if member not in peers:
+            peers[member] = self._region(name, member, own.dtype, own.numel())
+        return peers[member]
 
     def _meet(self) -> None:
         """Wait until every member is here. Raises ExchangeBroken if one is gone."""
@@ -278,15 +284,12 @@ class Transport:
             with self._fence:
                 pass
 
-    def _ended(self, rank: int) -> bool:
-        return ended(self._lock(rank, self._lives.get(rank, 0)))
-
     def _look(self, waiting: list[int], target: int, waited_s: float) -> None:
         """Raise ExchangeBroken if one of these is gone and has not arrived before, or lives and is too late."""
         for k in waiting:
-            left = self._counters[LINE * (len(self._members) + k)] == LEFT
-            if (left or self._ended(self._members[k])) and self._counters[LINE * k] < target:
-                raise ExchangeBroken(f"rank {self._members[k]} {'has left' if left else 'is gone'}")
+            rank, left = self._members[k], self._counters[LINE * (len(self._members) + k)] == LEFT
+            if (left or ended(self._lock(rank, self._lives.get(rank, 0)))) and self._counters[LINE * k] < target:
+                raise ExchangeBroken(f"rank {rank} {'has left' if left else 'is gone'}")
         if waited_s > self.config.limit_s:
             late = ", ".join(str(self._members[k]) for k in waiting)
             raise ExchangeBroken(f"rank {late} did not come within {self.config.limit_s:g} s")

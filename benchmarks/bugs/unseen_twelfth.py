@@ -1,0 +1,73 @@
+"""Defects of `benchmarks.bugs.unseen` by somebody who read the checks for what they leave out.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.bugs.bug import Module, after_init, rank, wrap
+from benchmarks.bugs.unseen import Lot
+
+LOT = Lot()
+CRASH = "world_size=3 cluster.faults=[2@100:crash]"
+
+# Order
+
+
+@LOT.bug(
+    "order",
+    "in a run that loses a rank, rank 1 trains half of its samples twice, the others never",
+    "B7.05, of a grant",
+    f"mlp cpu_async {CRASH}",
+    "ddp.core.spans",
+)
+def every_second_batch_twice(spans: Module) -> None:
+    """Take each batch but the last of a grant from an even place."""
+
+    def broken(at: Any, self: Any, step: int) -> Any:
+        return at(step & ~1 if rank() == 1 and step + 1 < self.steps else step)
+
+    wrap(spans.Chunk, "at", broken)
+
+
+# Schedule
+
+
+@LOT.bug(
+    "schedule",
+    "what was trained of a grant that is void counts once more, on all ranks alike",
+    "B5.03, after a loss",
+    f"mlp nccl_sync {CRASH}",
+    "ddp.core.worker",
+)
+def void_grant_counts_again(worker: Module) -> None:
+    """Keep the samples of the grant before, where a group is formed anew."""
+
+    def broken(receive: Any, self: Any, order: Any) -> Any:
+        made = receive(order)
+        return replace(made, own=self.own) if isinstance(order, worker.Join) and order.void else made
+
+    wrap(worker.Worker, "receive", broken)
+
+
+# Optimizer
+
+
+@LOT.bug(
+    "optimizer",
+    "what was averaged of optimizers is thrown away at once",
+    "D19, at averages of states",
+    "mlp nccl_cadence averaging.optimizer_state=true",
+    "ddp.replica.optimizer_state",
+)
+def averaged_state_thrown_away(states: Module) -> None:
+    """Have optimizers begin anew after each average."""
+
+    def change(self: Any) -> None:
+        self._begin = copy.deepcopy(self._optimizer.state_dict()["state"])
+
+    after_init(states.InnerOptimizer, change)
