@@ -173,14 +173,14 @@ def _in_order(run: Run, known: Records, data: DataContent) -> Iterator[str]:
 def _of_the_others(run: Run, known: Records, data: DataContent, lost: Collection[int | None]) -> Iterator[str]:
     """Compare what each rank that was never lost trained of an epoch with what of it entered the model, where nothing was
     trained again."""
-    told: dict[tuple[int, int], list[Trained]] = defaultdict(list)
+    trained: dict[tuple[int, int], list[Trained]] = defaultdict(list)
     entered: dict[tuple[int, int], list[NDArray[np.int64]]] = defaultdict(list)
     for event in known.trained:
-        told[event.epoch, event.rank].append(event)
+        trained[event.epoch, event.rank].append(event)
     for merged in known.merged:
         entered[merged.epoch, merged.rank] += [np.arange(start, stop) for start, stop in merged.spans]
     length, torn = known.ready[0].samples, known.torn()
-    for (epoch, rank), parts in sorted(told.items()):
+    for (epoch, rank), parts in sorted(trained.items()):
         places = np.concatenate(entered.get((epoch, rank), [np.arange(0)]))
         if rank in lost or epoch in torn or sum(part.samples for part in parts) != len(places):
             continue
