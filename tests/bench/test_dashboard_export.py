@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.routing import Route
 
-from bench.dashboard import page
+from bench.dashboard import page, server
 from bench.dashboard.board import whole
 from bench.results.runfolder import CONFIG
 from tests.bench.conftest import Bench
@@ -70,3 +73,15 @@ def test_export_is_a_verb(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFi
     assert bench("dashboard", "--host", "no.such.host.invalid") == 2
     assert bench("dashboard", "--port", "99999") == 2
     assert "choose another --port" in capsys.readouterr().err
+
+
+def test_an_export_of_the_server_has_the_verdicts_that_are_known(tmp_path: Path) -> None:
+    write_run(tmp_path, make_spec())
+    (key,) = {piece.key for piece in whole(tmp_path)}
+    app = server.app(tmp_path)
+    (route,) = [each for each in app.routes if isinstance(each, Route) and each.path == "/export"]
+    stream = app.state.stream = server.BoardStream(tmp_path, 1.0, lambda: False)
+    stream.board.refresh([])
+    stream.board.enter(key, {"name": "PASS", "words": "as good as can be"})
+    answer = asyncio.run(route.endpoint(Request({"type": "http", "app": app, "query_string": b"", "headers": []})))
+    assert "as good as can be" in answer.body.decode()
