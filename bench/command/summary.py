@@ -115,7 +115,7 @@ def show_run(summary: Summary, cell: CellOutcome) -> None:
         terse.show([*errors, *result_lines(m), *shortened(trouble_lines(m), TROUBLE - len(errors))])
     summary.show([Line("results", str(cell.folder))], whole=True)
     if m.status == "failed" and cell.folder is not None and (more := going_on(cell.folder)):
-        summary.show([Line("go on", more)], whole=True)
+        summary.show([Line("continue", more)], whole=True)
 
 
 def show_search(summary: Summary, search: Mapping[str, Any]) -> None:

@@ -183,7 +183,7 @@ def as_source(dataset: Any, collate: Collate | None = None) -> Any:
     if type(dataset) is TensorDataset:
         return TensorSource(*dataset.tensors)
     samples = isinstance(dataset, list) and all(isinstance(sample, (tuple, Mapping)) for sample in dataset)
-    if dataset and isinstance(dataset, list) and (samples or collate is not None):
+    if isinstance(dataset, list) and dataset and (samples or collate is not None):
         return MapSource(dataset)
     if isinstance(dataset, (tuple, list)):
         if not dataset or not all(isinstance(member, Tensor) for member in dataset):

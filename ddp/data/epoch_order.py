@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ epoch alone; what it draws from torch is."""
 AT_ONCE, MOST = 1 << 14, 16
 """Positions whose order is made at once, and epochs: of several where they are short. The first call costs ten times a
 second, as a training step leaves nothing of its code in the cache."""
+_ASKING = RLock()
+"""Held while a sampler is asked."""
 
 
 @contextmanager
@@ -78,7 +80,7 @@ class EpochOrder:
         many positions, in one order of the samples after the other; None: as many as one order.
 
         Raise ValueError for a sampler that gives nothing, or another order when it is asked again, or if nothing is left."""
-        self.seed, self._asking = seed, Lock()
+        self.seed = seed
         self._size, self._sampler, self._shuffle = size, sampler, shuffle
         self.shuffled = shuffle and sampler is None
         """Whether orders are made by the seed."""
@@ -133,7 +135,7 @@ class EpochOrder:
     def _sampled(self, epoch: int) -> Tensor:
         sampler, inner = self._sampler, _within(self._sampler)
         # Who reads ahead may ask for another epoch meanwhile, and a sampler keeps the one that it was told.
-        with self._asking, Seeded() as mode, _seeded(getattr(inner, "generator", None), epoch):
+        with _ASKING, Seeded() as mode, _seeded(getattr(inner, "generator", None), epoch):
             mode.seed(derive(self.seed, "sampler", epoch))
             if hasattr(inner, "set_epoch"):
                 inner.set_epoch(epoch)

@@ -146,5 +146,5 @@ def test_whether_a_loss_is_drawn_is_seen_where_the_model_is() -> None:
         model=nn.Linear(1, 1),
         task=SimpleNamespace(loss=loss),
     )
-    assert not stretches._draws(bench)  # type: ignore[arg-type]
+    assert not stretches.draws(bench)  # type: ignore[arg-type]
     assert set(seen) == {there}

@@ -164,7 +164,10 @@ def test_texts_of_a_configuration_order_no_terminal_either(tmp_path: Path) -> No
     (folder / CONFIG).write_text(json.dumps(body))
     (run,) = find_runs(tmp_path)[0]
     assert run.config["model"] == "\N{REPLACEMENT CHARACTER}[31mred line"
-    with pytest.raises(UsageError, match=r"which has \N{REPLACEMENT CHARACTER}\[31mred line: it goes on"), usage():
+    with (
+        pytest.raises(UsageError, match=r"which has \N{REPLACEMENT CHARACTER}\[31mred line: a resumed run keeps"),
+        usage(),
+    ):
         agree({"model": "mlp"}, body)
 
 

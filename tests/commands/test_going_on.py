@@ -23,7 +23,7 @@ runpy.run_module("bench", run_name="__main__", alter_sys=True)
 
 def printed(out: str) -> list[str]:
     """The words of the command behind `python` that goes on with the run."""
-    found = re.search(r"go on.* python (-m bench .*)", out)
+    found = re.search(r"continue:? +python (-m bench .*)", out)
     assert found, out
     return shlex.split(found[1])
 
@@ -46,6 +46,6 @@ def test_what_was_interrupted_and_what_failed_say_how_to_go_on(warm: Warm, tmp_p
     assert printed(out) == words
     code, out, err = warm.start(folder, *words, *QUIET, env={PICTURES: "none"}).result()
     assert (code, err) == (0, "")
-    assert "go on" not in out
+    assert "continue" not in out
     (run,), _ = find_runs(folder)
     assert (run.metrics.status, len(run.metrics.epochs)) == ("ok", 20)

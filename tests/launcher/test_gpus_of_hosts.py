@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddp.engine.loop import place
+from ddp.engine.loop import device_of_rank
 from ddp.launcher.environment import Placement
 from ddp.remote import agent, job_message, launched_process
 from ddp.remote.agent import HostClock, NodeAgent, RankAssignment
@@ -44,12 +44,12 @@ def test_each_rank_of_a_host_has_a_gpu_of_its_own(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     sent = replace(sent_job(tmp_path), world_size=len(places), host_ranks=first_host_ranks, speeds=(), faults=())
-    taken = {(0, place(sent, 0).index)}
+    taken = {(0, device_of_rank(sent, 0).index)}
     for rank, (node, local) in enumerate(places[1:], 1):
         beside = sum(each == node for each, _ in places)
         own = received(sent, node, local, beside, monkeypatch)
         assert own.host_ranks == beside
-        taken.add((node, place(own, rank).index))
+        taken.add((node, device_of_rank(own, rank).index))
     assert len(taken) == len(places)
 
 

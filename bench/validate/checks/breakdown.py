@@ -155,7 +155,7 @@ def _booked_twice(run: Run, known: Records) -> str:
         away[answer.rank] += answer.away_s
     for rank, wall in _walls(run, known).items():
         took = known.seconds
-        if run.metrics.engine != "graph" and busy[rank] + away[rank] > (1 + SHARE) * wall + CLOCK:
+        if run.metrics.engine != "graph" and away[rank] > 0 and busy[rank] + away[rank] > (1 + SHARE) * wall + CLOCK:
             return (
                 f"rank {rank} was there for {wall:.3g} s, and its averages kept it from training for {away[rank]:.3g} s"
             )
