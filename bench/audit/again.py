@@ -7,14 +7,12 @@ forward pass has its own slice, and buffers move by the mean of their changes. M
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
@@ -23,7 +21,7 @@ from bench.audit.definitions import defined, is_near
 from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
 from bench.audit.rules import Rules, autocast, micro_ends, total_of, unscale
 from bench.audit.schedules import stepped
-from bench.audit.seeds import seed_of, step_seed
+from bench.audit.seeds import seed_of, seed_others, step_seed
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Task
 
@@ -61,8 +59,7 @@ class Bench:
     def __init__(self, task: Task, rules: Rules, reading: Reading, device: torch.device) -> None:
         self.task, self.rules, self.device, self._read = task, rules, device, reading
         torch.manual_seed(seed_of(rules.seed, "init"))
-        random.seed(seed_of(rules.seed, "init"))
-        np.random.seed(seed_of(rules.seed, "init") % 2**32)
+        seed_others(seed_of(rules.seed, "init"))
         self.model = task.model().to(device)
         self._schedule = stepped(task.schedule)
         self.parameters = dict(self.model.named_parameters())

@@ -8,6 +8,7 @@ or that were left out. Must not use the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +26,8 @@ def counted(
     order: AuditOrder, steps: Sequence[KeptStep], skipping: Callable[[], bool] = lambda: False
 ) -> Iterator[AuditItem]:
     """Compare counters before the kept steps of a rank, of all where ranks step on their own. All must have counted as many
-    for a step. Of runs that went as planned. `skipping`: whether a step may leave norms out by chance."""
+    for a step. Of runs that went as planned. `skipping`: whether a step may leave norms out by chance; asked once."""
+    skipping = cache(skipping)
     by_rank: dict[int, list[KeptStep]] = {}
     for each in sorted(steps, key=lambda each: each.step):
         by_rank.setdefault(each.rank, []).append(each)

@@ -5,18 +5,17 @@ Must not use the engine."""
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bench.audit.again import Bench, Done, Work
 from bench.audit.kept import KeptStep, Name
+from bench.audit.seeds import seed_others
 
 Step = tuple[int, Sequence[Work], float]
 """Epoch, positions of each rank's batches, samples seen before it."""
@@ -62,8 +61,7 @@ def repeats(bench: Bench, again: Callable[[], Done]) -> bool:
     counts itself, follows from no seed of the run."""
     first: Done | None = None
     for seed in range(TRIES):  # a choice of few may come out the same some times
-        random.seed(seed)
-        np.random.seed(seed)
+        seed_others(seed)
         then = again()
         if first is not None and not _alike(first, then, bench.device.type != "cpu"):
             return False

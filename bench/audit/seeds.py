@@ -5,6 +5,7 @@ On NumPy and the standard library alone; must not import what it checks (`ddp.da
 
 from __future__ import annotations
 
+import random
 from hashlib import sha256
 
 import numpy as np
@@ -32,6 +33,12 @@ def order_of(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
     """Return the indices of the samples of an epoch in their order: that of random numbers, one for each."""
     numbers = np.random.PCG64(_sequence(seed, ("order", epoch))).random_raw(samples)
     return np.argsort(numbers, kind="stable")
+
+
+def seed_others(seed: int) -> None:
+    """Seed Python's and NumPy's own generators, of the whole process."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def step_seed(seed: int, epoch: int, start: int) -> int:

@@ -4,14 +4,12 @@ is seldom in one that was kept. As many as a budget pays for, by a draw of the r
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 
 from bench.audit.again import Bench, moved
@@ -21,7 +19,7 @@ from bench.audit.kept import Incomplete, KeptStep, Name, Part, every, whole
 from bench.audit.order import AuditOrder
 from bench.audit.rows import UNREPEATED, redo, redo_all, repeats
 from bench.audit.rules import left_out_roundings
-from bench.audit.seeds import seed_of
+from bench.audit.seeds import seed_of, seed_others
 from bench.results.audit_file import AuditItem
 from ddp.replica.scalars import Scalars
 
@@ -104,8 +102,7 @@ def draws(bench: Bench) -> bool:
     with Scalars():
         for seed in range(TRIES):
             torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)
+            seed_others(seed)
             losses.append(bench.task.loss(bench.model.train(), batch).item())  # with a gradient, as tasks ask for one
     return len(set(losses)) > 1
 

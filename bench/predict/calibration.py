@@ -95,7 +95,8 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
     in_step = meets_every_step(spec.policy) and not _snapshots(spec)
     averages = max(own[rank].size for rank in own) if in_step else len(stream.of(RoundClosed))
     size = _bytes(stream, ready.parameters, averages * spec.world_size if in_step else 0)
-    waited, count = (_meetings(slices), _meetings(slices) + _meetings(stream.behind))
+    waited = _meetings(slices)
+    count = waited + _meetings(stream.behind)
     together = count / averages if count and averages else 1.0
     modelled = _modelled(spec, size, together)
     wires, left = _wires(stream, spec, in_step, modelled * averages / max(waited, 1))

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.predict.calibration import Calibration
 from bench.predict.play import NOMINAL, Assumption, PlayedCell, PredictedCell, play
-from bench.predict.spec import predicted_spec, records_of
+from bench.predict.spec import policy_settings, predicted_spec, records_of
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import samples_per_s, train_seconds
 from bench.results.analyze import analyze
@@ -24,8 +24,7 @@ PLAYS = 3
 def own_cell(calibration: Calibration) -> PredictedCell:
     """Return the cell that was calibrated on."""
     spec = calibration.spec
-    settings = {key: value for key, value in (spec.config.get("policy") or {}).items() if key != "name"}
-    return PredictedCell(spec.world_size, calibration.links, str(spec.policy), tuple(settings.items()))
+    return PredictedCell(spec.world_size, calibration.links, str(spec.policy), tuple(policy_settings(spec).items()))
 
 
 def metrics_of(cell: PredictedCell, calibration: Calibration, played: PlayedCell, **about: Any) -> Metrics:

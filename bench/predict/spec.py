@@ -60,17 +60,21 @@ def other_links(cell: PredictedCell, calibration: Calibration) -> bool:
     return words[0] != words[1]
 
 
+def policy_settings(spec: RunSpec) -> dict[str, Any]:
+    """Return the settings of a run's policy."""
+    return {key: value for key, value in (spec.config.get("policy") or {}).items() if key != "name"}
+
+
 def otherwise(cell: PredictedCell, calibration: Calibration) -> list[str]:
     """Return what else than the number of ranks is not as in the run."""
     spec = calibration.spec
-    settings = {key: value for key, value in (spec.config.get("policy") or {}).items() if key != "name"}
     speeds, as_run = speeds_of(cell, calibration), speeds_of(replace(cell, speeds=(), healed=None), calibration)
     slowest = min(spec.speeds, default=1.0)
     slower = min(speeds, default=1.0) < slowest
     lines = {
         "other links: by the cost model": other_links(cell, calibration),
         f"policy {cell.policy}: what averages cost is that of {spec.policy}": cell.policy != spec.policy,
-        "other settings of the policy": cell.policy == spec.policy and dict(cell.settings) != settings,
+        "other settings of the policy": cell.policy == spec.policy and dict(cell.settings) != policy_settings(spec),
         "step times are drawn from a distribution": cell.steps is not None,
         f"slower ranks than the calibrated {slowest:g}" if slower else "other speeds": speeds != as_run,
     }
