@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from bench.audit.collected import Collected, Totals
 from bench.audit.definitions import defined, is_near
 from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
-from bench.audit.rules import Rules, autocast, micro_ends, total_of, unscale
+from bench.audit.rules import Rules, autocast, micro_ends, norm_of, total_of, unscale
 from bench.audit.schedules import stepped
 from bench.audit.seeds import seed_of, seed_others, step_seed
-from ddp.replica.scalars import Scalars
 from ddp.replica.task import Task
 
 State = dict[Name, Tensor]
@@ -51,6 +51,8 @@ class Done:
     """Of each step, of those parameters that have one, sparse ones left out."""
     metrics: tuple[float, ...] = ()
     """By rank, the sum of the metric over its samples by definition; not a number where that is not known."""
+    scalars: tuple[Totals, ...] = ()
+    """By rank, what the steps recorded."""
 
 
 class Bench:
@@ -72,6 +74,7 @@ class Bench:
         self._training = [module.training for module in self.model.modules()]
         self._undefined: list[tuple[float, float]] = []
         self._scale, self._metrics, self._shaken = 1.0, list[float](), False
+        self._scalars: list[Totals] = []
         self.optimizer_bytes: int | None = None
         """What the optimizer kept after the last step that was done; None: none was."""
         self.gradient_bytes: int | None = None
@@ -150,6 +153,7 @@ class Bench:
         for parameter in self.parameters.values():
             parameter.grad = None
         self._scale, self._undefined, self._metrics, self._shaken = scale[0], [], [0.0] * len(ranks), shake > 0.0
+        self._scalars = [{} for _ in ranks]
         losses = self._gradients(before, epoch, ranks, together)
         owned = [parameter for group in groups for parameter in group["params"]]
         moves_on, scale = unscale(self.rules.step, owned, scale)
@@ -164,9 +168,8 @@ class Bench:
         moves = {name: after[name] - first for name, first in begun.items()}
         dense = [p for p in self.parameters.values() if p.grad is not None and not p.grad.is_sparse]
         self.gradient_bytes = sum(p.nbytes for p in dense)
-        return Done(
-            losses, after, moves, tuple(self._undefined), scale, (norm,), (self.gradient_bytes,), tuple(self._metrics)
-        )
+        figures = (norm,), (self.gradient_bytes,), tuple(self._metrics), tuple(self._scalars)
+        return Done(losses, after, moves, tuple(self._undefined), scale, *figures)
 
     def batch(self, start: int, stop: int) -> Any:
         """Return what the model sees at positions of the first epoch."""
@@ -217,7 +220,7 @@ class Bench:
         """Add the gradients of a batch, as its part of the mean; return its mean loss."""
         batch = moved(self._read(epoch, start, stop), self.device)
         self._seed(step_seed(self.rules.seed, epoch, start))
-        with Scalars(), autocast(self.rules.step, self.device):  # what the step records is not looked at
+        with Collected(self._scalars[rank]), autocast(self.rules.step, self.device):
             loss = self.task.loss(self.model, batch)
         known = defined(self.rules.model, self.outputs, batch)
         self._metrics[rank] += math.nan if known is None else known[1]
@@ -276,12 +279,6 @@ class Bench:
                 place = self.device if tensor.dim() else torch.device("cpu")
                 if parameter in owners:  # else it is there in the run alone, which shows behind the step
                     owners[parameter].state[parameter][name.key] = tensor.to(place, copy=True)
-
-
-def norm_of(gradients: Iterable[Tensor]) -> float:
-    """Return the L2 norm over all values, taken in double precision."""
-    values = (each.coalesce().values() if each.is_sparse else each for each in gradients)
-    return math.sqrt(sum(float(torch.linalg.vector_norm(each, dtype=torch.float64)) ** 2 for each in values))
 
 
 def moved(batch: Any, device: torch.device) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, loss
 from bench.audit.costs import StepBytes, costs, step_bytes
 from bench.audit.counters import counted, scales, updates
 from bench.audit.delivered import delivered
-from bench.audit.figures import counted_from, figures_apart, weighed
+from bench.audit.figures import counted_from, figures_apart, scalars_apart, weighed
 from bench.audit.kept import (
     Incomplete,
     Kept,
@@ -170,7 +171,8 @@ class _Auditor:
     def _differences(self, group: Sequence[KeptStep]) -> tuple[list[StepDifference], float | None]:
         before = whole(every(group, "before"))
         after = self._joined(group)
-        own, apart = redo(self._bench, before, group), list(self._places(group))
+        again = partial(redo, self._bench, before, group)
+        own, apart = again(), list(self._places(group))
         ranks = [(each.rank, counted_from(self._order, each)) for each in group]
         self._bytes.append(step_bytes(before, own, ranks))
         for loss, mean in own.undefined:
@@ -178,16 +180,18 @@ class _Auditor:
         losses = [[loss for loss, (a, b) in zip(each.losses, each.batches, strict=True) if b > a] for each in group]
         if identical(after, own, losses):
             apart += figures_apart(self._order, self._bench, group, own, None)
+            apart += scalars_apart(self._order, group, own, None, again)
             return apart, None if apart else 0.0
         # Roundings of each step add up.
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
-        shaken = redo(self._bench, before, group, shake * math.sqrt(len(group[0].row)))
+        shaken = again(shake * math.sqrt(len(group[0].row)))
         rounding = left_out_roundings(self._order.step)
         for index, each in enumerate(group):
             at = f" of rank {each.rank}" if len(group) > 1 else ""
             apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at, rounding)
         states, largest = states_apart(after, before, own, shaken, rounding)
         apart += [*states, *figures_apart(self._order, self._bench, group, own, shaken)]
+        apart += scalars_apart(self._order, group, own, shaken, again)
         return apart, None if apart else largest
 
     def _joined(self, group: Sequence[KeptStep]) -> Mapping[Name, list[Any]]:

@@ -4,20 +4,26 @@ metric of bundled models. Must not use the engine."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from bench.audit.again import Bench, Done
+from bench.audit.collected import Totals
 from bench.audit.compare import SLACK, StepDifference
 from bench.audit.definitions import DEFINITIONS, NEAR
 from bench.audit.kept import KeptStep
-from bench.audit.order import AuditOrder
+from bench.audit.order import AuditOrder, StepReport
 from bench.audit.reports import of_step
+from bench.audit.rows import TRIES
 from bench.audit.rules import left_out_roundings
+from bench.audit.seeds import seed_others
 from bench.results.audit_file import AuditItem
 
+CLOSE = 1e-5
+"""Relative: a sum in single precision, in another order."""
 FACTOR, DOUBLED = 2.0**16, 2_000
 """Of the loss in fp16 at first; so many steps without overflow double it."""
 
@@ -33,6 +39,41 @@ def figures_apart(
         yield from _norms(order, bench, group, own, shaken, left_out)
     for place, each in enumerate(group if order.numbered else ()):  # a rank that came back counts its steps anew
         yield from _metric(order, each, own.metrics[place], None if shaken is None else shaken.metrics[place])
+
+
+def scalars_apart(
+    order: AuditOrder, group: Sequence[KeptStep], own: Done, shaken: Done | None, again: Callable[[], Done]
+) -> list[StepDifference]:
+    """Return what steps recorded otherwise than when they were done again; not what comes out otherwise each time, as a
+    time does. Names that are on one side alone are left out: who records every tenth step counts steps himself."""
+    apart = dict[tuple[int, str], StepDifference]()
+    for place, step in enumerate(group if order.numbered and order.model not in DEFINITIONS else ()):
+        for name, (total, calls) in _totals(of_step(step, order.reports)).items():
+            if name not in own.scalars[place]:
+                continue
+            wanted, times = own.scalars[place][name]
+            slack = CLOSE * abs(wanted)
+            if shaken is not None:
+                slack += SLACK * abs(wanted - shaken.scalars[place].get(name, (wanted, 0))[0]) + len(step.batches)
+            if calls != times or (math.isfinite(total) and math.isfinite(wanted) and abs(total - wanted) > slack):
+                sides = f"{total:.6g} of {calls}", f"{wanted:.6g} of {times}"
+                apart[place, name] = StepDifference(f"{name!r} of rank {step.rank}", *sides, math.inf)
+    for seed in range(TRIES if apart and not order.model else 0):
+        seed_others(seed)
+        then = again()
+        for place, name in [*apart]:
+            if then.scalars[place].get(name) != own.scalars[place][name]:
+                del apart[place, name]
+    return list(apart.values())
+
+
+def _totals(reports: Sequence[StepReport]) -> Totals:
+    """Return (sum, calls) by name; a sum that is not finite is not a number."""
+    totals = defaultdict[str, tuple[float, int]](lambda: (0.0, 0))
+    for each in reports:
+        for name, total, calls in each.scalars:
+            totals[name] = totals[name][0] + (math.nan if total is None else total), totals[name][1] + calls
+    return totals
 
 
 def _left_out(order: AuditOrder, step: KeptStep, own: Done) -> int | None:
@@ -95,7 +136,7 @@ def _metric(order: AuditOrder, step: KeptStep, again: float, other: float | None
 
 def weighed(order: AuditOrder) -> Iterator[AuditItem]:
     """Hold the weight of the training metric in all reports against their samples: bundled models record it of each."""
-    if order.model not in DEFINITIONS:
+    if not order.model:
         return
     for each in order.reports:
         for name, _, calls in each.scalars:

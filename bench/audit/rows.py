@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bench.audit.again import Bench, Done, Work
+from bench.audit.collected import both
 from bench.audit.kept import KeptStep, Name
 from bench.audit.seeds import seed_others
 
@@ -84,7 +85,8 @@ def _joined(first: Done, then: Done) -> Done:
     norms, undefined = (*first.norms, *then.norms), (*first.undefined, *then.undefined)
     sizes = *first.gradient_bytes, *then.gradient_bytes
     metrics = tuple(some + more for some, more in zip(first.metrics, then.metrics, strict=True))
-    return Done(losses, then.after, then.moves, undefined, then.scale, norms, sizes, metrics)
+    scalars = tuple(both(some, more) for some, more in zip(first.scalars, then.scalars, strict=True))
+    return Done(losses, then.after, then.moves, undefined, then.scale, norms, sizes, metrics, scalars)
 
 
 def steps_of(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
@@ -95,3 +96,9 @@ def total_of(parts: Sequence[Tensor], shaken: bool) -> Tensor:
         return total
     rounding = len(parts) * torch.finfo(total.dtype).eps * reduce(torch.add, [part.abs() for part in parts])
     return torch.where(total.abs() > rounding, total, torch.where(total == 0.0, rounding, 0.0))
+
+
+def norm_of(gradients: Iterable[Tensor]) -> float:
+    """Return the L2 norm over all values, taken in double precision."""
+    values = (each.coalesce().values() if each.is_sparse else each for each in gradients)
+    return math.sqrt(sum(float(torch.linalg.vector_norm(each, dtype=torch.float64)) ** 2 for each in values))
