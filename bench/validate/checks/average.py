@@ -122,6 +122,8 @@ class _Rounds:
         if self._outer is not None:
             stepped = self._outer.step(wanted, self._last)
             known, roundings = known and stepped is not None, roundings * self._outer.growth
+            if stepped is None and self._last is not None:
+                self._outer.find(wanted, self._last, decode(_average(answers[0])))
             wanted = wanted if stepped is None else stepped
         for event in answers:
             where = f"round {event.round}, rank {event.rank}"
@@ -211,7 +213,7 @@ class _Outer:
         self._trained = np.array([float(group.kind == "parameters") for group in groups])
         self._velocity: Sketch | None = None
         self.lost = False
-        """A step was not seen, so its velocity is not known."""
+        """A step was not seen, so the velocity is not known until one is that follows another."""
         self.growth = 2.0 * (1 + self._lr) / (1 - self._momentum)
         """What the roundings of one step may become over many."""
 
@@ -228,6 +230,18 @@ class _Outer:
         carried = mu**2 if self._nesterov else mu
         share = np.where(on > 0, self._lr * ahead, 1.0)
         return combine([(share, here), (1.0 - share, last), (-self._lr * carried * on, kept)])
+
+    def find(self, average: Combined, last: Sketch, result: Sketch) -> None:
+        """Take the velocity that makes `result` of a mean, the result before being `last`."""
+        mu, on = self._momentum, self._trained
+        ahead, carried = (1 + mu, mu**2) if self._nesterov else (1.0, mu)
+        if not self._lr * carried:
+            return
+        here, share = Sketch(average.sums, average.sizes), on / carried
+        terms = [(share / self._lr, last), (-share / self._lr, result), (-share * ahead, last), (share * ahead, here)]
+        found = combine(terms)
+        self._velocity, self.lost = Sketch(found.sums, found.sizes), False
+        self.step(average, last)
 
 
 def _due(known: Records, world_size: int, first: int, period: int) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 The baseline holds the rate of one process over the fraction of all samples trained. Another way of training reads it off in
 steps as long as its windows, and ranks that run ahead are somewhat before the others: so its rates must lie in the range of
-the baseline's between one window earlier and one later. On the mean over a run they are not behind.
+the baseline's between one window earlier and one later. On the mean over a run they are neither behind nor ahead.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ POINTS = 200
 """Kept in a baseline, at most."""
 BEHIND = 0.1
 """Of a window, that rates may be behind on the mean of a run; and two steps of all ranks."""
+AHEAD = 0.25
+"""Of a window, that they may be ahead; and two reports of all ranks, as those of the others come later."""
 
 
 def check(case: Case) -> Verdict | None:
@@ -35,8 +37,8 @@ def check(case: Case) -> Verdict | None:
         return None
     worst, where = max((_farthest(run, known, match.reference) for run, known in runs), key=lambda far: far[0])
     for run, known in runs:
-        if behind := _behind(run.metrics, known, match.reference):
-            return verdict("FAIL", "rate", case.cell, f"seed {run.metrics.seed}: {behind}")
+        if off := _shifted(run.metrics, known, match.reference):
+            return verdict("FAIL", "rate", case.cell, f"seed {run.metrics.seed}: {off}")
     line = f"learning rates within {worst:.2%} of the baseline's schedule (allowed: {NEAR:.0%})"
     if worst > NEAR:
         return verdict("FAIL", "rate", case.cell, f"{line}; {where}")
@@ -76,8 +78,8 @@ def _farthest(run: Run, known: Records, reference: Reference) -> tuple[float, st
     return float(max(outside[k], 0.0)), where
 
 
-def _behind(m: Metrics, known: Records, reference: Reference) -> str:
-    """Say by how many samples rates are behind the baseline's, on the mean, if that is too much.
+def _shifted(m: Metrics, known: Records, reference: Reference) -> str:
+    """Say by how many samples rates are behind the baseline's or ahead of them, on the mean, if that is too much.
 
     What moves a schedule by a little moves its rates by its slope: the least squares of rates tell by how much."""
     seen, factor = course(m, known)
@@ -89,11 +91,13 @@ def _behind(m: Metrics, known: Records, reference: Reference) -> str:
     lower, here, upper = (np.interp(seen + offset, at, wanted) for offset in (-allowed, 0.0, allowed))
     slope = (upper - lower) / 2
     squares = float(weights @ slope**2)
-    behind = -float(weights @ ((factor - here) * slope)) / squares if squares > 0 else 0.0
-    if behind <= 1.0:
+    behind = -float(weights @ ((factor - here) * slope)) / squares * allowed * total if squares > 0 else 0.0
+    report = float(np.average(weights, weights=weights)) if weights.any() else 0.0
+    most = allowed * total if behind > 0 else AHEAD * window + 2 * max(report, m.batch_size) * m.world_size
+    if abs(behind) <= most:
         return ""
-    samples = behind * allowed * total
-    return f"rates are {samples:,.0f} samples behind the baseline's on the mean (allowed: {allowed * total:,.0f})"
+    way = "behind" if behind > 0 else "ahead of"
+    return f"rates are {abs(behind):,.0f} samples {way} the baseline's on the mean (allowed: {most:,.0f})"
 
 
 def _reach(m: Metrics, known: Records) -> float:

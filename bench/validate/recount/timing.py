@@ -12,6 +12,7 @@ import numpy as np
 from bench.results.schema import Metrics
 from bench.validate.recount.figure import Figure
 from bench.validate.recount.learning import trained_until
+from bench.validate.recount.steady import steady_range
 from bench.validate.run_records import Collective, Records
 
 SECOND = 1e-3
@@ -60,6 +61,7 @@ def _speeds(m: Metrics, known: Records, trained: float) -> Iterator[Figure]:
         yield Figure("throughput.efficiency", given.efficiency, speed / bound)
     if (steady := given.steady) is not None:
         yield Figure("throughput.steady.efficiency", steady.efficiency, steady.samples_per_s / steady.bound)
+        yield from steady_range(m, known)
     if (work := m.work) is not None:
         for name, each in (("tokens", work.tokens_per_sample), ("flop", work.flop_per_sample)):
             yield Figure(f"work.{name}_per_s", getattr(work, f"{name}_per_s"), None if each is None else each * speed)
