@@ -217,16 +217,16 @@ class StepKeeper:
         kept.about["losses"] = [None if loss is None else finite(float(loss.detach())) for loss in kept.losses]
         kept.about["rates"] = [float(group["lr"]) for group in groups]
         with suppress(OSError), kept.file:
-            kept.about["after"] = kept.file.lay(self._pieces(), self._whole)
+            # As it was before: the next step may be each rank's own.
+            kept.about["after"] = kept.file.lay(self._pieces(kept.about["together"]), self._whole)
             self._files.append(kept.file.close(kept.about))
 
-    def _pieces(self) -> Iterator[StatePiece]:
-        replica = self._replica
+    def _pieces(self, together: bool | None = None) -> Iterator[StatePiece]:
+        replica, shared = self._replica, self._together if together is None else together
         own = getattr(replica.in_step, "pieces", None)
         if own is not None:
             yield from own()
             return
-        shared = self._together
         yield from of_model(replica.model, shared)
         yield from of_optimizer(replica.state.named, replica.optimizer, shared)
 

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from bench.audit.kept import read
 from ddp.backends import snapshot
+from ddp.core.events import Finished
 from ddp.core.policies import POLICIES
 from ddp.core.step_settings import StepSettings
 from ddp.engine import elche
 from ddp.gradients.average import GradientAverage
 from ddp.graph import engine as graph_engine
+from ddp.replica.keeper import StepKeeper
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job, Task
 from tests.bench.audit_breaks import ADAM, Break, shifted, twice, wrapped
@@ -151,3 +154,20 @@ def test_what_another_rank_evaluates_in_the_middle_of_a_run_is_looked_at(
     monkeypatch.setattr(Replica, "evaluate", evaluate)
     wrong = [line for line in found("broken") if "sum of the losses" in line or "test loss" in line]
     assert any(("test loss" in line) == batches for line in wrong)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_last_step_of_all_is_kept_as_one_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind it ranks may step on their own, with buffers of their own, as those of local SGD do."""
+
+    def ended(end: Callable[[], None], self: StepKeeper) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(StepKeeper, "_together", False)
+            end()
+
+    wrapped(StepKeeper, "end", ended)(monkeypatch)
+    job, records = train_together(tmp_path, "nccl_sync", ADAM)
+    kept = read(job.scratch, [file for record in records if isinstance(record, Finished) for file in record.kept])
+    after = [part.values for step in kept.steps if step.rank for parts in step.after.values() for part in parts]
+    assert after
+    assert not any(values is not None for values in after)
