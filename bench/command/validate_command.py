@@ -84,7 +84,7 @@ def _junit(place: Path, judgement: Judgement) -> None:
 
 def _with_missing(judgement: Judgement, options: argparse.Namespace, runs: Sequence[Run]) -> Judgement:
     """Add what an experiment planned and is not here: a verdict if it was asked for, else a remark."""
-    from bench.report.planned import planned
+    from bench.results.planned import planned
     from bench.results.rerun_command import setting
     from bench.validate.verdict import EXITS, Verdict
 

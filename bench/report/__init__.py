@@ -13,9 +13,9 @@ from bench.base.usage import reason
 from bench.base.writing import write_text
 from bench.report import html, markdown, verdict_cache
 from bench.report.page import Page
-from bench.report.planned import planned
 from bench.report.sections import SECTIONS
 from bench.results.cells import Cell, cells
+from bench.results.planned import planned
 from bench.results.runfolder import find_runs
 from bench.validate import Tree
 from bench.validate.consistency import sound

@@ -23,8 +23,8 @@ from bench.base.style import mode_styles, save
 from bench.base.writing import write_text
 from bench.report.blocks import Block, Bullets, Heading, Picture, TableBlock, Text, nonempty, plain
 from bench.report.idleness import IdleShares, idle
-from bench.report.planned import PlannedExperiment
 from bench.results.cells import Cell, Sample, Workload, by_workload
+from bench.results.planned import PlannedExperiment
 from bench.results.schema import Metrics
 from bench.validate import Verdict
 from bench.validate.library import Library

@@ -1,15 +1,15 @@
 """Verdicts of trees that were judged before, kept in the user's cache folder, so that a report need not read all records.
 
 For reports alone: `bench validate` judges anew each time. Verdicts are kept under the digest of all that they follow from:
-every byte of the run folders and baselines, where they lie, the source of the project, its libraries, and the day. So what
-was changed is judged again. Nothing is kept beside runs: a tree from elsewhere brings no verdicts.
+what run folders and baselines hold, where they lie, the source of the project, its libraries, and the day. So what was
+changed is judged again. Nothing is kept beside runs: a tree from elsewhere brings no verdicts.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -30,6 +30,8 @@ from ddp import regular_files
 MOST = 64
 """Trees whose verdicts are kept, the latest."""
 ENDING = ".verdicts"
+UNREAD = ("audit", "timeline.csv", "timeline.html", "timeline.json", "timeline.png")
+"""Of a run's folder, in which there are hundreds of megabytes: no verdict follows from them."""
 LIBRARIES = ("numpy", "scipy", "msgspec", "pydantic")
 SOURCES = (PACKAGE, ROOT / "ddp", CONF, (PACKAGE / "models").resolve())
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[Verdict])
@@ -81,20 +83,20 @@ def _digest(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], base
     total = sha256()
     for text in about:
         total.update(sha256(text.encode(errors="surrogateescape")).digest())
-    for path in (*_files(run.path for run in runs), *_files([baselines, place / FILE]), *_files(SOURCES)):
+    for path in (*_files((run.path for run in runs), UNREAD), *_files([baselines, place / FILE]), *_files(SOURCES)):
         total.update(sha256(os.fsencode(path)).digest())
         total.update(sha256(regular_files.content(path)).digest())
     return total.hexdigest()
 
 
-def _files(roots: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files in folders, and what is no folder itself, in a fixed order; of sources, none compiled. Raise
-    OSError for what may not be looked into."""
+def _files(roots: Iterable[Path], without: Collection[str] = ("__pycache__",)) -> Iterator[Path]:
+    """Yield the files in folders, and what is no folder itself, in a fixed order, but for names `without`. Raise OSError for
+    what may not be looked into."""
     for root in roots:
         unread: list[OSError] = []
         for place, folders, names in regular_files.walk(root, unread):
-            folders[:] = sorted(name for name in folders if name != "__pycache__")
-            yield from (place / name for name in sorted(names))
+            folders[:] = sorted(name for name in folders if name not in without)
+            yield from (place / name for name in sorted(names) if name not in without)
         if unread:
             raise unread[0]
         if root.is_file():

@@ -10,7 +10,7 @@ import pytest
 
 from bench.config.hydra_errors import PRESETS, known_keys
 from bench.config.key_docs import key_docs
-from bench.report.planned import planned
+from bench.results.planned import planned
 from tests.bench.conftest import Bench
 from tests.bench.streams import make_spec, write_run
 

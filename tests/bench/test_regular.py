@@ -38,7 +38,7 @@ OWN = {
     ("command/listing.py", "read_bytes"): "the source of a module of ours",
     ("command/listing.py", "read_text"): "conf/",
     ("report/html.py", "read_text"): "assets of the package",
-    ("report/planned.py", "OmegaConf.load"): "conf/",
+    ("results/planned.py", "OmegaConf.load"): "conf/",
     ("base/console.py", "os.open"): "the null device",
     ("config/compose.py", "read_text"): "what a searching sweeper left in the command's own folder",
     ("config/key_docs.py", "read_text"): "sources of the package",

@@ -11,7 +11,7 @@ import pytest
 
 from bench import report
 from bench.report import write_report
-from bench.report.planned import ExperimentPoint, planned
+from bench.results.planned import ExperimentPoint, planned
 from bench.results.runfolder import find_runs
 from tests.bench.generated import plant
 from tests.bench.references import cell

@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from bench.base.usage import UsageError
 from bench.command import plan_command
 from bench.config.compose import compose
-from bench.report.planned import planned
+from bench.results.planned import planned
 from bench.results.runfolder import find_runs, read_object
 from ddp.engine import ENGINES
 from ddp.process.scratch import OWNER

@@ -7,7 +7,7 @@ from collections import defaultdict
 from bench.base.figures import plural
 from bench.report.blocks import Block, Heading, Text, plain
 from bench.report.page import Page, bullets, listed
-from bench.report.planned import PlannedExperiment
+from bench.results.planned import PlannedExperiment
 
 
 def section(page: Page) -> list[Block]:

@@ -25,7 +25,7 @@ from bench.base.usage import UsageError
 from bench.config.config_checks import world_size_of
 from bench.models import MODELS, own_model
 from bench.results.runfolder import Run
-from ddp.engine.modes import engine_of, mode_name
+from ddp.engine.modes import Mode, engine_of, mode_of, modes
 from ddp.settings import known
 
 WAY = ("mode", "engine", "policy", "backend")
@@ -88,7 +88,8 @@ def _read(file: Path, conf: Path, presets: Path | None) -> PlannedExperiment:
 
 
 def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[ExperimentPoint]:
-    """Return the runs of an experiment. Each way of training is composed (0.1 s); models and numbers are as written."""
+    """Return the runs of an experiment. Ways of training are composed (0.1 s each), but for modes beside the first, which
+    are as they are called; models and numbers are as written."""
     from hydra.core.global_hydra import GlobalHydra
 
     from bench.config.sweep_points import values
@@ -102,19 +103,26 @@ def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Expe
     }
     models = [word.partition("=")[2] for word in varied["model"]] if "model" in varied else [base.model.name]
     seeds, sizes = (list(map(_number, varied[key])) if key in varied else [base[key]] for key in ("seed", "world_size"))
-    settings = product(*(words for key, words in varied.items() if key in WAY))
-    ways = [composed([*chosen, *words]) if words else base for words in settings]
+    first, *others = product(*(words for key, words in varied.items() if key in WAY))
+    way = _way(composed([*chosen, *first]) if first else base)
+    # A mode is what it is called, unless the experiment sets parts of one itself, as the first shows.
+    named: dict[tuple[str, ...], Mode] = {(f"mode={mode.name}",): mode for mode in modes().values()}
+    named = named if named.get(first) == way else {}
+    ways = [way, *(named.get(words) or _way(composed([*chosen, *words])) for words in others)]
     models = [known("model", own_model(model), MODELS) for model in models]
     if None in seeds:
         raise ValueError("seed is null: give a number")
-    modes = [(mode_name(way.engine.name, way.policy.name, way.backend.name), way.engine.name) for way in ways]
     points = [
-        ExperimentPoint(model, mode, world_size_of(size, engine), seed)
-        for seed, model, (mode, engine), size in product(seeds, models, modes, sizes)
-        if len(sizes) == 1 or size is None or engine_of(engine).fits(size)
+        ExperimentPoint(model, way.name, world_size_of(size, way.engine), seed)
+        for seed, model, way, size in product(seeds, models, ways, sizes)
+        if len(sizes) == 1 or size is None or engine_of(way.engine).fits(size)
     ]
     further = prod(len(set(words)) for key, words in varied.items() if key not in (*WAY, *ExperimentPoint._fields))
     return [point for point in dict.fromkeys(points) for _ in range(further)]
+
+
+def _way(config: DictConfig) -> Mode:
+    return mode_of(config.engine.name, config.policy.name, config.backend.name)
 
 
 def _number(word: str) -> int | None:
