@@ -99,7 +99,7 @@ class _Auditor:
         moving = evaluation.moving(self._bench) if not self._order.model else set()
         yield from chains(self._order, self._kept.steps, moving)
         unknown = self._unknowable or self._unrepeated or moving
-        yield from stretches(self._order, self._bench, () if unknown else groups)
+        yield from stretches(self._order, self._bench, () if unknown else list(filter(self._is_complete, groups)))
         yield from counted(self._order, self._kept.steps, lambda: not self._order.model and draws(self._bench))
         yield from updates(self._order)
         yield from scales(self._order, self._kept.steps)
@@ -151,6 +151,14 @@ class _Auditor:
         if apart and first.then:
             lines = f"{len(first.row)} steps from there on: {lines}"
         return AuditItem(**about, outcome="different" if apart else "equal", line=lines, largest=largest)
+
+    def _is_complete(self, group: Sequence[KeptStep]) -> bool:
+        """Tell whether all ranks' parts are there: of most steps they are thrown away once they were looked at."""
+        try:
+            self._complete(group)
+        except Incomplete:
+            return False
+        return True
 
     def _complete(self, group: Sequence[KeptStep]) -> None:
         """Raise Incomplete for steps of several ranks of which not all were kept."""

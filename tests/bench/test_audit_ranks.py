@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,13 @@ def test_a_last_step_of_all_is_kept_as_one_of_all(tmp_path: Path, monkeypatch: p
     after = [part.values for step in kept.steps if step.rank for parts in step.after.values() for part in parts]
     assert after
     assert not any(values is not None for values in after)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["zero1", "nccl_sync"])
+def test_what_one_rank_alone_kept_is_not_taken_for_the_state_of_all(tmp_path: Path, mode: str) -> None:
+    """Of a run that was audited before, most of what ranks kept is thrown away."""
+    made = train_together(tmp_path, mode, partial(replace, ADAM(), model=partial(toy.net, False)), epochs=4)
+    for number in range(2, 40):
+        (tmp_path / f"kept-0-{number}.state").unlink(missing_ok=True)
+    assert different(audited(*made, model="toy")) == []
