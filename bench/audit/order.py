@@ -125,9 +125,9 @@ class AuditOrder:
         return not self.device.startswith("cpu")
 
 
-SHARDED = ("zero1", "zero2", "zero3")
+SHARDED = ("zero1", "zero2", "zero3", "torch_fsdp")
 """Backends whose ranks have a part of the gradients each when the optimizer steps."""
-MEASURED = (None, "nccl", "cpu", "torch_ddp", *SHARDED)
+MEASURED = (None, "nccl", "cpu", "torch_ddp", "torch_zero1", "torch_local_sgd", *SHARDED)
 """Those of whose steps the norm is known by the batches alone."""
 
 
