@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import accumulate
@@ -26,11 +27,10 @@ def rounds(m: Metrics, known: Records) -> Iterator[Figure]:
     parts = known.contributions()
     own = {rank: sorted(number for number, each in parts.items() if rank in each) for rank in range(most_ranks(m))}
     for report in known.progress:
-        number = next(
-            (number for number in own[report.rank] if report.after is not None and number > report.after), None
-        )
-        if number is not None:
-            reports[report.rank, number].append(report)
+        mine = own[report.rank]
+        place = len(mine) if report.after is None else bisect_right(mine, report.after)
+        if place < len(mine):
+            reports[report.rank, mine[place]].append(report)
     closed = [event for event in known.closed if event.round in answers]
     totals = accumulate(sum(_of(parts[event.round], "samples")) for event in closed)
     for event, total in zip(closed, totals, strict=True):
