@@ -16,13 +16,13 @@ WAITS = tuple((at + 0.8, at + 1.0) for at in range(10))
 """Of ten seconds, the last 0.2 of each."""
 
 
-def said(reports: list[tuple[float, float]]) -> str:
+def said(reports: list[tuple[float, float]], engine: str = "elche") -> str:
     """Say what is wrong with reports (at, busy_s) of one rank that was ready at 0 and waited in `WAITS`."""
     known: Any = Records()
     known.ready.append(SimpleNamespace(rank=0, at=0.0))
     known.progress.extend(SimpleNamespace(rank=0, at=at, busy_s=busy) for at, busy in reports)
     known.rests[0].extend(WAITS)
-    run: Any = SimpleNamespace(metrics=SimpleNamespace(time_s=SimpleNamespace(rank_wall=[10.0])))
+    run: Any = SimpleNamespace(metrics=SimpleNamespace(engine=engine, time_s=SimpleNamespace(rank_wall=[10.0])))
     return breakdown._rests_in_steps(run, known)
 
 
@@ -37,6 +37,13 @@ def test_what_a_report_fell_into_counts_in_the_next_one() -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_waiting_in_steps_is_named(share: float) -> None:
     assert "rank 0 are booked as steps and as waiting" in said([(at + 0.8, 0.8 + 0.2 * share) for at in range(10)])
+
+
+@pytest.mark.parametrize("engine", ["elche", "graph"])
+def test_threads_read_their_steps_off_later(engine: str) -> None:
+    """By 8 ms in each report, as one of them computes at a time."""
+    reports = [(at + part / 200, 0.005 + (0.008 if part == 20 else 0.0)) for at in range(10) for part in range(1, 41)]
+    assert bool(said(reports, engine)) is (engine != "graph")
 
 
 def test_a_rank_without_reports_is_not_judged() -> None:
