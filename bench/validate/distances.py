@@ -1,16 +1,19 @@
 """How far replicas were from their average: what ranks report is what their sketches show. Pure.
 
 The squared distance of two states is, on the mean over keys, that of their sketches over the mean square of a weight. One
-sketch is off by a factor of two or three; the mean over the rounds of a run is not.
+sketch is off by a factor of two or three; the mean over the rounds of a run is not, if their directions vary. Weights are
+the run's, so what always lies along few directions is drawn but once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from math import log
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.validate.run_records import Records
 from ddp.core.event_parts import SketchGroup
@@ -21,6 +24,8 @@ WEIGHT = (1.0 + 1.0 / 12.0) ** 2
 """Mean square of a weight: a product of two of even odds from 0.5 to 1.5, of a random sign."""
 LEAST, TIMES = 12, 5.0
 """Fewest rounds whose mean says something, and how far it may be off."""
+CHANCE = 12.0
+"""Logarithm of the odds against a mean that is wrong: Chernoff's bound of a chi-squared draw."""
 ROUNDING = 0.02
 """Relative: sums of squares in single precision."""
 CLEAR, UNEQUAL = 1e-3, 0.1
@@ -34,6 +39,7 @@ def amiss(known: Records, settings: Mapping[str, Any]) -> str:
     if settings.get("elastic") is not None or settings.get("outer", "none") != "none":
         return ""
     parts, shown = known.contributions(), defaultdict[int, list[float]](list)
+    ways = list[NDArray[np.float64]]()
     for event in known.averaged:
         average = event.sketch_average or event.sketch_after
         part = parts.get(event.round, {}).get(event.rank)
@@ -42,11 +48,13 @@ def amiss(known: Records, settings: Mapping[str, Any]) -> str:
             continue
         if wrong := _ratio(known.groups, event, average):
             return f"round {event.round}, rank {event.rank}: {wrong}"
-        shown[event.round].append(_squared(known.groups, before, average) / event.distance)
+        way = _apart(known.groups, before, average)
+        ways.append(way)
+        shown[event.round].append(float(np.square(way).sum()) / SUMS / WEIGHT / event.distance)
     if wrong := _unequal(known, parts, settings):
         return wrong
     mean = float(np.mean([np.mean(ratios) for ratios in shown.values()])) if len(shown) >= LEAST else 1.0
-    if 1.0 / TIMES <= mean <= TIMES:
+    if 1.0 / TIMES <= mean <= TIMES or (mean and _directions(ways) * (mean - 1 - log(mean)) < CHANCE):
         return ""
     return f"squared distances from averages are {mean:.3g} times as large by sketches as ranks report"
 
@@ -90,9 +98,15 @@ def _ratio(groups: Sequence[SketchGroup], event: Averaged, average: str) -> str:
     return f"a divergence of {event.divergence:.4g} was reported, distance over norm is {low:.4g} to {high:.4g}"
 
 
-def _squared(groups: Sequence[SketchGroup], first: str, second: str) -> float:
-    apart = np.square(decode(first).sums - decode(second).sums)[_trained(groups)]
-    return float(np.nansum(apart)) / SUMS / WEIGHT
+def _directions(ways: Sequence[NDArray[np.float64]]) -> float:
+    """Return along how many directions differences of sketches lie: all along one are 1, however many there are."""
+    norms = [float(np.linalg.norm(way)) for way in ways]
+    unit = np.array([way / norm for way, norm in zip(ways, norms, strict=True) if norm])
+    return float(len(unit) ** 2 / np.square(unit.T @ unit).sum()) if len(unit) else 0.0
+
+
+def _apart(groups: Sequence[SketchGroup], first: str, second: str) -> NDArray[np.float64]:
+    return np.nan_to_num((decode(first).sums - decode(second).sums)[_trained(groups)]).ravel()
 
 
 def _trained(groups: Sequence[SketchGroup]) -> list[int]:

@@ -20,6 +20,7 @@ from benchmarks.bugs import (
     unseen_tenth,
     unseen_tenth_results,
     unseen_tenth_steps,
+    unseen_thirteenth,
     unseen_twelfth,
 )
 from benchmarks.bugs.average import AVERAGE
@@ -44,7 +45,7 @@ LOTS = (
     *(unseen_ninth.LOT.bugs, unseen_ninth_steps.LOT.bugs, unseen_ninth_results.LOT.bugs),
     *(unseen_tenth.LOT.bugs, unseen_tenth_steps.LOT.bugs, unseen_tenth_results.LOT.bugs),
     *(unseen_eleventh.LOT.bugs, unseen_eleventh_steps.LOT.bugs, unseen_eleventh_results.LOT.bugs),
-    unseen_twelfth.LOT.bugs,
+    *(unseen_twelfth.LOT.bugs, unseen_thirteenth.LOT.bugs),
 )
 """Those by people who had not seen the checks, and the sixth and eighth, by somebody who looked for gaps."""
 BUGS: dict[str, Bug] = {name: bug for lot in (*(family.bugs for family in LISTED), *LOTS) for name, bug in lot.items()}

@@ -14,11 +14,11 @@ from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics
 from bench.validate import Terms, judge
 from bench.validate.checks.curve import course
-from bench.validate.checks.volume import WIDE, _buffers, formula
+from bench.validate.checks.volume import BARE, BEYOND, WIDE, _beyond, _buffers, formula
 from bench.validate.revision import accept, write_proposals
 from ddp.core.event_parts import SketchGroup
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one, with_eval
-from tests.bench.streams import make_spec, write_run
+from tests.bench.streams import make_metrics, make_spec, write_run
 
 
 def changed(root: Path, mode: str, seeds: int, **changes: object) -> Path:
@@ -85,6 +85,23 @@ def test_large_buffers_may_travel_too() -> None:
     groups = [SketchGroup("w", "parameters", 100, "float32", trained=True)]
     assert _buffers(groups) == 0.0
     assert _buffers([*groups, SketchGroup("queue", "buffers", 300, "float32", trained=False)]) == WIDE * 3.0
+
+
+@pytest.mark.parametrize(
+    ("mode", "groups", "beyond"),
+    [
+        ("nccl_cadence", (("parameters", "float32"),), BARE),
+        ("nccl_cadence", (("parameters", "float32"), ("buffers", "float32")), WIDE),
+        ("nccl_cadence", (("parameters", "float32"), ("parameters", "float64")), BEYOND),
+        ("nccl_sync", (("parameters", "float32"),), BEYOND),
+        ("nccl_cadence", (), BEYOND),
+    ],
+)
+def test_averages_of_a_model_without_buffers_send_little_more(
+    mode: str, groups: tuple[tuple[str, str], ...], beyond: float
+) -> None:
+    rows = [SketchGroup("row", kind, 100, dtype, trained=kind == "parameters") for kind, dtype in groups]
+    assert _beyond(make_metrics(make_spec(mode)), rows) == beyond
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.99, 2.0])

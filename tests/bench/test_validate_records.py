@@ -73,6 +73,7 @@ DATA_DEFECTS: dict[str, Change] = {
     "other samples than granted": trained(content=7 * 961, wanted=7 * 961),
     "the same order in every epoch": ordered_alike,
     "orders of another seed": trained(order=5),
+    "later epochs are not told of": lambda records: [e for e in records if not isinstance(e, Trained) or not e.epoch],
     "a label too often": trained(labels=(1, 3)),
     "trained on the test set": each(Ready, lambda e: replace(e, data=SHARED)),
     "ranks with other data": each(

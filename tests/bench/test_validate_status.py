@@ -11,10 +11,12 @@ import pytest
 from bench.results.runfolder import CONFIG
 from bench.results.schema import FaultRow
 from bench.validate import Verdict, judge
+from bench.validate.checks import status as checks_status
+from bench.validate.run_records import Records
 from ddp.core import commands, events
 from ddp.core.faults import parse
 from ddp.process.codec import Record
-from tests.bench.streams import make_metrics, make_spec, write_run
+from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 from tests.bench.test_faults import SPEC, bereft
 
 PLAIN = replace(SPEC, faults=())
@@ -111,3 +113,17 @@ def test_a_run_that_began_again_with_all_ranks_lost_none(tmp_path: Path) -> None
     folder = write_run(tmp_path, spec, metrics.model_copy(update={"faults": [again]}))
     (folder / CONFIG).write_text(json.dumps({"cluster": {"tolerate_loss": False}}))
     assert status(folder).name == "PASS"
+
+
+@pytest.mark.parametrize(("fault", "name"), [("1@3:crash", "FAIL"), ("1@900:crash", "PASS"), ("1@3:lose", "PASS")])
+def test_a_scripted_loss_that_never_came_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, name: str
+) -> None:
+    """A lost message need not cost the rank."""
+    spec = replace(PLAIN, faults=(parse(fault),))
+    every = make_records(spec)
+    known = Records(progress=[record for record in every if isinstance(record, events.Progress)])
+    monkeypatch.setattr(checks_status, "records", lambda run, lost: known)
+    found = status(write_run(tmp_path, spec, make_metrics(spec, every)))
+    assert found.name == name
+    assert ("of the script never came" in found.line) is (name == "FAIL")

@@ -162,8 +162,8 @@ def _booked_twice(run: Run, known: Records) -> str:
             return (
                 f"rank {rank} was there for {wall:.3g} s, and its averages kept it from training for {away[rank]:.3g} s"
             )
-        rest = sum(took[rank, kind] for kind in BETWEEN_STEPS)
-        if busy[rank] + rest > (1 + SHARE) * wall:
+        rest = sum(took[rank, kind] for kind in (*BETWEEN_STEPS, *_together(run, known)))
+        if busy[rank] + rest > (1 + SHARE) * wall + CLOCK:
             return (
                 f"rank {rank} was there for {wall:.3g} s, its steps took {busy[rank]:.3g} s and the rest {rest:.3g} s"
             )
@@ -172,6 +172,14 @@ def _booked_twice(run: Run, known: Records) -> str:
         if not measured / SLACK - CLOCK <= evaluations[rank] <= SLACK * (measured + inside) + CLOCK:
             return f"rank {rank} evaluated for {evaluations[rank]:.3g} s by its reports, {measured:.3g} s are on record"
     return ""
+
+
+def _together(run: Run, known: Records) -> tuple[str, ...]:
+    """Return the kinds of slices of a run that are of several ranks, and lie in no step: layers with buffers may meet
+    within it."""
+    m = run.metrics
+    apart = not meets_every_step(m.policy) or all(group.kind == "parameters" for group in known.groups)
+    return ("exchange", "copy") if m.engine == "elche" and m.backend in ("nccl", UNBLOCKED) and apart else ()
 
 
 def _rests_in_steps(run: Run, known: Records) -> str:

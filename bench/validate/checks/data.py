@@ -7,7 +7,7 @@ with, or lost ranks, some samples of an epoch are told of twice: there ranks alo
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 
@@ -81,6 +81,8 @@ def _amiss(sets: Sets | None, run: Run, known: Records, data: DataContent) -> It
         yield from _unlike(sets, data)
     yield from _by_rank(known)
     if lost_nobody(run.metrics):
+        if known.trained and not known.resumed and (untold := _untold(known)):
+            yield untold
         yield from _together(known, data)
         yield from _in_order(run, known, data)
         yield from _evaluated(known, data.test)
@@ -113,6 +115,19 @@ def _by_rank(known: Records) -> Iterator[str]:
         if placed != due:
             what = f"the digest of samples and positions is {placed}, {due} in the data set"
             yield f"rank {rank}, epoch {epoch}: samples were trained in others' places: {what}"
+
+
+def _untold(known: Records) -> str:
+    """Say which rank did not sum up all samples of an epoch that it reports."""
+    counts = Counter[tuple[int, int]]()
+    for event in known.progress:
+        counts[event.epoch, event.rank] += event.samples
+    for event in known.trained:
+        counts[event.epoch, event.rank] -= event.samples
+    (epoch, rank), count = next(((key, count) for key, count in sorted(counts.items()) if count), ((0, 0), 0))
+    return (
+        f"rank {rank}, epoch {epoch}: what {abs(count)} samples held is on record too often or never" if count else ""
+    )
 
 
 def _together(known: Records, data: DataContent) -> Iterator[str]:

@@ -10,11 +10,14 @@ from bench.results.cells import Cell
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
 from bench.validate.findings import Case
-from bench.validate.records import costly
+from bench.validate.records import costly, records
 from bench.validate.verdict import Verdict, verdict
+from ddp.core.faults import parse
 
 _EXITED = re.compile(r"\(exit code (?!255\))\d+\)")
 """How a loss reads of a process that no signal ended; 255: how it ended nobody knows."""
+TAKING = ("crash", "raise", "stall")
+"""Kinds of faults that always cost the rank."""
 
 
 def check(case: Case) -> Verdict:
@@ -43,6 +46,8 @@ def _unallowed(run: Run) -> str:
     """Say which loss of a rank is none of a machine's, or not one to be tolerated; empty: none. Reports that do not fit
     orders are a program's, but behind another loss, of a rank that came later, and where a script takes something away."""
     m, cluster = run.metrics, run.config.get("cluster")
+    if never := _never(run):
+        return f"seed {m.seed}: {never}"
     first = next(filter(went_on, m.faults), None)
     if m.status != "ok" or first is None or m.resumed is not None:
         return ""
@@ -50,6 +55,18 @@ def _unallowed(run: Run) -> str:
         return f"seed {m.seed}: rank {first.rank} did not do as ordered, and was given up: {first.text:.200}"
     if isinstance(cluster, dict) and cluster.get("tolerate_loss") is False:
         return f"seed {m.seed}: the run went on without rank {first.rank}, and cluster.tolerate_loss is false"
+    return ""
+
+
+def _never(run: Run) -> str:
+    """Say which fault of the script never came, though its rank went through the step in a run that lost nobody."""
+    m = run.metrics
+    taking = [fault for fault in map(parse, m.scripted_faults) if fault.kind in TAKING]
+    known = records(run, lost=True) if taking and not (m.faults or m.late or m.resumed) else None
+    for fault in () if known is None else taking:
+        steps = sum(event.steps for event in known.progress if event.rank == fault.rank)
+        if steps > fault.step:
+            return f"rank {fault.rank} trained {steps} steps, and {fault} of the script never came"
     return ""
 
 

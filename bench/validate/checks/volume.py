@@ -16,8 +16,10 @@ from bench.validate.records import recorded
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.event_parts import SketchGroup
 
-BEYOND = 0.5
-"""Buffers may be this part of the parameters, or as much as they are."""
+BEYOND, BARE = 0.5, 0.05
+"""Buffers may be this part of the parameters, or as much as they are; without any, what is sent beside them."""
+WHOLE = ("nccl", "cpu")
+"""Backends that average whole replicas."""
 WIDE = 4
 """So many times a parameter's bytes a value of a buffer may take: counted in double precision, there and back."""
 MESSAGE = 64
@@ -27,22 +29,21 @@ MESSAGE = 64
 def check(case: Case) -> Verdict | None:
     """Return FAIL if a finished run sent less than its formula, or more than buffers explain; None where there is none."""
     cell = case.cell
-    buffers = {run.metrics.run_id: _buffers(known.groups) for run, known in recorded(cell)}
+    beyond = {run.metrics.run_id: _beyond(run.metrics, known.groups) for run, known in recorded(cell)}
     known = [(run.metrics, formula(run)) for run in cell.runs if run.metrics.status == "ok"]
     measured = [(m, expected) for m, expected in known if expected is not None]
     if not measured:
         return None
     state = bool((cell.runs[0].config.get("averaging") or {}).get("optimizer_state"))
-    beyond = {m.run_id: max(BEYOND, buffers.get(m.run_id, 0.0)) for m, _ in measured}
     wrong = [
         (m, expected)
         for m, expected in measured
-        if not expected <= m.sync.bytes <= _most(m, expected, state, beyond[m.run_id])
+        if not expected <= m.sync.bytes <= _most(m, expected, state, beyond.get(m.run_id, BEYOND))
     ]
     m, expected = (wrong or measured)[0]
     line = (
         f"seed {m.seed}: {m.sync.bytes:,} bytes of {m.sync.kind} sent, {m.sync.bytes / expected - 1:+.2%} of the formula's "
-        f"{expected:,} (allowed: none less, {beyond[m.run_id]:.0%} more for buffers)"
+        f"{expected:,} (allowed: none less, {beyond.get(m.run_id, BEYOND):.0%} more for buffers)"
     )
     return verdict("FAIL" if wrong else "PASS", "volume", cell, line)
 
@@ -50,6 +51,14 @@ def check(case: Case) -> Verdict | None:
 def formula(run: Run) -> int | None:
     """Return the bytes that all ranks hand over; None where the formula does not apply, as where a rank came later."""
     return None if run.metrics.late else volume.formula(run.metrics, run.config)
+
+
+def _beyond(m: Metrics, groups: Sequence[SketchGroup]) -> float:
+    """Return what may be sent beside the trained parameters, as a part of them: little in averages where there are no
+    buffers, and parameters are of one type."""
+    alike = len({group.dtype for group in groups}) == 1 and all(group.kind == "parameters" for group in groups)
+    averages = m.engine == "elche" and m.backend in WHOLE and m.sync.kind == "parameters"
+    return BARE if alike and averages else max(BEYOND, _buffers(groups))
 
 
 def _buffers(groups: Sequence[SketchGroup]) -> float:
