@@ -197,6 +197,8 @@ class ShardedStep:
             name, shape = names[shard.parameter], self.shapes[shard.parameter]
             yield StatePiece(PARAMETERS, name, shard.values.detach(), shape, start=shard.start)
             for key, value in state.get(shard.values, {}).items():
+                if isinstance(value, (bool, int, float)):
+                    value = torch.tensor(value, dtype=torch.float64)
                 if isinstance(value, Tensor) and value.shape == shard.values.shape and key != "step":
                     yield StatePiece(OPTIMIZER, name, value.detach(), shape, key, shard.start)
                 elif isinstance(value, Tensor) and not shard.start:  # a counter, of which every owner has one
