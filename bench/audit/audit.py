@@ -36,6 +36,7 @@ from bench.audit.rules import Rules, left_out_roundings
 from bench.audit.setups import settings_reached, setup
 from bench.audit.state_digest import digest
 from bench.audit.stretches import draws, stretches
+from bench.audit.unkept import unkept
 from bench.results.audit_file import AuditItem, AuditReport
 from ddp.replica.task import Task
 
@@ -73,6 +74,8 @@ class _Auditor:
         limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, ranks
         rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, *limits)
         self._bench = Bench(task, rules, self._data.batch, self._device)
+        if not order.model:
+            self._unknowable = self._unknowable or unkept(task.optimizer, self._bench.parameters.values())
 
     def items(self) -> Iterator[AuditItem]:
         """Iterate over the outcomes."""

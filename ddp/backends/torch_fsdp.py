@@ -23,7 +23,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from ddp.backends.torch_backend import TorchBackend, TorchStep
 from ddp.replica.optimizers import members
-from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers
+from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers, tensors_of
 
 GROUP_ELEMENTS = 1_000_000
 """Parameters that are gathered together and let go of after their forward pass: a module with so many is a group of its own.
@@ -94,10 +94,10 @@ class FullyShardedStep(TorchStep):
             whole = not isinstance(parameter, DTensor)  # before the first step
             if whole or values.numel():
                 yield StatePiece(PARAMETERS, name, values, parameter.shape, start=start, shared=whole)
-            for key, value in self.replica.optimizer.state.get(parameter, {}).items():
+            for key, value in tensors_of(self.replica.optimizer.state.get(parameter, {})):
                 if isinstance(value, DTensor) and values.numel():
                     yield StatePiece(OPTIMIZER, name, value.to_local().detach(), parameter.shape, key, start)
-                elif isinstance(value, Tensor) and not isinstance(value, DTensor):
+                elif not isinstance(value, DTensor):
                     yield StatePiece(OPTIMIZER, name, value.detach(), value.shape, key, shared=True)
         yield from of_buffers(self.module, shared=True)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -63,13 +63,19 @@ def of_buffers(model: nn.Module, shared: bool) -> Iterator[StatePiece]:
 
 
 def of_optimizer(named: Iterable[tuple[str, Tensor]], optimizer: Any, shared: bool) -> Iterator[StatePiece]:
-    """Iterate over the state that an optimizer has of parameters; numbers become tensors of one element."""
+    """Iterate over the state that an optimizer has of parameters."""
     for name, parameter in named:
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, (bool, int, float)):
-                value = torch.tensor(value, dtype=torch.float64)
-            if isinstance(value, Tensor):
-                yield StatePiece(OPTIMIZER, name, value.detach(), tuple(value.shape), key, shared=shared)
+        for key, value in tensors_of(optimizer.state.get(parameter, {})):
+            yield StatePiece(OPTIMIZER, name, value.detach(), tuple(value.shape), key, shared=shared)
+
+
+def tensors_of(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Iterate over what an optimizer has of one parameter; numbers become tensors of one element."""
+    for key, value in state.items():
+        if isinstance(value, (bool, int, float)):
+            value = torch.tensor(value, dtype=torch.float64)
+        if isinstance(value, Tensor):
+            yield key, value
 
 
 class PieceFile:

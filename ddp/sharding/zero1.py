@@ -25,7 +25,7 @@ from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
 from ddp.replica.in_step import InStep
-from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers
+from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers, tensors_of
 from ddp.replica.step_sketches import NoSketches, StepSketches, Stretch, whole
 from ddp.sharding.partition import Run
 from ddp.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_optimizer, shard_optimizer
@@ -196,10 +196,10 @@ class ShardedStep:
         for shard in self.shards:
             name, shape = names[shard.parameter], self.shapes[shard.parameter]
             yield StatePiece(PARAMETERS, name, shard.values.detach(), shape, start=shard.start)
-            for key, value in state.get(shard.values, {}).items():
-                if isinstance(value, Tensor) and value.shape == shard.values.shape and key != "step":
+            for key, value in tensors_of(state.get(shard.values, {})):
+                if value.shape == shard.values.shape and key != "step":
                     yield StatePiece(OPTIMIZER, name, value.detach(), shape, key, shard.start)
-                elif isinstance(value, Tensor) and not shard.start:  # a counter, of which every owner has one
+                elif not shard.start:  # a counter, of which every owner has one
                     yield StatePiece(OPTIMIZER, name, value.detach(), value.shape, key)
         yield from of_buffers(self.site.model, shared=True)
 

@@ -86,3 +86,36 @@ def test_an_evaluation_that_comes_out_otherwise_is_skipped(tmp_path: Path) -> No
     report = audited(*train_alone(tmp_path / "run", task), model="")
     assert different(report) == []
     assert report.count("skipped", "evaluation")
+
+
+class CountingInGroups(torch.optim.SGD):
+    """As timm's Lamb: its group counts the steps."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            for parameter in group["params"]:
+                parameter.grad.div_(group["step"])
+        return super().step(closure)
+
+
+class KeepingLists(torch.optim.SGD):
+    """As SOAP: its state has lists."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            seen = self.state[parameter].setdefault("seen", [])
+            seen.append(parameter.grad.clone())
+            parameter.grad.copy_(torch.stack(seen).mean(0))
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(("kind", "line"), [(CountingInGroups, "'step' in its"), (KeepingLists, "'seen' as list")])
+def test_steps_of_optimizers_that_keep_something_elsewhere_are_skipped(
+    tmp_path: Path, kind: type[torch.optim.SGD], line: str
+) -> None:
+    task: Callable[[], Task] = partial(replace, toy.task(), optimizer=partial(kind, lr=0.1))
+    report = audited(*train_alone(tmp_path / "run", task), model="")
+    assert different(report) == []
+    assert report.count("skipped", "step")
+    assert all(line in item.line for item in report.items if item.what == "step")

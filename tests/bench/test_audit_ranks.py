@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bench.audit.kept import read
 from ddp.backends import snapshot
@@ -182,3 +183,23 @@ def test_what_one_rank_alone_kept_is_not_taken_for_the_state_of_all(tmp_path: Pa
     for number in range(2, 40):
         (tmp_path / f"kept-0-{number}.state").unlink(missing_ok=True)
     assert different(audited(*made, model="toy")) == []
+
+
+class Counting(torch.optim.SGD):
+    """Counts its steps in a number, as SparseAdam does, and goes by it."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state["step"] = state.get("step", 0) + 1
+            parameter.grad.div_(state["step"])
+        return super().step(closure)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", every(1, ["zero1", "zero3", "nccl_sync"]))
+def test_numbers_of_an_optimizers_state_are_kept_as_well(tmp_path: Path, mode: str) -> None:
+    task = partial(replace, toy.task(), optimizer=partial(Counting, lr=0.1))
+    report = audited(*train_together(tmp_path, mode, task), model="")
+    assert different(report) == []
+    assert report.count("equal", "step")
