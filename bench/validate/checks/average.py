@@ -239,8 +239,8 @@ class _Outer:
             return
         here, share = Sketch(average.sums, average.sizes), on / carried
         terms = [(share / self._lr, last), (-share / self._lr, result), (-share * ahead, last), (share * ahead, here)]
-        found = combine(terms)
-        self._velocity, self.lost = Sketch(found.sums, found.sizes), False
+        velocity = combine(terms)
+        self._velocity, self.lost = Sketch(velocity.sums, velocity.sizes), False
         self.step(average, last)
 
 

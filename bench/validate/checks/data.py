@@ -122,8 +122,8 @@ def _untold(known: Records) -> str:
     counts = Counter[tuple[int, int]]()
     for event in known.progress:
         counts[event.epoch, event.rank] += event.samples
-    for event in known.trained:
-        counts[event.epoch, event.rank] -= event.samples
+    for sums in known.trained:
+        counts[sums.epoch, sums.rank] -= sums.samples
     (epoch, rank), count = next(((key, count) for key, count in sorted(counts.items()) if count), ((0, 0), 0))
     return (
         f"rank {rank}, epoch {epoch}: what {abs(count)} samples held is on record too often or never" if count else ""

@@ -63,7 +63,9 @@ def _never(run: Run) -> str:
     m = run.metrics
     taking = [fault for fault in map(parse, m.scripted_faults) if fault.kind in TAKING]
     known = records(run, lost=True) if taking and not (m.faults or m.late or m.resumed) else None
-    for fault in () if known is None else taking:
+    if known is None:
+        return ""
+    for fault in taking:
         steps = sum(event.steps for event in known.progress if event.rank == fault.rank)
         if steps > fault.step:
             return f"rank {fault.rank} trained {steps} steps, and {fault} of the script never came"
