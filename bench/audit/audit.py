@@ -14,7 +14,15 @@ import torch
 from bench.audit import evaluation, reports
 from bench.audit.again import Bench
 from bench.audit.between import MOST_LINES, chains, ends, left_alone
-from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
+from bench.audit.compare import (
+    DEVICE_ROUNDING,
+    StepDifference,
+    identical,
+    losses_apart,
+    ranks_apart,
+    shake_of,
+    states_apart,
+)
 from bench.audit.costs import StepBytes, costs, step_bytes
 from bench.audit.counters import counted, scales, updates
 from bench.audit.delivered import delivered
@@ -31,7 +39,7 @@ from bench.audit.kept import (
 )
 from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content, repeatable, unknowable
-from bench.audit.rows import UNREPEATED, redo, repeats, steps_of
+from bench.audit.rows import UNREPEATED, complete, is_complete, redo, repeats, steps_of
 from bench.audit.rules import Rules, left_out_roundings
 from bench.audit.setups import settings_reached, setup
 from bench.audit.state_digest import digest
@@ -102,7 +110,7 @@ class _Auditor:
         moving = evaluation.moving(self._bench) if not self._order.model else set()
         yield from chains(self._order, self._kept.steps, moving)
         unknown = self._unknowable or self._unrepeated or moving
-        yield from stretches(self._order, self._bench, () if unknown else list(filter(self._is_complete, groups)))
+        yield from stretches(self._order, self._bench, () if unknown else list(filter(is_complete, groups)))
         yield from counted(self._order, self._kept.steps, lambda: not self._order.model and draws(self._bench))
         yield from updates(self._order)
         yield from scales(self._order, self._kept.steps)
@@ -138,7 +146,7 @@ class _Auditor:
         try:
             if self._unknowable:
                 raise Incomplete(self._unknowable)
-            self._complete(group)
+            complete(group)
             apart, largest = self._differences(group)
             if apart and not all(self._data.steady(first.epoch, *span) for each in group for span in each.batches):
                 raise Incomplete("the data set gives other samples at each reading")
@@ -155,35 +163,11 @@ class _Auditor:
             lines = f"{len(first.row)} steps from there on: {lines}"
         return AuditItem(**about, outcome="different" if apart else "equal", line=lines, largest=largest)
 
-    def _is_complete(self, group: Sequence[KeptStep]) -> bool:
-        """Tell whether all ranks' parts are there: of most steps they are thrown away once they were looked at."""
-        try:
-            self._complete(group)
-        except Incomplete:
-            return False
-        return True
-
-    def _complete(self, group: Sequence[KeptStep]) -> None:
-        """Raise Incomplete for steps of several ranks of which not all were kept."""
-        if not group[0].together:
-            return
-        if len({tuple((each.seen, each.total) for each in kept.row) for kept in group}) > 1:
-            raise Incomplete(f"ranks {[each.rank for each in group]} kept other steps")
-        for parts in zip(*(each.row for each in group), strict=True):
-            at, total = 0, 0
-            for start, stop in sorted(span for part in parts for span in part.work if span[1] > span[0]):
-                if at not in (0, start):
-                    ranks = [each.rank for each in group]
-                    raise Incomplete(f"the parts of ranks {ranks} leave a gap before position {start}")
-                at, total = stop, total + stop - start
-            if total != parts[0].total:
-                raise Incomplete(f"{total} of {parts[0].total} samples of the step were kept")
-
     def _differences(self, group: Sequence[KeptStep]) -> tuple[list[StepDifference], float | None]:
         before = whole(every(group, "before"))
         after = self._joined(group)
         again = partial(redo, self._bench, before, group)
-        own, apart = again(), list(self._places(group))
+        own, apart = again(), [*self._places(group), *ranks_apart(group, self._order.own_buffers)]
         ranks = [(each.rank, counted_from(self._order, each)) for each in group]
         self._bytes.append(step_bytes(before, own, ranks))
         for loss, mean in own.undefined:

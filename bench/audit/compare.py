@@ -7,7 +7,7 @@ engine did may differ by `SLACK` times what that changes. Pure but for torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bench.audit.again import Done
-from bench.audit.kept import OPTIMIZER, PARAMETERS, Name, Part
+from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, KeptStep, Name, Part
 
 SLACK = 16.0
 """Sums in another order, vector units that begin elsewhere: several roundings, of which the one that is tried is typical."""
@@ -51,6 +51,19 @@ def identical(engine: Mapping[Name, Sequence[Part]], own: Done, losses: Sequence
     """Return whether the losses and the state after a step have the same bits: nothing is to be measured then."""
     same = engine.keys() == own.after.keys() and [list(each) for each in losses] == own.losses
     return same and all(_distance(parts, own.after[name])[0] == 0.0 for name, parts in engine.items())
+
+
+def ranks_apart(group: Sequence[KeptStep], own_buffers: bool) -> Iterator[StepDifference]:
+    """Yield what a rank has otherwise than the first one behind a step of all, by digests, but for its `own_buffers`."""
+    first = {name: parts[0] for name, parts in group[0].after.items() if len(parts) == 1 and parts[0].every == 1}
+    for each in group[1:]:
+        for name, parts in each.after.items():
+            if name in first and not (own_buffers and name.kind == BUFFERS):
+                for digest in {part.digest for part in parts if part.digest} - {first[name].sha256}:
+                    what = f"{name} of rank {each.rank}"
+                    yield StepDifference(
+                        what, digest[:16], f"{first[name].sha256[:16]} on the first rank and", math.inf
+                    )
 
 
 def losses_apart(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.audit.again import Bench, Done, Work
 from bench.audit.collected import both
-from bench.audit.kept import KeptStep, Name
+from bench.audit.kept import Incomplete, KeptStep, Name
 from bench.audit.seeds import seed_others
 
 Step = tuple[int, Sequence[Work], float]
@@ -101,3 +101,29 @@ def steps_of(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:
     alone = ([each] for each in steps if not each.together)
     for group in sorted(chain(alone, shared.values()), key=lambda group: (group[0].epoch, group[0].seen)):
         yield sorted(group, key=lambda each: each.rank)
+
+
+def is_complete(group: Sequence[KeptStep]) -> bool:
+    """Tell whether all ranks' parts are there: of most steps they are thrown away once they were looked at."""
+    try:
+        complete(group)
+    except Incomplete:
+        return False
+    return True
+
+
+def complete(group: Sequence[KeptStep]) -> None:
+    """Raise Incomplete for steps of several ranks of which not all were kept."""
+    if not group[0].together:
+        return
+    if len({tuple((each.seen, each.total) for each in kept.row) for kept in group}) > 1:
+        raise Incomplete(f"ranks {[each.rank for each in group]} kept other steps")
+    for parts in zip(*(each.row for each in group), strict=True):
+        at, total = 0, 0
+        for start, stop in sorted(span for part in parts for span in part.work if span[1] > span[0]):
+            if at not in (0, start):
+                ranks = [each.rank for each in group]
+                raise Incomplete(f"the parts of ranks {ranks} leave a gap before position {start}")
+            at, total = stop, total + stop - start
+        if total != parts[0].total:
+            raise Incomplete(f"{total} of {parts[0].total} samples of the step were kept")

@@ -203,3 +203,18 @@ def test_numbers_of_an_optimizers_state_are_kept_as_well(tmp_path: Path, mode: s
     report = audited(*train_together(tmp_path, mode, task), model="")
     assert different(report) == []
     assert report.count("equal", "step")
+
+
+def nudged(end: Callable[[], None], self: StepKeeper) -> None:
+    if self._rank == 1:
+        self._replica.state.parameters[0].data[0, 0] += 1e-6
+    end()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_what_another_rank_has_behind_a_step_of_all_is_held_against_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapped(StepKeeper, "end", nudged)(monkeypatch)
+    found = different(audited(*train_together(tmp_path, "nccl_sync", ADAM)))
+    assert any(line.startswith("step") and "weight of rank 1" in line for line in found), found
