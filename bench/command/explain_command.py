@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bench.base.exitcodes import Exit
+from bench.base.figures import rate
 from bench.base.usage import UsageError, path_of, usage
 from bench.base.writing import write_text
 from bench.command.parser import Parser
@@ -76,9 +77,9 @@ def explained_run(folder: Path) -> ExplainedRun:
 
 def table(run: ExplainedRun) -> list[str]:
     """Return the table as Markdown, and the ranks that cost others time."""
-    rate = f"{run.samples_per_s:,.0f} samples/s from launch to end"
+    speed = f"{rate(run.samples_per_s)} samples/s from launch to end"
     lines = [
-        f"{run.rank_seconds:,.2f} rank-seconds of {run.ranks} ranks, {run.samples:,} samples: {rate}",
+        f"{run.rank_seconds:,.2f} rank-seconds of {run.ranks} ranks, {run.samples:,} samples: {speed}",
         "",
         "| rank | cause | seconds | share | without it, samples/s |",
         "|---|---|---|---|---|",
@@ -92,7 +93,7 @@ def table(run: ExplainedRun) -> list[str]:
     if slow:
         lines += ["", "What ranks cost that others waited for, or that computed slower than the median rank:", ""]
     for each in slow:
-        without = "" if each.without is None else f"; as fast as the others, {each.without:,.0f} samples/s"
+        without = "" if each.without is None else f"; as fast as the others, {rate(each.without)} samples/s"
         lines.append(f"- rank {each.rank}: {each.seconds:,.2f} s, {100 * each.share:.1f} %{without}")
     if run.hidden:
         lines += [
@@ -125,5 +126,5 @@ def whatif_table(figures: Whatif) -> list[str]:
 
 
 def _row(cause: TimeCause) -> str:
-    without = "" if cause.without is None else f"{cause.without:,.0f}"
+    without = "" if cause.without is None else f"{rate(cause.without)}"
     return f"| {cause.rank} | {cause.cause} | {cause.seconds:,.3f} | {100 * cause.share:.1f} % | {without} |"

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
-from bench.base.figures import metric
+from bench.base.figures import metric, rate
 from bench.base.garbage import no_collections
 from bench.base.usage import path_of, usage
 from bench.base.writing import write_text
@@ -83,7 +83,7 @@ def predict(options: argparse.Namespace) -> Exit:
             if options.output != Path("none") and cell.ranks <= MOST_FOLDERS:
                 with usage():
                     write_run(cell, source.calibration, played, options.output)
-            print(f"{_title(prediction)}: {prediction.samples_per_s:,.0f} samples/s", file=sys.stderr, flush=True)
+            print(f"{_title(prediction)}: {rate(prediction.samples_per_s)} samples/s", file=sys.stderr, flush=True)
     print("\n".join(table(predictions)))
     if options.json is not None:
         with usage():
@@ -177,7 +177,7 @@ def _about(source: CalibratedCell, cores: int | None) -> Iterator[str]:
     """Yield what was calibrated, and how well it predicts itself."""
     for run in source.runs:
         spec = run.calibration.spec
-        itself = f"{run.rate:,.0f} samples/s; predicted of itself {100 * run.error(cores):+.1f} %"
+        itself = f"{rate(run.rate)} samples/s; predicted of itself {100 * run.error(cores):+.1f} %"
         yield f"calibrated on {spec.model} {spec.mode} {spec.run_id}, {itself}"
         for rank, shape in enumerate(run.calibration.shapes):
             spread = f"spread {shape.spread:.2f}, p99/p50 {shape.tail:.1f}, autocorrelation {shape.autocorrelation:.2f}"
@@ -197,7 +197,7 @@ def span(prediction: Prediction) -> str:
     """Return the interval in words."""
     if prediction.low is None or prediction.high is None:
         return "unknown: one run"
-    return f"{prediction.low:,.0f} to {prediction.high:,.0f}{'' if prediction.trusted else ' (?)'}"
+    return f"{rate(prediction.low)} to {rate(prediction.high)}{'' if prediction.trusted else ' (?)'}"
 
 
 def table(predictions: Sequence[Prediction]) -> list[str]:
@@ -222,7 +222,7 @@ def _row(each: Prediction, base: Prediction, notes: Sequence[str]) -> str:
     shares = (each.efficiency, each.waiting, each.communicating)
     cells = [
         title,
-        f"{each.samples_per_s:,.0f}",
+        f"{rate(each.samples_per_s)}",
         span(each),
         *(f"{100 * share:.1f} %" if share is not None else metric(None) for share in shares),
         f"{each.bytes / 1e6:,.1f}",

@@ -14,7 +14,7 @@ from tabulate import tabulate
 from bench.base import figures
 from bench.base.console import WIDTH
 from bench.base.environment import BUSY
-from bench.results.analysis.faults import notes, raised
+from bench.results.analysis.faults import missing, notes, raised
 from bench.results.cells import Cell
 from bench.results.schema import Metrics, RankTime, Steady
 
@@ -56,7 +56,7 @@ def result_lines(m: Metrics, detail: bool = False) -> list[Line]:
         return lines + ([Line("", _mean_breakdown(m))] if m.breakdown else [])
     if m.throughput.steady is not None and m.world_size > 1:
         lines.append(Line("steady", _steady(m.throughput.steady)))
-    lost = {fault.rank for fault in m.faults}
+    lost = missing(m.faults)
     for rank, spent in enumerate(m.breakdown):
         lines.append(Line(f"rank {rank}", f"{'lost:  ' if rank in lost else ''}{_breakdown(spent)}"))
     return lines
@@ -181,9 +181,9 @@ def _mean_breakdown(m: Metrics) -> str:
     means = {name: fmean(getattr(spent, name) for spent in m.breakdown) for name in PARTS}
     shown = sorted((name for name in PARTS if means[name] >= 0.005), key=lambda name: -means[name])[:MOST]
     text = ", ".join(f"{NAMES.get(name, name)} {means[name]:.0%}" for name in shown)
-    idle = [spent.wait + spent.comm for spent in m.breakdown]
-    if len(idle) > 1 and max(idle) - min(idle) >= 0.05:
-        text += f"; rank {idle.index(max(idle))} idle {max(idle):.0%}"
+    waits = [spent.wait for spent in m.breakdown]
+    if len(waits) > 1 and max(waits) - min(waits) >= 0.05:
+        text += f"; rank {waits.index(max(waits))} waiting {max(waits):.0%}"
     return text
 
 

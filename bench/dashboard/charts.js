@@ -29,7 +29,7 @@ function number(value, digits = 4) {
   if (size !== 0 && size < 0.001) return value.toExponential(1);
   return String(Number(value.toPrecision(digits)));
 }
-const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(value > 0.9995 || value < 0.0995 ? 1 : 0)} %`.replace("100.0", "100"));
+const percent = (value) => (value === null || value === undefined ? "–" : value >= 0.995 && value < 1 ? `${Math.min(100 * value, 99.9).toFixed(1)} %` : `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`);
 const bytes = (value) => (value === null || value === undefined ? "–" : value >= 2 ** 30 ? `${(value / 2 ** 30).toFixed(1)} GiB` : `${Math.round(value / 2 ** 20)} MiB`);
 const metric = (value) => (value === null || value === undefined ? "–" : value !== 0 && Math.abs(value) < 0.05 ? Number(value.toPrecision(3)).toString() : Math.abs(value) < 10 ? value.toFixed(4) : number(value));
 function time(seconds) {

@@ -36,8 +36,8 @@ def row(about: RunCard, history: RunHistory) -> Json:
     if metrics is not None:
         last = metrics.epochs[-1] if metrics.epochs else None
         return known | {
-            "progress": 1.0 if metrics.status == "ok" else _part(len(metrics.epochs), metrics.epochs_planned),
-            "epoch": len(metrics.epochs),
+            "progress": 1.0 if metrics.status == "ok" else _part(run.samples, about.epochs * run.epoch_samples),
+            "epoch": len([epoch for epoch in metrics.epochs if metrics.status == "ok" or epoch.eval is not None]),
             "epochs": metrics.epochs_planned,
             "seconds": short(metrics.time_s.total),
             "left_s": None,
@@ -45,7 +45,7 @@ def row(about: RunCard, history: RunHistory) -> Json:
             "eval": short(metrics.final.eval),
             "metric": metrics.final.eval_metric,
             "lr": short(last.lr if last else None),
-            "lost": sum(fault.rank is not None for fault in metrics.faults),
+            "lost": len(faults.missing(metrics.faults)),
         }
     seconds = run.since(run.now) - (run.since(run.resumed.at) if run.resumed else 0.0)  # as the result has it
     current, epochs = run.epochs.current(), history.epochs

@@ -39,6 +39,8 @@ LINES = 40
 """A list has so many items; of more it says so."""
 HEAVIEST = 150_000
 """Signs of a drawing; of more, the page has the picture in points."""
+LEAST = 1e-3
+"""Smaller numbers are written with their power of ten."""
 LONGEST = 80
 """Signs of a model's name in the name of a file."""
 
@@ -220,10 +222,10 @@ def number(value: float | None, digits: int = 3) -> str:
     """Format with `digits` significant digits, thousands separated."""
     if value is None:
         return NONE
-    if value and abs(value) >= 10**digits:
-        return grouped(value)
     text = f"{value:.{digits}g}"
-    return f"{value:.{digits}f}" if "e" in text else text
+    if abs(float(text)) >= 10**digits:
+        return grouped(value)
+    return text if abs(value) < LEAST or "e" not in text else f"{value:.{digits}f}"
 
 
 def count(mean: float | None) -> str:
@@ -235,8 +237,8 @@ def size(value: float | None) -> str:
     """Format bytes with three significant digits and their unit."""
     if value is None:
         return NONE
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= factor:
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= 0.9995 * factor:
             return f"{value / factor:.3g} {unit}"
     return f"{value:.0f} B"
 
@@ -270,6 +272,8 @@ def levels(sample: Sample) -> str:
 def percent(value: Sample | float | None, places: int = 0) -> str:
     """Format a fraction, or the mean of a sample of fractions, as a percentage."""
     mean = value.mean if isinstance(value, Sample) else value
+    if mean is not None and 0.995 <= mean < 1.0:
+        return f"{min(100 * mean, 99.9):.1f} %"
     return NONE if mean is None else f"{grouped(100 * mean, places)} %"
 
 

@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from bench.base.figures import plural
+from bench.results.analysis.faults import missing
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
 from ddp.core.step_settings import MOST_PARTS
@@ -181,7 +182,7 @@ class Cell:
     @property
     def bereft(self) -> list[Metrics]:
         """Metrics of the runs that finished without a rank that they had lost."""
-        return [m for m in self.ok if any(fault.rank is not None for fault in m.faults)]
+        return [m for m in self.ok if missing(m.faults)]
 
     @property
     def marked(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 
+from bench.results.analysis.faults import missing
 from bench.results.runfolder import EVENTS, Run, find_runs
 from ddp import regular_files
 from ddp.suggest import unknown
@@ -74,7 +75,7 @@ def _ranks(run: Run) -> Iterator[Row]:
         "peak_rss_bytes": m.memory.peak_rss_bytes,
         "peak_device_bytes": m.memory.peak_device_bytes,
     }
-    lost = {fault.rank for fault in m.faults}
+    lost = missing(m.faults)
     for rank in range(m.world_size):
         row: Row = {name: values[rank] if rank < len(values) else None for name, values in by_rank.items()}
         shares = m.breakdown[rank].model_dump() if rank < len(m.breakdown) else {}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from ddp.trainer.epochs import EpochMetrics
 
+SLOW = 100
+"""Samples per second below which a speed has decimals."""
 SHOWN = 20
 """Epochs that a table has: the last ones."""
 STYLE = "text-align: right; padding: 0 0.6em"
@@ -79,7 +81,8 @@ class RunSummary:
     def _row(self, epoch: EpochMetrics) -> dict[str, str]:
         """Return the figures of an epoch that there are, by name."""
         known = {"loss": epoch.loss, self.metric: epoch.eval, "test loss": epoch.eval_loss, "lr": epoch.lr}
-        rate = {"samples/s": f"{epoch.samples / epoch.seconds:,.0f}"} if epoch.seconds > 0 else {}
+        speed = epoch.samples / epoch.seconds if epoch.seconds > 0 else 0.0
+        rate = {"samples/s": f"{speed:,.0f}" if speed >= SLOW else f"{speed:.3g}"} if speed else {}
         figures = {name: f"{value:.4g}" for name, value in known.items() if value is not None}
         scalars = {name: "-" if value is None else f"{value:.4g}" for name, value in epoch.scalars.items()}
-        return {"epoch": str(epoch.epoch), **figures, **rate, **scalars}
+        return {"epoch": str(epoch.epoch + 1), **figures, **rate, **scalars}

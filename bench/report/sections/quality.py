@@ -13,7 +13,7 @@ from bench.report.differences import Quality, qualities
 from bench.report.page import NONE, SERIES, CellGroup, Page, levels, table
 
 INTRO = (
-    "Final metric less that of the baseline that `bench validate` compares with, + is better: the median difference of all "
+    "Final metric against the baseline that `bench validate` compares with, + is better: the median difference of all "
     "pairs of seeds, its bounds at the level of the look (– where so few seeds set none), margin, verdict. Where there is "
     "no verdict: the mean less that of the solo runs of this tree, Student's interval of 95 %, and nothing is judged."
 )
@@ -81,7 +81,8 @@ def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label)}  n={row.difference.n}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -1.1)
     axes.grid(False, axis="y")
-    axes.set_xlabel(f"{brief(metric, 24)} less the baseline's{unit}: right is better")
+    better = "right is better" if rows[0].cell.about.final.higher_is_better else "lower values lie to the right"
+    axes.set_xlabel(f"{brief(metric, 24)} against the baseline's{unit}: {better}")
     alt = f"Difference of the final {metric} to the baseline with intervals, by mode, of {group.title}"
     return group.page.figure(
         figure, group.slug("quality"), [_data(row) for row in whole], f"Quality: {group.title}", alt

@@ -64,6 +64,8 @@ def _median(row: Reach, axis: Axis) -> str:
 
 def _times(row: Reach, solo: Reach | None, axis: Axis) -> str:
     mine, theirs = row.middle(axis), solo.middle(axis) if solo else None
+    if axis == "seconds" and solo and row.cell.about.source != solo.cell.about.source:
+        return NONE  # seconds of two clocks
     if row is solo or mine is None or not theirs or math.isinf(mine) or math.isinf(theirs):
         return NONE
     return f"{mine / theirs:.2f}"

@@ -6,7 +6,7 @@ A collective breaks on every rank that is in it. Where it broke because a rank w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
@@ -51,6 +51,12 @@ def notes(rows: list[FaultRow]) -> list[str]:
     ]
 
 
+def missing(rows: Sequence[FaultRow]) -> set[int]:
+    """Return the ranks that were not there when the run ended: lost, and neither back nor begun again."""
+    again = max((place for place, row in enumerate(rows) if row.action.startswith(_ALL_WENT_ON)), default=-1)
+    return {row.rank for row in rows[again + 1 :] if row.rank is not None and row.back_s is None}
+
+
 def raised(rows: list[FaultRow]) -> list[str]:
     """Return what a program did wrong, and was let off: one line for each rank that raised and that the run went on
     without."""
@@ -74,7 +80,7 @@ def unscripted(metrics: Metrics) -> list[str]:
     return raised([row for row in metrics.faults if str(row.rank) not in scripted and _EXCEPTION.match(row.text)])
 
 
-_WENT_ON = "went on with"
+_WENT_ON, _ALL_WENT_ON = "went on with", "all ranks went on"
 
 
 class _Faults:
@@ -98,7 +104,8 @@ class _Faults:
             case AverageFailed():
                 self._broken.append(record)
             case Drop():
-                self._live.remove(record.rank)
+                if record.rank in self._live:  # one that was to come back may be given up once more
+                    self._live.remove(record.rank)
                 self._cost_a_rank = True
                 self._settle(at, record.rank, record.reason, f"{_WENT_ON} {_ranks(self._live)}")
             case Abort():
@@ -137,7 +144,7 @@ class _Faults:
         """Enter what ended all ranks, which went on from a checkpoint."""
         match = _ENDED.fullmatch(record.because)
         rank, kind, text = (int(match[1]), match[2], match[3]) if match else (None, "", record.because)
-        action = f"all ranks went on from checkpoint {record.index}, {record.since_s[0]:.1f} s after it was made"
+        action = f"{_ALL_WENT_ON} from checkpoint {record.index}, {record.since_s[0]:.1f} s after it was made"
         action += f"; {record.again:,} samples were trained again" if record.again else ""
         self._row(at, rank, "failed" if kind else "silent" if _SILENT.match(text) else "lost", text, action)
 

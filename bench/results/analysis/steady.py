@@ -15,6 +15,7 @@ from bench.results.analysis.breakdown import CATEGORIES, categories, within
 from bench.results.analysis.stream import Places, RunRecords, Slices
 from bench.results.schema import Steady
 from ddp.core.events import Progress, RoundClosed
+from ddp.core.join_events import Joined
 
 ROUNDS = 5
 """Rounds after which the controller has settled."""
@@ -73,7 +74,7 @@ def _stretch(stream: RunRecords, reported: Reports, live: list[int]) -> tuple[fl
     reports = [event for rank in live for event in reported[rank]]
     if not reports:
         return None
-    settled = max(stream.drops.values(), default=0.0)
+    settled = max([*stream.drops.values(), *(event.at for event in stream.of(Joined))], default=0.0)
     first = min(event.epoch for event in reports)
     begin = max(event.at for event in reports if event.epoch == first)
     end = min(max((event.at for event in reported[rank]), default=0.0) for rank in live)

@@ -9,6 +9,7 @@ from bench.results.analysis.steady import steady
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import RankFigures
 from bench.results.schema import Epoch, TargetReached, Throughput
+from ddp.core.commands import Drop
 from ddp.core.events import Merged
 from ddp.core.exact_means import Scalars
 from ddp.core.spans import measure
@@ -120,8 +121,8 @@ def _there(stream: RunRecords, rank: int, seconds: float) -> float:
 
 
 def _kept(stream: RunRecords) -> dict[int, int]:
-    """Return by lost rank, its samples that came into the model."""
-    kept = dict.fromkeys(stream.drops, 0)
+    """Return by rank that was lost, back or not, its samples that came into the model."""
+    kept = dict.fromkeys((record.rank for _, record in stream.trouble if isinstance(record, Drop)), 0)
     for event in stream.of(Merged) if kept else ():
         if event.rank in kept:
             kept[event.rank] += measure(event.spans)

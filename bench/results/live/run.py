@@ -102,7 +102,8 @@ class RunFigures:
             case Drop():
                 self._rank(record.rank).lost = self._noticed.get(record.rank, at)
             case Joined():
-                self._rank(record.rank).lost = None
+                rank = self._rank(record.rank)
+                rank.lost, rank.reported = None, at
                 self._noticed.pop(record.rank, None)
             case Abort():
                 self.aborted = record
