@@ -39,22 +39,51 @@ def main() -> int:
             return code
         except KeyboardInterrupt:
             leave(Exit.KILLED, INTERRUPTED)
-        except BrokenPipeError:  # `| head` has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return code
         except Exception:
             if interrupted():  # an import that is interrupted may fail in its own way
                 leave(Exit.KILLED, INTERRUPTED)
-            traceback.print_exc()
-            print("bench: this is a defect of the harness, please report it", file=sys.stderr)
+            with suppress(OSError):
+                traceback.print_exc()
+                print("bench: this is a defect of the harness, please report it", file=sys.stderr)
             return Exit.INTERNAL
+
+
+class _Stdout(io.TextIOWrapper):
+    """Goes on where nobody reads any more: `| head` has seen enough, and the exit code is still to be found out."""
+
+    def write(self, text: str) -> int:
+        """Write it, or let it be."""
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            return self._unread(len(text))
+
+    def flush(self) -> None:
+        """Flush what was written, or let it be."""
+        try:
+            super().flush()
+        except BrokenPipeError:
+            self._unread(0)
+
+    def _unread(self, length: int) -> int:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+        return length
 
 
 def _speak_plainly() -> None:
     """Signs that the encoding of the output does not have are shown as `?`: what was found out is said whatever reads it."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    own = sys.stdout
+    if own is None:  # it was closed: `>&-`
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    elif isinstance(own, io.TextIOWrapper):
         with suppress(OSError):  # it was opened on something else than is beneath it now
-            sys.stdout.reconfigure(errors="replace")
+            sys.stdout = _Stdout(
+                own.buffer,
+                own.encoding,
+                "replace",
+                line_buffering=own.line_buffering,
+                write_through=own.write_through,
+            )
 
 
 if __name__ == "__main__":

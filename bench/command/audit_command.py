@@ -72,7 +72,10 @@ def _audited(run: Run) -> AuditReport:
     folder = run.path
     with usage():
         saved = read_object(folder / CONFIG)
-        plan = make_plan(config_of(saved, folder), resized=saved.get("resized") or ())
+        config, resized = config_of(saved, folder), saved.get("resized") or ()
+        if not isinstance(resized, (list, tuple)):
+            raise ValueError(f"{folder / CONFIG}: resized is no list")
+        plan = make_plan(config, resized=resized)
         if plan.spec.run_id != run.metrics.run_id:
             why = changed(run.config, plan.spec.config)
             raise UsageError(f"{folder}: this version makes another run of its configuration ({plan.spec.run_id}){why}")

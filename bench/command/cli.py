@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from bench.base.paths import BASELINES, RUNS
 from bench.base.usage import UsageError, path_of, there, usage
 from bench.command.parser import verb_parser
 from bench.config.launch_settings import taken
+from ddp.core.errors import EngineError
 from ddp.launcher.environment import RAY, read
 from ddp.process.orphans import at_parents_end
 
@@ -29,8 +31,16 @@ def dispatch(arguments: list[str]) -> int:
     try:
         return VERBS[verb](rest)
     except UsageError as error:
+        return _said(error, Exit.USAGE)
+    except EngineError as error:
+        return _said(error, Exit.FAILED)
+
+
+def _said(error: Exception, code: Exit) -> Exit:
+    """Print what is wrong, if there is somebody to read it."""
+    with suppress(OSError):
         print(f"bench: {error}", file=sys.stderr)
-        return Exit.USAGE
+    return code
 
 
 def _run(arguments: list[str]) -> int:

@@ -38,6 +38,8 @@ def compare(words: Sequence[str], root: Path, out: Path, github: bool) -> Exit:
 def side(word: str, root: Path) -> Side:
     """Return the runs that a word means: a tree; or, of those in `root`, the runs of a commit or of a machine. Raise
     ValueError that says what there is."""
+    if not word:
+        raise UsageError("a side of the comparison is empty: give a folder, a commit or a machine")
     if Path(word).is_dir():
         return _origin(word, _some(Path(word)))
     if not root.is_dir():

@@ -18,6 +18,7 @@ from bench.base.paths import CONF, experiments
 from bench.loggers import LOGGERS
 from bench.models import MODELS, load
 from bench.models.data import DATA
+from ddp import regular_files
 from ddp.backends import BACKENDS
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
@@ -66,7 +67,7 @@ def _here(name: str) -> dict[str, str]:
     lines: dict[str, str] = {}
     for file in sorted(Path().glob("*.py")):
         with suppress(OSError, SyntaxError, ValueError):
-            body = file.read_bytes() if file.stat().st_size < MOST_BYTES else b""
+            body = regular_files.content(file) if file.stat().st_size < MOST_BYTES else b""
             tree = ast.parse(body) if name.encode() in body else ast.Module([], [])
             targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
             if any(isinstance(target, ast.Name) and target.id == name for target in targets):

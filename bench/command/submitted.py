@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from omegaconf import DictConfig
 
 from bench.base.exitcodes import Exit, gravest
 from bench.base.usage import UsageError
+from bench.base.writing import write_text
 from bench.command.cell_plan import resolve
 from bench.command.plan_command import PlannedRuns
 from bench.config.compose import compose
@@ -101,7 +103,11 @@ def _presets(arguments: list[str]) -> list[str]:
 def under_way(output: str) -> Iterator[tuple[str, Path]]:
     """Iterate over the cells of a tree that sweeps have which are not over: place of each, and folder of its sweep."""
     for folder in _sweeps(Path(output)):
-        places = enumerate(about(folder).get("places", ()))
+        try:
+            places = enumerate(about(folder)["places"])
+        except UsageError as error:
+            print(f"bench: {error}", file=sys.stderr)
+            continue
         left = [name for number, name in places if not result_file(folder, number).exists()]
         if left and module(_scheduler(folder)).live(folder):
             yield from ((name, folder) for name in left)
@@ -120,16 +126,21 @@ def new_folder(output: Path, name: str) -> Path:
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """Return what was noted of a sweep when it was submitted: its job, cells and tasks."""
-    noted: dict[str, Any] = json.loads(content(folder / SWEEP))
-    return noted
+    """Return what was noted of a sweep when it was submitted: its job, cells and tasks. Raise UsageError."""
+    try:
+        noted: dict[str, Any] = json.loads(content(folder / SWEEP))
+        return {name: noted[name] for name in ("job", "cells", "places", "tasks")} | noted
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise UsageError(
+            f"{folder / SWEEP}: not what is noted of a sweep; remove {folder} if its job is over"
+        ) from None
 
 
 def note(folder: Path, job: str, cells: dict[str, list[str]], tasks: int) -> None:
     """Note what was submitted: the words of each cell, by the place of its run."""
     noted = {"job": job, "cells": [*cells.values()], "places": [*cells], "tasks": tasks}
     text = json.dumps(noted | {"pid": os.getpid(), "host": HOST}, indent=1)
-    (folder / SWEEP).write_text(text + "\n", encoding="utf-8")
+    write_text(folder / SWEEP, text + "\n")
 
 
 def codes_of(folder: Path) -> list[Exit]:

@@ -81,6 +81,8 @@ def compose(
             if not task.jobs and not (options.cfg or options.info or options.shell_completion):
                 none = "nothing to run: all of the sweep is left out"
                 raise UsageError(none if task.others else _emptiness(overrides, options.config_dir))
+        except OverflowError as error:
+            raise UsageError(f"a number is too large: {error}") from error
         except (HydraException, OmegaConfBaseException) as error:
             raise UsageError(complain(_beneath(error, overrides, options.config_dir), verbs)) from error
         results = folder / SEARCH

@@ -46,8 +46,10 @@ class ResultStore:
         """Append a result."""
         self.found[key(result)] = result
         line = json.dumps({"revision": self._revision, **body(result)})
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with self._path.open("ab+") as file:
+            if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
+                file.write(b"\n")  # behind a line that was cut
+            file.write(line.encode() + b"\n")
 
     def _read(self) -> Iterator[FaultResult]:
         for number, line in enumerate(regular_files.content(self._path).decode().splitlines(), 1):

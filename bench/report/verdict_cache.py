@@ -55,8 +55,9 @@ def _key(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baselin
     if not all(map(CHECKS.is_ours, CHECKS)):
         return ""
     try:
+        folder()
         return f"{_digest(grouped, unreadable, baselines)}{ENDING}"
-    except OSError:
+    except (OSError, RuntimeError):  # or nobody has a home
         return ""
 
 

@@ -139,6 +139,6 @@ def _number(word: str) -> int | None:
 def _body(file: Path) -> dict[str, Any]:
     try:
         body = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
+    except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{file}: not an experiment: {str(error).splitlines()[0]}") from None
     return {str(key): value for key, value in body.items()} if isinstance(body, dict) else {}

@@ -76,6 +76,11 @@ def resumable(folder: Path) -> bool:
     return any((folder / CHECKPOINTS).glob("[0-9]*"))
 
 
+def reached(folder: Path) -> int:
+    """Return the number of the last checkpoint; 0: there is none."""
+    return max((int(path.name) for path in (folder / CHECKPOINTS).glob("[0-9]*") if path.name.isdecimal()), default=0)
+
+
 def going_on(folder: Path) -> str:
     """Return the command that goes on with the run in `folder`; empty if it has no checkpoint."""
     return resuming(folder) if resumable(folder) else ""
@@ -134,7 +139,9 @@ def find_runs(path: Path) -> tuple[list[Run], list[str]]:
         try:
             runs.append(_read(folder))
         except ValueError as error:
-            problems.append(str(error))
+            problems.append(tame(str(error)))
+        except RecursionError:
+            problems.append(tame(f"{folder}: a file in it is nested too deeply to be a run's"))
     return runs, [*problems, *map(located, shut)]
 
 

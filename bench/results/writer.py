@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.base.usage import reason
 from bench.results.lease import Lease, at_work_on, hidden, making, moved, occupied
-from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, may_be_ok, place, resumable, resuming
+from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, may_be_ok, place, reached, resumable, resuming
 
 TRIES = 5
 """So often a folder is renamed into a place that another host takes again and again."""
@@ -57,12 +57,12 @@ class RunWriter:
 
     def destination(self, status: str) -> Path:
         """Return where the folder goes. An `ok` run replaces what is there; another one never replaces an `ok` one, nor one
-        that can be resumed if it cannot itself, but goes to `<run_id>.failed` beside it."""
+        that has a later checkpoint, but goes to `<run_id>.failed` beside it."""
         return self._beside if status != "ok" and self._outranked(self._place) else self._place
 
     def _outranked(self, other: Path) -> bool:
-        """Return whether this run, which is not `ok`, must not replace another one."""
-        return may_be_ok(other) or (resumable(other) and not resumable(self.path))
+        """Return whether this run, which is not `ok`, must not replace another one: that is `ok`, or came further."""
+        return may_be_ok(other) or reached(other) > reached(self.path)
 
     def _put(self, status: str) -> Path:
         """Put the folder where it goes; return where that is."""

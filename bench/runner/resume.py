@@ -28,6 +28,7 @@ from ddp.core.averaging import Averaging
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT
+from ddp.core.virtual_time import VirtualTime
 from ddp.engine.modes import Mode, backend_of, mode_of
 from ddp.regular_files import lines
 
@@ -257,6 +258,8 @@ def config_of(saved: dict[str, Any], folder: Path) -> Config:
             checkpoint=_typed(saved["checkpoint"], Checkpointing),
             profile=_typed(saved.get("profile", {}), ProfileConfig),
             audit=msgspec.convert(saved.get("audit", True), bool),
+            virtual=_typed(saved.get("virtual") or {}, VirtualTime),
+            timing=msgspec.convert(saved.get("timing", True), bool),
         )
     except (KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         why = f"not the configuration of a run ({type(error).__name__}: {error})"

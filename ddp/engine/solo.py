@@ -67,7 +67,7 @@ def run(job: Job, emit: Emit) -> None:
             _train(checkpoint.begin(job), send, emit)
     except (Diverged, Exhausted, checkpoint.Torn):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a user's step may call sys.exit()
         raise RankFailed(0, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
 
 

@@ -86,7 +86,7 @@ class WorkerThreads:
 def _result(rank: int, work: Callable[[], T]) -> T:
     try:
         return work()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ReplicaFailed(rank, error) from error
 
 
