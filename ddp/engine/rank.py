@@ -245,10 +245,11 @@ class RankLoop:
         order = self._sketches.begin(order)
         before = self._sketches.replica(order.round)
         if Acts.SNAPSHOT in BACKENDS[self._job.backend].acts:
+            if loop.keeper is not None:
+                loop.keeper.watch.rests(f"the snapshot of round {order.round}", loop.version)
             cast(SnapshotAverage, backend).snapshot(order)
-            steps, samples = loop.contribute(order.round)
             kept = before.optimizer if self._job.averaging.optimizer_state else ()
-            self._channel.send(Snapshot(now(), rank, order.round, steps, samples, before.model, kept))
+            self._channel.send(Snapshot(now(), rank, order.round, *loop.contribute(order.round), before.model, kept))
             self._away = now() - since
             return
         if loop.keeper is not None:

@@ -12,6 +12,7 @@ import torch
 
 from bench.audit.between import ends
 from bench.audit.kept import Name, Part, Parts
+from ddp.backends import snapshot
 from ddp.checkpoint.parts import RankParts
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.events import Finished, Progress, Ready, Saved
@@ -154,6 +155,24 @@ def test_what_changes_where_nothing_is_trained_is_named(
         job, records = train_together(tmp_path, mode, ADAM)
     found = different(audited(job, records))
     assert any(sign in line for line in found), found
+
+
+def halved(snapshot: Any, self: Any, *about: Any) -> Any:
+    """Halve the optimizer's momenta behind each snapshot."""
+    done = snapshot(*about)
+    for state in self._loop.replica.optimizer.state.values():
+        state["exp_avg"].div_(2)
+    return done
+
+
+def test_what_a_snapshot_changes_is_named(
+    tmp_path: Path, in_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        wrapped(snapshot.Backend, "snapshot", halved)(patch)
+        job, records = train_together(tmp_path, "cpu_async", ADAM)
+    found = different(audited(job, records))
+    assert any("exp_avg is another after the snapshot of round" in line for line in found), found
 
 
 def test_ranks_that_end_with_other_models_are_named() -> None:
