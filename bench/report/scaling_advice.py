@@ -27,7 +27,8 @@ def advice(best: Option | None) -> tuple[Advice, str]:
     if slower(best):
         return "one", "it is slower"
     if not quicker(best):
-        return "open", f"not shown to be quicker; {remedy(best, best.speed, decide=True)}"
+        seems = "not shown to be quicker" if best.speed.value >= 1 else "perhaps slower"
+        return "open", f"{seems}; {remedy(best, best.speed, decide=True)}"
     if not best.passed:
         return (
             "open",
@@ -92,7 +93,7 @@ def _why(each: Studied, best: Option | None, who: str, kind: Advice, why: str) -
     hopeful = undecided(each.options, best) if kind == "several" else []
     names = listed(plain(option.cell.about.mode) for option in hopeful) if hopeful else ""
     text = why if kind == "several" or not who else f"{who}: {why}"
-    return f"{text}; quicker still, not yet shown to be as good: {names}" if names else text
+    return f"{text}; perhaps quicker still, not yet shown to be as good: {names}" if names else text
 
 
 def undecided(options: Sequence[Option], best: Option | None) -> list[Option]:

@@ -85,4 +85,4 @@ class RunSummary:
         rate = {"samples/s": f"{speed:,.0f}" if speed >= SLOW else f"{speed:.3g}"} if speed else {}
         figures = {name: f"{value:.4g}" for name, value in known.items() if value is not None}
         scalars = {name: "-" if value is None else f"{value:.4g}" for name, value in epoch.scalars.items()}
-        return {"epoch": str(epoch.epoch + 1), **figures, **rate, **scalars}
+        return {"epoch": str(epoch.epoch), **figures, **rate, **scalars}

@@ -103,7 +103,7 @@ def table(page: Page, shown: Sequence[Studied]) -> Verdicts:
                     "scaling": plain(title(series)),
                     "way of training": f"**{RECOMMENDED}{plain(way)}**" if here else plain(way),
                     **{_head(size, cores): _cell(sized.get(size), bool(page.verdicts)) for size in sizes},
-                    LOWEST: _lowest(min(sized.values(), key=_behind)),
+                    LOWEST: _lowest(min([o for o in sized.values() if o.judged] or sized.values(), key=_behind)),
                 }
             )
     every = [option for _, options in shown for option in options]
