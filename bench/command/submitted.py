@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -127,13 +128,11 @@ def new_folder(output: Path, name: str) -> Path:
 
 def about(folder: Path) -> dict[str, Any]:
     """Return what was noted of a sweep when it was submitted: its job, cells and tasks. Raise UsageError."""
-    try:
-        noted: dict[str, Any] = json.loads(content(folder / SWEEP))
-        return {name: noted[name] for name in ("job", "cells", "places", "tasks")} | noted
-    except (KeyError, TypeError, ValueError, RecursionError):
-        raise UsageError(
-            f"{folder / SWEEP}: not what is noted of a sweep; remove {folder} if its job is over"
-        ) from None
+    with suppress(ValueError, RecursionError):
+        noted = json.loads(content(folder / SWEEP))
+        if isinstance(noted, dict):
+            return {"job": "", "cells": [], "places": [], "tasks": 0} | noted
+    raise UsageError(f"{folder / SWEEP}: not what is noted of a sweep; remove {folder} if its job is over")
 
 
 def note(folder: Path, job: str, cells: dict[str, list[str]], tasks: int) -> None:

@@ -31,7 +31,7 @@ def test_an_empty_side_is_not_the_present_folder(capsys: pytest.CaptureFixture[s
     assert "a side of the comparison is empty" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"job": "5"}'])
+@pytest.mark.parametrize("text", ["{", "[]", '"5"'])
 def test_a_torn_note_of_a_sweep_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     folder = tmp_path / ".slurm-20260101-000000-001"
     folder.mkdir()

@@ -40,7 +40,7 @@ def test_what_the_answer_names_has_a_row_and_its_number_however_many_did_not_pas
     for several, most in ((True, 8), (False, 10)):
         first = rows_of(found, several)
         assert found.chosen in first
-        assert len(first) == most < found.options.index(found.chosen) + 1
+        assert len(first) == most <= found.options.index(found.chosen) + 1
     ten = replace(found, options=found.options[:9])
     assert rows_of(ten, several=True) == ten.options, "for the sake of one row nothing is left out"
     with styled():
@@ -51,4 +51,6 @@ def test_what_the_answer_names_has_a_row_and_its_number_however_many_did_not_pas
 
 def test_why_collectives_inside_the_steps_are_slow_on_small_models_is_said(tmp_path: Path) -> None:
     limits = [dict(block.items)[LIMITS] for block in blocks_of(drawn.example(tmp_path)) if isinstance(block, Facts)]
-    assert all("(a fixed cost of every step in hooks and gloo)" in text for text in limits)
+    told = [text for text in limits if "torch_ddp" in text]
+    assert told
+    assert all("(a fixed cost of every step in hooks and gloo)" in text for text in told)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.base.exitcodes import Exit
+from bench.base.figures import rate
 from bench.command.cli import dispatch
 from bench.results.analysis.explained import COMPUTE, INPUT, SLOWNESS, explained, slowness
 from bench.results.analysis.lateness import WAITING_FOR, with_arrivals
@@ -108,7 +109,7 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: Cal
     file = tmp_path / "new" / "explained.json"
     assert dispatch(["explain", str(folder), "--json", str(file)]) == Exit.OK
     said, body = capsys.readouterr().out, json.loads(file.read_text())
-    assert f"{body['samples']:,} samples: {body['samples_per_s']:,.0f} samples/s" in said
+    assert f"{body['samples']:,} samples: {rate(body['samples_per_s'])} samples/s" in said
     assert sum(cause["seconds"] for cause in body["causes"]) == pytest.approx(body["rank_seconds"], rel=1e-9)
     assert body["samples"] == json.loads((folder / "metrics.json").read_text())["samples"]
     assert dispatch(["explain", str(tmp_path / "nothing")]) == Exit.USAGE
