@@ -49,7 +49,7 @@ def main() -> int:
 
 
 class _Stdout(io.TextIOWrapper):
-    """Goes on where nobody reads any more: `| head` has seen enough, and the exit code is still to be found out."""
+    """An output that goes on where nobody reads any more: `| head` has seen enough, the exit code is still to come."""
 
     def write(self, text: str) -> int:
         """Write it, or let it be."""

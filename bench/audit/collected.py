@@ -21,7 +21,7 @@ def both(some: Totals, more: Totals) -> Totals:
 
 
 class Collected(Scalars):
-    """A context, open while a pass of a step runs; adds to `totals`."""
+    """What passes of a step record, added to `totals` while it is entered as a context."""
 
     def __init__(self, totals: Totals) -> None:
         super().__init__()

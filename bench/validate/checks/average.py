@@ -209,7 +209,9 @@ class _Outer:
         lr, momentum = OUTER[name]
         self._lr = lr if settings.get("outer_lr") is None else float(settings["outer_lr"])
         self._momentum = momentum if settings.get("outer_momentum") is None else float(settings["outer_momentum"])
-        self._nesterov = name == "nesterov"
+        mu, ahead = self._momentum, name == "nesterov"
+        self._ahead, self._carried = (1 + mu, mu**2) if ahead else (1.0, mu)
+        """Parts of the present difference and of the velocity so far in a step."""
         self._trained = np.array([float(group.kind == "parameters") for group in groups])
         self._velocity: Sketch | None = None
         self.lost = False
@@ -226,18 +228,15 @@ class _Outer:
         mu, on = self._momentum, self._trained
         moved = combine([(1.0, last), (-1.0, here), (mu, kept)])
         self._velocity = Sketch(moved.sums, np.maximum(moved.sizes, kept.sizes))
-        ahead = 1 + mu if self._nesterov else 1.0
-        carried = mu**2 if self._nesterov else mu
-        share = np.where(on > 0, self._lr * ahead, 1.0)
-        return combine([(share, here), (1.0 - share, last), (-self._lr * carried * on, kept)])
+        share = np.where(on > 0, self._lr * self._ahead, 1.0)
+        return combine([(share, here), (1.0 - share, last), (-self._lr * self._carried * on, kept)])
 
     def find(self, average: Combined, last: Sketch, result: Sketch) -> None:
         """Take the velocity that makes `result` of a mean, the result before being `last`."""
-        mu, on = self._momentum, self._trained
-        ahead, carried = (1 + mu, mu**2) if self._nesterov else (1.0, mu)
-        if not self._lr * carried:
+        if not self._lr * self._carried:
             return
-        here, share = Sketch(average.sums, average.sizes), on / carried
+        ahead, share = self._ahead, self._trained / self._carried
+        here = Sketch(average.sums, average.sizes)
         terms = [(share / self._lr, last), (-share / self._lr, result), (-share * ahead, last), (share * ahead, here)]
         velocity = combine(terms)
         self._velocity, self.lost = Sketch(velocity.sums, velocity.sizes), False
