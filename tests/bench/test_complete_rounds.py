@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.validate.checks.average import _Rounds
+import numpy as np
+import pytest
+
+from bench.validate.checks.average import OUTER, _Rounds
 from bench.validate.complete_rounds import unbroken
 from bench.validate.run_records import Records
 from ddp.core.commands import Reduce
@@ -58,3 +61,27 @@ def test_exchanges_of_a_rank_that_joined_are_numbered_anew() -> None:
     compared = [(own[0].step, own[1]) for own in known.exchanges(2)]
     assert [step for step, _ in compared] == [0, 7]
     assert compared[0][1].before == OWN[1]
+
+
+@pytest.mark.parametrize(("outer", "ahead", "carried"), [("momentum", 1.0, 0.9), ("nesterov", 1.9, 0.81)])
+@pytest.mark.parametrize("forgotten", [None, 4, 5])
+def test_an_outer_optimizer_is_held_to_its_steps_again_behind_a_gap(
+    outer: str, ahead: float, carried: float, forgotten: int | None
+) -> None:
+    """Of the parameters, one value each; `forgotten`: the round in which its velocity begins anew."""
+    rate = OUTER[outer][0]
+    last, velocity, rounds = np.zeros(2), np.zeros(2), list[Averaged]()
+    for number in range(6):
+        mean = last - np.array([1.0 + number, 0.5 * number - 1.0])
+        velocity = np.zeros(2) if number == forgotten else velocity
+        became = last - rate * (ahead * (last - mean) + carried * velocity)
+        velocity = last - mean + 0.9 * velocity
+        own = "" if number == 1 else sketch(*mean, 0.0)
+        rounds.append(replace(averaged(number, (0,), sketch(*became, 0.0))[0], sketch_before=own))
+        last = became
+    ready = [Ready(0.0, 0, 30, 10, "", "cpu", "memory", sketched=GROUPS, sketch=BEGAN)]
+    known = Records(averaged=rounds, ready=ready)
+    judged = _Rounds(known, {"outer": outer}, 1).judge()
+    said = [line for line in judged if "weighted mean" in line]
+    assert bool(said) is (forgotten is not None), said
+    assert all(f"round {forgotten}" in line for line in said[:1])
