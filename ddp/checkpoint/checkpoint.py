@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 import shutil
 from collections import OrderedDict
 from contextlib import suppress
@@ -163,7 +162,7 @@ def publish(job: Job, order: Publish) -> Path:
     present = [path for path in _places(folder) if (path / MANIFEST).is_file()]
     beyond = [path for path in present if int(path.name) > order.index]
     # The next one may be in the making.
-    left = [path for path in _parts(folder) if int(path.name.rpartition("-")[2]) < order.index]
+    left = [path for path in unfinished(folder) if int(path.name.rpartition("-")[2]) < order.index]
     source = None if job.resume is None else job.resume.resolve()
     outdated = [path for path in present[len(beyond) + KEEP :] if path.resolve() != source]
     for old in (*beyond, *outdated, *left):
@@ -176,21 +175,13 @@ def discard(folder: Path, index: int) -> None:
     shutil.rmtree(part_folder(folder, index), ignore_errors=True)
 
 
-def begin(job: Job) -> Job:
-    """Return the job of a run that begins now, with a name of its own; remove parts that an earlier run did not finish."""
-    if job.run or job.checkpoints is None or job.checkpoint_folder is None:
-        return job
-    for old in _parts(job.checkpoint_folder):
-        shutil.rmtree(old, ignore_errors=True)
-    return replace(job, run=secrets.token_hex(8))
-
-
 def _places(folder: Path) -> list[Path]:
     """Return the folders of checkpoints, the latest first. What else lies there is the user's."""
     return sorted(_named(folder, r"\d{6,}"), key=lambda path: int(path.name), reverse=True)
 
 
-def _parts(folder: Path) -> list[Path]:
+def unfinished(folder: Path) -> list[Path]:
+    """Return the folders in which parts of a checkpoint were written that is not in its place."""
     return _named(folder, r"\.part-\d{6,}")
 
 

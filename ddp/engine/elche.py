@@ -13,6 +13,7 @@ from typing import cast
 from ddp.backends import BACKENDS, Acts, world_of
 from ddp.backends.base import Reducer, reducing
 from ddp.checkpoint import checkpoint
+from ddp.checkpoint.begin import begun
 from ddp.core.commands import ORDERS, Abort, Drop, Publish, RankCommand, Reduce, Restart
 from ddp.core.coordinator import Coordinator, Output
 from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
@@ -47,9 +48,9 @@ def run(job: Job, emit: Emit) -> None:
         return
     job = replace(job, spare_core=cores() > job.world_size)
     # A backend that acts inside steps alone has one policy.
-    job = checkpoint.begin(job if spec.averages else replace(job, policy=POLICIES[EVERY_STEP](), tolerate_loss=False))
+    job = job if spec.averages else replace(job, policy=POLICIES[EVERY_STEP](), tolerate_loss=False)
     coordinator = start(job)
-    with RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
+    with begun(job) as job, RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
         emit = solo.tidied(job, emit)
         near = ranks if job.links is None else DelayedRanks(ranks, job.links)
         coordinate(coordinator, near, reducer, partial(solo.publish, job, emit=emit), emit)

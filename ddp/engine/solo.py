@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any
 
 from ddp.checkpoint import checkpoint
+from ddp.checkpoint.begin import begun
 from ddp.core import checkpoint_schedule
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save, Train
 from ddp.core.coordinator_state import Mark
@@ -62,13 +63,13 @@ def run(job: Job, emit: Emit) -> None:
         if isinstance(event, Progress) and event.loss_sum is None:
             raise Diverged(f"the training loss is not finite in epoch {event.epoch}; lower the learning rate")
 
-    try:
-        with deterministic(job.step.deterministic):
-            _train(checkpoint.begin(job), send, emit)
-    except (Diverged, Exhausted, checkpoint.Torn):
-        raise
-    except (Exception, SystemExit) as error:  # a user's step may call sys.exit()
-        raise RankFailed(0, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
+    with begun(job) as job, deterministic(job.step.deterministic):
+        try:
+            _train(job, send, emit)
+        except (Diverged, Exhausted, checkpoint.Torn):
+            raise
+        except (Exception, SystemExit) as error:  # a user's step may call sys.exit()
+            raise RankFailed(0, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
 
 
 def _train(job: Job, send: Callable[[RankEvent], None], emit: Emit) -> None:
