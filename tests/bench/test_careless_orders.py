@@ -1,0 +1,86 @@
+"""Careless orders: another number of ranks beside what counts ranks, an interrupt while a run is repeated, what the system
+refuses to a command."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.base import interrupts
+from bench.base.exitcodes import Exit
+from bench.command import cli, rerun
+from bench.config.config import ClusterConfig
+from bench.results.writer import Unwritten
+from bench.runner.resized import SIZED_KEYS, sized
+from ddp.core.errors import Exhausted
+from tests.bench.planned import BASE
+
+
+def test_what_counts_ranks_may_be_set_with_their_number() -> None:
+    """It was of the old number and could not be set: nothing led out of there."""
+    own = replace(BASE, world_size=3, cluster=ClusterConfig(absent=2, faults=["2@4:crash"]))
+    own = replace(own, policy={"name": "cadence", "partition_ratios": [0.5, 0.3, 0.2]})
+    settings: dict[str, Any] = {"world_size": 2, "cluster.absent": 0, "cluster.faults": []}
+    command = replace(BASE, world_size=2)
+    with pytest.raises(ValueError, match=r"give policy\.partition_ratios beside world_size"):
+        sized(settings, command, own)
+    for given in (None, [0.6, 0.4]):
+        gone_on = sized(settings | {"policy.partition_ratios": given}, command, own)
+        assert (gone_on.policy["partition_ratios"], gone_on.cluster) == (given, ClusterConfig())
+    assert settings.keys() < set(SIZED_KEYS)
+
+
+@pytest.mark.parametrize(("status", "code"), [("failed", Exit.FAILED), ("diverged", Exit.REGRESSION), ("killed", None)])
+def test_a_rerun_that_is_interrupted_has_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: str, code: Exit | None
+) -> None:
+    run = SimpleNamespace(config={}, metrics=SimpleNamespace(status="ok"))
+    monkeypatch.setattr(rerun, "run_in", lambda folder: run)
+    monkeypatch.setattr(rerun, "_refused", lambda run: None)
+    monkeypatch.setattr(rerun, "_trained_again", lambda run, output: SimpleNamespace(status=status))
+    if code is None:
+        with pytest.raises(KeyboardInterrupt):
+            rerun.rerun(Path("run"))
+    else:
+        assert rerun.rerun(Path("run")) is code
+    said = capsys.readouterr().out
+    assert said.startswith({"failed": "FAILED", "diverged": "DIFFERENT"}.get(status, ""))
+    assert bool(said) is (code is not None)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "x"), Exit.USAGE),
+        (OSError(errno.ENOSPC, "No space left on device"), Exit.FAILED),
+        (Unwritten("No space left on device; nothing is kept"), Exit.FAILED),
+        (Exhausted("no shared memory"), Exit.FAILED),
+    ],
+)
+def test_what_the_system_refuses_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: Exit
+) -> None:
+    def refused(arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setitem(cli.VERBS, "rerun", refused)
+    assert cli.dispatch(["rerun"]) is code
+    assert capsys.readouterr().err.startswith("bench: ")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(interrupts, "_seen", [2])
+        cli.dispatch(["rerun"])
+
+
+@pytest.mark.parametrize(
+    ("text", "most"), [("nan", 0), ("-1", 0), ("x", 0), ("2.5", 2.5), ("inf", 1e10), ("1e300", 1e10)]
+)
+def test_the_time_for_a_checkpoint_is_one_that_can_be_waited(
+    monkeypatch: pytest.MonkeyPatch, text: str, most: float
+) -> None:
+    monkeypatch.setenv(interrupts.SAVE, text)
+    assert min(most, 2.5) <= interrupts._patience_s() <= most
