@@ -11,7 +11,7 @@ import msgspec
 
 from bench.base.exitcodes import Exit
 from bench.base.figures import rate
-from bench.base.usage import UsageError, path_of, usage
+from bench.base.usage import UsageError, file_of, path_of, usage
 from bench.base.writing import write_text
 from bench.command.parser import Parser
 from bench.config.spec import RunSpec
@@ -32,7 +32,7 @@ SHOWN = 0.001
 def add(parser: Parser) -> None:
     """Declare the options."""
     parser.add_argument("path", type=path_of, metavar="RUN", help="run folder, or a trace of a job (.parquet)")
-    parser.add_argument("--json", type=path_of, metavar="FILE", help="also write the result to this file, as JSON")
+    parser.add_argument("--json", type=file_of, metavar="FILE", help="also write the result to this file, as JSON")
 
 
 def explain(options: argparse.Namespace) -> Exit:

@@ -96,7 +96,7 @@ class Summary:
         for folder in folders:
             with suppress(OSError):
                 if (path := folder / LOG).is_file() and not path.is_symlink():
-                    with path.open("a", encoding="utf-8") as log:
+                    with path.open("a", encoding="utf-8", errors="backslashreplace") as log:
                         log.write(text)
 
 

@@ -127,7 +127,7 @@ def launch(
         begin_timeline(writer.path, spec, launched)
         with (
             _private(job) as private,
-            (writer.path / LOG).open("w", encoding="utf-8") as log,
+            (writer.path / LOG).open("w", encoding="utf-8", errors="backslashreplace") as log,
             Journal(writer.path / EVENTS) as journal,
             ProgressDisplay(spec, console, log, past) as monitor,
         ):

@@ -16,6 +16,11 @@ EngineError
 from __future__ import annotations
 
 
+def encodable(text: str) -> str:
+    """Return a text in characters that a message and a record can hold: the name of a file may have others."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class EngineError(Exception):
     """Base of all."""
 
@@ -28,9 +33,9 @@ class RankFailed(EngineError):
     """A rank raised an exception."""
 
     def __init__(self, rank: int, error: str, traceback: str) -> None:
-        super().__init__(f"rank {rank} failed: {error}")
+        super().__init__(f"rank {rank} failed: {encodable(error)}")
         self.rank = rank
-        self.traceback = traceback
+        self.traceback = encodable(traceback)
 
 
 class RankLost(EngineError):

@@ -18,7 +18,7 @@ from ddp.backends.base import AverageResult, CollectiveAverage, Recuts, Snapshot
 from ddp.checkpoint.checkpoint import Torn
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
-from ddp.core.errors import Corrupted, Exhausted
+from ddp.core.errors import Corrupted, Exhausted, encodable
 from ddp.core.events import Alive, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.faults import LASTING, Fault
 from ddp.core.join_events import Left
@@ -105,7 +105,7 @@ def _failure(rank: int, error: BaseException) -> Failed:
 
 def _clean(text: str, most: int) -> str:
     """Return `text` in characters that a message can carry; of a long one, its beginning and its end."""
-    text = text.encode("utf-8", "backslashreplace").decode()
+    text = encodable(text)
     return text if len(text) <= most else f"{text[: most // 2 - 5]} ... {text[-(most // 2) :]}"
 
 

@@ -4,6 +4,7 @@ refuses to a command."""
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +14,15 @@ import pytest
 
 from bench.base import interrupts
 from bench.base.exitcodes import Exit
+from bench.base.usage import UsageError
 from bench.command import cli, rerun
+from bench.command.summary import Summary
 from bench.config.config import ClusterConfig
+from bench.results.runfolder import LOG
 from bench.results.writer import Unwritten
 from bench.runner.resized import SIZED_KEYS, sized
-from ddp.core.errors import Exhausted
+from ddp.core.errors import Exhausted, RankFailed
+from ddp.settings import path
 from tests.bench.planned import BASE
 
 
@@ -71,8 +76,8 @@ def test_what_the_system_refuses_is_no_defect(
     monkeypatch.setitem(cli.VERBS, "rerun", refused)
     assert cli.dispatch(["rerun"]) is code
     assert capsys.readouterr().err.startswith("bench: ")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(interrupts, "_seen", [2])
+    monkeypatch.setattr(interrupts, "_seen", [2])
+    with pytest.raises(KeyboardInterrupt):
         cli.dispatch(["rerun"])
 
 
@@ -84,3 +89,25 @@ def test_the_time_for_a_checkpoint_is_one_that_can_be_waited(
 ) -> None:
     monkeypatch.setenv(interrupts.SAVE, text)
     assert min(most, 2.5) <= interrupts._patience_s() <= most
+
+
+@pytest.mark.parametrize("verb", ["prove", "goodput", "explain run", "predict run", "faults", "dashboard export run"])
+def test_a_folder_is_no_file_to_write(capsys: pytest.CaptureFixture[str], tmp_path: Path, verb: str) -> None:
+    """It was found out behind minutes of work, and nothing was printed of that."""
+    option = "--out" if verb.startswith("dashboard") else "--json"
+    for word, why in ((str(tmp_path), "is a folder; give a file"), ("", "it is empty")):
+        with pytest.raises((SystemExit, UsageError)) as caught:
+            cli.VERBS[verb.partition(" ")[0]]([*verb.split()[1:], option, word])
+        assert why in capsys.readouterr().err + str(caught.value)
+
+
+def test_names_that_no_record_can_hold_are_refused_at_once(tmp_path: Path) -> None:
+    """A run ended with the traceback of its log, and one whose data lay there with that of its first record."""
+    odd = os.fsdecode(b"caf\xe9")
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        path("output", odd)
+    (tmp_path / LOG).touch()
+    Summary.log([tmp_path], [odd])
+    assert (tmp_path / LOG).read_bytes() == b"caf\\udce9\n"
+    assert RankFailed(0, f"no file {odd}", odd).traceback == r"caf\udce9"
+    str(RankFailed(0, f"no file {odd}", odd)).encode()
