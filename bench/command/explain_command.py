@@ -57,7 +57,10 @@ def records_in(folder: Path) -> tuple[RunSpec, float, list[Record]]:
     if not (folder / EVENTS).is_file():
         raise ValueError(f"{folder}: no run folder; give one, such as runs/<model>/<mode>/<run_id>")
     records = list(read_records(folder))
-    header = header_of(records)
+    try:
+        header = header_of(records)
+    except ValueError as error:
+        raise ValueError(f"{folder / EVENTS}: {error}") from None
     return msgspec.convert(header.spec, RunSpec), header.launched, records[1:]
 
 

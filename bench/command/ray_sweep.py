@@ -133,7 +133,7 @@ def cancel(folder: Path) -> str:
     """Cancel a sweep and see its command gone; return why that did not come about, or nothing."""
     until = time.monotonic() + CANCEL_S
     while not (folder / OVER).exists():
-        if time.monotonic() > until:
+        if time.monotonic() > until or not (live(folder) or (folder / OVER).exists()):
             return f"{folder}: its command did not end within {CANCEL_S:g} s: was it killed?"
         time.sleep(LOOK_S)
     return ""

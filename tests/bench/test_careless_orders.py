@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,12 +16,16 @@ import pytest
 from bench.base import interrupts
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError
-from bench.command import cli, rerun
+from bench.command import cli, faults_command, ray_sweep, rerun
+from bench.command.explain_command import records_in
 from bench.command.summary import Summary
+from bench.config import user_parts
 from bench.config.config import ClusterConfig
-from bench.results.runfolder import LOG
+from bench.results.runfolder import EVENTS, LOG, find_runs
 from bench.results.writer import Unwritten
 from bench.runner.resized import SIZED_KEYS, sized
+from bench.runner.resume import locate
+from bench.validate import expected
 from ddp.core.errors import Exhausted, RankFailed
 from ddp.settings import path
 from tests.bench.planned import BASE
@@ -101,6 +106,16 @@ def test_a_folder_is_no_file_to_write(capsys: pytest.CaptureFixture[str], tmp_pa
         assert why in capsys.readouterr().err + str(caught.value)
 
 
+def test_a_link_out_of_a_tree_is_named(tmp_path: Path) -> None:
+    """Runs behind it were left out without a word, and a tree with fewer cells passed."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "runs" / "mlp").mkdir(parents=True)
+    (tmp_path / "runs" / "latest").symlink_to("mlp")
+    (tmp_path / "runs" / "mlp" / "solo").symlink_to(tmp_path / "elsewhere")
+    _, problems = find_runs(tmp_path / "runs")
+    assert problems == [f"{tmp_path}/runs/mlp/solo: a link out of the tree; give what it leads to"]
+
+
 def test_names_that_no_record_can_hold_are_refused_at_once(tmp_path: Path) -> None:
     """A run ended with the traceback of its log, and one whose data lay there with that of its first record."""
     odd = os.fsdecode(b"caf\xe9")
@@ -111,3 +126,42 @@ def test_names_that_no_record_can_hold_are_refused_at_once(tmp_path: Path) -> No
     assert (tmp_path / LOG).read_bytes() == b"caf\\udce9\n"
     assert RankFailed(0, f"no file {odd}", odd).traceback == r"caf\udce9"
     str(RankFailed(0, f"no file {odd}", odd)).encode()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--wait", "nan"), ("--wait", "-1"), ("--ranks", "1000000")])
+def test_an_offer_has_bounds(capsys: pytest.CaptureFixture[str], option: str, value: str) -> None:
+    assert cli.dispatch(["join", "runs", option, value]) is Exit.USAGE
+    assert f"{option} " in capsys.readouterr().err
+
+
+def test_models_by_files_may_be_in_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_parts, "own_model", lambda word: word.removesuffix(".py"))
+    assert user_parts.enrolled("model='a.py','b.py'") == "model=a,b"
+    assert user_parts.enrolled("model='mlp'") == "model='mlp'"
+
+
+def test_what_is_no_run_is_called_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no run folder; give one"):
+        locate(tmp_path)
+    (tmp_path / EVENTS).touch()
+    with pytest.raises(ValueError, match=f"{tmp_path / EVENTS}: its first line"):
+        records_in(tmp_path)
+    (tmp_path / expected.FILE).write_text(f"- depth: {'1' * 5000}")
+    with pytest.raises(ValueError, match=f"{tmp_path / expected.FILE}: not a list of known failures"):
+        expected.load(tmp_path)
+
+
+def test_a_sweep_whose_command_was_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ray_sweep, "LOOK_S", 1e9)
+    monkeypatch.setattr(ray_sweep, "live", lambda folder: False)
+    assert "was it killed?" in ray_sweep.cancel(tmp_path)
+
+
+def test_combinations_that_are_played_end_with_the_command() -> None:
+    results = faults_command._results(time.sleep, [(0,), (60,), (60,)], 2)  # type: ignore[arg-type, list-item]
+    next(results)
+    began = time.monotonic()
+    results.close()
+    assert time.monotonic() - began < 20
+    with pytest.raises(Exhausted, match="was killed; run this again"):
+        list(faults_command._results(os._exit, [(9,), (9,)], 2))  # type: ignore[arg-type, list-item]
