@@ -14,7 +14,7 @@ from ddp.comm.transports import TRANSPORTS
 from ddp.core.errors import encodable
 from ddp.core.faults import LOSING, Fault, parse
 from ddp.core.policies import POLICIES, Policy
-from ddp.registry import missing
+from ddp.registries import missing
 from ddp.suggest import unknown
 
 MOST_EPOCHS, MOST_SAMPLES = 1_000_000, 10**9

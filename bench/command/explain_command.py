@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bench.base.exitcodes import Exit
-from bench.base.figures import rate
+from bench.base.number_format import rate
 from bench.base.usage import UsageError, file_of, path_of, usage
 from bench.base.writing import write_text
 from bench.command.parser import Parser

@@ -22,7 +22,7 @@ from bench.faults.outcome import FaultResult
 from bench.faults.page import page
 from bench.faults.store import ResultStore, body
 from bench.faults.table import lines
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 from ddp.suggest import unknown
 
 SIZES = {VIRTUAL: (8, 64), PROCESSES: (3,)}
@@ -122,7 +122,7 @@ def _results(
                 yield future.result()
         except BrokenProcessPool:
             why = "a process that played combinations was killed; run this again, perhaps with fewer --jobs"
-            raise Exhausted(f"{why}: what was played is kept") from None
+            raise OutOfResources(f"{why}: what was played is kept") from None
         except BaseException:  # nobody waits for what is being played
             for worker in active_children():
                 worker.kill()

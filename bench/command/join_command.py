@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.base.exitcodes import Exit
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.usage import UsageError, path_of, usage
 from bench.command.parser import Parser
 from bench.config.config_checks import DAY_S, MAX_WORLD

@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
-from bench.base.figures import metric, rate
 from bench.base.garbage import no_collections
+from bench.base.number_format import metric, rate
 from bench.base.usage import file_of, path_of, usage
 from bench.base.writing import write_text
 from bench.command.explain_command import records_in

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.usage import UsageError
 from bench.command.submitted import about, new_folder, note, show
 from bench.config.launch_settings import RaySettings

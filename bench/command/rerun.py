@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.base.exitcodes import STATUS, Exit, gravest
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.usage import UsageError, usage
 from bench.config.user_parts import changed
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object

@@ -18,7 +18,7 @@ from ddp.backends import BACKENDS
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
-from ddp.members import Registry
+from ddp.registry import Registry
 from ddp.settings import known
 from ddp.user_code import CodeDigest
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.answer import Timing
 from bench.report.blocks import Tile, plain
 from bench.report.compare import Rival, mean_share

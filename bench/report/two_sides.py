@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.style import brief, styled
 from bench.base.usage import reason
 from bench.base.writing import write_text

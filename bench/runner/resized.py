@@ -56,8 +56,8 @@ def sized(settings: Mapping[str, Any], command: Config, own: Config) -> Config:
     if cluster.speeds:  # ranks that come are as fast as they can be
         more = (command.world_size or 0) - len(cluster.speeds)
         cluster = replace(cluster, speeds=[*cluster.speeds, *[1.0] * more])
-    given = [key.partition(".")[2] for key in _CLUSTER if key in settings]
-    cluster = replace(cluster, **{name: getattr(command.cluster, name) for name in given})
+    names = [key.partition(".")[2] for key in _CLUSTER if key in settings]
+    cluster = replace(cluster, **{name: getattr(command.cluster, name) for name in names})
     policy = own.policy | {key.partition(".")[2]: settings[key] for key in _POLICY if key in settings}
     for key in _POLICY:
         each = policy.get(key.partition(".")[2])

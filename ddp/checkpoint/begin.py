@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -34,14 +35,15 @@ def begun(job: Job) -> Iterator[Job]:
 @contextmanager
 def _owned(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, where it can be made and locked."""
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            file = held.enter_context((folder / OWNER).open("w"))
+            file = os.open(folder / OWNER, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            stack.callback(os.close, file)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"{folder}: another run writes checkpoints there; give each run a folder") from None
-            held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a process that a step has forked may have the file, too
-            held.callback((folder / OWNER).unlink, missing_ok=True)
+            stack.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a process that a step has forked may have the file, too
+            stack.callback((folder / OWNER).unlink, missing_ok=True)
         yield

@@ -12,7 +12,7 @@ from ddp.checkpoint.begin import begun
 from ddp.core import checkpoint_schedule
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save, Train
 from ddp.core.coordinator_state import Mark
-from ddp.core.errors import Diverged, Exhausted, RankFailed
+from ddp.core.errors import Diverged, OutOfResources, RankFailed
 from ddp.core.events import Ending, Progress, RankEvent, Saved
 from ddp.core.spans import Batch, Chunk
 from ddp.core.worker import Step, Worker
@@ -55,7 +55,7 @@ def tidied(job: Job, emit: Emit) -> Emit:
 
 
 def run(job: Job, emit: Emit) -> None:
-    """Train `job` in this process. Raises RankFailed, Diverged, Torn; KeyboardInterrupt passes through."""
+    """Train `job` in this process. Raises RankFailed, Diverged, InvalidCheckpoint; KeyboardInterrupt passes through."""
     emit = tidied(job, emit)
 
     def send(event: RankEvent) -> None:
@@ -66,7 +66,7 @@ def run(job: Job, emit: Emit) -> None:
     with begun(job) as job, deterministic(job.step.deterministic):
         try:
             _train(job, send, emit)
-        except (Diverged, Exhausted, checkpoint.Torn):
+        except (Diverged, OutOfResources, checkpoint.InvalidCheckpoint):
             raise
         except (Exception, SystemExit) as error:  # a user's step may call sys.exit()
             raise RankFailed(0, f"{type(error).__name__}: {error}", traceback.format_exc()) from error

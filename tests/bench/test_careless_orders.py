@@ -26,7 +26,7 @@ from bench.results.writer import Unwritten
 from bench.runner.resized import SIZED_KEYS, sized
 from bench.runner.resume import locate
 from bench.validate import expected
-from ddp.core.errors import Exhausted, RankFailed
+from ddp.core.errors import OutOfResources, RankFailed
 from ddp.settings import path
 from tests.bench.planned import BASE
 
@@ -69,7 +69,7 @@ def test_a_rerun_that_is_interrupted_has_no_verdict(
         (PermissionError(errno.EACCES, "Permission denied", "x"), Exit.USAGE),
         (OSError(errno.ENOSPC, "No space left on device"), Exit.FAILED),
         (Unwritten("No space left on device; nothing is kept"), Exit.FAILED),
-        (Exhausted("no shared memory"), Exit.FAILED),
+        (OutOfResources("no shared memory"), Exit.FAILED),
     ],
 )
 def test_what_the_system_refuses_is_no_defect(
@@ -163,5 +163,5 @@ def test_combinations_that_are_played_end_with_the_command() -> None:
     began = time.monotonic()
     results.close()
     assert time.monotonic() - began < 20
-    with pytest.raises(Exhausted, match="was killed; run this again"):
+    with pytest.raises(OutOfResources, match="was killed; run this again"):
         list(faults_command._results(os._exit, [(9,), (9,)], 2))  # type: ignore[arg-type, list-item]

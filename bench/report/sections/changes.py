@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.base import figures
-from bench.base.figures import plural
+from bench.base import number_format
+from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Text, nonempty, plain
 from bench.report.compare import gap
 from bench.report.differences import MeanDifference, difference, ratio
@@ -151,7 +151,7 @@ def _row(pair: Pair) -> dict[str, str]:
 
 
 def _mean(cell: Cell) -> str:
-    return NONE if cell.eval.mean is None else figures.metric(cell.eval.mean)
+    return NONE if cell.eval.mean is None else number_format.metric(cell.eval.mean)
 
 
 def _factor(logarithm: float) -> str:

@@ -5,7 +5,7 @@ sent."""
 
 from __future__ import annotations
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.linear import apart, combine

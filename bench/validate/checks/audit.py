@@ -6,7 +6,7 @@ this very run: of the model that the result names, and of all that ranks recorde
 
 from __future__ import annotations
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results import audit_file
 from bench.results.audit_file import AuditReport
 from bench.results.rerun_command import auditing
