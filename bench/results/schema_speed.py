@@ -157,7 +157,7 @@ class GradientNorm(Strict):
     steps: int = Field(description="steps measured, of all ranks")
     first: float | None = Field(description="of the first step, mean over ranks; null: not finite")
     p50: float | None = Field(description="median over steps and ranks; null: none is finite")
-    last: float | None = Field(description="of the last step measured, mean over ranks; null: not finite")
+    last: float | None = Field(description="of the last step measured, mean over ranks that did it; null: not finite")
 
 
 class StepCosts(Strict):
