@@ -101,7 +101,7 @@ def time_left(spec: RunSpec, run: RunFigures) -> float | None:
     """Return the seconds until the last sample, at the speed of the run so far; None: not known yet."""
     if run.rate is None or not run.epoch_samples:
         return None
-    return max(spec.epochs * run.epoch_samples - run.samples, 0) / run.rate
+    return max(spec.epochs * run.epoch_samples - run.trained, 0) / run.rate
 
 
 def duration(seconds: float) -> str:
