@@ -144,7 +144,7 @@ class TrainingLoop:
         self._stepped = now()
         if keeper is not None:
             keeper.add(loss)
-            if keeper.ends:
+            if keeper.ends(step.last, self.after + 1):
                 self.keep_end()
         return loss, busy
 
@@ -161,7 +161,7 @@ class TrainingLoop:
         """Save the state after that step."""
         began = self.pause()
         if self.keeper is not None:
-            self.keeper.end()
+            self.keeper.end(self.total_steps, self.version + (self.replica.in_step is not None))
         self.meter.add("checkpoint", began)
         self._kept = True
 
