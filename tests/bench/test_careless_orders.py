@@ -140,6 +140,7 @@ def test_a_line_that_is_no_record_names_its_file(tmp_path: Path) -> None:
     (tmp_path / EVENTS).write_bytes(b"{}\n")
     with pytest.raises(UsageError, match=str(tmp_path / EVENTS)):
         list(records.new())
+    records._file.close()
 
 
 def test_models_by_files_may_be_in_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
