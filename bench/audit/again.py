@@ -189,7 +189,8 @@ class Bench:
             # PyTorch's modules divide by the number of ranks, so there the loss has the rest of the weight.
             part = total / len(ranks) if self.rules.own_buffers else size
             whole = part if self.rules.step.half else total
-            losses.append([self._batch(rank, epoch, span, (whole, total), together) for span in spans])
+            sharers = len(ranks) if together and not self.rules.one_process else 1
+            losses.append([self._batch(rank, epoch, span, (whole, total), sharers) for span in spans])
             if self.rules.step.half:
                 self._set_aside(parts, part / total)
             moved.append({name: buffer.detach().clone() for name, buffer in self._present().items()})
@@ -206,10 +207,10 @@ class Bench:
                 parts.setdefault(name, []).append(parameter.grad * weight)
                 parameter.grad = None
 
-    def _batch(self, rank: int, epoch: int, span: tuple[int, int], totals: tuple[float, int], together: bool) -> float:
+    def _batch(self, rank: int, epoch: int, span: tuple[int, int], totals: tuple[float, int], sharers: int) -> float:
         """Add the gradients of a batch, micro-batch by micro-batch; return its mean loss. `totals`: the samples that it is a
-        part of, and those of all ranks."""
-        ends = micro_ends(self.rules, self.model, span, totals[1], together)
+        part of, and those of all `sharers` of the step."""
+        ends = micro_ends(self.rules, self.model, span, totals[1], sharers)
         losses = [self._pass(rank, epoch, first, last, totals[0]) for first, last in pairwise(ends)]
         if len(losses) == 1:
             return losses[0]

@@ -78,8 +78,7 @@ class _Auditor:
         self._unrepeated = False
         """Whether a step that was done again came out otherwise each time."""
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
-        ranks = 1 if order.one_process else order.world_size
-        limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, ranks
+        limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, order.one_process
         rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, *limits)
         self._bench = Bench(task, rules, self._data.batch, self._device)
         if not order.model:

@@ -33,22 +33,21 @@ class Rules:
     step: StepSettings = PLAIN
     batch_size: int = 0
     """Samples of one step of one rank."""
-    ranks: int = 1
-    """Which have equally many micro-batches in a step of all."""
+    one_process: bool = False
+    """Whether a rank cuts its batches into micro-batches whatever the others have, as those of one process do."""
 
 
-def micro_ends(rules: Rules, model: nn.Module, span: tuple[int, int], total: int, together: bool) -> list[int]:
+def micro_ends(rules: Rules, model: nn.Module, span: tuple[int, int], total: int, ranks: int) -> list[int]:
     """Return where the micro-batches of a batch begin and end: equal parts, the first have the odd samples.
 
-    There are as many as the largest slice of all ranks needs, each of at most `batch_size / accumulate` samples; a part has
-    two samples at least where the model has batch norm."""
+    There are as many as the largest slice of `ranks` that share a step needs, each of at most `batch_size / accumulate`
+    samples; a part has two samples at least where the model has batch norm."""
     (start, stop), accumulate = span, rules.step.accumulate
     if accumulate == 1:
         return [start, stop]
     size = stop - start
     least = 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
-    sharing = together and rules.ranks > 1
-    largest, smallest = (-(-total // rules.ranks), total // rules.ranks) if sharing else (size, size)
+    largest, smallest = (-(-total // ranks), total // ranks) if ranks > 1 else (size, size)
     parts = -(-largest * accumulate // rules.batch_size)
     parts = max(1, min(parts, smallest // least, size // least))
     each, odd = divmod(size, parts)

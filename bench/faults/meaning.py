@@ -144,6 +144,7 @@ def documented(cell: FaultCell) -> frozenset[FaultOutcome]:
         return frozenset({ends})  # the run has not begun: a rank was not ready
     needed = mode.sharded or mode.one_process or cell.ranks == "all"
     if kind == "lost message":  # of some messages, such as a sign that a round is over, nothing else hangs
-        return frozenset({FaultOutcome.UNHURT, ends} if needed else {FaultOutcome.UNHURT, lost})
+        several = {ends, lost} if cell.ranks == "all" else {lost}  # one may be back before the next is lost
+        return frozenset({FaultOutcome.UNHURT, *({ends} if mode.sharded or mode.one_process else several)})
     same_error = kind == "raise" and cell.ranks == "two"
     return frozenset({ends} if needed or same_error else {lost})

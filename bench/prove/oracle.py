@@ -123,12 +123,12 @@ class PlainTrainer:
             loss = self.task.loss(self.model, samples)
         return loss.float() if self.course.how.half else loss
 
-    def passes(self, batch: Batch, ranks: int, scale: float = 1.0) -> tuple[float, list[Gradients]]:
+    def passes(self, batch: Batch, scale: float = 1.0) -> tuple[float, list[Gradients]]:
         """Return the mean loss of a slice, which has samples, and of each pass on it the gradients times `scale`: of one,
-        or of micro-batches. `ranks`: that have as many of them."""
+        or of micro-batches."""
         course = self.course
         many = course.how.accumulate > 1
-        parts = micro_batches(batch, ranks, course.batch // course.how.accumulate, course.least) if many else [batch]
+        parts = micro_batches(batch, course.batch // course.how.accumulate, course.least) if many else [batch]
         mean, passes = 0.0, list[Gradients]()
         for part in parts:
             share = part.samples / batch.samples if len(parts) > 1 else 1.0
@@ -190,7 +190,7 @@ def _slice(plain: PlainTrainer, batch: Batch, rule: Rule, ranks: int) -> tuple[f
     scale, weight = 1.0, batch.samples / batch.total
     if rule.scaled == "loss":
         scale, weight = batch.samples * ranks / batch.total, 1.0 / ranks
-    loss, passes = plain.passes(batch, ranks, scale)
+    loss, passes = plain.passes(batch, scale)
     exchanged = passes if rule.each_pass else [summed(passes)]
     return loss, [[None if gradient is None else gradient * weight for gradient in each] for each in exchanged]
 

@@ -152,7 +152,7 @@ def replay_windows(course: OracleCourse, goes_on: bool) -> Iterator[tuple[list[f
 
 def _step(plain: PlainTrainer, batch: Batch, seen: float) -> float:
     plain.schedule(seen)
-    loss, passes = plain.passes(batch, ranks=1)
+    loss, passes = plain.passes(batch)
     plain.step(summed(passes))
     return loss
 

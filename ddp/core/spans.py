@@ -59,22 +59,24 @@ class Batch(NamedTuple):
     total: int
     idles: bool = False
     """Whether some rank has nothing of the global batch."""
+    ranks: int = 1
+    """Which share the global batch: those that are there."""
 
     @property
     def samples(self) -> int:
         return self.stop - self.start
 
 
-def micro_batches(batch: Batch, ranks: int, most: int, least: int) -> list[Batch]:
+def micro_batches(batch: Batch, most: int, least: int) -> list[Batch]:
     """Return the parts that a rank trains its slice of a batch in, cut evenly; the batch itself where it has no samples.
 
-    They are as many as make parts of at most `most` samples of the largest slice on `ranks`, so that all ranks have equally
-    many; fewer where one would have less than `least` samples.
+    They are as many as make parts of at most `most` samples of the largest slice, so that all ranks have equally many; fewer
+    where one would have less than `least` samples.
     """
     if not batch.samples:
         return [batch]
-    largest = -(-batch.total // ranks)
-    parts = max(min(-(-largest // most), batch.total // ranks // least, batch.samples // least), 1)
+    largest = -(-batch.total // batch.ranks)
+    parts = max(min(-(-largest // most), batch.total // batch.ranks // least, batch.samples // least), 1)
     each, odd = divmod(batch.samples, parts)
     starts = [batch.start + part * each + min(part, odd) for part in range(parts + 1)]
     return [Batch(batch.epoch, start, stop, stop - start) for start, stop in pairwise(starts)]
@@ -111,10 +113,10 @@ class Chunk:
         total = last - first
         among = sharers(total, self.parts, self.least)
         if self.part >= among:
-            return Batch(self.epoch, last, last, total, True)
+            return Batch(self.epoch, last, last, total, True, self.parts)
         each, odd = divmod(total, among)
         start = first + self.part * each + min(self.part, odd)
-        return Batch(self.epoch, start, start + each + (self.part < odd), total, among < self.parts)
+        return Batch(self.epoch, start, start + each + (self.part < odd), total, among < self.parts, self.parts)
 
     def spans(self, steps: int) -> Spans:
         """Return what the next `steps` steps train."""

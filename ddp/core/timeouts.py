@@ -38,7 +38,8 @@ def give_up(cohort: CoordinatorState, event: Tick) -> tuple[CoordinatorState, tu
     for rank, (state, heard) in enumerate(both):
         quiet_s = event.at - heard.seen
         if cohort.owes(rank) and quiet_s > deadline * (1 if state.digest else START_UP):
-            cohort, more = lose(cohort, rank, event.at, f"silent for {quiet_s:.1f} s")
+            since = f", since a collective broke ({cohort.cause})" if rank in cohort.broken else ""
+            cohort, more = lose(cohort, rank, event.at, f"silent for {quiet_s:.1f} s{since}")
             outputs += more
             if any(isinstance(output, Abort) for output in more):
                 break

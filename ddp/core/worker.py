@@ -133,11 +133,13 @@ class Worker:
         return self.offset if shares else None
 
     def broke(self) -> Worker:
-        """Return the state after a round broke: what follows from it is off, nothing is trained until a group is formed."""
+        """Return the state after a collective broke: what follows from it is off, nothing is trained until a group is
+        formed. After one of the end the rank stays: it owes its last report."""
         return replace(
             self,
             lane=tuple(order for order in self.lane if not isinstance(order, FOLLOWING)),
             orders=tuple(order for order in self.orders if not isinstance(order, FOLLOWING)),
             halted=True,
             deaf=True,
+            stopped=False,
         )

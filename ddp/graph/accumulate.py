@@ -52,7 +52,7 @@ class Accumulating(Replica):
         began = self._slowdown.begin()
         self.update(counted=False)
         self.lr = self.rates.apply(self.fraction(seen))
-        at, parts, losses = now(), self.passes.cut(batch, together=False), []
+        at, parts, losses = now(), self.passes.cut(batch), []
         for part in parts:
             loss, at, waited = self._add_gradients(part, at)
             began += waited

@@ -50,6 +50,7 @@ class Group:
         self._regions = 0
         self._courier: Courier | None = None
         self._under_way: list[Callable[[], None]] = []
+        self._unused: list[Tensor] = []
         self._closed = self._gone = False
         self._process = os.getpid()
 
@@ -71,10 +72,11 @@ class Group:
             raise self._broken(f"a rank has left ({error})") from error
 
     def release(self, tensors: Iterable[Tensor]) -> None:
-        """Give back what `empty` gave. A forked copy of this process does nothing."""
-        if isinstance(self._transport, Memory) and not self._under_way and os.getpid() == self._process:
-            for tensor in tensors:
-                self._transport.release(tensor)
+        """Give back what `empty` gave, once nothing is under way. A forked copy of this process does nothing."""
+        if isinstance(self._transport, Memory) and os.getpid() == self._process:
+            self._unused += tensors
+            while self._unused and not self._under_way:
+                self._transport.release(self._unused.pop())
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
         """Reduce a contiguous tensor in place by `sum`, `mean` (or `avg`), `max`, `min` or `prod`: the same bits on all
@@ -106,6 +108,8 @@ class Group:
         under_way, self._under_way = self._under_way, []
         for each in under_way:
             each()
+        if self._unused:
+            self.release(())
 
     def _carry_out(self, tensor: Tensor, op: str) -> None:
         self._check_open()

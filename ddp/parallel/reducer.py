@@ -8,6 +8,7 @@ gave them, whether its parameters moved by gradients that it alone has.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -61,6 +62,10 @@ class BucketReducer:
         """Whether every `grad` is a sum over all ranks, to which nothing has been added since."""
         self._room: dict[int, Tensor] = {}
         """Of buckets in float16, float32: a gradient times its samples may be too large for them."""
+        flats = [*self._storage.flats, *(self._wires or ())]
+        self.release = weakref.finalize(self, _release, group, flats, self._room)
+        """Gives back the memory of the buckets, which lives on in gradients that lie there. Called with the wrapper's end."""
+        self.release.atexit = False
         self._rest()
 
     def _rest(self) -> None:
@@ -187,6 +192,6 @@ class BucketReducer:
         self._rest()
         self.samples = samples
 
-    def release(self) -> None:
-        """Give back the memory of the buckets, which lives on in gradients that lie there."""
-        self._group.release([*self._storage.flats, *(self._wires or ()), *self._room.values()])
+
+def _release(group: Group, flats: list[Tensor], room: dict[int, Tensor]) -> None:
+    group.release([*flats, *room.values()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -44,6 +45,8 @@ class Replicas:
             by_type(trained[0]),
             lambda _, size, dtype: group.empty(size, torch.float32 if dtype.itemsize == 2 else dtype),
         )
+        self._release = weakref.finalize(self, group.release, self._sums.flats)
+        self._release.atexit = False
 
     def sync_params(self) -> None:
         """Give all replicas the parameters of the first. Raises RankLost."""
@@ -99,7 +102,7 @@ class Replicas:
 
     def close(self) -> None:
         """Let the models be wrapped anew."""
-        self._group.release(self._sums.flats)
+        self._release()
         release(self._models, self)
 
 

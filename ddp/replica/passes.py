@@ -33,7 +33,7 @@ class StepPasses:
 
     def __init__(self, job: Job, model: nn.Module, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
         check_abilities(job.step, device)
-        self._ranks, self._parameters, self._device = job.world_size, parameters, device
+        self._parameters, self._device = parameters, device
         self._model, self._compiled = model, job.step.compile
         if self._compiled:
             import torch._inductor.config as inductor  # which takes a second
@@ -48,15 +48,13 @@ class StepPasses:
         self._least = least_samples(model)
         self._single = job.step.accumulate == 1
 
-    def cut(self, batch: Batch, together: bool) -> Sequence[Batch]:
-        """Return the micro-batches of this rank's part of a step. `together`: all ranks have equally many of them."""
-        if self._single:
-            return (batch,)
-        return micro_batches(batch, self._ranks if together else 1, self._most, self._least)
+    def cut(self, batch: Batch) -> Sequence[Batch]:
+        """Return the micro-batches of this rank's part of a step. Ranks that share one have equally many of them."""
+        return (batch,) if self._single else micro_batches(batch, self._most, self._least)
 
-    def cut_all(self, batches: Iterable[Batch], together: bool) -> Iterable[Batch]:
+    def cut_all(self, batches: Iterable[Batch]) -> Iterable[Batch]:
         """Return the micro-batches of steps that come, in their order."""
-        return batches if self._single else (part for batch in batches for part in self.cut(batch, together))
+        return batches if self._single else (part for batch in batches for part in self.cut(batch))
 
     @property
     def loss_scale(self) -> float:
@@ -77,10 +75,8 @@ class StepPasses:
         for part in range(job.world_size) if job.world_size > 1 else ():
             whole = job.batch_size * job.world_size
             chunks.append(Chunk(0, 0, samples, whole, part, job.world_size, least=self._least))
-        batches = [(chunk.at(step), chunk.parts > 1) for chunk in chunks for step in {0, chunk.steps - 1}]
-        return sorted(
-            {part.samples for batch, shared in batches for part in self.cut(batch, shared)} - {0}, reverse=True
-        )
+        batches = [chunk.at(step) for chunk in chunks for step in {0, chunk.steps - 1}]
+        return sorted({part.samples for batch in batches for part in self.cut(batch)} - {0}, reverse=True)
 
     def warm_up(self, task: Task, some: Callable[[int], Tensors], sizes: Iterable[int]) -> None:
         """Compile, by passes of these sizes on `some` samples that leave nothing behind: it is no time of training."""

@@ -140,7 +140,7 @@ class Replica:
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; return (mean loss, a device scalar, None for an empty batch; busy seconds)."""
         meter, team, began = self._meter, self.in_step, self._slowdown.begin()
-        parts = self.passes.cut(batch, team is not None)
+        parts = self.passes.cut(batch)
         tensors: Tensors = self.read(parts[0]) if batch.samples else ()
         at = meter.add("data", began)
         self.lr = self.rates.apply(self.fraction(seen))
@@ -222,7 +222,7 @@ class Replica:
 
     def expect(self, batches: Iterable[Batch]) -> None:
         """Read ahead what will be trained next, in place of what was expected before."""
-        self.feed.expect(self.passes.cut_all(batches, self.in_step is not None))
+        self.feed.expect(self.passes.cut_all(batches))
 
     def _clear(self) -> None:
         """Begin a step of the rank's own: there are no gradients."""

@@ -24,6 +24,7 @@ from ddp.core.events import (
     Snapshot,
     Tick,
 )
+from ddp.core.persistent import RankSet
 from ddp.core.phases import Phase
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
@@ -216,3 +217,15 @@ def test_the_worker_obeys_orders_before_grants_in_their_order() -> None:
     assert worker.act()[1] == Idle()
     with pytest.raises(ProtocolError, match="after the order to stop"):
         worker.receive(Stop(0, ""))
+
+
+def test_a_rank_whose_last_collective_broke_owes_its_last_report() -> None:
+    """PyTorch's modes take a mean at the end: two of three ranks stood still there, and the third was taken for gone."""
+    worker, order = Worker().receive(Stop(0, "")).act()
+    assert (worker.stopped, order) == (True, Stop(0, ""))
+    assert worker.broke().act()[1] == Idle()
+    assert not worker.broke().stopped
+    coordinator, _ = play(ready(0), ready(1))
+    cohort = replace(coordinator.cohort, stopping=True, broken=RankSet((0,)), cause="no answer")
+    issued = replace(coordinator, cohort=cohort).update(Tick(6.5))[1]
+    assert issued[-1] == Abort("failed", "rank 0: silent for 5.5 s, since a collective broke (no answer)")

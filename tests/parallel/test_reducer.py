@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ddp import DistributedDataParallel
+from ddp import DistributedDataParallel, wrap
 from ddp.comm.transports.memory import Transport as Memory
 from ddp.parallel.group import Group
 from ddp.parallel.reducer import BucketReducer
@@ -173,5 +173,27 @@ def test_the_memory_of_a_closed_wrapper_is_free(together: Together) -> None:
             assert not list(transport._folder.glob("region*"))
             group.barrier()
         assert all(torch.equal(first, second) for first, second in zip(*found, strict=True))
+
+    together(2, act)
+
+
+@pytest.mark.parametrize("kind", ["wrapper", "replicas", "closed under way"])
+def test_the_memory_of_what_is_closed_or_collected_is_free(together: Together, kind: str) -> None:
+    def act(group: Group) -> None:
+        transport, model = group._transport, nn.Linear(200, 200)
+        assert isinstance(transport, Memory)
+        replicas = kind == "replicas"
+        wrapped: Any = wrap([model], group=group) if replicas else DistributedDataParallel(model, process_group=group)
+        if kind == "closed under way":
+            other = group.empty(1, torch.float32)
+            group.start(other)
+            wrapped.close()
+            group.drain()
+            group.release([other])
+        del wrapped
+        group.barrier()
+        assert not transport._own
+        assert not list(transport._folder.glob("region*"))
+        group.barrier()
 
     together(2, act)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ddp.core.errors import RankFailed
 from ddp.core.events import Progress
-from ddp.core.spans import Batch, micro_batches
+from ddp.core.spans import Batch, Chunk, micro_batches
 from ddp.core.step_settings import StepSettings
 from ddp.permutation import visited
 from ddp.replica.task import Task, Tensors
@@ -50,15 +50,22 @@ def apart(one: Played, other: Played) -> float:
 @pytest.mark.parametrize("least", [1, 2])
 def test_micro_batches_are_the_batch(samples: int, least: int) -> None:
     """Each sample once, in order; equally many on all ranks, for slices that differ by one."""
-    parts = micro_batches(Batch(3, 10, 10 + samples, samples), 1, 4, least)
+    parts = micro_batches(Batch(3, 10, 10 + samples, samples), 4, least)
     assert [parts[0].start, *(part.stop for part in parts)] == [10, *(part.start for part in parts[1:]), 10 + samples]
     sizes = [part.samples for part in parts]
     assert max(sizes) - min(sizes) <= 1
     assert max(sizes) <= 4 + (least > 1)
     assert min(sizes) >= min(least, samples)
-    slices = [Batch(0, 0, samples, 2 * samples + 1), Batch(0, samples, 2 * samples + 1, 2 * samples + 1)]
-    assert len({len(micro_batches(part, 2, 4, least)) for part in slices}) == 1
-    assert micro_batches(Batch(0, 9, 9, 5, True), 2, 4, least) == [Batch(0, 9, 9, 5, True)]
+    slices = [Chunk(0, 0, 2 * samples + 1, 2 * samples + 1, part, 2).at(0) for part in range(2)]
+    assert len({len(micro_batches(part, 4, least)) for part in slices}) == 1
+    assert micro_batches(Batch(0, 9, 9, 5, True), 4, least) == [Batch(0, 9, 9, 5, True)]
+
+
+def test_micro_batches_are_no_larger_once_a_rank_is_lost() -> None:
+    """Two of three ranks have the same global batch, and more micro-batches each."""
+    for ranks in (3, 2):
+        slices = [Chunk(0, 0, 24, 24, part, ranks).at(0) for part in range(ranks)]
+        assert {part.samples for each in slices for part in micro_batches(each, 4, 1)} == {4}
 
 
 MODES = ["nccl", "zero1", "zero2", "zero3"]
