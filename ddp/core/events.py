@@ -183,7 +183,10 @@ class Saved(FromRank):
     sketch: Sketch = ""
     optimizer: OptimizerSketch = ()
     lasting: Lasting = ()
-    digests: tuple[str, str] = ("", "")  # of the model, if the rank wrote it, and of its optimizer's tensors; empty: none
+    digests: tuple[str, str] = (
+        "",
+        "",
+    )  # of the model, if the rank wrote it, and of its optimizer's tensors; empty: none
 
 
 @dataclass(frozen=True)
