@@ -21,9 +21,10 @@ from bench.results.cells import micro_batches
 from bench.results.runfolder import Run
 from bench.validate import distances
 from bench.validate.complete_rounds import unbroken
+from bench.validate.due_records import unsketched_rounds, unsketched_steps
 from bench.validate.findings import Case
 from bench.validate.linear import UNITS, Combined, apart, combine, distance, mean
-from bench.validate.records import lost_nobody, recorded
+from bench.validate.records import as_planned, lost_nobody, recorded
 from bench.validate.resumption import most_ranks
 from bench.validate.run_records import Records
 from bench.validate.state_copies import resets
@@ -59,15 +60,15 @@ def _averages(run: Run, known: Records) -> Iterator[str]:
     m, settings = run.metrics, run.config.get("averaging")
     if m.backend in LOCAL and not known.resumed:
         yield from _due(known, m.world_size, *LOCAL[m.backend])
+    if as_planned(m) and (few := unsketched_steps(m, known)):
+        yield few
     # The gradients of micro-batches are added up, by some before they are exchanged, by others after it.
     yield from _inside_steps(known, m.world_size, most_ranks(m) * micro_batches(run.config))
     if m.policy is not None and isinstance(settings, dict):
         rounds = _Rounds(known, settings, m.world_size)
         yield from rounds.judge()
-        if lost_nobody(m) and (unseen := rounds.unseen()):
-            yield unseen
-        if lost_nobody(m) and (far := distances.amiss(known, settings)):
-            yield far
+        if lost_nobody(m):
+            yield from filter(None, (unsketched_rounds(known, rounds.sketched()), distances.amiss(known, settings)))
 
 
 class _Rounds:
@@ -75,7 +76,6 @@ class _Rounds:
 
     def __init__(self, known: Records, settings: Mapping[str, Any], world_size: int) -> None:
         self._groups, self._settings, self._ranks = known.groups, settings, world_size
-        self._evaluated = known.evaluated_rounds()
         self._parts = known.contributions()
         self._by_snapshot = bool(known.snapshots)
         self._answers: dict[int, list[Averaged]] = {}
@@ -105,11 +105,9 @@ class _Rounds:
             yield from self._round(answers, parts)
             self._last = decode(_average(answers[0]))
 
-    def unseen(self) -> str:
-        """Say which average has no sketch though it must have one: the first, and those that were evaluated."""
-        due = {0, *self._evaluated.values()} & self._answers.keys()
-        missing = sorted(number for number in due if not self._is_whole(number))
-        return f"round {missing[0]}: ranks recorded no sketch of an average that always has one" if missing else ""
+    def sketched(self) -> set[int]:
+        """Return the rounds with all their sketches."""
+        return {number for number in self._answers if self._is_whole(number)}
 
     def _is_whole(self, number: int) -> bool:
         parts = self._parts.get(number, {})
