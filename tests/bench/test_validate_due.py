@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.results.audit_file import AuditItem, AuditReport
+from bench.results.runfolder import Run
 from bench.results.schema import Metrics
+from bench.validate.checks import audit
 from bench.validate.due_records import unsaved, unsketched_rounds, unsketched_steps
 from bench.validate.run_records import Records
 from ddp.core.event_parts import StepSketch
@@ -93,3 +97,20 @@ def test_checkpoints_are_made_when_they_are_due(count: int, settings: dict[str, 
     found = checkpointed(count, **settings)
     assert bool(found) == wrong
     assert not wrong or f"{count} checkpoints were made" in found
+
+
+@pytest.mark.parametrize(
+    ("steps", "own", "half"),
+    [((0, 90), 100, ""), ((0, 40), 100, "second"), ((60, 90), 100, "first"), ((0, 10), 40, ""), ((), 100, "first")],
+)
+def test_steps_of_both_halves_are_kept(
+    monkeypatch: pytest.MonkeyPatch, steps: tuple[int, ...], own: int, half: str
+) -> None:
+    reports = [Progress(3.0, rank, 0, own, 1600, 1.0, 1.0, 0.1) for rank in (0, 1)]
+    monkeypatch.setattr(audit, "records", lambda run: replace(KNOWN, progress=reports))
+    items = [AuditItem(what="step", outcome="equal", line="", rank=0, epoch=0, step=step) for step in steps]
+    report = AuditReport(run_id="", params_sha256=None, seconds=1.0, kept=[], items=items)
+    run = Run(Path(), make_metrics(make_spec("nccl_cadence")), {})
+    assert audit._unkept_half(run, report) == half
+    monkeypatch.setattr(audit, "records", lambda run: None)
+    assert audit._unkept_half(run, report) == "", "an earlier version"
