@@ -13,7 +13,7 @@ from bench.validate.run_records import Records
 from ddp.core.faults import parse
 
 STEPS = 256
-"""Steps from which on the first one, which is not slowed down and takes a hundred times as long, tells little."""
+"""Fewest of a rank of which something is said. The first one is not slowed down, and takes a hundred times as long."""
 LEAST, MOST = 3.0, 1.6
 """How many times shorter or longer waiting may be than it should be."""
 CLOCK = 0.05
@@ -35,9 +35,9 @@ def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
         if steps < STEPS or factor is None or any(event.work is None for event in reports):
             continue
         worked, waited = sum(known.seconds[rank, kind] for kind in WORK), known.seconds[rank, "slowdown"]
-        alone = worked - sum(
-            event.work.no_core + event.work.no_core_data for event in reports if event.work is not None
-        )
+        later = [event.work for event in reports[1:] if event.work is not None]  # behind the first step
+        own = sum(work.data + work.compute - work.no_core - work.no_core_data for work in later)
+        alone = own - waited
         if not factor * alone / LEAST - CLOCK <= waited <= factor * worked * MOST + CLOCK:
             return (
                 f"rank {rank} waited {waited:.3g} s behind steps of {worked:.3g} s to be slower, where it should be "

@@ -47,8 +47,8 @@ def apart_from_settings(m: Metrics, known: Records, settings: Mapping[str, JsonV
         if isinstance(lead, int):
             if min(plan.counts) and max(plan.counts) - min(plan.counts) > lead:
                 return f"{line}, and a rank may be {lead} ahead of another (max_batch_diff)"
-        elif isinstance(parts, list) and parts:
-            due = [sum(plan.counts) * float(part) / sum(parts) for part in parts]
+        elif isinstance(parts, list) and (shares := [part for part in parts if isinstance(part, int | float)]):
+            due = [sum(plan.counts) * share / sum(shares) for share in shares]
             if any(abs(count - part) > len(parts) for count, part in zip(plan.counts, due, strict=False)):
                 return f"{line}, and parts of {parts} are set (partition_ratios)"
         elif isinstance(least, int) and plan.anchor < least and not nudged and not is_cut(plan, most):

@@ -115,9 +115,11 @@ def test_settings_of_a_policy_arrive(counts: list[int], settings: dict[str, Any]
 
 
 def slow(waited: float, speeds: list[float], script: list[str], steps: int = 400) -> str:
-    """What is said of a rank that worked for 4 s, of which it had no core for 1, and waited for so long to be slow."""
-    work = WorkSeconds(0.4, 3.6 + waited, 0.9, 0.1)
-    known = Records(progress=[Progress(9.0, 1, 0, steps, 6400, 5.0, 1.0, 0.1, work=work)])
+    """What is said of a rank that worked for 4 s, 1 of it without a core, and waited for so long to be slow. Its first
+    step took as long as all others."""
+    first, rest = WorkSeconds(0.2, 1.8, 0.4, 0.1), WorkSeconds(0.2, 1.8 + waited, 0.4, 0.1)
+    reports = [(1, first), (steps - 1, rest)]
+    known = Records(progress=[Progress(9.0, 1, 0, count, 6400, 5.0, 1.0, 0.1, work=work) for count, work in reports])
     known.seconds.update({(1, "data"): 0.4, (1, "forward"): 1.6, (1, "backward"): 2.0, (1, "slowdown"): waited})
     metrics = make_metrics(make_spec("nccl_cadence")).model_copy(update={"scripted_faults": script})
     return otherwise_slow(metrics, known, {"cluster": {"speeds": speeds}})
