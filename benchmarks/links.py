@@ -24,7 +24,7 @@ from benchmarks.ranks import gather, lay_down
 from ddp.comm.transports.base import TransportConfig, choose
 from ddp.comm.transports.emulated import EmulatedTransport
 from ddp.core.commands import RankCommand
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 from ddp.core.events import Event, Ready, Snapshot, Tick
 from ddp.core.link_costs import TO, Deliveries, collective_s
 from ddp.core.links import Links, parse
@@ -68,7 +68,7 @@ def collectives(folder: Path, rank: int, world: int, name: str, words: str, tria
         time.sleep(0.001)
     try:
         transport.join(range(world), 0)
-    except Exhausted as error:
+    except OutOfResources as error:
         lay_down(folder, rank, str(error))
     else:
         found = torch.zeros(len(SIZES), trials, 2, dtype=torch.float64)

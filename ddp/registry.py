@@ -1,126 +1,88 @@
-"""Modules that a registry names, imported on use: what is wrong with one, mostly a user's own, is a line with file and line.
+"""`Registry`: members by name, ours and those that installed packages add by entry points. Imports nothing of ours.
 
-A module is a source of `ddp.user_code`: a file of a user's own has its path for a name. Imports no torch.
+Owns when the packages are looked at: once in a process, when somebody first looks at a registry. What is wrong with a member
+of a package stays in `broken`, so that all other members can be used; `ddp.registries` says it in a line.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
 
-from ddp import user_code
-from ddp.members import Registry
-from ddp.suggest import unknown
+GROUP = "elche_bench."
+"""What the groups of entry points begin with: `elche_bench.models` and so on."""
+Member = TypeVar("Member")
 
 
-class Unusable(ValueError):
-    """A member of a registry is not what it must be; one line."""
+def loaded(like: type | None = None) -> Callable[[EntryPoint], Any]:
+    """Return what imports a member at once, and raises TypeError where it is no `like`; None: a class or function."""
+
+    def load(entry: EntryPoint) -> Any:
+        value = entry.load()
+        if not (callable(value) if like is None else isinstance(value, like)):
+            kind = "class or function" if like is None else like.__name__
+            raise TypeError(f"{entry.value} must be a {kind}, and is a {type(value).__name__}")
+        return value
+
+    return load
 
 
-def member(kind: str, name: str, module: str, has: str, like: type | None = None) -> Any:
-    """Return what `module`, registered as the `kind` called `name`, calls `has`: a `like`. Raises Unusable."""
-    found = imported(kind, name, module)
-    place = _shown(origin(module) or module)
-    if not hasattr(found, has):
-        raise Unusable(f"{kind} {name}: {place} has no {has}{f', which must be a {like.__name__}' if like else ''}")
-    it = getattr(found, has)
-    if like is not None and not isinstance(it, like):
-        raise Unusable(f"{kind} {name}: {place}: {has} must be a {like.__name__}, and is a {type(it).__name__}")
-    return it
+class Registry(MutableMapping[str, Member], Generic[Member]):
+    """Name -> member. Those of packages come after our own, and take no name of ours."""
 
+    def __init__(self, kind: str, members: Mapping[str, Member], read: Callable[[EntryPoint], Member]) -> None:
+        self.kind = kind
+        """The group of entry points, after `GROUP`."""
+        self._members, self._read = dict(members), read
+        self._ours = frozenset(members)
+        self._complete = False
+        self.broken: dict[str, tuple[str, Exception]] = {}
+        """Name -> where a package says that the member is, and what was raised."""
 
-def imported(kind: str, name: str, module: str) -> Any:
-    """Import `module`, registered as the `kind` called `name`. Raises Unusable."""
-    with blamed(kind, name, module):
-        return user_code.load(module)
+    def is_ours(self, name: str) -> bool:
+        """Return whether `name` is a member that the project itself has."""
+        return name in self._ours
 
+    def enrol(self, name: str, member: Member, source: str) -> None:
+        """Add a user's own. Raises ValueError where another member has the name."""
+        if self.get(name, member) != member:
+            raise ValueError(f"{source}: among the {self.kind} there is another {name}; rename this one")
+        self._all()[name] = member
 
-_OURS = tuple(f"{Path(__file__).parents[1] / name}{os.sep}" for name in ("bench", "ddp"))
+    def _all(self) -> dict[str, Member]:
+        if not self._complete:
+            self._complete = True
+            for entry in entry_points(group=GROUP + self.kind):
+                self._enter(entry)
+        return self._members
 
+    def _enter(self, entry: EntryPoint) -> None:
+        try:
+            if entry.name in self._members:
+                raise ValueError(f"the name {entry.name} is taken; give the entry point another one")
+            self._members[entry.name] = self._read(entry)
+        except (Exception, SystemExit) as error:
+            problem = error if isinstance(error, Exception) else RuntimeError("SystemExit")
+            name = entry.name if entry.name not in self._members else f"{entry.name} ({entry.value})"
+            self.broken[name] = (entry.value, problem)
 
-def is_ours(error: BaseException) -> bool:
-    """Return whether the project's own code raised it: then it says all by itself."""
-    return traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_OURS)
+    def complete(self) -> Registry[Member]:
+        """Look at the packages now; return this registry."""
+        self._all()
+        return self
 
+    def __getitem__(self, name: str) -> Member:
+        return self._members[name] if name in self._ours and name in self._members else self._all()[name]
 
-@contextmanager
-def blamed(kind: str, name: str, module: str, *passing: type[Exception]) -> Iterator[None]:
-    """Raise Unusable for what is raised inside: it is a mistake in `module`. `passing` say all by themselves."""
-    try:
-        yield
-    except (Unusable, *passing):  # type: ignore[misc]  # mypy knows no such tuples
-        raise
-    except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-            said = f"it is registered as module {module}, and there is none; write the file, or correct its registry"
-        else:
-            said = f"{_place(error, module)}: {_told(error)}"
-        raise Unusable(f"{kind} {name}: {said}") from error
+    def __setitem__(self, name: str, member: Member) -> None:
+        self._all()[name] = member
 
+    def __delitem__(self, name: str) -> None:
+        del self._all()[name]
 
-def missing(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return one line that says why `name` is no `kind`: its package is broken, or nobody knows it."""
-    if isinstance(known, Registry) and name in known.complete().broken:
-        return broken(kind, known, name)
-    return unknown(kind, name, known)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
 
-
-def broken(kind: str, registry: Registry[Any], name: str) -> str:
-    """Return one line on what is wrong with a member of a package, with file and line."""
-    source, error = registry.broken[name]
-    module = source.partition(":")[0]
-    try:
-        with blamed(kind, name, module):
-            raise error
-    except Unusable as unusable:
-        return str(unusable)
-
-
-def sound(kind: str, registry: Registry[Any]) -> None:
-    """Raise Unusable for the first member of a package that cannot be used: what all members do together lacks it."""
-    for name in registry.complete().broken:
-        raise Unusable(broken(kind, registry, name))
-
-
-def origin(module: str) -> str | None:
-    """Return the file of `module`, without importing it; None if there is none. Raises what its package raises."""
-    if user_code.is_file(module):
-        return module
-    spec = importlib.util.find_spec(module)
-    return None if spec is None else spec.origin
-
-
-def _place(error: BaseException, module: str) -> str:
-    """File and line: of the module itself if it had a part in it, else where it was raised."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{_shown(error.filename)}:{error.lineno or 1}"
-    frames = traceback.extract_tb(error.__traceback__)
-    try:
-        own = origin(module)
-    except Exception:  # the mistake is in its package
-        own = None
-    if own is not None and user_code.is_file(module):
-        beside = f"{user_code.place(Path(own))[0]}{os.sep}"
-        mine = [frame for frame in frames if frame.filename.startswith(beside)]
-        if not mine:  # it only put together what others wrote
-            return _shown(own)
-    else:
-        mine = [frame for frame in frames if frame.filename == own]
-    frame = [*frames[:1], *frames[-1:], *mine][-1]
-    return f"{_shown(frame.filename)}:{frame.lineno}"
-
-
-def _shown(file: str) -> str:
-    """As seen from here, where it lies below."""
-    path, here = Path(file), Path(os.getcwd())
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file
-
-
-def _told(error: BaseException) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__}: {(text.strip() or 'no reason given').splitlines()[0]}"
+    def __len__(self) -> int:
+        return len(self._all())

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from ddp.comm.transports import TRANSPORTS
+from ddp.core.errors import encodable
 from ddp.core.faults import LOSING, Fault, parse
 from ddp.core.policies import POLICIES, Policy
-from ddp.registry import missing
+from ddp.registries import missing
 from ddp.suggest import unknown
 
 MOST_EPOCHS, MOST_SAMPLES = 1_000_000, 10**9
@@ -80,6 +81,8 @@ def path(name: str, value: Any) -> str:
     said = os.fsdecode(value)
     if not said.strip() or "\0" in said:
         raise ValueError(f"{name}={_shown(said)} is no path: name one, or leave {name} out")
+    if (absolute := os.path.abspath(said)) != encodable(absolute):
+        raise ValueError(f"{name}={_shown(absolute)} is not UTF-8, and records could not name it: rename it")
     return said
 
 

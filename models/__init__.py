@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from bench.models.data import own_data
 from ddp import user_code
-from ddp.members import Registry
-from ddp.registry import member
+from ddp.registries import member
+from ddp.registry import Registry
 from ddp.user_code import CodeDigest
 
 if __name__ != "bench.models":

@@ -85,7 +85,7 @@ class Process:
             self.wait(0.0)
         return self.returncode
 
-    def wait(self, timeout_s: float = 100.0) -> int:
+    def wait(self, timeout_s: float = 250.0) -> int:
         """Its exit code. Raises TimeoutError."""
         if self.returncode is None:
             self.returncode = int(self._hear(timeout_s))
@@ -96,7 +96,7 @@ class Process:
                     time.sleep(0.001)
         return self.returncode
 
-    def result(self, timeout_s: float = 100.0) -> tuple[int, str, str]:
+    def result(self, timeout_s: float = 250.0) -> tuple[int, str, str]:
         """Its exit code, output and errors, once it has ended; it is forgotten then."""
         try:
             code = self.wait(timeout_s)
@@ -292,7 +292,7 @@ def _forked_fork_server(path: bytes, words: Sequence[str], fds: Sequence[int]) -
         os._exit(0)
 
 
-def wait_for(what: Any, process: Process, timeout_s: float = 100.0) -> Any:
+def wait_for(what: Any, process: Process, timeout_s: float = 250.0) -> Any:
     """What `what()` returns as soon as it is something, or the process has ended."""
     deadline = time.monotonic() + timeout_s
     while not (found := what()) and process.poll() is None and time.monotonic() < deadline:

@@ -8,7 +8,7 @@ from math import isclose, prod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bench.audit.again import Bench, Done, moved
 from bench.audit.kept import OPTIMIZER, Name
@@ -109,8 +109,9 @@ def _first(bench: Bench) -> Any:
 def _tokens(bench: Bench) -> int:
     batch = _first(bench)
     first = batch[0] if isinstance(batch, (tuple, list)) and batch else None
+    embedded = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in bench.model.modules())
     text = isinstance(first, Tensor) and first.dim() == 2 and not first.is_floating_point()
-    return int(first.shape[1]) if text and isinstance(first, Tensor) else 0
+    return int(first.shape[1]) if embedded and text and isinstance(first, Tensor) else 0
 
 
 def _flop(bench: Bench, seed: int) -> float:

@@ -21,7 +21,7 @@ from bench.config.plan import LaunchPlan
 from bench.results.audit_file import FOLDER, UNAUDITED, AuditItem, AuditReport
 from bench.results.rerun_command import auditing
 from bench.results.schema import Metrics
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 from ddp.core.event_parts import Files
 from ddp.process import forkserver
 from ddp.process.codec import Record
@@ -52,7 +52,7 @@ class AuditProcess:
         try:
             with enough("its process cannot be started"):
                 self._start(order, forkserver.warm(preload))
-        except Exhausted as error:
+        except OutOfResources as error:
             raise Unaudited(str(error)) from error
 
     def _start(self, order: AuditOrder, context: ForkServerContext) -> None:

@@ -49,9 +49,10 @@ def _save_first(number: int, frame: FrameType | None) -> None:
 def _patience_s() -> float:
     """Return the seconds that a checkpoint gets; 0: there is none to be made, or the variable makes no sense."""
     try:
-        return max(float(os.environ.get(SAVE, "0")), 0.0)
+        seconds = float(os.environ.get(SAVE, "0"))
     except ValueError:
         return 0.0
+    return min(seconds, threading.TIMEOUT_MAX) if seconds > 0 else 0.0
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from bench.base.exitcodes import Exit, gravest
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.usage import UsageError, reason, usage
 from bench.config.user_parts import changed
 from bench.results.audit_file import FOLDER, UNAUDITED, AuditReport, read, write_report

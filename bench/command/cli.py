@@ -16,8 +16,9 @@ from typing import Any
 
 from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
+from bench.base.interrupts import check
 from bench.base.paths import BASELINES, RUNS
-from bench.base.usage import UsageError, path_of, there, usage
+from bench.base.usage import NO_ROOM, UsageError, path_of, reason, there, usage
 from bench.command.parser import verb_parser
 from bench.config.launch_settings import taken
 from ddp.core.errors import EngineError
@@ -34,12 +35,17 @@ def dispatch(arguments: list[str]) -> int:
         return _said(error, Exit.USAGE)
     except EngineError as error:
         return _said(error, Exit.FAILED)
+    except BrokenPipeError:  # the reader of our output has left
+        raise
+    except OSError as error:  # without a number it is our own: results that could not be written
+        return _said(reason(error), Exit.FAILED if error.errno in (None, *NO_ROOM) else Exit.USAGE)
 
 
-def _said(error: Exception, code: Exit) -> Exit:
-    """Print what is wrong, if there is somebody to read it."""
+def _said(what: object, code: Exit) -> Exit:
+    """Print what is wrong, if there is somebody to read it. Raise KeyboardInterrupt where an interrupt made it so."""
+    check()
     with suppress(OSError):
-        print(f"bench: {error}", file=sys.stderr)
+        print(f"bench: {what}", file=sys.stderr)
     return code
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.base.paths import BASELINES
-from bench.base.usage import path_of, there
+from bench.base.usage import file_of, path_of, there
 from bench.command.parser import verb_parser
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _dashboard_export(arguments: list[str]) -> int:
         "dashboard export", "Write the dashboard over a run folder or a tree of them to one HTML file."
     )
     parser.add_argument("path", type=path_of, help="run folder or tree")
-    parser.add_argument("--out", type=path_of, default=Path("dashboard.html"), help="default: dashboard.html")
+    parser.add_argument("--out", type=file_of, default=Path("dashboard.html"), help="default: dashboard.html")
     parser.add_argument("--baseline", type=there, default=BASELINES, help="folder of baselines, or one of its files")
     options = parser.read(arguments)
     from bench.dashboard.command import export

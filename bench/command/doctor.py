@@ -12,11 +12,11 @@ import psutil
 from tabulate import tabulate
 
 from bench.base import environment
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from ddp.backends import BACKENDS
 from ddp.engine.modes import engine_of, modes
 from ddp.process.cores import cores
-from ddp.registry import Unusable, imported
+from ddp.registries import Unusable, imported
 
 WORLD_SIZES = (1, 2, 4)
 SHARED = Path("/dev/shm")

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from bench.base.exitcodes import Exit
-from bench.base.figures import rate
-from bench.base.usage import UsageError, path_of, usage
+from bench.base.number_format import rate
+from bench.base.usage import UsageError, file_of, path_of, usage
 from bench.base.writing import write_text
 from bench.command.parser import Parser
 from bench.config.spec import RunSpec
@@ -32,7 +32,7 @@ SHOWN = 0.001
 def add(parser: Parser) -> None:
     """Declare the options."""
     parser.add_argument("path", type=path_of, metavar="RUN", help="run folder, or a trace of a job (.parquet)")
-    parser.add_argument("--json", type=path_of, metavar="FILE", help="also write the result to this file, as JSON")
+    parser.add_argument("--json", type=file_of, metavar="FILE", help="also write the result to this file, as JSON")
 
 
 def explain(options: argparse.Namespace) -> Exit:
@@ -57,7 +57,10 @@ def records_in(folder: Path) -> tuple[RunSpec, float, list[Record]]:
     if not (folder / EVENTS).is_file():
         raise ValueError(f"{folder}: no run folder; give one, such as runs/<model>/<mode>/<run_id>")
     records = list(read_records(folder))
-    header = header_of(records)
+    try:
+        header = header_of(records)
+    except ValueError as error:
+        raise ValueError(f"{folder / EVENTS}: {error}") from None
     return msgspec.convert(header.spec, RunSpec), header.launched, records[1:]
 
 

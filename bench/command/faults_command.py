@@ -6,13 +6,15 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
-from bench.base.usage import UsageError, path_of, usage
+from bench.base.usage import UsageError, file_of, path_of, usage
 from bench.command.parser import Parser
 from bench.faults.meaning import KINDS, PHASES, PROCESSES, RANKS, VIRTUAL, WORLDS, FaultCell, cells, meaningless
 from bench.faults.modes import MODES
@@ -20,6 +22,7 @@ from bench.faults.outcome import FaultResult
 from bench.faults.page import page
 from bench.faults.store import ResultStore, body
 from bench.faults.table import lines
+from ddp.core.errors import OutOfResources
 from ddp.suggest import unknown
 
 SIZES = {VIRTUAL: (8, 64), PROCESSES: (3,)}
@@ -40,7 +43,7 @@ def add(parser: Parser) -> None:
     parser.add_argument("--out", type=path_of, default=Path("runs/faults"), help="folder (default: runs/faults)")
     parser.add_argument("--report", type=path_of, metavar="DIR", help="write table and heat map there (default: --out)")
     parser.add_argument("--fresh", action="store_true", help="repeat combinations that were played before")
-    parser.add_argument("--json", type=path_of, metavar="FILE", help="write all results there")
+    parser.add_argument("--json", type=file_of, metavar="FILE", help="write all results there")
 
 
 def faults(options: argparse.Namespace) -> Exit:
@@ -94,11 +97,12 @@ def _play(wanted: Sequence[FaultCell], sizes: Sequence[int], world: str, store: 
     todo = [(cell, size) for size in sizes for cell in wanted if not meaningless(cell, world)]
     todo = [(cell, size) for cell, size in todo if (str(cell), world, size) not in store.found]
     todo.sort(key=_drawn)
-    for done, result in enumerate(_results(_player(world), todo, jobs), 1):
-        store.add(result)
-        if not result.good or done % 100 == 0:
-            line = f"{result.cell}, {result.size} ranks: {result.verdict}"
-            print(f"{done:,} of {len(todo):,}: {line}", file=sys.stderr, flush=True)
+    with closing(_results(_player(world), todo, jobs)) as results:
+        for done, result in enumerate(results, 1):
+            store.add(result)
+            if not result.good or done % 100 == 0:
+                line = f"{result.cell}, {result.size} ranks: {result.verdict}"
+                print(f"{done:,} of {len(todo):,}: {line}", file=sys.stderr, flush=True)
 
 
 def _drawn(place: tuple[FaultCell, int]) -> bytes:
@@ -108,7 +112,7 @@ def _drawn(place: tuple[FaultCell, int]) -> bytes:
 
 def _results(
     play: Callable[[FaultCell, int], FaultResult], todo: Sequence[tuple[FaultCell, int]], jobs: int
-) -> Iterator[FaultResult]:
+) -> Generator[FaultResult, None, None]:
     if jobs == 1:
         yield from (play(*place) for place in todo)
         return
@@ -116,6 +120,13 @@ def _results(
         try:
             for future in as_completed([pool.submit(play, *place) for place in todo]):
                 yield future.result()
+        except BrokenProcessPool:
+            why = "a process that played combinations was killed; run this again, perhaps with fewer --jobs"
+            raise OutOfResources(f"{why}: what was played is kept") from None
+        except BaseException:  # nobody waits for what is being played
+            for worker in active_children():
+                worker.kill()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 

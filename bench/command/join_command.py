@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.base.exitcodes import Exit
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.usage import UsageError, path_of, usage
 from bench.command.parser import Parser
+from bench.config.config_checks import DAY_S, MAX_WORLD
 from bench.results.lease import in_making
 from bench.results.runfolder import CONFIG, EVENTS, read_object, writer
 from ddp.backends import BACKENDS
@@ -35,8 +36,9 @@ def add(parser: Parser) -> None:
 
 def join(options: argparse.Namespace) -> Exit:
     """Offer the processes, and wait until their ranks have joined; FAILED if the run ends before. Raises UsageError."""
-    if options.ranks < 1:
-        raise UsageError(f"--ranks {options.ranks}: offer one process or more")
+    for name, least, most in (("ranks", 1, MAX_WORLD), ("wait", 0, DAY_S)):
+        if not least <= (value := getattr(options, name)) <= most:
+            raise UsageError(f"--{name} {value}: give a number from {least} to {most}")
     with usage():
         folder = _going_on(options.path)
         _check(read_object(folder / CONFIG), folder)

@@ -13,7 +13,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.paths import CONF, experiments
 from bench.loggers import LOGGERS
 from bench.models import MODELS, load
@@ -24,8 +24,8 @@ from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
 from ddp.engine.modes import modes
-from ddp.members import Registry
-from ddp.registry import Unusable, blamed, broken, origin
+from ddp.registries import Unusable, blamed, broken, origin
+from ddp.registry import Registry
 from ddp.suggest import unknown
 
 _ENDS = (".", "!", "?")

@@ -16,7 +16,7 @@ from rich.console import Console
 from tabulate import tabulate
 
 from bench.base.exitcodes import Exit
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.paths import RUNS
 from bench.base.usage import UsageError
 from bench.command.cell_plan import resolve, this_machine

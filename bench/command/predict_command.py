@@ -10,9 +10,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
-from bench.base.figures import metric, rate
 from bench.base.garbage import no_collections
-from bench.base.usage import path_of, usage
+from bench.base.number_format import metric, rate
+from bench.base.usage import file_of, path_of, usage
 from bench.base.writing import write_text
 from bench.command.explain_command import records_in
 from bench.command.parser import Parser
@@ -64,7 +64,7 @@ def add(parser: Parser) -> None:
     parser.add_argument("--what-if", action="store_true", help=alone)
     out = "tree of run folders to write, as report and dashboard read them (default: predicted; none: write none)"
     parser.add_argument("--output", type=path_of, default=Path("predicted"), metavar="TREE", help=out)
-    parser.add_argument("--json", type=path_of, metavar="FILE", help="also write the result to this file, as JSON")
+    parser.add_argument("--json", type=file_of, metavar="FILE", help="also write the result to this file, as JSON")
 
 
 def predict(options: argparse.Namespace) -> Exit:

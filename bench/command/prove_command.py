@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -13,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from tabulate import tabulate
 
 from bench.base.exitcodes import Exit
-from bench.base.usage import UsageError, reason, usage
+from bench.base.usage import UsageError, file_of, reason, usage
 from bench.base.writing import write_text
 from bench.config.compose import compose
 from bench.config.config import Config, typed
@@ -76,7 +75,7 @@ def prove(arguments: list[str], parser: argparse.ArgumentParser, verbs: tuple[st
     Return exit code 1 if something is different, 3 if something could not be proved."""
     parser.add_argument("--steps", type=int, default=3, help="steps, or averages, that are compared (default: 3)")
     parser.add_argument("--batch", type=int, default=4, help="samples of a micro-batch of one rank (default: 4)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all differences by step")
+    parser.add_argument("--json", type=file_of, metavar="FILE", help="write all differences by step")
     options, words = parser.parse_known_args(arguments)
     if not 1 <= options.steps <= MOST_STEPS or not options.batch >= 2:
         raise UsageError(f"--steps must be from 1 to {MOST_STEPS}, and --batch 2 or more")
@@ -91,9 +90,9 @@ def prove(arguments: list[str], parser: argparse.ArgumentParser, verbs: tuple[st
         named = ", ".join([model, *(f"{key} {value}" for key, value in how.given.items())])
         with usage():
             _prove(named, plans, options, proofs, wholes)
+    print(*table(proofs, wholes), sep="\n")
     if options.json is not None:
         _write(options, proofs, wholes)
-    print(*table(proofs, wholes), sep="\n")
     verdicts = {proof.verdict for _, proof in proofs}
     return Exit.REGRESSION if "different" in verdicts else Exit.INCONCLUSIVE if "not proved" in verdicts else Exit.OK
 
@@ -133,6 +132,7 @@ def _write(options: argparse.Namespace, proofs: list[tuple[str, Proof]], wholes:
         "whole_batch": [{"model": model, **asdict(whole)} for model, whole in wholes],
     }
     try:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         write_text(options.json, json.dumps(body, indent=1) + "\n")
     except OSError as error:
         raise UsageError(f"{options.json} cannot be written: {reason(error)}") from error

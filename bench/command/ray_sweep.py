@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.usage import UsageError
 from bench.command.submitted import about, new_folder, note, show
 from bench.config.launch_settings import RaySettings
@@ -133,7 +133,7 @@ def cancel(folder: Path) -> str:
     """Cancel a sweep and see its command gone; return why that did not come about, or nothing."""
     until = time.monotonic() + CANCEL_S
     while not (folder / OVER).exists():
-        if time.monotonic() > until:
+        if time.monotonic() > until or not (live(folder) or (folder / OVER).exists()):
             return f"{folder}: its command did not end within {CANCEL_S:g} s: was it killed?"
         time.sleep(LOOK_S)
     return ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.base.exitcodes import STATUS, Exit, gravest
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.usage import UsageError, usage
 from bench.config.user_parts import changed
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object
@@ -34,8 +34,11 @@ def rerun(folder: Path) -> Exit:
         return Exit.REFUSED
     with tempfile.TemporaryDirectory(prefix="bench-rerun-", ignore_cleanup_errors=True) as elsewhere:
         after = _script_again(run, Path(elsewhere)) if run.config.get("script") else _trained_again(run, elsewhere)
+    if after.status == "killed":
+        raise KeyboardInterrupt
     if after.status != run.metrics.status:
-        print(f"DIFFERENT  {folder}: it ended {run.metrics.status}, and {after.status} now")
+        word = "FAILED    " if after.status == "failed" else "DIFFERENT "
+        print(f"{word} {folder}: it ended {run.metrics.status}, and {after.status} now")
         return gravest((STATUS[after.status], Exit.REGRESSION))
     code = compare(folder, run.metrics, after)
     if code is not Exit.OK:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from bench.base import figures
+from bench.base import number_format
 from bench.base.console import WIDTH
 from bench.base.environment import BUSY
 from bench.results.analysis.faults import missing, notes, raised
@@ -48,7 +48,7 @@ def result_lines(m: Metrics, detail: bool = False) -> list[Line]:
     t = m.time_s
     parts = f"training {t.train:.1f}, start-up {t.startup:.1f}, evaluation {t.eval:.1f}, shutdown {t.shutdown:.1f}"
     lines = [
-        Line(m.final.eval_metric[:LABEL], f"{figures.metric(m.final.eval)}  ({_best(m)}{_target(m)})"),
+        Line(m.final.eval_metric[:LABEL], f"{number_format.metric(m.final.eval)}  ({_best(m)}{_target(m)})"),
         Line("speed", _speed(m)),
         Line("time", f"{t.total:.1f} s: {parts}"),
     ]
@@ -88,7 +88,7 @@ def shortened(lines: Sequence[Line], most: int = TROUBLE) -> list[Line]:
 def row_line(m: Metrics) -> str:
     """Return a run of a sweep on one line."""
     name = f"{m.model} {m.mode}" + (f" ×{m.world_size}" if m.world_size > 1 else "") + f" seed {m.seed}"
-    end = f"{m.final.eval_metric} {figures.metric(m.final.eval)}" if m.status == "ok" else m.status
+    end = f"{m.final.eval_metric} {number_format.metric(m.final.eval)}" if m.status == "ok" else m.status
     text = f"{name}  {end}  {_rate(m.throughput.samples_per_s)} samples/s  {m.time_s.total:.1f} s"
     return text + ("  (disturbed by other programs)" if disturbance(m) else "")
 
@@ -120,12 +120,12 @@ def sweep_notes(cells: Sequence[Cell]) -> list[Line]:
 
 def _row(cell: Cell) -> list[str]:
     errors = any(raised(run.metrics.faults) for run in cell.runs)
-    spread = "" if cell.eval.sd is None else f" ± {figures.metric(cell.eval.sd, cell.eval.mean)}"
+    spread = "" if cell.eval.sd is None else f" ± {number_format.metric(cell.eval.sd, cell.eval.mean)}"
     return [
         cell.name,
         str(len({run.metrics.seed for run in cell.runs})),
         f"{cell.status}, a rank raised" if errors else cell.status,
-        f"{figures.metric(cell.eval.mean)}{spread}",
+        f"{number_format.metric(cell.eval.mean)}{spread}",
         _rate(cell.speed.mean),
         _number(cell.sample(lambda m: m.throughput.efficiency).mean, ".2f"),
         _number(cell.sample(lambda m: m.time_s.total if m.timing else None).mean, ".1f"),
@@ -137,13 +137,13 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _rate(samples_per_s: float | None) -> str:
-    return "-" if samples_per_s is None else figures.rate(samples_per_s)
+    return "-" if samples_per_s is None else number_format.rate(samples_per_s)
 
 
 def _best(m: Metrics) -> str:
     if m.final.best is None or m.final.best_epoch is None or m.final.best == m.final.eval:
         return ""
-    return f"best {figures.metric(m.final.best)} in epoch {m.final.best_epoch + 1}, "  # as progress counts them
+    return f"best {number_format.metric(m.final.best)} in epoch {m.final.best_epoch + 1}, "  # as progress counts them
 
 
 def _target(m: Metrics) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from bench.base import figures
+from bench.base import number_format
 from bench.base.console import WIDTH, cut, verbosity
 from bench.base.exitcodes import Exit
 from bench.command.run_lines import (
@@ -96,7 +96,7 @@ class Summary:
         for folder in folders:
             with suppress(OSError):
                 if (path := folder / LOG).is_file() and not path.is_symlink():
-                    with path.open("a", encoding="utf-8") as log:
+                    with path.open("a", encoding="utf-8", errors="backslashreplace") as log:
                         log.write(text)
 
 
@@ -193,7 +193,7 @@ def _summed(verdicts: Sequence[Verdict]) -> list[str]:
     seeds = max((verdict.figures.seeds for verdict in verdicts if verdict.figures is not None), default=0)
     if kinds == {"INCONCLUSIVE"}:
         if any(verdict.more for verdict in failing):
-            return [f"no check failed; {figures.plural(seeds, 'seed')} cannot decide yet"]
+            return [f"no check failed; {number_format.plural(seeds, 'seed')} cannot decide yet"]
         return [f"no check failed; not decided: {', '.join(dict.fromkeys(verdict.check for verdict in failing))}"]
     if kinds == {"NO_BASELINE"}:
         return ["nothing to compare the result with"]
@@ -229,7 +229,7 @@ def _counted(names: Iterable[str]) -> str:
 def _others(verdicts: Sequence[Verdict]) -> str:
     """Return what is wrong with cells that nobody asked for, by verdict; empty: nothing that is known."""
     wrong = [each for each in verdicts if each.exit_code and each.name not in ("INCONCLUSIVE", "NO_BASELINE")]
-    places = figures.plural(len({verdict.cell for verdict in wrong}), "place")
+    places = number_format.plural(len({verdict.cell for verdict in wrong}), "place")
     return f"{_counted(verdict.name for verdict in wrong)} in {places}" if wrong else ""
 
 

@@ -13,7 +13,7 @@ from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
 from bench.config.virtual_checks import MAX_VIRTUAL, check_virtual
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
-from ddp.backends import Acts, check_sharing
+from ddp.backends import SyncKind, check_sharing
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.links import FORM
 from ddp.core.links import parse as parse_links
@@ -174,7 +174,7 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
             raise ValueError("cluster.restart needs cluster.tolerate_loss=true")
     _check_comers(config, world_size)
     whole("cluster.compare", cluster.compare, 0, MOST_SAMPLES)
-    together = backend is not None and backend.averages and not backend.torch_native and Acts.STEP in backend.acts
+    together = backend is not None and backend.averages and not backend.torch_native and SyncKind.STEP in backend.sync
     if cluster.compare and not (together and config.mode.policy is not None and meets_every_step(config.mode.policy)):
         raise ValueError("cluster.compare is for mode=nccl_sync, whose ranks hold the same bits after every step")
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)

@@ -19,8 +19,8 @@ from bench.config.overrides import PATHS, in_shell, reads
 from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
-from ddp.members import Registry
-from ddp.registry import broken
+from ddp.registries import broken
+from ddp.registry import Registry
 from ddp.suggest import nearest, unknown
 
 PRESETS = ("mode", "experiment")

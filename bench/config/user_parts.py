@@ -18,7 +18,7 @@ from ddp.backends import BACKENDS
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
-from ddp.members import Registry
+from ddp.registry import Registry
 from ddp.settings import known
 from ddp.user_code import CodeDigest
 
@@ -30,9 +30,10 @@ def enrolled(word: str) -> str:
     """Return a word of a command line; where it chooses models by files or modules, these are enrolled and called by their
     names. Raise ValueError."""
     key, equals, value = word.partition("=")
-    if key != "model" or not any(map(user_code.is_source, value.split(","))):
+    models = [each.strip("'\" ") for each in value.split(",")]
+    if key != "model" or not any(map(user_code.is_source, models)):
         return word
-    return key + equals + ",".join(own_model(each.strip("'\" ")) for each in value.split(","))
+    return key + equals + ",".join(map(own_model, models))
 
 
 def in_new_process(word: str) -> str:

@@ -36,7 +36,7 @@ def row(about: RunCard, history: RunHistory) -> Json:
     if metrics is not None:
         last = metrics.epochs[-1] if metrics.epochs else None
         return known | {
-            "progress": 1.0 if metrics.status == "ok" else _part(run.samples, about.epochs * run.epoch_samples),
+            "progress": 1.0 if metrics.status == "ok" else _part(run.trained, about.epochs * run.epoch_samples),
             "epoch": len([epoch for epoch in metrics.epochs if metrics.status == "ok" or epoch.eval is not None]),
             "epochs": metrics.epochs_planned,
             "seconds": short(metrics.time_s.total),
@@ -51,7 +51,7 @@ def row(about: RunCard, history: RunHistory) -> Json:
     current, epochs = run.epochs.current(), history.epochs
     last_epoch = epochs[-1] if epochs else None
     return known | {
-        "progress": _part(run.samples, about.epochs * run.epoch_samples),
+        "progress": _part(run.trained, about.epochs * run.epoch_samples),
         "epoch": run.complete + sum(epoch.evaluated for epoch in current),
         "epochs": about.epochs or None,
         "seconds": short(seconds),
@@ -67,7 +67,7 @@ def row(about: RunCard, history: RunHistory) -> Json:
 def left_s(about: RunCard, run: RunFigures) -> float | None:
     """Return the seconds that the rest of the samples will take, at the speed so far."""
     total, rate = about.epochs * run.epoch_samples, run.rate
-    return short(max(total - run.samples, 0) / rate) if total and rate else None
+    return short(max(total - run.trained, 0) / rate) if total and rate else None
 
 
 def about(about: RunCard) -> Json:

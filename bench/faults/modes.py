@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
-from ddp.backends import BACKENDS, Acts
+from ddp.backends import BACKENDS, SyncKind
 from ddp.core.policies import EVERY_STEP, POLICIES, Policy, meets_every_step
 from ddp.engine import ENGINES
 from ddp.engine.modes import Mode, modes
@@ -36,12 +36,12 @@ class FaultMode:
     @property
     def in_step(self) -> bool:
         """Gradients are averaged inside steps, in a collective among processes."""
-        return not self.one_process and meets_every_step(self.policy) and Acts.STEP in BACKENDS[self.backend].acts
+        return not self.one_process and meets_every_step(self.policy) and SyncKind.STEP in BACKENDS[self.backend].sync
 
     @property
     def snapshots(self) -> bool:
         """The coordinator's process averages snapshots; ranks meet in no collective."""
-        return not self.one_process and Acts.SNAPSHOT in BACKENDS[self.backend].acts
+        return not self.one_process and SyncKind.SNAPSHOT in BACKENDS[self.backend].sync
 
     @property
     def sharded(self) -> bool:

@@ -27,7 +27,7 @@ from ddp.core.faults import PhaseFault
 from ddp.core.spans import measure
 from ddp.engine import ENGINES
 from ddp.process import forkserver
-from ddp.registry import imported
+from ddp.registries import imported
 from ddp.replica.task import Job
 
 BATCH, DEADLINE_S = 8, 4.0
@@ -116,7 +116,7 @@ def run(job: Job, engine: str) -> Ended:
     train = imported("engine", engine, ENGINES[engine].module).run
     try:
         train(job, lambda record, at: records.append((at, record)))
-    except (EngineError, checkpoint.Torn) as error:
+    except (EngineError, checkpoint.InvalidCheckpoint) as error:
         return records, "failed", str(error).splitlines()[0][:200]
     return records, "ok", ""
 

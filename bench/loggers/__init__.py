@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddp import user_code
-from ddp.members import Registry
-from ddp.registry import blamed, missing
+from ddp.registries import blamed, missing
+from ddp.registry import Registry
 
 NONE = "none"
 _OURS = {

@@ -13,7 +13,7 @@ from bench.results.analysis.steps import worked
 from bench.results.analysis.stream import Floats, RunRecords, Slices
 from bench.results.analysis.stretches import clipped, seconds
 from bench.results.analysis.syncing import collectives, exits
-from ddp.backends import BACKENDS, Acts
+from ddp.backends import BACKENDS, SyncKind
 from ddp.core.events import Averaged, Evaluated, Progress, Reduced, RoundClosed, Saved, Snapshot
 from ddp.core.link_costs import TO, Deliveries, meeting_s
 from ddp.core.links import Links, parse
@@ -81,7 +81,7 @@ class Calibration:
     @property
     def snapshots(self) -> bool:
         """Whether the backend averages snapshots, so that nobody waits in a collective."""
-        return Acts.SNAPSHOT in BACKENDS[str(self.spec.backend)].acts
+        return SyncKind.SNAPSHOT in BACKENDS[str(self.spec.backend)].sync
 
 
 def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibration:
@@ -146,7 +146,7 @@ def _links(spec: RunSpec) -> Links | None:
 
 
 def _snapshots(spec: RunSpec) -> bool:
-    return Acts.SNAPSHOT in BACKENDS[str(spec.backend)].acts
+    return SyncKind.SNAPSHOT in BACKENDS[str(spec.backend)].sync
 
 
 def _taken(slices: Slices, mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Slices:

@@ -36,6 +36,7 @@ class Prediction:
     trusted: bool
     """Whether runs show what the interval rests on."""
     efficiency: float | None
+    """As all below, of the first play: `samples_per_s` has the factor by which plays are off, these have not."""
     waiting: float
     """Of the ranks' wall time, fraction; so is `communicating`."""
     communicating: float

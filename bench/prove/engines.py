@@ -14,7 +14,7 @@ from bench.prove.oracle import OracleCourse, State, limited
 from ddp.core.events import Progress
 from ddp.core.policies import Policy
 from ddp.engine import ENGINES
-from ddp.registry import member
+from ddp.registries import member
 from ddp.replica.task import Job, Task
 
 

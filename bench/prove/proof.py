@@ -22,7 +22,7 @@ from bench.prove.oracle import OracleCourse, OracleStep, PlainTrainer, State, re
 from bench.prove.ranks import CourseResult
 from bench.prove.tasks import Make, double, gradient, least, plain
 from bench.prove.windows import replay_windows
-from ddp.backends import BACKENDS, Acts
+from ddp.backends import BACKENDS, SyncKind
 from ddp.core.policies import Policy
 from ddp.core.step_settings import PLAIN, StepSettings
 
@@ -131,8 +131,8 @@ class Trial:
 
 def _trial(way: Way, course: OracleCourse) -> Trial:
     who, spec = entrant(way.backend or ""), BACKENDS.get(way.backend or "")
-    windows = spec is not None and not (Acts.STEP in spec.acts and way.policy.every_step)
-    if spec is None or (way.ranks <= who.exact and not (windows and Acts.SNAPSHOT in spec.acts)):
+    windows = spec is not None and not (SyncKind.STEP in spec.sync and way.policy.every_step)
+    if spec is None or (way.ranks <= who.exact and not (windows and SyncKind.SNAPSHOT in spec.sync)):
         return Trial(way, who, course, windows, 0.0, "float32")
     if course.how.half:
         return Trial(way, who, course, windows, LOOSE, "float32, as half precision is none of double")
@@ -257,7 +257,7 @@ def _windowed(trials: list[Trial], folder: Path, preload: tuple[str, ...]) -> It
     first, truth, losses = trials[0], folder / "truth", []
     course = first.course
     truth.mkdir()
-    goes_on = Acts.SNAPSHOT in BACKENDS[first.who.engine].acts
+    goes_on = SyncKind.SNAPSHOT in BACKENDS[first.who.engine].sync
     for number, (means, states) in enumerate(replay_windows(course, goes_on)):
         losses.append(sum(means))
         for rank, state in enumerate(states):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.prove.entrants import ProofEntry, against, fingerprint, job_of, shown
 from bench.prove.windows import follow_windows
-from ddp.backends import BACKENDS, Acts
+from ddp.backends import BACKENDS, SyncKind
 from ddp.backends.base import load
 from ddp.core.commands import Join
 from ddp.engine.loop import TrainingLoop
@@ -97,7 +97,7 @@ def _rank(entries: Sequence[ProofEntry], folder: Path, rank: int) -> None:
                 scratch = folder / f"scratch-{number}"
                 scratch.mkdir(exist_ok=True)
                 spec = BACKENDS.get(entry.entrant.engine)
-                step = spec is None or (Acts.STEP in spec.acts and entry.policy.every_step)
+                step = spec is None or (SyncKind.STEP in spec.sync and entry.policy.every_step)
                 done = (_follow if step else follow_windows)(entry, scratch, rank)
                 part = folder / f".trained-{number}-{rank}.pt"
                 torch.save(done, part)
@@ -129,7 +129,7 @@ def _follow(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any]:
             continue
         views = []
         for _ in range(1 if backend is None or entry.truth is None else 2):
-            with backend.consensus(exact=True) if backend is not None else torch.no_grad():
+            with backend.averaged_weights(exact=True) if backend is not None else torch.no_grad():
                 state = shown(replica.model.state_dict(), entry.only)
                 views.append(fingerprint(state))
                 sums = _sums(state)

@@ -17,7 +17,7 @@ import torch
 
 from bench.prove.entrants import ProofEntry, against, fingerprint, job_of
 from bench.prove.oracle import OracleCourse, PlainTrainer, State, summed
-from ddp.backends import BACKENDS, Acts
+from ddp.backends import BACKENDS, SyncKind
 from ddp.backends.base import load, reducing
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.spans import Batch
@@ -50,7 +50,7 @@ def follow_windows(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any
     job, members = job_of(entry, scratch), tuple(range(course.world_size))
     loop = TrainingLoop(job, rank, lambda event: None)
     backend: Any = load(entry.entrant.engine)(job, rank, loop)
-    if Acts.SNAPSHOT not in spec.acts:
+    if SyncKind.SNAPSHOT not in spec.sync:
         backend.join(Join(rank, 0, members, True, "proof"))
     losses, digests, apart = [], [], []
     with _reducer(entry, scratch, rank) as reduce:
@@ -59,7 +59,7 @@ def follow_windows(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any
             steps = [loop.replica.step(batch, course.seen(number))[0] for batch in batches]
             samples = sum(batch.samples for batch in batches)
             order = Average(rank, number, members, True, "proof")
-            if Acts.SNAPSHOT in spec.acts:
+            if SyncKind.SNAPSHOT in spec.sync:
                 backend.snapshot(order)
                 (scratch / f"laid-{number}-{rank}").write_text(str(samples), encoding="utf-8")
                 last = number == course.steps - 1
@@ -112,7 +112,7 @@ class _Reducing:
 def _reducer(entry: ProofEntry, scratch: Path, rank: int) -> Iterator[_Reducing]:
     """Yield what waits for averages."""
     waiting = _Reducing(scratch, entry.course.world_size)
-    if rank or Acts.SNAPSHOT not in BACKENDS[entry.entrant.engine].acts:
+    if rank or SyncKind.SNAPSHOT not in BACKENDS[entry.entrant.engine].sync:
         yield waiting
         return
     with reducing(job_of(entry, scratch), waiting.finish) as reducer:

@@ -20,7 +20,7 @@ from bench.results.runfolder import find_runs
 from bench.validate import Tree
 from bench.validate.consistency import sound
 from bench.validate.library import Library, load
-from ddp import registry
+from ddp import registries
 
 
 def write_report(
@@ -40,7 +40,7 @@ def write_report(
     `planned`; `tree` is what was read of `root` already. Returns the path of `report.md`. Raises ValueError if a tree is no
     folder, the experiment is not known, or `out` cannot be written.
     """
-    registry.sound("section", SECTIONS)
+    registries.sound("section", SECTIONS)
     grouped, problems = _read(root, tree)
     unreadable = [(root.name, problem) for problem in problems]
     earlier = None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, geometric_mean
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.answer import Timing
 from bench.report.blocks import Tile, plain
 from bench.report.compare import Rival, mean_share
 from bench.report.losses import NAMED, WORDS
 from bench.report.page import NONE, levels, number, percent
 from bench.report.time_to_target import Axis, reach
-from bench.results.cells import Cell
+from bench.results.cells import Cell, measured
 
 LEAST = 0.01
 """Of the time: a share that is named."""
@@ -39,11 +39,13 @@ def tiles(cells: Sequence[Cell]) -> tuple[Tile, ...]:
     axis: Axis = "samples" if whole.middle("seconds") is None else "seconds"
     shares = [share for m in cell.timed if (share := mean_share(m, "compute")) is not None]
     goal = "" if target is None else f"{plain(cell.about.final.eval_metric)} {target:g}"
-    middle = whole.middle(axis)
+    timing = Timing.of(cell)
+    seconds = measured(timing.seconds)
+    all_there = axis == "seconds" and len(seconds) == len(timing.seconds) and all(seconds)
+    middle = geometric_mean(seconds) if all_there else whole.middle(axis)
     known = (
         "not reached" if middle is None or math.isinf(middle) else f"{number(middle)} {axis.replace('seconds', 's')}"
     )
-    rough = Timing.of(cell).disturbed
     shown = (
         Tile(
             f"final {plain(cell.about.final.eval_metric)}", levels(cell.eval), f"{name}, {plural(cell.eval.n, 'seed')}"
@@ -52,9 +54,9 @@ def tiles(cells: Sequence[Cell]) -> tuple[Tile, ...]:
             "samples/s",
             number(cell.speed.mean),
             "" if efficiency is None else f"{percent(efficiency)} of what its ranks could do alone",
-            dim=rough,
+            dim=timing.disturbed,
         ),
-        Tile("time to target" if axis == "seconds" else "samples to target", known, goal, dim=rough)
+        Tile("time to target" if axis == "seconds" else "samples to target", known, goal, dim=timing.disturbed)
         if target is not None
         else None,
         Tile("of its ranks' time computing", percent(fmean(shares)), "*Where the time went* has the rest")

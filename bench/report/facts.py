@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import geometric_mean
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report import alone
 from bench.report.answer import Answer, Kind, Option, Timing
 from bench.report.blocks import plain

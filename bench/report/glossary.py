@@ -18,7 +18,7 @@ from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
 from ddp.engine.modes import PAIRING, modes
-from ddp.registry import Unusable, origin
+from ddp.registries import Unusable, origin
 
 
 def glossary(names: Iterable[str]) -> dict[str, str]:

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from bench.report.answer import Timing
 from bench.report.differences import MeanDifference, ratio
 from bench.report.sections.changes import Pair, common
 from bench.report.time_to_target import reach
 from bench.results.cells import Cell
-from bench.validate.fingerprint import one_machine
 
 Trend = Literal["worse", "otherwise", "better", "open", "same"]
 """Of a cell: an interval shows a loss, it is trained otherwise, an interval shows a gain, there is no interval, or none
@@ -67,22 +65,9 @@ class CellMove:
         return self.pair.quality
 
     @cached_property
-    def timings(self) -> tuple[Timing, Timing]:
-        """The runs, before and now, that times are taken from."""
-        return Timing.of(self.pair.before), Timing.of(self.pair.now)
-
-    @cached_property
-    def timed(self) -> bool:
-        """Whether times say something of the code: all are of one kind of machine and of one clock, and of runs that no
-        other program disturbed."""
-        before, now = self.timings
-        clocks = {m.source for m in (*before.runs, *now.runs)}
-        return len(clocks) == 1 and one_machine([*before.runs, *now.runs]) and not (before.disturbed or now.disturbed)
-
-    @cached_property
     def speed(self) -> MeanDifference | None:
         """Logarithm of samples per second, now over before."""
-        return ratio(*(timing.speeds for timing in self.timings))
+        return ratio(*(timing.speeds for timing in self.pair.timings))
 
     @cached_property
     def time(self) -> MeanDifference | None:
@@ -90,7 +75,7 @@ class CellMove:
         whole = [reach(self.pair.before), reach(self.pair.now)]
         if any(not side.n or side.reached < side.n for side in whole):
             return None
-        return ratio(*(timing.seconds for timing in self.timings))
+        return ratio(*(timing.seconds for timing in self.pair.timings))
 
     @property
     def losses(self) -> list[str]:
@@ -104,7 +89,7 @@ class CellMove:
 
     def _shown(self, sign: int) -> list[str]:
         turned = {"result": (self.quality, 1)}
-        if self.timed:
+        if self.pair.timed:
             turned |= {"samples/s": (self.speed, 1), "time to target": (self.time, -1)}
         names = [name for name, (move, way) in turned.items() if move and move.decided and sign * way * move.value > 0]
         failed = [any(m.metrics.status != "ok" for m in cell.runs) for cell in (self.pair.before, self.pair.now)]
@@ -119,7 +104,7 @@ class CellMove:
             return "otherwise"
         if self.gains:
             return "better"
-        moves = [move for move in (self.quality, self.speed if self.timed else None) if move is not None]
+        moves = [move for move in (self.quality, self.speed if self.pair.timed else None) if move is not None]
         known = any(move.low is not None for move in moves) or self.pair.same_bits
         return "same" if known else "open"
 

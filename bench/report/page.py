@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
-from bench.base.figures import decimals, grouped, plural, rate
+from bench.base.number_format import decimals, grouped, plural, rate
 from bench.base.style import mode_styles, save
 from bench.base.writing import write_text
 from bench.report.blocks import Block, Bullets, Heading, Picture, TableBlock, Text, nonempty, plain

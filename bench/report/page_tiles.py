@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.answer import Answer, Option
 from bench.report.blocks import Tile, plain
 from bench.report.intervals import Interval

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.answer import Option
 from bench.report.blocks import plain
 from bench.report.compare import gap, is_fraction

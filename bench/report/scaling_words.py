@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.answer import Option
 from bench.report.blocks import plain
 from bench.report.facts import LEFT, LIMITS, SURE, disturbances, missing_share

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.answer import Answer, Option, Why
 from bench.report.blocks import plain
 from bench.report.page import Page, listed

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.style import brief, styled
 from bench.base.usage import reason
 from bench.base.writing import write_text
@@ -102,22 +102,24 @@ def tiles(cells: Sequence[CellMove]) -> tuple[Tile, ...]:
     """Return the counts, and the result, speed and time over all cells."""
     counts = Counter(move.trend for move in cells)
     rest = ", ".join(f"{counts[trend]} {WORDS[trend]}" for trend in WORDS if trend != "worse" and counts[trend])
+    timed = [move for move in cells if move.pair.timed]
+    shown = timed or [move for move in cells if move.pair.one_clock]
     bits = sum(move.pair.same_bits for move in cells)
     return (
         Tile("cells worse", f"{counts['worse']} of {len(cells)}", rest),
-        _factors("samples/s, now over before", [(move.name, move.speed) for move in cells]),
-        _factors("time to target, now over before", [(move.name, move.time) for move in cells]),
+        _factors("samples/s, now over before", [move.speed for move in shown], not timed),
+        _factors("time to target, now over before", [move.time for move in shown], not timed),
         Tile("cells with the same bits", f"{bits} of {len(cells)}", "all seeds ended with equal parameters"),
     )
 
 
-def _factors(label: str, named: Sequence[tuple[str, MeanDifference | None]]) -> Tile:
-    known = [move.value for _, move in named if move is not None]
+def _factors(label: str, moved: Sequence[MeanDifference | None], dim: bool) -> Tile:
+    known = [move.value for move in moved if move is not None]
     mean = middle(known)
     if mean is None:
         return Tile(label, NONE, "not known of any cell")
     low, high = math.exp(min(known)), math.exp(max(known))
-    return Tile(label, f"{mean:.2f} ×", f"mean of {plural(len(known), 'cell')}, {low:.2f} to {high:.2f}")
+    return Tile(label, f"{mean:.2f} ×", f"geometric mean of {plural(len(known), 'cell')}, {low:.2f} to {high:.2f}", dim)
 
 
 def row(move: CellMove) -> dict[str, str]:

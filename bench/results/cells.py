@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.analysis.faults import missing
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics

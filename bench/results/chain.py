@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.runfolder import METRICS
 from ddp import regular_files
 

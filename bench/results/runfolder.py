@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from errno import ELOOP
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +147,12 @@ def find_runs(path: Path) -> tuple[list[Run], list[str]]:
 
 
 def _run_folders(path: Path, unread: list[OSError]) -> Iterator[Path]:
+    inside = os.path.realpath(path)
     for folder, subfolders, files in regular_files.walk(path, unread):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        for link in filter(Path.is_symlink, map(folder.joinpath, subfolders)):
+            if not Path(os.path.realpath(link)).is_relative_to(inside):
+                unread.append(OSError(ELOOP, "a link out of the tree; give what it leads to", str(link)))
         if not {METRICS, EVENTS, CONFIG}.isdisjoint(files):
             subfolders.clear()
             yield folder

@@ -157,7 +157,7 @@ class GradientNorm(Strict):
     steps: int = Field(description="steps measured, of all ranks")
     first: float | None = Field(description="of the first step, mean over ranks; null: not finite")
     p50: float | None = Field(description="median over steps and ranks; null: none is finite")
-    last: float | None = Field(description="of the last step measured, mean over ranks; null: not finite")
+    last: float | None = Field(description="of the last step measured, mean over ranks that did it; null: not finite")
 
 
 class StepCosts(Strict):
@@ -188,7 +188,7 @@ class Volume(Strict):
     """What all ranks handed over to bring replicas together, against the formula of the way of training."""
 
     bytes: int = Field(description="payload of all ranks, bytes; as `sync.bytes`")
-    per_step: float | None = Field(description="bytes / steps of all ranks, bytes; null: no steps")
+    per_step: float | None = Field(description="bytes / steps of all ranks, bytes; null: no steps, or resumed")
     expected: int | None = Field(
         description="meetings x ranks x parameters x bytes of an element, bytes: docs/reference/validation.md; null: the "
         "run is not whole, alone, or its collectives are not seen"

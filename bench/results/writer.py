@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
@@ -57,8 +57,12 @@ class RunWriter:
 
     def destination(self, status: str) -> Path:
         """Return where the folder goes. An `ok` run replaces what is there; another one never replaces an `ok` one, nor one
-        that has a later checkpoint, but goes to `<run_id>.failed` beside it."""
-        return self._beside if status != "ok" and self._outranked(self._place) else self._place
+        that has a later checkpoint, but goes to `<run_id>.failed` beside it; where a later one is there too, it stays."""
+        return next(self._places(status), self.path)
+
+    def _places(self, status: str) -> Iterator[Path]:
+        """Yield where the folder may go."""
+        return (place for place in (self._place, self._beside) if status == "ok" or not self._outranked(place))
 
     def _outranked(self, other: Path) -> bool:
         """Return whether this run, which is not `ok`, must not replace another one: that is `ok`, or came further."""
@@ -66,12 +70,8 @@ class RunWriter:
 
     def _put(self, status: str) -> Path:
         """Put the folder where it goes; return where that is."""
-        destination = self.destination(status)
-        spared = self._outranked if status != "ok" and destination == self._place else None
-        if not _replace(self.path, destination, spared):
-            destination = self._beside
-            _replace(self.path, destination)
-        return destination
+        spared = None if status == "ok" else self._outranked
+        return next((place for place in self._places(status) if _replace(self.path, place, spared)), self.path)
 
     def commit(self, status: str) -> Path:
         """Rename into place; the final folder (`destination`). Checkpoints are kept until a run of the cell is `ok` and in
@@ -94,7 +94,8 @@ class RunWriter:
         if not resumable(self.path):
             return "nothing is kept, as there is no checkpoint yet"
         last = max((self.path / CHECKPOINTS).glob("[0-9]*"))
-        return f"the last checkpoint is {last}; with room again, go on by: {resuming(self._place)}"
+        place = self.path if may_be_ok(self._place) else self._place  # of a place with a finished run nothing goes on
+        return f"the last checkpoint is {last}; with room again, go on by: {resuming(place)}"
 
     def discard(self, copied: bool = False) -> None:
         """Remove what was written, unless it can be resumed; then too if its checkpoint is `copied` from elsewhere."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.config.plan import RunPlan
 from bench.results.runfolder import CHECKPOINTS, CONFIG, read_object
 from bench.runner.launch import CutShort, Outcome, launch

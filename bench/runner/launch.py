@@ -18,8 +18,8 @@ from rich.console import Console
 
 from bench.audit.process import audit_of
 from bench.base import environment, interrupts
-from bench.base.figures import plural
 from bench.base.garbage import no_collections, short_collections
+from bench.base.number_format import plural
 from bench.base.usage import UsageError, reason, usage
 from bench.base.writing import write_bytes, write_text
 from bench.config.plan import RunPlan, ScriptPlan
@@ -38,7 +38,7 @@ from bench.runner.modelgraph import described
 from bench.runner.progress import ProgressDisplay
 from bench.runner.resume import ResumeSource
 from bench.timeline import begin_timeline, write_timeline
-from ddp.checkpoint.checkpoint import Torn, copy
+from ddp.checkpoint.checkpoint import InvalidCheckpoint, copy
 from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.core.faults import Fault
 from ddp.core.run_bounds import Launched, RunEnd, RunHeader
@@ -50,7 +50,7 @@ from ddp.process import termination
 from ddp.process.clock import now
 from ddp.process.codec import Record, decode, encode, stamp
 from ddp.process.scratch import scratch
-from ddp.registry import member
+from ddp.registries import member
 from ddp.replica.task import Job
 
 
@@ -127,7 +127,7 @@ def launch(
         begin_timeline(writer.path, spec, launched)
         with (
             _private(job) as private,
-            (writer.path / LOG).open("w", encoding="utf-8") as log,
+            (writer.path / LOG).open("w", encoding="utf-8", errors="backslashreplace") as log,
             Journal(writer.path / EVENTS) as journal,
             ProgressDisplay(spec, console, log, past) as monitor,
         ):
@@ -268,7 +268,7 @@ def _train(job: Job, engine: str, journal: Journal, monitor: ProgressDisplay, wa
         interrupts.check()
     except KeyboardInterrupt as error:
         return _End("killed", "interrupted", cause=error)
-    except Torn as error:
+    except InvalidCheckpoint as error:
         raise UsageError(f"{job.resume}: {error}") from error
     except Unwatched as error:
         cause = error.__cause__

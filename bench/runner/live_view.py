@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from bench.base import figures
+from bench.base import number_format
 from bench.config.spec import RunSpec
 from bench.results.live.run import RunFigures
 from ddp.core.commands import Drop, Plan
@@ -21,7 +21,7 @@ RANKS = 16
 
 def announced_line(spec: RunSpec) -> str:
     """Return what is about to be trained."""
-    epochs = figures.plural(spec.epochs, "epoch")
+    epochs = number_format.plural(spec.epochs, "epoch")
     return (
         f"{spec.model} {spec.mode}: recipe {spec.recipe} on {spec.data}, {epochs} of batches of "
         f"{spec.batch_size}, seed {spec.seed}  [{spec.run_id}]"
@@ -101,7 +101,7 @@ def time_left(spec: RunSpec, run: RunFigures) -> float | None:
     """Return the seconds until the last sample, at the speed of the run so far; None: not known yet."""
     if run.rate is None or not run.epoch_samples:
         return None
-    return max(spec.epochs * run.epoch_samples - run.samples, 0) / run.rate
+    return max(spec.epochs * run.epoch_samples - run.trained, 0) / run.rate
 
 
 def duration(seconds: float) -> str:
@@ -124,8 +124,8 @@ def _epoch(spec: RunSpec, epoch: EpochFigures) -> str:
 
 
 def _rate(samples_per_s: float | None) -> str:
-    return f"{'-' if samples_per_s is None else figures.rate(samples_per_s)} samples/s"
+    return f"{'-' if samples_per_s is None else number_format.rate(samples_per_s)} samples/s"
 
 
 def _metric(value: float | None) -> str:
-    return figures.metric(math.nan if value is None else value)  # for the eye, which knows this word
+    return number_format.metric(math.nan if value is None else value)  # for the eye, which knows this word

@@ -12,7 +12,7 @@ from bench.config.plan import RunPlan
 from bench.models import MODELS
 from ddp.core.loader_settings import Loading
 from ddp.data.batch_loader import refuse_samplewise
-from ddp.registry import blamed, is_ours
+from ddp.registries import blamed, is_ours
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Task
 

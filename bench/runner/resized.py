@@ -14,7 +14,9 @@ from bench.config.config import Config
 from ddp.checkpoint.identity import may_resize
 from ddp.core.policies import meets_every_step
 
-SIZED_KEYS = ("world_size", "train.batch_size", "train.global_batch_size", "cluster.speeds")
+_POLICY = ("policy.speed_hint", "policy.partition_ratios")
+_CLUSTER = ("cluster.speeds", "cluster.absent", "cluster.faults", "cluster.links")
+SIZED_KEYS = ("world_size", "train.batch_size", "train.global_batch_size", *_POLICY, *_CLUSTER)
 """Keys that may be set with another number of ranks."""
 
 
@@ -51,12 +53,19 @@ def sized(settings: Mapping[str, Any], command: Config, own: Config) -> Config:
                 f"train.global_batch_size={each * command.world_size}, or another, beside it"
             )
         train = replace(train, batch_size=each)
-    if "cluster.speeds" in settings:
-        cluster = replace(cluster, speeds=command.cluster.speeds)
-    elif cluster.speeds:  # ranks that come are as fast as they can be
+    if cluster.speeds:  # ranks that come are as fast as they can be
         more = (command.world_size or 0) - len(cluster.speeds)
         cluster = replace(cluster, speeds=[*cluster.speeds, *[1.0] * more])
-    return replace(own, world_size=command.world_size, train=train, cluster=cluster)
+    names = [key.partition(".")[2] for key in _CLUSTER if key in settings]
+    cluster = replace(cluster, **{name: getattr(command.cluster, name) for name in names})
+    policy = own.policy | {key.partition(".")[2]: settings[key] for key in _POLICY if key in settings}
+    for key in _POLICY:
+        each = policy.get(key.partition(".")[2])
+        if each is not None and len(each) != command.world_size:
+            raise ValueError(
+                f"{key}={each} is not of {command.world_size} ranks; give {key} beside world_size, null for none"
+            )
+    return replace(own, world_size=command.world_size, train=train, cluster=cluster, policy=policy)
 
 
 def lineage(saved: Mapping[str, Any], world_size: int, samples: int) -> list[dict[str, int]]:

@@ -20,7 +20,7 @@ from bench.config.config import Choice, ClusterConfig, Config, DataConfig, Model
 from bench.config.plan import RunPlan
 from bench.config.user_parts import changed, named_by
 from bench.results.lease import now, run_out
-from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
+from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, there, writer
 from bench.runner.resized import SIZED_KEYS, lineage, resizes, sized
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import Checkpoint, find
@@ -154,7 +154,9 @@ def _job(folder: Path) -> str | None:
 
 
 def _none(folder: Path) -> str:
-    """Return why that run has no checkpoint."""
+    """Return why that run has no checkpoint. Raise ValueError for what is no run."""
+    if not there(folder / CONFIG):
+        raise ValueError(f"resume={folder}: no run folder; give one, such as runs/<model>/<mode>/<run_id>")
     try:
         config = read_object(folder / CONFIG)
     except ValueError as error:

@@ -10,6 +10,7 @@ from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -198,15 +199,22 @@ def _rows(chosen: NDArray[np.bool_], *columns: NDArray[Any]) -> Iterator[Any]:
 
 
 def _counters(trace: Trace, stream: RunRecords, run: int) -> None:
+    """Add what ranks report, from the beginning of the time that a report is of."""
     reported: dict[int, float] = {rank: event.at for rank, event in stream.ready.items()}
-    for event in stream.of(Progress):
+    reports: list[Progress | Joined] = [*stream.of(Progress)]
+    reports += [event for _, event in stream.trouble if isinstance(event, Joined)]
+    for event in sorted(reports, key=attrgetter("at")):
+        begin, reported[event.rank] = reported.get(event.rank, event.at), event.at
+        if isinstance(event, Joined):
+            trace.counter(event.rank, "samples/s", begin, 0.0)
+            continue
         if event.loss_sum is not None and event.samples:
-            trace.counter(event.rank, "loss", event.at, event.loss_sum / event.samples)
-        trace.counter(event.rank, "lr", event.at, event.lr)
-        elapsed = event.at - reported.get(event.rank, event.at)
-        if elapsed > 0:
-            trace.counter(event.rank, "samples/s", event.at, event.samples / elapsed)
-        reported[event.rank] = event.at
+            trace.counter(event.rank, "loss", begin, event.loss_sum / event.samples)
+        trace.counter(event.rank, "lr", begin, event.lr)
+        if event.at > begin:
+            trace.counter(event.rank, "samples/s", begin, event.samples / (event.at - begin))
+    for rank, at in reported.items():
+        trace.counter(rank, "samples/s", at, 0.0)
     _resources(trace, stream)
     for closed in stream.of(RoundClosed):
         if closed.divergence:

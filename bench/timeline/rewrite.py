@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from bench.results.analysis.stream import sort
 from bench.results.journal import woven
-from bench.results.runfolder import EVENTS, SLICES, there
+from bench.results.runfolder import EVENTS, METRICS, SLICES, read_object, there
 from bench.timeline import launched_at, write_timeline
 from bench.timeline.about import Named, about
 from bench.timeline.formats import FORMATS
@@ -38,6 +38,8 @@ def export(path: Path, name: str) -> list[Path]:
 
 def _written(folder: Path, write: Callable[[Path, Sequence[Record], Named, float], T]) -> T:
     spec, timed = about(folder), records(folder)
+    if len(timed) < max(2, _sealed(folder)):
+        raise ValueError(f"{folder / EVENTS}: not the records of a run to its end; nothing is written")
     launched = launched_at(folder)
     if launched is None:
         launched = min((at for at, _ in timed), default=0.0)
@@ -47,6 +49,13 @@ def _written(folder: Path, write: Callable[[Path, Sequence[Record], Named, float
         raise ValueError(f"{folder}: cannot write the timeline: {error.strerror}") from error
     except (AssertionError, IndexError, KeyError) as error:
         raise ValueError(f"{folder / EVENTS}: not the records of a run ({type(error).__name__}: {error})") from error
+
+
+def _sealed(folder: Path) -> int:
+    """Return how many records the result of a run says that there are; 0: it does not say, or there is none."""
+    seal = read_object(folder / METRICS).get("record") if there(folder / METRICS) else None
+    lines = seal.get("lines") if isinstance(seal, dict) else 0
+    return lines if isinstance(lines, int) else 0
 
 
 def locate(path: Path) -> Path:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.base.exitcodes import Exit, gravest
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.cells import Cell, cells
 from bench.results.rerun_command import command
 from bench.results.runfolder import Run, find_runs
@@ -29,7 +29,7 @@ from bench.validate.fingerprint import FieldDifference, beyond
 from bench.validate.library import Library, load
 from bench.validate.reference import Reference
 from bench.validate.verdict import Verdict, remark
-from ddp import registry
+from ddp import registries
 from ddp.suggest import unknown
 
 __all__ = ["Judgement", "Terms", "Tree", "Verdict", "judge", "judge_cells", "judge_trees"]
@@ -104,7 +104,7 @@ def judge_cells(
     """Judge cells that were read already; `unreadable`: name of a tree, and what could not be read in it."""
     terms = terms or Terms()
     _check_names(terms)
-    registry.sound("check", CHECKS)
+    registries.sound("check", CHECKS)
     problems = [remark("REFUSED", "readable", name, text) for name, text in unreadable]
     library = load(baselines)
     problems += [remark("REFUSED", "baseline", "baselines", text) for text in library.broken]

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.usage import tame
 from bench.results.cells import LARGEST
 from bench.results.chain import seal_of

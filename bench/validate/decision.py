@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.cells import Cell
 from bench.validate import next_runs
 from bench.validate.findings import Finding, LevelClaim, Rate, Spread

@@ -57,7 +57,7 @@ def load(folder: Path) -> list[Expected]:
         first = error.errors()[0]
         place = " ".join(["entry", *map(str, first["loc"])]) if first["loc"] else "file"
         raise ValueError(f"{path}: not a list of known failures: {place}: {first['msg']}") from None
-    except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError, RecursionError) as error:
+    except (YAMLError, OmegaConfBaseException, OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a list of known failures: {str(error).splitlines()[0]}") from None
     for number, entry in enumerate(entries):
         if entry.check not in (names := (*CHECKS, *OPTIONAL)):

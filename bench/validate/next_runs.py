@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.cells import Cell
 from bench.results.rerun_command import command, script_of, setting
 from bench.results.runfolder import Run

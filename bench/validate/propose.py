@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from bench.base import figures
+from bench.base import number_format
 from bench.results.cells import Cell
 from bench.results.runfolder import CONFIG, Run
 from bench.results.schema import Metrics
@@ -180,7 +180,7 @@ def _target(metrics: Sequence[Metrics], quality: Mapping[str, Any]) -> dict[str,
     sign = 1.0 if quality["higher_is_better"] else -1.0
     return {
         "value": median(values) - sign * BELOW * spread,
-        "why": f"median {figures.metric(median(values))}, {BELOW:g} sd ({spread:.4g}) towards the worse",
+        "why": f"median {number_format.metric(median(values))}, {BELOW:g} sd ({spread:.4g}) towards the worse",
     }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
-from bench.base import figures, special
+from bench.base import number_format, special
 from bench.base.writing import write_text
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
@@ -187,7 +187,7 @@ def interval(metric: Metric) -> str:
     if metric.scale == "log":
         low, mean, high = (float(np.exp(value)) for value in (low, mean, high))
         return f"{mean:,.0f} [{low:,.0f}, {high:,.0f}] n={len(values)}"
-    middle, *ends = (figures.metric(value, beside=mean) for value in (mean, low, high))
+    middle, *ends = (number_format.metric(value, beside=mean) for value in (mean, low, high))
     return f"{middle} [{', '.join(ends)}] n={len(values)}"
 
 

@@ -91,7 +91,7 @@ def part_evaluated(replica: Module) -> None:
 
 @EVALUATION.bug(SNAPSHOT, "evaluation", ASYNC, "ranks evaluate their own replica, not the average", "B17")
 def own_model_evaluated(snapshot: Module) -> None:
-    snapshot.Backend.consensus = lambda self, exact: nullcontext()
+    snapshot.Backend.averaged_weights = lambda self, exact: nullcontext()
 
 
 @EVALUATION.bug(SNAPSHOT, "evaluation", ASYNC, "a stale average is evaluated", "issue")
@@ -102,17 +102,19 @@ def stale_average_evaluated(snapshot: Module) -> None:
         return answer
 
     @contextmanager
-    def older(consensus: Any, self: Any) -> Any:
+    def older(averaged_weights: Any, self: Any) -> Any:
         now = [mean.clone() for mean in self._average]
         for mean, stale in zip(self._average, getattr(self, "means", [now])[0], strict=True):
             mean.copy_(stale)
-        with consensus:
+        with averaged_weights:
             yield
         for mean, own in zip(self._average, now, strict=True):
             mean.copy_(own)
 
     wrap(snapshot.Backend, "apply", applied)
-    wrap(snapshot.Backend, "consensus", lambda consensus, self, exact: older(consensus(False), self))
+    wrap(
+        snapshot.Backend, "averaged_weights", lambda averaged_weights, self, exact: older(averaged_weights(False), self)
+    )
 
 
 @EVALUATION.bug(REPLICA, "audit", EVERY, "the model evaluates in training mode", "B11", models=NORMED)

@@ -132,10 +132,10 @@ def first_tokens_unscored(parts: Module) -> None:
 def own_statistics_in_evaluation(backend: Module) -> None:
     """Leave the buffers of rank 0 to the end of the run."""
 
-    def broken(consensus: Any, self: Any, exact: bool) -> AbstractContextManager[None]:
+    def broken(averaged_weights: Any, self: Any, exact: bool) -> AbstractContextManager[None]:
         return nullcontext()
 
-    wrap(backend.TorchBackend, "consensus", broken)
+    wrap(backend.TorchBackend, "averaged_weights", broken)
 
 
 # Record

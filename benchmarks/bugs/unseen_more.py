@@ -117,7 +117,7 @@ def smoothed_evaluated(nccl: Module) -> None:
         return apart
 
     wrap(nccl.Backend, "_take", take)
-    nccl.Backend.consensus = lambda self, exact: nccl.swapped(getattr(self, "smooth", []))
+    nccl.Backend.averaged_weights = lambda self, exact: nccl.swapped(getattr(self, "smooth", []))
 
 
 def ties_are_right(parts: Module) -> None:

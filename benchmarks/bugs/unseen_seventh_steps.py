@@ -246,4 +246,4 @@ def tail_not_fetched(zero1: Module) -> None:
 )
 def own_replica_saved(loop: Module) -> None:
     """Save rank 0's replica for the model, where that is the average."""
-    wrap(loop.TrainingLoop, "save", lambda save, self, order, kept=(), consensus=None: save(order, kept))
+    wrap(loop.TrainingLoop, "save", lambda save, self, order, kept=(), averaged_weights=None: save(order, kept))

@@ -235,4 +235,4 @@ def evaluated_before_settled(allreduce: Module) -> None:
     """Evaluate a replica on its way to the average, and not the average, where replicas stay apart."""
     from contextlib import nullcontext
 
-    wrap(allreduce.Backend, "consensus", lambda consensus, self, exact: nullcontext())
+    wrap(allreduce.Backend, "averaged_weights", lambda averaged_weights, self, exact: nullcontext())

@@ -9,10 +9,10 @@ from enum import Flag, auto
 from typing import Any
 
 from ddp.core.world import World
-from ddp.members import Registry, loaded
+from ddp.registry import Registry, loaded
 
 
-class Acts(Flag):
+class SyncKind(Flag):
     """When a backend acts. Each is a protocol of `ddp.backends.base`."""
 
     STEP = auto()
@@ -28,8 +28,8 @@ class BackendSpec:
     """What must be known of a backend before it is used."""
 
     module: str
-    """Has `Backend`, a rank's side; with `Acts.SNAPSHOT` also `Reducer`, the coordinator's."""
-    acts: Acts
+    """Has `Backend`, a rank's side; with `SyncKind.SNAPSHOT` also `Reducer`, the coordinator's."""
+    sync: SyncKind
     torch_native: bool = False
     """It is PyTorch's own: what it exchanges goes through PyTorch's process groups and through nothing else."""
     checkpoints: bool = True
@@ -43,30 +43,30 @@ class BackendSpec:
     @property
     def averages(self) -> bool:
         """Whether it brings replicas together between steps, so that any policy goes with it."""
-        return bool(self.acts & (Acts.COLLECTIVE | Acts.SNAPSHOT))
+        return bool(self.sync & (SyncKind.COLLECTIVE | SyncKind.SNAPSHOT))
 
 
 _OURS = {
-    "nccl": BackendSpec("ddp.backends.allreduce", Acts.STEP | Acts.COLLECTIVE),
-    "cpu": BackendSpec("ddp.backends.snapshot", Acts.SNAPSHOT),
-    "zero1": BackendSpec("ddp.backends.zero1", Acts.STEP),
-    "zero2": BackendSpec("ddp.backends.zero2", Acts.STEP),
-    "zero3": BackendSpec("ddp.backends.zero3", Acts.STEP, lacks=("compile",)),
-    "torch_ddp": BackendSpec("ddp.backends.torch_ddp", Acts.STEP, torch_native=True),
+    "nccl": BackendSpec("ddp.backends.allreduce", SyncKind.STEP | SyncKind.COLLECTIVE),
+    "cpu": BackendSpec("ddp.backends.snapshot", SyncKind.SNAPSHOT),
+    "zero1": BackendSpec("ddp.backends.zero1", SyncKind.STEP),
+    "zero2": BackendSpec("ddp.backends.zero2", SyncKind.STEP),
+    "zero3": BackendSpec("ddp.backends.zero3", SyncKind.STEP, lacks=("compile",)),
+    "torch_ddp": BackendSpec("ddp.backends.torch_ddp", SyncKind.STEP, torch_native=True),
     "torch_fsdp": BackendSpec(
         # Over gloo its ranks on a GPU end by signal 11 (torch 2.11).
         "ddp.backends.torch_fsdp",
-        Acts.STEP,
+        SyncKind.STEP,
         torch_native=True,
         checkpoints=False,
         lacks=("compile",),
         shares_gpu=False,
     ),
-    "torch_zero1": BackendSpec("ddp.backends.torch_zero1", Acts.STEP, torch_native=True, checkpoints=False),
+    "torch_zero1": BackendSpec("ddp.backends.torch_zero1", SyncKind.STEP, torch_native=True, checkpoints=False),
     "torch_local_sgd": BackendSpec(
         # Its averages come inside the optimizer, which a rank whose gradients overflow would leave out.
         "ddp.backends.torch_local_sgd",
-        Acts.STEP,
+        SyncKind.STEP,
         torch_native=True,
         checkpoints=False,
         lacks=("fp16",),
@@ -98,7 +98,7 @@ def world_of(name: str, size: int, samples: int, batch: int, epochs: int, **sett
 
     A backend that acts inside steps alone cannot go on without a rank: what the rank held of the model is gone."""
     spec = BACKENDS[name]
-    blocking, in_step = Acts.SNAPSHOT not in spec.acts, Acts.STEP in spec.acts
+    blocking, in_step = SyncKind.SNAPSHOT not in spec.sync, SyncKind.STEP in spec.sync
     if not spec.averages:
         settings |= {"indispensable": _NEEDED.format(name), "tolerate_loss": False}
     return World(size, samples, batch, epochs, blocking, in_step, **settings)

@@ -171,7 +171,7 @@ class Backend(GroupBackend):
         self._averaged = True
         return ratio(change, norm), finite(change)
 
-    def consensus(self, exact: bool) -> AbstractContextManager[None]:
+    def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
         """Put the last average in place where replicas stay apart; else the replica is it, as an evaluation follows its
         average directly."""
         return swapped(self._pairs()) if self.job.averaging.apart and self._averaged else nullcontext()

@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from ddp.backends import BACKENDS, Acts
+from ddp.backends import BACKENDS, SyncKind
 from ddp.comm.collectives import Collectives
 from ddp.comm.transports import threads
 from ddp.comm.transports.base import Transport, TransportConfig, choose
 from ddp.comm.transports.emulated import EmulatedTransport
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced
-from ddp.registry import Unusable, imported
+from ddp.registries import Unusable, imported
 from ddp.replica.task import Job
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Backend(Protocol):
 
     def __init__(self, job: Job, rank: int, loop: RankContext) -> None: ...
 
-    def consensus(self, exact: bool) -> AbstractContextManager[None]:
+    def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
         """Put the last average into the model for a `with` block, shards gathered. `exact`: no step was trained since."""
         ...
 
@@ -97,7 +97,7 @@ class Recuts(Protocol):
 
 
 class StepExchange(Backend, Protocol):
-    """Acts inside every step."""
+    """SyncKind inside every step."""
 
     def leave(self) -> None:
         """Leave the present group, and be in none."""
@@ -183,7 +183,7 @@ class GroupBackend:
         """Leave the present group, and meet the members of the new one."""
         self.collectives.join(order)
 
-    def consensus(self, exact: bool) -> AbstractContextManager[None]:
+    def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
         """Do nothing: the replica's model is whole, and the same on all ranks."""
         return nullcontext()
 
@@ -213,14 +213,14 @@ class GroupBackend:
         self.collectives.close()
 
 
-_PROTOCOLS = {Acts.STEP: StepExchange, Acts.COLLECTIVE: CollectiveAverage, Acts.SNAPSHOT: SnapshotAverage}
+_PROTOCOLS = {SyncKind.STEP: StepExchange, SyncKind.COLLECTIVE: CollectiveAverage, SyncKind.SNAPSHOT: SnapshotAverage}
 
 
 def load(name: str) -> type[Backend]:
     """Return the class of backend `name`, from its module. Raises Unusable for one that lacks what its entry says."""
     backend: type[Backend] = _module(name).Backend
     for acts, protocol in _PROTOCOLS.items():
-        if acts in BACKENDS[name].acts:
+        if acts in BACKENDS[name].sync:
             for method in vars(protocol):
                 if not method.startswith("_") and not hasattr(backend, method):
                     raise Unusable(
@@ -233,7 +233,7 @@ def load(name: str) -> type[Backend]:
 def reducing(job: Job, done: Callable[[Reduced | Exception], None]) -> Iterator[Reducer | None]:
     """Run the reducer of the job's backend within: it calls `done` from its thread with each average, or with what went
     wrong. Give None where ranks average among themselves."""
-    if Acts.SNAPSHOT not in BACKENDS[job.backend].acts:
+    if SyncKind.SNAPSHOT not in BACKENDS[job.backend].sync:
         yield None
         return
     with _module(job.backend).Reducer(job, done) as reducer:

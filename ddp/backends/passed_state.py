@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 from ddp.process.resource_errors import free, of_file
 
 
@@ -35,9 +35,9 @@ def write(scratch: Path, round: int, state: dict[str, Any]) -> None:
 
 
 def read(scratch: Path, round: int, device: torch.device, plain: bool = True) -> Any:
-    """Return the state; not `plain`: of whatever classes, as a rank of this very run has written it. Raises Exhausted."""
+    """Return the state; not `plain`: of whatever classes, as a rank of this run has written it. Raises OutOfResources."""
     path = place(scratch, round)
     try:
         return torch.load(path, map_location=device, weights_only=plain)
     except FileNotFoundError as error:
-        raise Exhausted(f"the state of the others could not be written to {path}: {free(path)}") from error
+        raise OutOfResources(f"the state of the others could not be written to {path}: {free(path)}") from error

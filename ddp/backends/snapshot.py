@@ -106,7 +106,7 @@ class Backend:
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
         return AverageResult(seconds, 2 * self._bytes, *map(finite, self._divergence.tolist()))
 
-    def consensus(self, exact: bool) -> AbstractContextManager[None]:
+    def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
         """Put the average in place of the replica for an evaluation. Before the first one, as when a run resumes from a
         checkpoint with an epoch that lacks its evaluation alone, the replica is what all share."""
         own = not self._applied or (exact and not self._apart)

@@ -73,10 +73,10 @@ class TorchBackend(GroupBackend):
         self.steps = self.step_type(replica, self.job, self.loop)
         return self.steps
 
-    def consensus(self, exact: bool) -> AbstractContextManager[None]:
+    def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
         """Assemble the whole model, at once: all ranks are at the same point of their work here, and may not be when
         they enter."""
-        return self._assembled().consensus()
+        return self._assembled().averaged_weights()
 
     def finish(self) -> None:
         """Make the replica the whole model."""
@@ -207,7 +207,7 @@ class TorchStep:
             if section.kind == "buffers":
                 dist.broadcast(section.values.view(torch.uint8), 0)
 
-    def consensus(self) -> AbstractContextManager[None]:
+    def averaged_weights(self) -> AbstractContextManager[None]:
         """Leave the replica the assembled values, which no step is misled by; so it has them from then on."""
         return nullcontext()
 

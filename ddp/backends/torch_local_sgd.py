@@ -95,7 +95,7 @@ class LocalStep(TorchStep):
         for _, mean in self._means:
             dist.all_reduce(mean)
 
-    def consensus(self) -> AbstractContextManager[None]:
+    def averaged_weights(self) -> AbstractContextManager[None]:
         """Put the mean in place for as long as it is wanted."""
         return swapped(self._means)
 

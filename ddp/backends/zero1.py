@@ -29,7 +29,7 @@ class ZeroBackend(GroupBackend):
         """Return the sharding, made at once: the optimizer has its shards before it takes over a checkpoint's state."""
         return self._sharded
 
-    def consensus(self, exact: bool) -> AbstractContextManager[None]:
+    def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
         """Make parameters whole within."""
         return self._sharded.full_parameters()
 

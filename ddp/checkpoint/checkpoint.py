@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 import shutil
 from collections import OrderedDict
 from contextlib import suppress
@@ -51,7 +50,7 @@ PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Size
 """What is read back as it is, beside tensors and containers."""
 
 
-class Torn(ValueError):
+class InvalidCheckpoint(ValueError):
     """A checkpoint that is not whole, or not of this project."""
 
 
@@ -163,7 +162,7 @@ def publish(job: Job, order: Publish) -> Path:
     present = [path for path in _places(folder) if (path / MANIFEST).is_file()]
     beyond = [path for path in present if int(path.name) > order.index]
     # The next one may be in the making.
-    left = [path for path in _parts(folder) if int(path.name.rpartition("-")[2]) < order.index]
+    left = [path for path in unfinished(folder) if int(path.name.rpartition("-")[2]) < order.index]
     source = None if job.resume is None else job.resume.resolve()
     outdated = [path for path in present[len(beyond) + KEEP :] if path.resolve() != source]
     for old in (*beyond, *outdated, *left):
@@ -176,21 +175,13 @@ def discard(folder: Path, index: int) -> None:
     shutil.rmtree(part_folder(folder, index), ignore_errors=True)
 
 
-def begin(job: Job) -> Job:
-    """Return the job of a run that begins now, with a name of its own; remove parts that an earlier run did not finish."""
-    if job.run or job.checkpoints is None or job.checkpoint_folder is None:
-        return job
-    for old in _parts(job.checkpoint_folder):
-        shutil.rmtree(old, ignore_errors=True)
-    return replace(job, run=secrets.token_hex(8))
-
-
 def _places(folder: Path) -> list[Path]:
     """Return the folders of checkpoints, the latest first. What else lies there is the user's."""
     return sorted(_named(folder, r"\d{6,}"), key=lambda path: int(path.name), reverse=True)
 
 
-def _parts(folder: Path) -> list[Path]:
+def unfinished(folder: Path) -> list[Path]:
+    """Return the folders in which parts of a checkpoint were written that is not in its place."""
     return _named(folder, r"\.part-\d{6,}")
 
 
@@ -204,22 +195,22 @@ def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     for path in _places(folder):
         try:
             return read(path), problems
-        except Torn as error:
+        except InvalidCheckpoint as error:
             problems.append(str(error))
     return None, problems
 
 
 def read(place: Path, job: Job | None = None, rank: int | None = None) -> Checkpoint:
     """Return the checkpoint in a folder. Of `rank` of `job`, only the parts that it reads are compared with their sha256.
-    Raises Torn with one line."""
+    Raises InvalidCheckpoint with one line."""
     try:
         content = regular_files.content(place / MANIFEST, LARGEST_MANIFEST)
         body = unbound(content)
         manifest = msgspec.msgpack.decode((body or content).replace(*RENAMED), type=Manifest)
         if manifest.version not in READABLE:
-            raise Torn(f"{place}: of version {manifest.version}, this one reads {VERSION}")
+            raise InvalidCheckpoint(f"{place}: of version {manifest.version}, this one reads {VERSION}")
         if (body is None) == (manifest.version >= VERSION):
-            raise Torn(f"{place / MANIFEST}: torn, its content is not what was written")
+            raise InvalidCheckpoint(f"{place / MANIFEST}: torn, its content is not what was written")
         _check(place, manifest)
         checkpoint = Checkpoint(place, manifest)
         own = None
@@ -229,11 +220,11 @@ def read(place: Path, job: Job | None = None, rank: int | None = None) -> Checkp
             path = place / name
             read_here = own is None or name in own
             if regular_files.size(path, LARGEST_PART) != size or (read_here and _sha256(path) != sha256):
-                raise Torn(f"{path}: torn, its content is not what was written")
+                raise InvalidCheckpoint(f"{path}: torn, its content is not what was written")
     except OSError as error:
-        raise Torn(f"{error.filename or place}: {error.strerror or error}") from error
+        raise InvalidCheckpoint(f"{error.filename or place}: {error.strerror or error}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Torn(
+        raise InvalidCheckpoint(
             f"{place / MANIFEST}: not the manifest of a checkpoint, or not as it was written ({error})"
         ) from error
     return checkpoint
@@ -258,14 +249,14 @@ def copy(checkpoint: Checkpoint, to: Path) -> None:
 
 
 def _check(place: Path, manifest: Manifest) -> None:
-    """Raise Torn unless the manifest can be what it claims."""
+    """Raise InvalidCheckpoint unless the manifest can be what it claims."""
     world, members = manifest.identity.world_size, manifest.members
     names = sorted([MODEL, *map(rank_file, members)])
     whole = bool(members) and members == tuple(sorted(set(members))) and 0 <= members[0] <= members[-1] < world
     if not whole or sorted(name for name, _, _ in manifest.files) != names:
-        raise Torn(f"{place / MANIFEST}: it contradicts itself (ranks and their parts)")
+        raise InvalidCheckpoint(f"{place / MANIFEST}: it contradicts itself (ranks and their parts)")
     if wrong := contradiction(manifest.books, world, manifest.identity.epochs, manifest.index):
-        raise Torn(f"{place / MANIFEST}: it contradicts itself ({wrong})")
+        raise InvalidCheckpoint(f"{place / MANIFEST}: it contradicts itself ({wrong})")
 
 
 def resume(job: Job, rank: int | None = None) -> Checkpoint | None:
@@ -285,7 +276,7 @@ def resume(job: Job, rank: int | None = None) -> Checkpoint | None:
     try:
         saved = revived(saved, job.policy, world)
     except ValueError as error:
-        raise Torn(f"{job.resume}: {error}") from error
+        raise InvalidCheckpoint(f"{job.resume}: {error}") from error
     return replace(checkpoint, manifest=replace(checkpoint.manifest, books=saved))
 
 

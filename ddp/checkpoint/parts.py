@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ddp import regular_files
 from ddp.checkpoint import checkpoint
-from ddp.checkpoint.checkpoint import LARGEST_PART, File, Torn
+from ddp.checkpoint.checkpoint import LARGEST_PART, File, InvalidCheckpoint
 from ddp.checkpoint.identity import Origin, origin
 from ddp.checkpoint.same_data import SameData
 from ddp.checkpoint.validity import MOST
@@ -43,7 +43,7 @@ class RankParts:
     """One rank's parts. Loads the model's tensors at once, as a backend may copy or shard them; the rest in `restore`."""
 
     def __init__(self, job: Job, rank: int, replica: Replica) -> None:
-        """Raises Torn for a checkpoint of another model or other data."""
+        """Raises InvalidCheckpoint for a checkpoint of another model or other data."""
         self._job, self._rank, self._replica = job, rank, replica
         self._data = SameData(*replica.data)
         self._source = checkpoint.resume(job, rank)
@@ -52,7 +52,7 @@ class RankParts:
             copy_into("parameters and buffers", replica.state.tensors, part.get("tensors"))
             before, samples = self._source.coordinator.epoch_samples, replica.samples
             if before != samples:
-                raise Torn(f"the checkpoint is of {before} training samples, there are {samples} now")
+                raise InvalidCheckpoint(f"the checkpoint is of {before} training samples, there are {samples} now")
             replica.add_note(self._data.check(part.get("data")))
         self.lasting: Lasting = ()
         """Of what was saved or restored last."""
@@ -104,7 +104,7 @@ class RankParts:
 
     def restore(self, kept: Sequence[Tensor], recut: Recut | None = None) -> tuple[int, int, int] | None:
         """Load the rank's own part into the replica, and into `kept` what the backend keeps. Return the counters; None if
-        the run resumes from nothing. `recut`: see `TrainingLoop.restore`. Raises Torn."""
+        the run resumes from nothing. `recut`: see `TrainingLoop.restore`. Raises InvalidCheckpoint."""
         if self._source is None:
             return None
         replica, path = self._replica, self._source.part(self._rank)
@@ -128,24 +128,24 @@ class RankParts:
             self._rest(counters)
             return begun, steps, version
         except Exception as error:  # optimizers check what they load in their own ways, or not at all
-            raise Torn(
+            raise InvalidCheckpoint(
                 f"{path}: not the state of this optimizer ({_line(error)}); go on with what it was begun with, or begin "
                 "anew"
             ) from error
 
 
 def load(path: Path, of: Origin) -> dict[str, Any]:
-    """Return a part, on the CPU. Raises Torn for what is no dictionary of tensors and plain containers, and for a part that
-    is not `of` this rank and checkpoint."""
+    """Return a part, on the CPU. Raises InvalidCheckpoint for what is no dictionary of tensors and plain containers, and
+    for a part that is not `of` this rank and checkpoint."""
     try:
         with regular_files.opened(path, LARGEST_PART) as file:
             part = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler raises anything
-        raise Torn(f"{path}: not a part of a checkpoint ({_line(error)})") from error
+        raise InvalidCheckpoint(f"{path}: not a part of a checkpoint ({_line(error)})") from error
     if not isinstance(part, dict):
-        raise Torn(f"{path}: not a part of a checkpoint")
+        raise InvalidCheckpoint(f"{path}: not a part of a checkpoint")
     if part.get("of") != of:
-        raise Torn(
+        raise InvalidCheckpoint(
             f"{path}: {_described(part.get('of'))} lies where {_described(of)} belongs; put it back, or begin anew"
         )
     return part
@@ -168,12 +168,14 @@ def _described(of: Any) -> str:
 
 
 def copy_into(name: str, into: Sequence[Tensor], values: Any) -> None:
-    """Copy tensors into others of the same sizes and types. Raises Torn."""
+    """Copy tensors into others of the same sizes and types. Raises InvalidCheckpoint."""
     fits = isinstance(values, list) and len(values) == len(into)
     for own, other in zip(into, values, strict=True) if fits else ():
         fits &= isinstance(other, Tensor) and _form(own) == _form(other)
     if not fits:
-        raise Torn(f"the checkpoint's {name} are not those of this model; go on with its own model, or begin anew")
+        raise InvalidCheckpoint(
+            f"the checkpoint's {name} are not those of this model; go on with its own model, or begin anew"
+        )
     with torch.no_grad():
         for own, other in zip(into, values, strict=True):
             own.copy_(other)

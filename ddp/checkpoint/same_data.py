@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddp.checkpoint.checkpoint import Torn
+from ddp.checkpoint.checkpoint import InvalidCheckpoint
 from ddp.data.fingerprint import UNSURE, Print, difference, fingerprint, unsure
 from ddp.replica.replica import DataSource
 
@@ -30,14 +30,14 @@ class SameData:
     def check(self, before: Any) -> str:
         """Compare with the prints in a checkpoint; return what a reader of the results must know ("": nothing).
 
-        Raises Torn for other data."""
+        Raises InvalidCheckpoint for other data."""
         if not isinstance(before, dict) or not all(isinstance(before.get(name), dict) for name in self._sources):
-            raise Torn("the checkpoint does not say what data it is of; begin anew")
+            raise InvalidCheckpoint("the checkpoint does not say what data it is of; begin anew")
         prints = {name: fingerprint(*source, like=before[name]) for name, source in self._sources.items()}
         self._prints = prints
         for name, now in prints.items():
             if what := difference(before[name], now):
-                raise Torn(
+                raise InvalidCheckpoint(
                     f"the checkpoint is of a run with other {name} data: its {what} differ; go on with the data that it was "
                     "begun with, or begin anew"
                 )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ddp.comm.background import Courier
 from ddp.comm.heartbeat import Heartbeat
-from ddp.comm.transports.base import SUM, ExchangeBroken, Run, Transport, Wait
+from ddp.comm.transports.base import SUM, ExchangeBroken, ShardRange, Transport, Wait
 from ddp.core.commands import Join
 from ddp.process.clock import now
 from ddp.process.meter import Meter
@@ -123,19 +123,19 @@ class Collectives:
         if under_way:
             self._meter.add("wait", since)
 
-    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+    def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
         """Sum, for each member, what it owns of a tensor. Raises ExchangeBroken, having left the group."""
-        self._measured(lambda: self.transport.reduce(tensor, runs), tensor.nbytes)
+        self._measured(lambda: self.transport.reduce_scatter(tensor, runs), tensor.nbytes)
 
     def fence(self) -> None:
-        """Wait until what was written before can be fetched. Raises ExchangeBroken, having left the group."""
+        """Wait until what was written before can be gathered. Raises ExchangeBroken, having left the group."""
         self._measured(self.transport.fence, 0)
 
-    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+    def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
         """Begin to fill `out` with what others own; the time that is measured is what it takes here. Raises
         ExchangeBroken, having left the group; what is returned does, too."""
         began = now()
-        wait = self._guarded(lambda: self.transport.fetch(out, source, runs), began)
+        wait = self._guarded(lambda: self.transport.all_gather(out, source, runs), began)
         self._meter.add("copy", began, size=out.nbytes)
 
         def end() -> None:

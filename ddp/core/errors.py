@@ -6,7 +6,7 @@ EngineError
 +-- RankLost            a rank's process died, or was silent beyond the deadline
 +-- Diverged            the training loss stopped being finite
 +-- ReduceFailed        the coordinator's process could not average snapshots
-+-- Exhausted           the system lacks what the run needs: memory, disk, descriptors, processes
++-- OutOfResources           the system lacks what the run needs: memory, disk, descriptors, processes
 +-- Corrupted           a rank's replica is not what it must be
 +-- Aborted             the user ended the run before its end
 +-- PeerGone (in `ddp.process`)        a channel's other end hung up
@@ -14,6 +14,11 @@ EngineError
 """
 
 from __future__ import annotations
+
+
+def encodable(text: str) -> str:
+    """Return a text in characters that a message and a record can hold: the name of a file may have others."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class EngineError(Exception):
@@ -28,9 +33,9 @@ class RankFailed(EngineError):
     """A rank raised an exception."""
 
     def __init__(self, rank: int, error: str, traceback: str) -> None:
-        super().__init__(f"rank {rank} failed: {error}")
+        super().__init__(f"rank {rank} failed: {encodable(error)}")
         self.rank = rank
-        self.traceback = traceback
+        self.traceback = encodable(traceback)
 
 
 class RankLost(EngineError):
@@ -41,7 +46,7 @@ class ReduceFailed(EngineError):
     """The coordinator's process could not average snapshots."""
 
 
-class Exhausted(EngineError):
+class OutOfResources(EngineError):
     """The system lacks what the run needs: memory, disk, descriptors, processes. One line that says what to set."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddp.core.policies import DEFAULT, EVERY_STEP
-from ddp.members import Registry, loaded
+from ddp.registry import Registry, loaded
 
 
 @dataclass(frozen=True)

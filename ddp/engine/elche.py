@@ -10,12 +10,13 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from ddp.backends import BACKENDS, Acts, world_of
+from ddp.backends import BACKENDS, SyncKind, world_of
 from ddp.backends.base import Reducer, reducing
 from ddp.checkpoint import checkpoint
+from ddp.checkpoint.begin import begun
 from ddp.core.commands import ORDERS, Abort, Drop, Publish, RankCommand, Reduce, Restart
 from ddp.core.coordinator import Coordinator, Output
-from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
+from ddp.core.errors import Diverged, OutOfResources, RankFailed, RankLost
 from ddp.core.events import Ending, Event, Failed
 from ddp.core.policies import EVERY_STEP, POLICIES
 from ddp.engine import solo
@@ -31,7 +32,8 @@ TICK_S = 0.5
 
 
 def run(job: Job, emit: Emit) -> None:
-    """Train `job`. Raises RankFailed, RankLost, Diverged, Exhausted; Torn for a checkpoint that ranks cannot resume from.
+    """Train `job`. Raises RankFailed, RankLost, Diverged, OutOfResources; InvalidCheckpoint for a checkpoint that
+    ranks cannot resume from.
 
     After any exception no process is left.
     """
@@ -47,9 +49,9 @@ def run(job: Job, emit: Emit) -> None:
         return
     job = replace(job, spare_core=cores() > job.world_size)
     # A backend that acts inside steps alone has one policy.
-    job = checkpoint.begin(job if spec.averages else replace(job, policy=POLICIES[EVERY_STEP](), tolerate_loss=False))
+    job = job if spec.averages else replace(job, policy=POLICIES[EVERY_STEP](), tolerate_loss=False)
     coordinator = start(job)
-    with RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
+    with begun(job) as job, RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
         emit = solo.tidied(job, emit)
         near = ranks if job.links is None else DelayedRanks(ranks, job.links)
         coordinate(coordinator, near, reducer, partial(solo.publish, job, emit=emit), emit)
@@ -58,12 +60,12 @@ def run(job: Job, emit: Emit) -> None:
 def _check_links(job: Job) -> None:
     """Raise ValueError for a link that is to become slow where no transfer of a rank goes over one."""
     spec, slow = BACKENDS[job.backend], next((fault for fault in job.faults if fault.kind == "link"), None)
-    if slow is not None and (job.links is None or spec.torch_native or Acts.SNAPSHOT in spec.acts):
+    if slow is not None and (job.links is None or spec.torch_native or SyncKind.SNAPSHOT in spec.sync):
         raise ValueError(f"fault {slow}: no collective goes over links here; set cluster.links with nccl_* or zero*")
 
 
 def start(job: Job) -> Coordinator:
-    """Return the coordinator of a run that begins now, from its checkpoint if it has one. Raises ValueError, Torn."""
+    """Return the coordinator of a run, from its checkpoint if it has one. Raises ValueError, InvalidCheckpoint."""
     source = checkpoint.resume(job)
     world = world_of(
         job.backend,
@@ -154,7 +156,7 @@ def _raise(abort: Abort, failure: Failed | None) -> None:
     if failure is None:
         raise RankLost(abort.reason)
     if failure.kind == "torn":
-        raise checkpoint.Torn(failure.error)
+        raise checkpoint.InvalidCheckpoint(failure.error)
     if failure.kind == "explained":
-        raise Exhausted(f"rank {failure.rank} failed: {failure.error}")
+        raise OutOfResources(f"rank {failure.rank} failed: {failure.error}")
     raise RankFailed(failure.rank, failure.error, failure.traceback)

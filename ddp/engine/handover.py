@@ -28,7 +28,7 @@ def send(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Sha
 
 def load_sent(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Joined:
     """Take that state; return what is reported of it. Epochs begin here as they did there, before the state comes: what
-    callbacks make beside it, such as a schedule, is in no file. Raises Exhausted."""
+    callbacks make beside it, such as a schedule, is in no file. Raises OutOfResources."""
     began, replica = now(), loop.replica
     state = passed_state.read(scratch, round, loop.device, plain=False)
     for epoch in range(state["begun"] + 1):

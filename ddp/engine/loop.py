@@ -144,7 +144,7 @@ class TrainingLoop:
         self._stepped = now()
         if keeper is not None:
             keeper.add(loss)
-            if keeper.ends:
+            if keeper.ends(step.last, self.after + 1):
                 self.keep_end()
         return loss, busy
 
@@ -161,7 +161,7 @@ class TrainingLoop:
         """Save the state after that step."""
         began = self.pause()
         if self.keeper is not None:
-            self.keeper.end()
+            self.keeper.end(self.total_steps, self.version + (self.replica.in_step is not None))
         self.meter.add("checkpoint", began)
         self._kept = True
 
@@ -226,13 +226,13 @@ class TrainingLoop:
         if self.keeper is not None:
             self.keeper.rests(what, self.version)
 
-    def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:
-        """Evaluate a part of the test set, with the model that `consensus` puts in place."""
+    def evaluate(self, order: Evaluate, averaged_weights: AbstractContextManager[None] | None = None) -> None:
+        """Evaluate a part of the test set, with the model that `averaged_weights` puts in place."""
         self._settle("the evaluation")
         self.pause()
         began, replica = now(), self.replica
         own = replica.sketcher.model() if getattr(replica.in_step, "apart", False) else ""
-        with consensus or nullcontext():
+        with averaged_weights or nullcontext():
             samples, loss, metric, content = replica.evaluate(order.part, order.parts, self._heartbeat)
             sketch = replica.sketcher.model()
             if self.keeper is not None:
@@ -253,15 +253,15 @@ class TrainingLoop:
         )
 
     def save(
-        self, order: Save, kept: Sequence[Tensor] = (), consensus: AbstractContextManager[None] | None = None
+        self, order: Save, kept: Sequence[Tensor] = (), averaged_weights: AbstractContextManager[None] | None = None
     ) -> Saved:
-        """Write this rank's part of a checkpoint, and the model that `consensus` puts in place if the order says so; all
+        """Write this rank's part of a checkpoint, and the model that `averaged_weights` lays there if the order says so; all
         ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
         self._settle(f"checkpoint {order.index}")
         self.pause()
         began, counters = now(), (self.begun, self.total_steps, self.version)
         self.replica.state.gather()
-        with consensus or nullcontext():
+        with averaged_weights or nullcontext():
             files, error = self._parts.save(order, counters, kept)
             sketch, digests = self.replica.sketcher.model(), self._parts.digests(order)
             optimizer = self.replica.sketcher.optimizer(self.replica.optimizer)
@@ -272,7 +272,7 @@ class TrainingLoop:
 
     def restore(self, kept: Sequence[Tensor] = (), recut: Recut | None = None) -> None:
         """Take over what this rank wrote for the checkpoint that the run resumes from. `recut` makes a rank's state of the
-        optimizer of those of another number of ranks, where each has a part of it. Raises Torn."""
+        optimizer of those of another number of ranks, where each has a part of it. Raises InvalidCheckpoint."""
         counters = self._parts.restore(kept, recut)
         if counters is not None:
             self.begun, self.total_steps, self.version = counters

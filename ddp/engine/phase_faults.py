@@ -14,7 +14,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from ddp.backends import BACKENDS, Acts
+from ddp.backends import BACKENDS, SyncKind
 from ddp.core.commands import Average, Evaluate, Save, Stop
 from ddp.core.faults import PhaseFault
 from ddp.core.worker import Action, Step
@@ -51,7 +51,7 @@ class PhaseInjector:
         mine = job.phase_faults if not job.life else ()
         self._faults = [fault for fault in mine if fault.rank == rank]
         self._notes, self._slow, self._lose = job.scratch / f"phase-{rank}", slow, lose
-        self._snapshots = Acts.SNAPSHOT in BACKENDS[job.backend].acts
+        self._snapshots = SyncKind.SNAPSHOT in BACKENDS[job.backend].sync
         self._room: tuple[int, int] | None = None
 
     def enter(self, action: Action, loop: TrainingLoop, alone: bool = False) -> None:

@@ -39,17 +39,17 @@ class PhasedLoop(TrainingLoop):
         self._phases.enter(step, self, alone=True)
         super().train(step)
 
-    def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:
+    def evaluate(self, order: Evaluate, averaged_weights: AbstractContextManager[None] | None = None) -> None:
         """Evaluate a part of the test set."""
         self._phases.enter(order, self, alone=True)
-        super().evaluate(order, consensus)
+        super().evaluate(order, averaged_weights)
 
     def save(
-        self, order: Save, kept: Sequence[Tensor] = (), consensus: AbstractContextManager[None] | None = None
+        self, order: Save, kept: Sequence[Tensor] = (), averaged_weights: AbstractContextManager[None] | None = None
     ) -> Saved:
         """Write this rank's part of a checkpoint."""
         self._phases.enter(order, self, alone=True)
-        return super().save(order, kept, consensus)
+        return super().save(order, kept, averaged_weights)
 
     def finish(self) -> None:
         """Write what is left."""

@@ -13,12 +13,12 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from ddp.backends import BACKENDS, Acts
+from ddp.backends import BACKENDS, SyncKind
 from ddp.backends.base import AverageResult, CollectiveAverage, Recuts, SnapshotAverage, StepExchange, load
-from ddp.checkpoint.checkpoint import Torn
+from ddp.checkpoint.checkpoint import InvalidCheckpoint
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
-from ddp.core.errors import Corrupted, Exhausted
+from ddp.core.errors import Corrupted, OutOfResources, encodable
 from ddp.core.events import Alive, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.faults import LASTING, Fault
 from ddp.core.join_events import Left
@@ -93,9 +93,9 @@ def obey(job: Job, rank: int, channel: RankChannel) -> None:
 
 def _failure(rank: int, error: BaseException) -> Failed:
     """Return the event that reports `error` to the coordinator."""
-    if isinstance(error, Torn):  # nobody's defect: no traceback
+    if isinstance(error, InvalidCheckpoint):  # nobody's defect: no traceback
         return Failed(now(), rank, _clean(str(error), 2_000), "", kind="torn")
-    if isinstance(error, Exhausted | Corrupted):  # nor this, and the line itself says all that there is to know
+    if isinstance(error, OutOfResources | Corrupted):  # nor this, and the line itself says all that there is to know
         line = _clean(str(error), 2_000)
         return Failed(now(), rank, line, line, kind="explained")
     text = _clean(f"{type(error).__name__}: {error}", 2_000)
@@ -105,7 +105,7 @@ def _failure(rank: int, error: BaseException) -> Failed:
 
 def _clean(text: str, most: int) -> str:
     """Return `text` in characters that a message can carry; of a long one, its beginning and its end."""
-    text = text.encode("utf-8", "backslashreplace").decode()
+    text = encodable(text)
     return text if len(text) <= most else f"{text[: most // 2 - 5]} ... {text[-(most // 2) :]}"
 
 
@@ -216,9 +216,9 @@ class RankLoop:
                 change = cast(CollectiveAverage, backend).load_state(action.round)
                 self._contributed(action.round, change, now(), ReplicaSketch())
             case Evaluate():
-                loop.evaluate(action, backend.consensus(exact=loop.steps == 0))
+                loop.evaluate(action, backend.averaged_weights(exact=loop.steps == 0))
             case Save():
-                loop.save(action, backend.average_state(), backend.consensus(exact=loop.steps == 0))
+                loop.save(action, backend.average_state(), backend.averaged_weights(exact=loop.steps == 0))
             case Stop():
                 backend.finish()
                 loop.finish()
@@ -244,7 +244,7 @@ class RankLoop:
         loop.report()
         order = self._sketches.begin(order)
         before = self._sketches.replica(order.round)
-        if Acts.SNAPSHOT in BACKENDS[self._job.backend].acts:
+        if SyncKind.SNAPSHOT in BACKENDS[self._job.backend].sync:
             if loop.keeper is not None:
                 loop.keeper.watch.rests(f"the snapshot of round {order.round}", loop.version)
             cast(SnapshotAverage, backend).snapshot(order)
@@ -276,7 +276,7 @@ class RankLoop:
         after, average = ReplicaSketch(), ""
         if before.model:  # else the rank came by the average in another way
             after = self._sketches.replica(round)
-            average = self._sketches.average(after, self._backend.consensus(exact=self._loop.steps == 0))
+            average = self._sketches.average(after, self._backend.averaged_weights(exact=self._loop.steps == 0))
         away_s = max(now() - since, 0.0)
         self._channel.send(reports.averaged(self._rank, round, contribution, change, away_s, before, after, average))
         if self._loop.keeper is not None:

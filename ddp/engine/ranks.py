@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Protocol
 
 from ddp.core.commands import RankCommand
-from ddp.core.errors import Exhausted, ProtocolError, RankLost, ReduceFailed
+from ddp.core.errors import OutOfResources, ProtocolError, RankLost, ReduceFailed
 from ddp.core.events import Event, Finished, Lost, RankEvent, Ready, Reduced, Tick
 from ddp.core.join_events import Joined, Offered
 from ddp.engine.forked_rank import EXIT_TIMEOUT_S, ForkedRank
@@ -153,7 +153,7 @@ class RankProcesses:
                     self._runners[rank] = runner
                     self._connect(rank, Channel(runner.start()))
             self._coming.add(rank)
-        except (OSError, Exhausted, RankLost) as error:
+        except (OSError, OutOfResources, RankLost) as error:
             self._unstarted.append(Lost(now(), rank, f"it cannot be started again: {error}"))
 
     def events(self, timeout_s: float) -> list[Event]:

@@ -46,12 +46,12 @@ class RoundSketches:
         self._meter.add("copy", began)
         return sketch
 
-    def average(self, replica: ReplicaSketch, consensus: AbstractContextManager[None]) -> Sketch:
+    def average(self, replica: ReplicaSketch, averaged_weights: AbstractContextManager[None]) -> Sketch:
         """Return the sketch of what the backend says that the average is, after which the replica is `replica`."""
-        if not replica.model or isinstance(consensus, nullcontext):
+        if not replica.model or isinstance(averaged_weights, nullcontext):
             return replica.model
         began = now()
-        with consensus:
+        with averaged_weights:
             sketch = self._replica.sketcher.model()
         self._meter.add("copy", began)
         return sketch

@@ -8,10 +8,11 @@ from contextlib import closing
 from typing import Any
 
 from ddp.checkpoint import checkpoint
+from ddp.checkpoint.begin import begun
 from ddp.core import checkpoint_schedule
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save, Train
 from ddp.core.coordinator_state import Mark
-from ddp.core.errors import Diverged, Exhausted, RankFailed
+from ddp.core.errors import Diverged, OutOfResources, RankFailed
 from ddp.core.events import Ending, Progress, RankEvent, Saved
 from ddp.core.spans import Batch, Chunk
 from ddp.core.worker import Step, Worker
@@ -54,7 +55,7 @@ def tidied(job: Job, emit: Emit) -> Emit:
 
 
 def run(job: Job, emit: Emit) -> None:
-    """Train `job` in this process. Raises RankFailed, Diverged, Torn; KeyboardInterrupt passes through."""
+    """Train `job` in this process. Raises RankFailed, Diverged, InvalidCheckpoint; KeyboardInterrupt passes through."""
     emit = tidied(job, emit)
 
     def send(event: RankEvent) -> None:
@@ -62,13 +63,13 @@ def run(job: Job, emit: Emit) -> None:
         if isinstance(event, Progress) and event.loss_sum is None:
             raise Diverged(f"the training loss is not finite in epoch {event.epoch}; lower the learning rate")
 
-    try:
-        with deterministic(job.step.deterministic):
-            _train(checkpoint.begin(job), send, emit)
-    except (Diverged, Exhausted, checkpoint.Torn):
-        raise
-    except (Exception, SystemExit) as error:  # a user's step may call sys.exit()
-        raise RankFailed(0, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
+    with begun(job) as job, deterministic(job.step.deterministic):
+        try:
+            _train(job, send, emit)
+        except (Diverged, OutOfResources, checkpoint.InvalidCheckpoint):
+            raise
+        except (Exception, SystemExit) as error:  # a user's step may call sys.exit()
+            raise RankFailed(0, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
 
 
 def _train(job: Job, send: Callable[[RankEvent], None], emit: Emit) -> None:

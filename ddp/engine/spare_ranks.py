@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 from ddp.engine.forked_rank import ForkedRank
 from ddp.engine.rank import main
 from ddp.process.orphans import bind_rank
@@ -81,7 +81,7 @@ class SpareProcesses:
                 with enough("no spare process"):
                     spare = ForkedSpare(self._job)
                     spare.start()
-            except Exhausted:
+            except OutOfResources:
                 return
             self._waiting.append(spare)
 

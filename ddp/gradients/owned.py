@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.comm.collectives import Collectives
-from ddp.comm.transports.base import Run
+from ddp.comm.transports.base import ShardRange
 from ddp.gradients.buckets import Item, Launches, assign
 from ddp.gradients.storage import weigh
 from ddp.replica.sparse import dense
@@ -31,7 +31,7 @@ class OwnedGradients:
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
-        runs: Callable[[int], list[Run]],
+        runs: Callable[[int], list[ShardRange]],
         own: Mapping[int, Own],
         collectives: Collectives,
         most: int,
@@ -134,7 +134,7 @@ class OwnedGradients:
             for index in self._plan[number]
             for owner, start, stop in self._runs(index)
         ]
-        self._collectives.reduce(values, runs)
+        self._collectives.reduce_scatter(values, runs)
         for index in self._plan[number]:
             if index in self._own:
                 start, stop, total = self._own[index]

@@ -73,7 +73,7 @@ class Accumulating(Replica):
                 waited += at
             tensors = self.read(batch)
             at = meter.add("data", at)
-            self.untouched.begin()
+            self.parameter_guard.begin()
             self.scalars.begin()
             with self.scalars:
                 self.figures.counting(tensors, batch.samples)
@@ -84,7 +84,7 @@ class Accumulating(Replica):
                 parameter.grad *= part
         factor = part * self.passes.loss_scale
         (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
-        self.untouched.end()
+        self.parameter_guard.end()
         _add_to(earlier)
         return loss, meter.add("backward", at), waited
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from ddp.checkpoint import checkpoint
+from ddp.checkpoint.begin import begun
 from ddp.core import checkpoint_schedule
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save
 from ddp.core.coordinator_state import Mark
@@ -50,12 +51,15 @@ def run(job: Job, emit: Emit, parallel: bool = True) -> None:
     if job.world_size == 1:
         solo.run(job, emit)
         return
-    job, emit = checkpoint.begin(job), solo.tidied(job, emit)
-    threads = torch.get_num_threads()
+    emit, threads = solo.tidied(job, emit), torch.get_num_threads()
     torch.set_num_threads(1)
     team = WorkerThreads(job.world_size, parallel)
     try:
-        with deterministic(job.step.deterministic), closing(_Engine(job, emit, team)) as engine:
+        with (
+            begun(job) as own,
+            deterministic(job.step.deterministic),
+            closing(_Engine(own, emit, team)) as engine,
+        ):
             engine.train()
     except ReplicaFailed as failure:
         error = failure.error

@@ -18,7 +18,7 @@ from ddp.comm.store_exchange import NAMES, StoreExchange, TorchTransport, fresh_
 from ddp.comm.transports.base import MEAN, SUM, ExchangeBroken, Wait
 from ddp.comm.transports.gloo import OPS
 from ddp.comm.transports.memory import Transport as Memory
-from ddp.core.errors import Exhausted, RankLost
+from ddp.core.errors import OutOfResources, RankLost
 
 TIMEOUT_S = 300.0
 """How long a collective waits, seconds."""
@@ -120,7 +120,7 @@ class Group:
     def _breaking(self) -> Iterator[None]:
         try:
             yield
-        except (ExchangeBroken, Exhausted, OSError) as error:
+        except (ExchangeBroken, OutOfResources, OSError) as error:
             raise self._broken(str(error)) from error
 
     def _broken(self, why: str) -> RankLost:

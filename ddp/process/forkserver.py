@@ -50,7 +50,7 @@ _hiding = threading.Lock()
 def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     """Start the server if it does not run yet; `preload` are modules that it imports besides torch and the engine.
 
-    The modules of the first call count: the server lives as long as the process, for all its runs. Raises Exhausted.
+    The modules of the first call count: the server lives as long as the process, for all its runs. Raises OutOfResources.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ddp.process.preloaded"])

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 from ddp.process.resource_errors import enough, free
 
 
 def shared(path: Path, dtype: torch.dtype, elements: int) -> Tensor:
-    """Return the tensor [elements] in a file, zeros where the file is not there yet. Raises Exhausted where there is no
+    """Return the tensor [elements] in a file, zeros where the file is not there yet. Raises OutOfResources where there is no
     room."""
     size = elements * dtype.itemsize
     if size and hasattr(os, "posix_fallocate"):
@@ -26,7 +26,7 @@ def shared(path: Path, dtype: torch.dtype, elements: int) -> Tensor:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 remedy = "give it more (docker: --shm-size; mount -o remount,size=...), or train on fewer ranks"
-                raise Exhausted(
+                raise OutOfResources(
                     f"no room for {size / 1e6:,.1f} MB of shared memory in {path}, {free(path)}: {remedy}"
                 ) from error
     return torch.from_file(str(path), shared=True, size=elements, dtype=dtype)

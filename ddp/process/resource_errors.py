@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 
 EACH, BESIDE = 2, 10
 """Descriptors that the parent keeps for each rank, and needs besides while it starts one."""
@@ -18,11 +18,11 @@ EACH, BESIDE = 2, 10
 
 @contextmanager
 def enough(what: str) -> Iterator[None]:
-    """Raise Exhausted, which says that `what` failed, where the system lacks something inside."""
+    """Raise OutOfResources, which says that `what` failed, where the system lacks something inside."""
     try:
         yield
     except (OSError, EOFError) as error:  # EOFError: the fork server, which met it first, is gone
-        raise Exhausted(f"{what}: {shortage(error)}") from error
+        raise OutOfResources(f"{what}: {shortage(error)}") from error
 
 
 def shortage(error: OSError | EOFError) -> str:

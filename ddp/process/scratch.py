@@ -22,7 +22,7 @@ processes."""
 
 @contextmanager
 def scratch(more: int = 0) -> Iterator[Path]:
-    """Make a folder with room for `more` bytes beyond the usual, in memory if there is so much. Raises Exhausted."""
+    """Make a folder with room for `more` bytes beyond the usual, in memory if there is so much. Raises OutOfResources."""
     with enough("no folder for a run's private files"):
         memory, disk = places()
     roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM + more

@@ -86,8 +86,8 @@ class Slowdown:
         self._before, self._ran = self._waited(), thread_time()
 
     def _without_core(self, seconds: float) -> float:
-        """Return how long of so many seconds the thread waited for a core: under load the kernel may tell of longer waits than
-        there was time for beside what the thread ran."""
+        """Return how long of so many seconds the thread waited for a core: under load the kernel may tell of longer waits
+        than there was time for beside what the thread ran."""
         return min(self._waited() - self._before, max(seconds - (thread_time() - self._ran), 0.0))
 
     def pay(self, busy_s: float, meter: Meter, part: str = "step") -> float:

@@ -129,7 +129,7 @@ class NodeAgent:
             self._scratch.close()
 
     def serve(self) -> int:
-        """Obey until the coordinator says that all is over; return its exit code. Raises LinkLost, Exhausted, OSError."""
+        """Obey until the coordinator says that all is over; return exit code. Raises LinkLost, OutOfResources, OSError."""
         code: int | None = None
         while True:
             try:

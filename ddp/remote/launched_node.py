@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from ddp.core.errors import EngineError, Exhausted, RankLost
+from ddp.core.errors import EngineError, OutOfResources, RankLost
 from ddp.launcher.environment import RAY
 from ddp.launcher.interfaces import address_towards, interface_of
 from ddp.process import forkserver
@@ -69,7 +69,7 @@ def _serve(
         wire, clock = connect(assignment, STORE_S, lambda: exit_code(place, key, store) is not None)
         with NodeAgent(assignment, wire, clock, prepare_job) as agent:
             return agent.serve()
-    except Exhausted:  # of this host
+    except OutOfResources:  # of this host
         raise
     except EngineError as error:
         silent = isinstance(error, Silent)

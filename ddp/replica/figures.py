@@ -73,8 +73,9 @@ class StepFigures:
         """Surround the forward and backward pass on `samples`; the first one is counted, if that is wanted."""
         if self._tokens is None:
             first = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else None
+            embedded = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in self._model.modules())
             text = isinstance(first, Tensor) and first.dim() == 2 and not first.is_floating_point()
-            self._tokens = first.shape[1] if text and isinstance(first, Tensor) else 0
+            self._tokens = first.shape[1] if embedded and text and isinstance(first, Tensor) else 0
         if not self._counts:
             return nullcontext()
         self._counts = False

@@ -24,7 +24,7 @@ from ddp.replica.pieces import (
     recorded,
 )
 from ddp.replica.state_watch import START as START
-from ddp.replica.state_watch import StateWatch
+from ddp.replica.state_watch import STEP, StateWatch
 from ddp.replica.step_draws import STRETCHES, StepDraws, drawn
 from ddp.replica.task import Job
 
@@ -192,18 +192,28 @@ class StepKeeper:
             if each is not None:
                 each.losses.append(loss)
 
-    @property
-    def ends(self) -> bool:
-        """Whether something is complete with the batch that was trained."""
-        return not self.windowed and (self._one is not None or (self._row is not None and not self._row.left))
+    def ends(self, last: bool, round: int) -> bool:
+        """Return whether something is complete with the batch that was trained, the `last` that was granted before the
+        average of a round, or is to be noted behind it."""
+        if self.windowed:
+            return False
+        complete = self._one is not None or (self._row is not None and not self._row.left)
+        unmet = self._together or self._apart or self._job.world_size == 1
+        return complete or (last and not unmet and self._compares(round))
 
-    def end(self) -> None:
-        """Keep the state after it, and the losses."""
+    def _compares(self, round: int) -> bool:
+        """Return whether states are compared before and after the average of a round."""
+        return self._draws is not None and self._draws.round(round)
+
+    def end(self, step: int, averages: int) -> None:
+        """Keep the state after it, and the losses; note the state that it left. `averages`: taken in so far, with it."""
         one, self._one = self._one, None
         if one is not None:
             self._close(one)
         if self._row is not None and not self._row.left:
             self.cut()
+        if not self.windowed:
+            self.watch.rests(f"{STEP}{step}", averages)
 
     def cut(self) -> None:
         """End a row: what is done next is no step. What is left of it begins behind that."""
@@ -238,7 +248,7 @@ class StepKeeper:
     def average(self, round: int) -> None:
         """Cut a row before the average of a round; note the state, if it is drawn."""
         self.cut()
-        self.watch.average(round, self._draws is not None and self._draws.round(round) and not self._together)
+        self.watch.average(round, self._compares(round) and not self._together)
 
     def evaluated(self, epoch: int) -> None:
         """Keep what came of each batch of the rank's part of an evaluation, and on the first rank the model: `whole` of the

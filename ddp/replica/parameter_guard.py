@@ -25,7 +25,7 @@ _here = threading.local()
 """`watch`: the one whose step this thread is in. Replicas in threads of one process have a step each."""
 
 
-class Untouched:
+class StepParameterGuard:
     """The parameters of a replica, between `begin` and `end` of a step that is a user's code."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.random import fork_rng
 
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 from ddp.core.spans import Batch, Chunk, micro_batches
 from ddp.replica.abilities import HALF, check_abilities
 from ddp.replica.in_step import InStep
@@ -96,8 +96,8 @@ class StepPasses:
                 buffer.copy_(values)
 
     def loss(self, task: Task, module: nn.Module, tensors: Tensors) -> Tensor:
-        """Return the loss on a micro-batch, in single precision at least. Raise Exhausted where the processor has no half
-        precision for the model, as for some recurrent ones."""
+        """Return the loss on a micro-batch, in single precision at least. Raise OutOfResources where the processor has no
+        half precision for the model, as for some recurrent ones."""
         if self._half is None:
             return task.loss(module, tensors)
         try:
@@ -107,7 +107,9 @@ class StepPasses:
             if "could not create a primitive" not in str(error):
                 raise
             line = str(error).partition(". ")[0]
-            raise Exhausted(f"no {self._half} for this model here ({line}): choose another train.precision") from error
+            raise OutOfResources(
+                f"no {self._half} for this model here ({line}): choose another train.precision"
+            ) from error
         return loss.float() if loss.dtype.itemsize < 4 else loss
 
     def ready(self, optimizer: torch.optim.Optimizer, team: InStep | None) -> bool:

@@ -29,7 +29,7 @@ from ddp.replica.flat import FlatState
 from ddp.replica.in_step import InStep, moved
 from ddp.replica.learning_rates import Rates
 from ddp.replica.optimizers import as_one, settings_of, usable
-from ddp.replica.parameter_guard import Untouched
+from ddp.replica.parameter_guard import StepParameterGuard
 from ddp.replica.passes import StepPasses, backward
 from ddp.replica.scalars import Scalars
 from ddp.replica.sketcher import Sketcher
@@ -61,7 +61,7 @@ class Replica:
         self.sketcher = Sketcher(self.model, self.state, self.optimizer, job.seed)
         self._unmoved = _others(self.state, self.optimizer)
         """Parameters that the optimizer does not have: nobody else clears their gradients."""
-        self.untouched = Untouched(self.state.named, self.optimizer)
+        self.parameter_guard = StepParameterGuard(self.state.named, self.optimizer)
         self.settings = settings_of(self.optimizer)
         """What the optimizer was made with."""
         self.rates = Rates(self.optimizer, self.task.schedule, job.lr_scale)
@@ -191,7 +191,7 @@ class Replica:
     def _gradients(self, tensors: Tensors, factor: float, at: float, several: bool) -> tuple[Tensor, float]:
         team = self.in_step
         marks = self.passes.marks() if several else None
-        self.untouched.begin()
+        self.parameter_guard.begin()
         with self.scalars:
             loss = self.passes.loss(self.task, self.model if team is None else team.module, tensors)
         if marks is not None:
@@ -201,7 +201,7 @@ class Replica:
         if team is not None:
             team.backward()
         backward(loss if factor == 1.0 else loss * factor)
-        self.untouched.end()
+        self.parameter_guard.end()
         return loss, self._meter.add("backward", at)
 
     def _accumulate(self, parts: Sequence[Batch], tensors: Tensors, factor: float, at: float) -> tuple[Tensor, float]:

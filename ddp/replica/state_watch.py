@@ -2,7 +2,7 @@
 
 An average leaves the optimizer's state alone, and nothing changes what it made of the replica before the next step; an
 evaluation and a checkpoint leave all alone, and so does what lies between a rank's report that it is ready and its first
-step. Changes nothing. Knows nothing of files, nor of which averages are drawn.
+step, and between a step and what comes next. Changes nothing. Knows nothing of files, nor of which averages are drawn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 RESTS = 8
 """So many evaluations, and as many checkpoints, of a process over which the state is compared."""
-START = "the start"
+STEPS, LARGE = 64, 2 << 20
+"""So many steps of a process between which and what comes next it is compared; RESTS from LARGE bytes of model on."""
+START, STEP = "the start", "step "
 OF_MODEL = f"{PARAMETERS} ", f"{BUFFERS} "
 """How labels of parameters and buffers begin."""
 
@@ -31,6 +33,7 @@ class StateWatch:
         self, job: Job, replica: Replica, pieces: Callable[[], Iterable[StatePiece]], together: Callable[[], bool]
     ) -> None:
         self._replica, self._pieces, self._together = replica, pieces, together
+        self._most = {STEP: STEPS if replica.state.bytes < LARGE else RESTS}
         settings = job.averaging
         self._untouched = not (settings.optimizer_state or settings.resets)
         """Whether averages leave optimizers alone."""
@@ -47,15 +50,18 @@ class StateWatch:
 
     def rests(self, what: str, averages: int) -> None:
         """Note the state before what leaves it alone; not where a callback may change it. `averages`: taken in so far."""
+        self._settle()
         kind = what.rstrip("0123456789")
+        most = self._most.get(kind, RESTS)
         if self._awaited is not None and "what" in self._awaited:
             self._awaited["what"] += f" and {what}"
-        elif self._awaited is None and self._seen[kind] < RESTS and self._replica.task.epoch_callback is None:
+        elif self._awaited is None and self._seen[kind] < most and self._replica.task.epoch_callback is None:
             self._seen[kind] += 1
             self._awaited = {"round": averages, "what": what, "averages": averages, "before": self._digests()}
 
     def average(self, round: int, drawn: bool) -> None:
         """Note the optimizer's state before a replica takes in the average of a round, if it is drawn."""
+        self._settle()
         if not self._untouched:
             self._awaited = None
         elif self._awaited is None and drawn:
@@ -78,6 +84,11 @@ class StateWatch:
             before = awaited["before"]
             awaited["before"] = {name: each for name, each in before.items() if not name.startswith(OF_MODEL)}
         self.over.append(awaited | {"after": self._digests() if model else self._optimizer()})
+
+    def _settle(self) -> None:
+        """Compare what a step left with what there is now, before something else begins."""
+        if self._awaited is not None and self._awaited.get("what", "").startswith(STEP):
+            self.compare(self._awaited["averages"])
 
     def _optimizer(self) -> dict[str, str]:
         pieces = of_optimizer(self._replica.state.named, self._replica.optimizer, False)

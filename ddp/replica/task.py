@@ -149,7 +149,7 @@ class Job:
     checkpoints: Checkpointing | None = None
     """How often a checkpoint is made; None: never."""
     checkpoint_folder: Path | None = None
-    """Where they are laid down; made when the first one is."""
+    """Where they are laid down."""
     run: str = ""
     """Names this run, so that parts of its checkpoints are told from those of others. Made by the engine."""
     resume: Path | None = None

@@ -11,13 +11,13 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from ddp.comm.transports.base import ShardRange
+
 GRAIN = 64
 """Elements that are not cut apart; more than any processor's vector loop takes at a time."""
 
 Fragment = tuple[int, int, int]
 """(index of the tensor, first element in it, end in it)."""
-Run = tuple[int, int, int]
-"""(owner, start, stop)."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Layout:
         clipped = ((index, max(first, start) - start, min(last, stop) - start) for index, (start, stop) in spans)
         return [(index, start, stop) for index, start, stop in clipped if start < stop]
 
-    def runs(self, first: int, last: int) -> list[Run]:
+    def runs(self, first: int, last: int) -> list[ShardRange]:
         """Return who owns what of the stretch [first, last) of the line, counted from `first`."""
         clipped = ((rank, max(a, first), min(b, last)) for rank, (a, b) in enumerate(pairwise(self.cuts)))
         return [(rank, start - first, stop - first) for rank, start, stop in clipped if start < stop]

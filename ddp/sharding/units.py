@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.comm.transports.base import Wait
-from ddp.sharding.partition import Run
+from ddp.comm.transports.base import ShardRange, Wait
 from ddp.sharding.shards import ShardGroup
 
-Fetch = Callable[[Tensor, Tensor, list[Run]], Wait]
+AllGather = Callable[[Tensor, Tensor, list[ShardRange]], Wait]
 METADATA = (
     "dtype",
     "device",
@@ -71,7 +70,7 @@ class ShardedLayer:
 
     parameters: list[nn.Parameter]
     shapes: list[torch.Size]
-    runs: list[Run]
+    runs: list[ShardRange]
     source: Tensor
     """What this rank owns of the group, where others can fetch it."""
     values: Tensor | None = None
@@ -101,11 +100,11 @@ class Unit:
         """Return whether it takes memory: it is here, or on its way."""
         return any(block.values is not None for block in self.blocks)
 
-    def start(self, fetch: Fetch) -> None:
+    def start(self, all_gather: AllGather) -> None:
         """Begin to gather."""
         for block in self.blocks:
             block.values = torch.empty(block.elements, dtype=block.source.dtype, device=block.source.device)
-            self.waits.append(fetch(block.values, block.source, block.runs))
+            self.waits.append(all_gather(block.values, block.source, block.runs))
 
     def finish(self) -> None:
         """Wait until all is there, and put it in place."""
@@ -174,7 +173,7 @@ def units(
 def _block(parameters: list[nn.Parameter], group: ShardGroup, source: Tensor) -> ShardedLayer:
     index = {parameter: i for i, parameter in enumerate(group.parameters)}
     mine = [parameter for parameter in parameters if parameter in index]
-    runs: list[Run] = []
+    runs: list[ShardRange] = []
     for parameter in mine:
         first, last = group.layout.span(index[parameter])
         # From the line to where its owner has it.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.comm.collectives import Collectives
-from ddp.comm.transports.base import MAX
+from ddp.comm.transports.base import MAX, ShardRange
 from ddp.core.errors import EngineError
 from ddp.core.spans import Batch
 from ddp.gradients.average import meet_counters
@@ -27,7 +27,6 @@ from ddp.replica.flat import FlatState
 from ddp.replica.in_step import InStep
 from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers, tensors_of
 from ddp.replica.step_sketches import NoSketches, StepSketches, Stretch, whole
-from ddp.sharding.partition import Run
 from ddp.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_optimizer, shard_optimizer
 
 
@@ -164,17 +163,17 @@ class ShardedStep:
     def _hand_out(self) -> None:
         fetches, collectives = self._fetches(), self.site.collectives
         collectives.fence()
-        for wait in [collectives.fetch(flat[start:stop], flat, runs) for flat, start, stop, runs in fetches]:
+        for wait in [collectives.all_gather(flat[start:stop], flat, runs) for flat, start, stop, runs in fetches]:
             wait()
 
-    def _fetches(self) -> list[tuple[Tensor, int, int, list[Run]]]:
+    def _fetches(self) -> list[tuple[Tensor, int, int, list[ShardRange]]]:
         """Return (flat tensor, start, stop, who owns what of it), in stretches without a gap."""
         if not hasattr(self, "_stretches"):
             self._stretches = [entry for flat in self.site.state.tensors for entry in self._owned(flat)]
         return self._stretches
 
-    def _owned(self, flat: Tensor) -> list[tuple[Tensor, int, int, list[Run]]]:
-        runs: list[Run] = []
+    def _owned(self, flat: Tensor) -> list[tuple[Tensor, int, int, list[ShardRange]]]:
+        runs: list[ShardRange] = []
         for group in self.groups:
             if not group.trained or group.dtype != flat.dtype:
                 continue
@@ -227,9 +226,9 @@ class ShardedStep:
         self.together.close()
 
 
-def _joined(runs: list[Run]) -> list[Run]:
+def _joined(runs: list[ShardRange]) -> list[ShardRange]:
     """Return `runs` with neighbours of one owner as one."""
-    joined: list[Run] = []
+    joined: list[ShardRange] = []
     for owner, start, stop in runs:
         if joined and joined[-1][0] == owner and joined[-1][2] == start:
             joined[-1] = (owner, joined[-1][1], stop)
@@ -245,7 +244,7 @@ class Zero1(ShardedStep):
         super().__init__(site)
         self._sums = [(flat, self._runs(flat.dtype)) for flat in self.together.flats]
 
-    def _runs(self, dtype: torch.dtype) -> list[Run]:
+    def _runs(self, dtype: torch.dtype) -> list[ShardRange]:
         """Return who owns what of a flat tensor of gradients."""
         mine = [group for group in self.groups if group.trained and group.dtype == dtype]
         return [run for group in mine for run in group.layout.runs(0, group.layout.starts[-1])]
@@ -267,7 +266,7 @@ class Zero1(ShardedStep):
         site.meter.add("copy", began)
         for flat, runs in self._sums:
             if runs:
-                site.collectives.reduce(flat[: runs[-1][2]], runs)
+                site.collectives.reduce_scatter(flat[: runs[-1][2]], runs)
         site.collectives.all_reduce([flat[runs[-1][2] if runs else 0 :] for flat, runs in self._sums])
         meet_counters(batch, gradients, site.collectives)
         began = now()

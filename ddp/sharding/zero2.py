@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import nn
 
-from ddp.comm.transports.base import Run
+from ddp.comm.transports.base import ShardRange
 from ddp.core.spans import Batch
 from ddp.gradients.average import meet_counters
 from ddp.gradients.owned import Own, OwnedGradients
@@ -39,7 +39,7 @@ class Zero2(ShardedStep):
                 own[number[shard.parameter]] = shard.start, shard.stop, total
         self._own = [(shard, own[number[shard.parameter]][2]) for group in trained for shard in group.shards]
 
-        def runs(index: int) -> list[Run]:
+        def runs(index: int) -> list[ShardRange]:
             group, at = places[index]
             return group.layout.runs(*group.layout.span(at))
 

@@ -206,7 +206,7 @@ class Zero3(Zero2):
 
     def _start(self, unit: Unit) -> None:
         self._recent[unit] = None
-        unit.start(self.site.collectives.fetch)
+        unit.start(self.site.collectives.all_gather)
 
     def _free(self, unit: Unit) -> None:
         self._recent.pop(unit, None)
@@ -250,7 +250,7 @@ class Zero3(Zero2):
         for unit in self._units:
             for block in unit.blocks:
                 whole = torch.empty(block.elements, dtype=block.source.dtype, device=block.source.device)
-                self.site.collectives.fetch(whole, block.source, block.runs)()
+                self.site.collectives.all_gather(whole, block.source, block.runs)()
                 views = torch.split(whole, [shape.numel() for shape in block.shapes])
                 for parameter, view, shape in zip(block.parameters, views, block.shapes, strict=True):
                     parameter.data.copy_(view.view(shape))

@@ -24,7 +24,7 @@ from ddp.engine import ENGINES
 from ddp.engine.loop import device_of_rank
 from ddp.monitor.track import RunSubject
 from ddp.process import forkserver
-from ddp.registry import member
+from ddp.registries import member
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.learning_rates import a_schedule
 from ddp.replica.task import Job, epoch_samples, whole_batches

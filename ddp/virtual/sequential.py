@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ddp.backends import BACKENDS, Acts
+from ddp.backends import BACKENDS, SyncKind
 from ddp.backends.base import Reducer, reducing
 from ddp.comm.transports.threads import ThreadGroup
 from ddp.core.commands import Reduce
@@ -82,7 +82,7 @@ class SequentialRanks:
         self._ranks: list[RankLoop] = []
         self._draws: list[Callable[[], None]] = []
         """By rank: puts the random generators to where they are for it."""
-        self._in_step = Acts.SNAPSHOT not in BACKENDS[job.backend].acts and job.policy.every_step
+        self._in_step = SyncKind.SNAPSHOT not in BACKENDS[job.backend].sync and job.policy.every_step
         self._exits, self._reduced = ExitStack(), list[Reduced | Exception]()
 
     def __enter__(self) -> SequentialRanks:

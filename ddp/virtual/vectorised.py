@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddp.backends import BACKENDS, Acts
+from ddp.backends import BACKENDS, SyncKind
 from ddp.core.commands import Apply, Average, Evaluate, Join, Reduce, Stop
 from ddp.core.errors import RankFailed
 from ddp.core.events import Alive, Averaged, Evaluated, Finished, Progress, RankEvent, Ready, Snapshot, Trained
@@ -61,7 +61,7 @@ class VectorisedRanks:
 
     def __init__(self, job: Job) -> None:
         self._job, size = job, job.world_size
-        self._snapshots = Acts.SNAPSHOT in BACKENDS[job.backend].acts
+        self._snapshots = SyncKind.SNAPSHOT in BACKENDS[job.backend].sync
         self._in_step = job.policy.every_step and not self._snapshots
         plain = replace(job, links=None, speeds=(), faults=(), audit="", profile_steps=0)
         self._loop = TrainingLoop(plain, 0, lambda event: None)

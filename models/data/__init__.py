@@ -12,8 +12,8 @@ from pathlib import Path
 from bench.models.data.dataset import DataSet, Origin
 from bench.models.data.options import PLAIN, DataOptions
 from ddp import user_code
-from ddp.members import Registry
-from ddp.registry import blamed, member
+from ddp.registries import blamed, member
+from ddp.registry import Registry
 from ddp.replica.task import Source
 from ddp.settings import known
 

@@ -116,7 +116,7 @@ def stuck(apply: Any, self: Any, fraction: float) -> float:
     return float(rate)
 
 
-def late_but_for_the_last(evaluate: Any, self: Any, order: Any, *consensus: Any) -> None:
+def late_but_for_the_last(evaluate: Any, self: Any, order: Any, *averaged_weights: Any) -> None:
     model = {name: value.clone() for name, value in self.replica.model.state_dict().items()}
     now = getattr(self, "model_before", model)
     self.model_before = model
@@ -130,7 +130,7 @@ def late_but_for_the_last(evaluate: Any, self: Any, order: Any, *consensus: Any)
             return figures
 
         self.replica.evaluate = stale
-    evaluate(order, *consensus)
+    evaluate(order, *averaged_weights)
     self.replica.__dict__.pop("evaluate", None)
 
 

@@ -18,6 +18,7 @@ from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.events import Finished, Progress, Ready, Saved
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.rank import RankLoop
+from ddp.replica import keeper
 from ddp.replica import replica as replicas
 from ddp.replica.replica import Replica
 from tests.bench.audit_breaks import ADAM, Break, wrapped
@@ -173,6 +174,49 @@ def test_what_a_snapshot_changes_is_named(
         job, records = train_together(tmp_path, "cpu_async", ADAM)
     found = different(audited(job, records))
     assert any("exp_avg is another after the snapshot of round" in line for line in found), found
+
+
+def offloaded(report: Any, self: Any, *about: Any) -> Any:
+    """Lose the optimizer's momenta behind a report, from the second epoch on."""
+    report(*about)
+    if self.begun:
+        for state in self.replica.optimizer.state.values():
+            state["exp_avg"].zero_()
+
+
+def compressed(average: Any, self: Any, *about: Any) -> Any:
+    """Round rank 1's parameters ahead of each average, in place."""
+    with torch.no_grad():
+        for values in self._loop.replica.state.parameters if self._rank == 1 else ():
+            values.copy_(values.bfloat16())
+    return average(*about)
+
+
+@pytest.mark.parametrize(
+    ("mode", "breaks", "sign"),
+    [
+        ("nccl_cadence", wrapped(TrainingLoop, "report", offloaded), "exp_avg is another after step"),
+        ("nccl_cadence", wrapped(RankLoop, "_average", compressed), "parameters 0.bias is another after step"),
+        ("cpu_async", wrapped(RankLoop, "_average", compressed), "parameters 0.bias is another after step"),
+    ],
+    ids=["report", "average", "snapshot"],
+)
+def test_what_changes_behind_a_step_is_named(
+    tmp_path: Path,
+    in_process: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    breaks: Break,
+    sign: str,
+) -> None:
+    """Of models, too, of which there is no room for a second step."""
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper, "CHEAP", 0)
+        breaks(patch)
+        job, records = train_together(tmp_path, mode, ADAM)
+    found = different(audited(job, records))
+    assert any(sign in line for line in found), found
+    assert not any(sign in line for line in different(audited(job, records, moves=True)))
 
 
 def test_ranks_that_end_with_other_models_are_named() -> None:

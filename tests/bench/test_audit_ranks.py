@@ -162,10 +162,10 @@ def test_what_another_rank_evaluates_in_the_middle_of_a_run_is_looked_at(
 def test_a_last_step_of_all_is_kept_as_one_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind it ranks may step on their own, with buffers of their own, as those of local SGD do."""
 
-    def ended(end: Callable[[], None], self: StepKeeper) -> None:
+    def ended(end: Callable[..., None], self: StepKeeper, *about: int) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(StepKeeper, "_together", False)
-            end()
+            end(*about)
 
     wrapped(StepKeeper, "end", ended)(monkeypatch)
     job, records = train_together(tmp_path, "nccl_sync", ADAM)
@@ -205,10 +205,10 @@ def test_numbers_of_an_optimizers_state_are_kept_as_well(tmp_path: Path, mode: s
     assert report.count("equal", "step")
 
 
-def nudged(end: Callable[[], None], self: StepKeeper) -> None:
+def nudged(end: Callable[..., None], self: StepKeeper, *about: int) -> None:
     if self._rank == 1:
         self._replica.state.parameters[0].data[0, 0] += 1e-6
-    end()
+    end(*about)
 
 
 @pytest.mark.usefixtures("in_process")

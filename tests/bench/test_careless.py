@@ -15,6 +15,7 @@ from bench.command.submitted import SWEEP, under_way
 from bench.faults import store
 from bench.faults.meaning import FaultCell, FaultOutcome
 from bench.faults.outcome import FaultResult
+from bench.results import writer
 from bench.results.analysis.faults import missing, rows
 from bench.results.runfolder import CHECKPOINTS, METRICS, find_runs
 from bench.results.writer import RunWriter
@@ -61,9 +62,9 @@ def test_results_that_are_nested_too_deeply_are_refused(tmp_path: Path) -> None:
 
 def kept(output: Path, checkpoint: int) -> Path:
     """The folder of a run that was killed behind a checkpoint."""
-    writer = RunWriter(output, "mlp", "solo", "w1-s0-abc")
-    (writer.path / CHECKPOINTS / f"{checkpoint:06}").mkdir(parents=True)
-    return writer.commit("killed")
+    run = RunWriter(output, "mlp", "solo", "w1-s0-abc")
+    (run.path / CHECKPOINTS / f"{checkpoint:06}").mkdir(parents=True)
+    return run.commit("killed")
 
 
 def test_a_run_that_came_further_keeps_its_place(tmp_path: Path) -> None:
@@ -72,6 +73,21 @@ def test_a_run_that_came_further_keeps_its_place(tmp_path: Path) -> None:
     assert beside != first
     assert [path.name for path in (first / CHECKPOINTS).iterdir()] == ["000090"]
     assert kept(tmp_path, 91) == first
+
+
+def test_a_run_that_came_further_keeps_its_place_beside_a_finished_one(tmp_path: Path) -> None:
+    place = tmp_path / "mlp" / "solo" / "w1-s0-abc"
+    place.mkdir(parents=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "may_be_ok", lambda folder: folder == place)
+        beside = kept(tmp_path, 90)
+        latest = kept(tmp_path, 1)
+        started = RunWriter(tmp_path, "mlp", "solo", "w1-s0-abc")
+        (started.path / CHECKPOINTS / "000002").mkdir(parents=True)
+        assert str(started.path) in started.left()
+        assert place.name not in started.left().replace(started.path.name, "")
+    assert [path.name for path in (beside / CHECKPOINTS).iterdir()] == ["000090"]
+    assert [path.name for path in (latest / CHECKPOINTS).iterdir()] == ["000001"]
 
 
 def test_a_rank_that_is_given_up_twice_is_one_row() -> None:

@@ -16,7 +16,7 @@ from bench.models import MODELS, mlp
 from bench.models.data import DATA, Entry
 from bench.results.runfolder import find_runs
 from ddp.backends import BACKENDS
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 from ddp.process import termination
 from tests.bench import fake_engine
 from tests.bench.cli_words import SOLO, folders
@@ -99,7 +99,7 @@ def test_ranks_that_are_lost_after_the_end_was_announced_are_no_failure(quiet, m
 def test_a_fork_server_that_is_told_as_well_is_no_failure(quiet, monkeypatch):
     def gone(*parts: object, **more: object) -> None:
         termination.announce()
-        raise Exhausted("the fork server cannot be started: it is gone")
+        raise OutOfResources("the fork server cannot be started: it is gone")
 
     monkeypatch.setattr("bench.command.run.make_plan", gone)
     try:

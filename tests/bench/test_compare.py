@@ -12,6 +12,7 @@ from bench.base.exitcodes import Exit
 from bench.command import cli
 from bench.command.compare_command import side
 from bench.report.moves import CellMove, Side, moves
+from bench.report.sections.changes import common
 from bench.report.two_sides import sentence, step_summary, tiles
 from bench.results.cells import cells
 from bench.results.runfolder import Run, find_runs
@@ -112,6 +113,30 @@ def many(shift: float) -> Side:
             own = {"final": final, "seed": seed, "config_hash": f"{key:08x}", "params_sha256": str(shift)}
             runs.append(Run(Path(f"{key}-{seed}"), metrics.model_copy(update=own)))
     return Side(f"shift {shift}", tuple(cells(runs)))
+
+
+def sped(factor: float, **about: object) -> Side:
+    """Two cells of three seeds: one is `factor` times as fast, the other one is about something else, too."""
+    runs = []
+    metrics = make_metrics(make_spec("nccl_sync"))
+    for key, (times, own) in enumerate(((factor, {}), (factor**4, about))):
+        for seed in range(3):
+            speed = metrics.throughput.model_copy(update={"samples_per_s": times * (100 + seed)})
+            known = {"throughput": speed, "seed": seed, "config_hash": f"{key:08x}", "params_sha256": "as before"}
+            runs.append(Run(Path(f"{key}-{seed}"), metrics.model_copy(update=known | own)))
+    return Side(f"{factor} times as fast", tuple(cells(runs)))
+
+
+@pytest.mark.parametrize("about", [{"env": {"cpu": "another"}}, {"source": "virtual"}])
+def test_speeds_of_two_machines_or_clocks_are_no_change(about: dict[str, object]) -> None:
+    """They were in the mean of the tile, and counted as changed, though no change was shown."""
+    here, there = sped(1.0, env={"cpu": "this one"}), sped(0.5, **about)
+    own, other = [CellMove(pair) for pair in common(here.cells, there.cells)]
+    assert (own.trend, own.pair.changed) == ("worse", True)
+    assert (other.trend, other.pair.changed) == ("same", False)
+    known = moves(here, there)
+    assert [(tile.value, tile.dim) for tile in tiles(known)[1:2]] == [("0.50 ×", False)]
+    assert (tiles([other])[1].value, tiles([other])[1].dim) == (("–", False) if "source" in about else ("0.06 ×", True))
 
 
 def test_the_summary_of_a_step_is_short_and_its_table_folded() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bench.base.figures import metric, plural
+from bench.base.number_format import metric, plural
 from bench.report.page import count, fixed, number
 from bench.results.cells import Sample
 

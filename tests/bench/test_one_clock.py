@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.base import figures
+from bench.base import number_format
 from bench.command.summary import CellOutcome, Summary, show_run
 from bench.dashboard import view
 from bench.dashboard.about import RUNNING, RunCard
@@ -263,7 +263,7 @@ def test_terminal_page_trainer_and_loggers_tell_what_the_result_says(folder: Pat
             monitor.update(record)
     lines = re.findall(r"epoch +(\d+)/\d+  loss (\S+)  accuracy (\S+)", out.getvalue())
     assert lines == [
-        (str(row.epoch + 1), figures.metric(row.train_loss), figures.metric(row.eval))
+        (str(row.epoch + 1), number_format.metric(row.train_loss), number_format.metric(row.eval))
         for row in metrics.epochs
         if row.eval is not None
     ]

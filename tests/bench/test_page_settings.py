@@ -101,6 +101,18 @@ def test_a_time_that_was_not_measured_is_not_called_missed(tmp_path: Path) -> No
     assert shown["samples to target"] == "1,000 samples"
 
 
+def test_times_to_the_target_have_one_mean_on_page_one() -> None:
+    """Of a report without a comparison, it was a median."""
+    runs = [
+        replace(run, metrics=run.metrics.model_copy(update={"seed": seed, "target": there}))
+        for seed, seconds in enumerate((1.0, 1.0, 4.0))
+        for run in made("solo")[:1]
+        if (there := run.metrics.target.model_copy(update={"reached": True, "samples": 1000, "seconds": seconds}))
+    ]
+    (cell,) = cells(runs)
+    assert {tile.label: tile.value for tile in alone.tiles([cell])}["time to target"] == "1.59 s"
+
+
 def side(rate: float, **new: object) -> Side:
     return Side(f"at {rate}", tuple(cells(made("nccl_sync", 2, rate, **new))))
 

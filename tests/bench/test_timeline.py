@@ -15,6 +15,8 @@ from bench.results.analysis.stream import sort
 from bench.timeline import make_trace, write_timeline
 from bench.timeline.trace import Trace
 from ddp.core import events
+from ddp.core.commands import Drop
+from ddp.core.join_events import Joined
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, MODES, make_metrics, make_records, make_spec
 from tests.bench.trace_rules import body_of, violations
@@ -193,6 +195,21 @@ def test_the_header_says_how_far_clocks_may_be_apart(ready: list[Record], expect
     spec = make_spec(world_size=4)
     about = body_of(make_trace(sort(ready, LAUNCHED), spec, LAUNCHED))["otherData"]
     assert (about["clock"], about["hosts"], about["clock_error_us"]) == expected
+
+
+def test_speeds_and_losses_hold_from_the_beginning_of_what_they_are_of() -> None:
+    """They were drawn one report late, the last one to the end of the run, and through the outage of a rank."""
+    records: list[Record] = [events.Ready(LAUNCHED, 0, 64, 10, "d", "cpu", "memory")]
+    for seconds, samples in ((1.0, 50), (2.0, 100)):
+        records.append(events.Progress(LAUNCHED + seconds, 0, 0, 1, samples, 1.0, samples * 0.5, 0.1))
+    records += [events.Lost(LAUNCHED + 2.5, 0, "gone"), Drop(0, "gone"), Joined(LAUNCHED + 4.0, 0, 5)]
+    records.append(events.Progress(LAUNCHED + 6.0, 0, 0, 1, 50, 1.0, 10.0, 0.1))
+    trace = make_trace(sort(records, LAUNCHED), make_spec("nccl_cadence"), LAUNCHED)
+    shown = {name: [(when / 1e9, value) for when, value in trace.counters[0, name]] for name in ("samples/s", "loss")}
+    assert shown == {
+        "samples/s": [(0.0, 50.0), (1.0, 100.0), (2.0, 0.0), (4.0, 25.0), (6.0, 0.0)],
+        "loss": [(0.0, 0.5), (1.0, 0.5), (4.0, 0.2)],
+    }
 
 
 def test_processor_and_memory_of_gpus_are_counters() -> None:

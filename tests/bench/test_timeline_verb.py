@@ -92,6 +92,19 @@ def test_what_is_no_run_is_refused_in_a_line(bench: Bench, run: Path, capsys, na
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("kept", [0, 1, -1])
+def test_good_pictures_stay_where_records_are_cut_short(bench: Bench, run: Path, kept: int) -> None:
+    """They were replaced by empty ones."""
+    rewrite(run)
+    files = {path: path.read_bytes() for path in run.glob("timeline.*")}
+    lines = (run / "events.jsonl").read_bytes().splitlines(keepends=True)
+    metrics = json.loads((run / "metrics.json").read_text())
+    (run / "metrics.json").write_text(json.dumps(metrics | {"record": {"lines": len(lines)}}))
+    (run / "events.jsonl").write_bytes(b"".join(lines[:kept]))
+    assert bench("timeline", str(run)) == 2
+    assert {path: path.read_bytes() for path in run.glob("timeline.*")} == files
+
+
 def test_no_folder_is_refused(bench: Bench, tmp_path: Path, capsys) -> None:
     assert bench("timeline", "runs/nothing") == 2
     assert "no run folder; give one" in capsys.readouterr().err

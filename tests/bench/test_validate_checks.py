@@ -11,7 +11,7 @@ from bench.base.exitcodes import Exit
 from bench.results.analysis.volume import volume
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
-from bench.results.schema import Metrics
+from bench.results.schema import Metrics, ResumedFrom
 from bench.validate import Terms, judge
 from bench.validate.checks.curve import course
 from bench.validate.checks.volume import BARE, BEYOND, WIDE, _beyond, _buffers, formula
@@ -47,6 +47,13 @@ def test_volume_with_micro_batches(backend: str, meetings: int) -> None:
     about = {"backend": backend, "batch_size": 20, "epochs_planned": 2, "parameters": 500}
     metrics = metrics.model_copy(update=about | {"ledger": metrics.ledger.model_copy(update={"samples": 106})})
     assert volume(metrics, {"train": {"accumulate": 4}}).expected == meetings * 2 * 500 * 4
+
+
+def test_bytes_of_the_rest_are_not_divided_by_all_steps() -> None:
+    metrics = with_eval(make_spec("nccl_sync"), 0.97)
+    resumed = ResumedFrom(source="before", checkpoint=1, epochs=1, samples=64, seconds=1.0, times=1)
+    assert volume(metrics, {}).per_step == metrics.sync.bytes / metrics.steps
+    assert volume(metrics.model_copy(update={"resumed": resumed}), {}).per_step is None
 
 
 @pytest.mark.parametrize(("mode", "frozen"), [("nccl_sync", 120), ("nccl_cadence", 0)])

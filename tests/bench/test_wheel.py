@@ -96,8 +96,8 @@ def write_package(folder: Path) -> None:
             file.write(code.replace('"""', "", 2) if file.tell() else code)
     (home / "memory.py").write_text((home / "memory.py").read_text().replace("No first rank", "# No first rank"))
     (home / "specs.py").write_text(
-        "from ddp.backends import Acts, BackendSpec\nfrom ddp.engine import EngineSpec\n"
-        'TRACED = BackendSpec("my_package.traced", Acts.STEP | Acts.COLLECTIVE)\n'
+        "from ddp.backends import SyncKind, BackendSpec\nfrom ddp.engine import EngineSpec\n"
+        'TRACED = BackendSpec("my_package.traced", SyncKind.STEP | SyncKind.COLLECTIVE)\n'
         'PROFILED = EngineSpec("my_package.profiled", one_rank=True, one_process=True)\n'
     )
     (home / "__init__.py").write_text("")

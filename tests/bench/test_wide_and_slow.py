@@ -8,7 +8,7 @@ import matplotlib.image
 import pytest
 from playwright.sync_api import Page
 
-from bench.base import figures
+from bench.base import number_format
 from bench.base.style import some
 from bench.command import doctor
 from bench.command.run_lines import row_line, sweep_table
@@ -49,14 +49,14 @@ def test_of_many_ranks_the_extremes_and_others_evenly_are_drawn(tmp_path: Path) 
 
 
 def test_slow_runs_have_a_speed() -> None:
-    assert [figures.rate(value) for value in (0.0123, 3.456, 10.0, 99.94, 12345.6)] == [
+    assert [number_format.rate(value) for value in (0.0123, 3.456, 10.0, 99.94, 12345.6)] == [
         "0.0123",
         "3.46",
         "10",
         "99.9",
         "12,346",
     ]
-    assert figures.rate(4.4, 5000.0) == "4"
+    assert number_format.rate(4.4, 5000.0) == "4"
     assert speeds(Sample(2, 0.5, 0.01)) == "0.5 ± 0.01"
     assert _rate(0.25) == "0.25 samples/s"
     m = make_metrics(make_spec("solo"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,13 +12,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.audit.costs import _recurrent
 from bench.results.analysis.stream import sort
-from bench.results.analysis.work import PEAKS, memory, work
+from bench.results.analysis.work import PEAKS, _peak, memory, work
+from bench.results.schema import LauncherInfo
 from ddp.core.event_parts import StepWork
 from ddp.core.events import Finished
 from ddp.core.step_settings import StepSettings
 from ddp.data.epoch_order import order
 from ddp.permutation import derive
+from ddp.replica.figures import StepFigures
 from ddp.replica.recurrent_flop import FUSED
+from ddp.replica.task import Job
 from tests.bench.streams import make_metrics, make_spec
 from tests.runtime import toy
 from tests.runtime.conftest import Play
@@ -26,6 +30,7 @@ from tests.runtime.conftest import play as play
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
+BF16 = {"train": {"precision": "bf16"}}
 PARAMETERS = 6 * 12 + 12 + 12 * 2 + 2
 
 
@@ -81,13 +86,29 @@ def test_share_of_the_peak_is_of_known_devices() -> None:
     rate = metrics.throughput.samples_per_s
     assert rate is not None
     stream = sort([Finished(9.0, 0, "", 0, 0, work=StepWork((), flop_per_sample=1e9, tokens=32))], 0.0)
-    found = work(stream, metrics, {"train": {"precision": "bf16"}})
+    found = work(stream, metrics, BF16)
     assert found is not None
     assert found.tokens_per_s == 32 * rate
     assert found.peak_share == pytest.approx(1e9 * rate / (2 * PEAKS[name]["bf16"]))
+    hosts = LauncherInfo(name="slurm", job="", hosts=["a", "b"], clock_error_s=[0, 0])
+    apart = metrics.model_copy(update={"launcher": hosts, "devices": ["cuda:0"] * 2})
+    assert _peak(apart, BF16) == 2 * PEAKS[name]["bf16"], "the first device of either host"
+    hosts = hosts.model_copy(update={"hosts": ["a", "a"]})
+    assert _peak(apart.model_copy(update={"launcher": hosts}), BF16) is None
     unknown = work(stream, metrics.model_copy(update={"env": {"gpus": ["another"]}}), {})
     assert unknown is not None
     assert unknown.peak_share is None
+
+
+@pytest.mark.parametrize(("first", "tokens"), [(nn.Embedding(5, 2), 7), (nn.Linear(7, 2), 0)])
+def test_only_text_has_tokens(first: nn.Module, tokens: int) -> None:
+    """Columns of a table of whole numbers were counted as tokens."""
+    job = Job(toy.task, 9, 8, 0, 1, None, "nccl", Path())  # type: ignore[arg-type]
+    model = nn.Sequential(first, nn.ReLU())
+    figures = StepFigures(job, model, torch.optim.SGD(model.parameters(), 0.1), 10)
+    with figures.counting((torch.zeros(3, 7, dtype=torch.int64),), 3):
+        pass
+    assert figures.work().tokens == tokens
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -48,7 +48,7 @@ def test_processes_of_a_launcher_train_the_same(
 ) -> None:
     environment = {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), PICTURES: "none"}
     process = warm.start(tmp_path, *SWEEP, f"seed={seeds}", *launcher.split(), env=environment)
-    code, out, err = process.result(100)
+    code, out, err = process.result()
     runs, said = reference
     assert code == 2, err
     named = [line.replace(" timing=off:", ":") for line in err.splitlines() if line.startswith("bench:")]
@@ -84,7 +84,7 @@ def test_a_cell_whose_process_is_killed_is_named_and_the_others_are_trained(warm
         own = in_making(begun[0].parents[1])
         assert own
         psutil.Process(own.pid).kill()
-        code, out, err = process.result(100)
+        code, out, err = process.result()
     finally:
         process.kill_all()
     assert code == 5, out + err
@@ -101,7 +101,7 @@ def test_a_search_finds_a_good_learning_rate(warm: Warm, tmp_path: Path) -> None
         "hydra.sweeper.sampler.seed=0",
     )
     words = (*CELL, *search, "train.lr=tag(log,interval(0.00001,10))")
-    code, out, err = warm.start(tmp_path, "-m", "bench", "-m", *words, env={PICTURES: "none"}).result(100)
+    code, out, err = warm.start(tmp_path, "-m", "bench", "-m", *words, env={PICTURES: "none"}).result()
     assert code == 0, err
     runs = find_runs(tmp_path / "runs")[0]
     rates = {json.loads((run.path / "config.json").read_text())["train"]["lr"]: run.metrics.final.eval for run in runs}

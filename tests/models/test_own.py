@@ -16,8 +16,8 @@ from bench.config.user_parts import enrolled
 from bench.models.data import prepare
 from bench.models.setup import Recipe
 from ddp import user_code
-from ddp.members import Registry, loaded
-from ddp.registry import Unusable, broken, missing, sound
+from ddp.registries import Unusable, broken, missing, sound
+from ddp.registry import Registry, loaded
 from ddp.user_code import CodeDigest
 from tests.warm import PICTURES, Warm
 

@@ -17,7 +17,7 @@ from bench.models.data import DATA, DataSet, Entry, data_set, prepare
 from bench.models.parts import accuracy, cross_entropy, task_on
 from bench.models.setup import Recipe
 from ddp.data import TensorSource
-from ddp.registry import Unusable
+from ddp.registries import Unusable
 from ddp.replica.task import Task
 
 WRONG = {  # what is chosen -> what is said

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.base.exitcodes import Exit
-from bench.base.figures import rate
+from bench.base.number_format import rate
 from bench.command.cli import dispatch
 from bench.results.analysis.explained import COMPUTE, INPUT, SLOWNESS, explained, slowness
 from bench.results.analysis.lateness import WAITING_FOR, with_arrivals

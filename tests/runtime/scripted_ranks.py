@@ -43,7 +43,7 @@ class Actor:
         return samples
 
     def see(self, divergence: float | None) -> Seen:
-        with self.backend.consensus(exact=True):
+        with self.backend.averaged_weights(exact=True):
             mean = self.parameters.clone()
         return {"own": self.parameters.clone(), "mean": mean, "divergence": divergence, "inner": inner(self.loop)}
 

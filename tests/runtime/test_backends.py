@@ -8,15 +8,15 @@ from types import ModuleType
 
 import pytest
 
-from ddp.backends import BACKENDS, Acts, world_of
+from ddp.backends import BACKENDS, SyncKind, world_of
 from ddp.backends.base import CollectiveAverage, SnapshotAverage, StepExchange, load
-from ddp.registry import Unusable
+from ddp.registries import Unusable
 
-PROTOCOLS = {Acts.STEP: StepExchange, Acts.COLLECTIVE: CollectiveAverage, Acts.SNAPSHOT: SnapshotAverage}
+PROTOCOLS = {SyncKind.STEP: StepExchange, SyncKind.COLLECTIVE: CollectiveAverage, SyncKind.SNAPSHOT: SnapshotAverage}
 OWN = {
-    Acts.STEP: {"in_step"},
-    Acts.COLLECTIVE: {"average", "send_state", "load_state"},
-    Acts.SNAPSHOT: {"snapshot", "apply"},
+    SyncKind.STEP: {"in_step"},
+    SyncKind.COLLECTIVE: {"average", "send_state", "load_state"},
+    SyncKind.SNAPSHOT: {"snapshot", "apply"},
 }
 """What tells a protocol from the others."""
 
@@ -26,7 +26,7 @@ def test_a_backend_has_the_protocols_of_its_entry_and_no_other(name: str) -> Non
     backend = load(name)
     for acts, methods in OWN.items():
         assert {method for method in methods if hasattr(backend, method)} == (
-            methods if acts in BACKENDS[name].acts else set()
+            methods if acts in BACKENDS[name].sync else set()
         )
 
 
@@ -49,5 +49,5 @@ def test_a_backend_that_lacks_what_its_entry_says_is_refused_by_name(monkeypatch
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_core_is_told_what_the_entry_says(name: str) -> None:
     world, spec = world_of(name, 2, 100, 10, 3, tolerate_loss=True), BACKENDS[name]
-    assert (world.blocking, world.in_step) == (Acts.SNAPSHOT not in spec.acts, Acts.STEP in spec.acts)
+    assert (world.blocking, world.in_step) == (SyncKind.SNAPSHOT not in spec.sync, SyncKind.STEP in spec.sync)
     assert (world.tolerate_loss, world.indispensable == "") == (spec.averages, spec.averages)

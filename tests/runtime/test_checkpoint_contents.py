@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddp.checkpoint import checkpoint
-from ddp.checkpoint.checkpoint import MANIFEST, MODEL, Torn, find, read, resume
+from ddp.checkpoint.checkpoint import MANIFEST, MODEL, InvalidCheckpoint, find, read, resume
 from ddp.core.averaging import Averaging
 from ddp.core.policies.windows import WindowState
 from ddp.replica.task import Job
@@ -94,7 +94,7 @@ STATE, PLAN = ("books", "policy_state"), ("books", "plan")
 )
 def test_books_that_cannot_be_are_refused_before_anything_starts(job: Job, keys: tuple[Any, ...], value: Any) -> None:
     change(job, lambda body: edited(body, keys, value))
-    with pytest.raises(Torn) as caught:
+    with pytest.raises(InvalidCheckpoint) as caught:
         resume(job)
     assert "\n" not in str(caught.value)
     assert str(at(job)) in str(caught.value)
@@ -117,7 +117,7 @@ def test_another_way_to_average_is_no_way_to_go_on(job: Job, averaging: Averagin
 
 def test_a_ledger_twice_is_refused(job: Job) -> None:
     change(job, lambda body: edited(body, ("books", "ledgers"), body["books"]["ledgers"] * 2))
-    with pytest.raises(Torn, match="contradicts itself"):
+    with pytest.raises(InvalidCheckpoint, match="contradicts itself"):
         read(at(job))
 
 
@@ -126,7 +126,7 @@ def test_a_ledger_twice_is_refused(job: Job) -> None:
 )
 def test_books_that_are_none_are_refused(job: Job, content: bytes) -> None:
     (at(job) / MANIFEST).write_bytes(content)
-    with pytest.raises(Torn, match="not the manifest of a checkpoint"):
+    with pytest.raises(InvalidCheckpoint, match="not the manifest of a checkpoint"):
         read(at(job))
 
 
@@ -135,23 +135,23 @@ def test_what_is_no_file_is_refused_without_waiting_for_it(job: Job, tmp_path: P
     for path in (books, model):
         path.rename(aside)
         os.mkfifo(path)  # whose reader waits for ever
-        with pytest.raises(Torn, match="not a file"):
+        with pytest.raises(InvalidCheckpoint, match="not a file"):
             read(at(job))
         path.unlink()
         path.symlink_to("/dev/zero")  # which has no end
-        with pytest.raises(Torn, match="not a file"):
+        with pytest.raises(InvalidCheckpoint, match="not a file"):
             read(at(job))
         path.unlink()
         path.symlink_to(path)
-        with pytest.raises(Torn, match=path.name):
+        with pytest.raises(InvalidCheckpoint, match=path.name):
             read(at(job))
         path.unlink()
-        with pytest.raises(Torn, match=path.name):
+        with pytest.raises(InvalidCheckpoint, match=path.name):
             read(at(job))
         aside.rename(path)
     with books.open("r+b") as file:
         file.truncate(1 << 40)  # sparse
-    with pytest.raises(Torn, match="too large"):
+    with pytest.raises(InvalidCheckpoint, match="too large"):
         read(at(job))
 
 
@@ -196,7 +196,7 @@ def test_no_byte_of_the_books_brings_anything_but_a_refusal(job: Job, data: st.D
             resume(job)
         if content != books:
             (at(job) / MANIFEST).write_bytes(bytes(content) + original[-32:])
-            with pytest.raises(Torn, match=str(at(job))):
+            with pytest.raises(InvalidCheckpoint, match=str(at(job))):
                 read(at(job))
     finally:
         (at(job) / MANIFEST).write_bytes(original)
@@ -206,7 +206,7 @@ def test_books_without_a_digest_are_of_an_earlier_version(job: Job) -> None:
     books = checkpoint.unbound((at(job) / MANIFEST).read_bytes())
     assert books is not None
     (at(job) / MANIFEST).write_bytes(books)
-    with pytest.raises(Torn, match="not what was written"):
+    with pytest.raises(InvalidCheckpoint, match="not what was written"):
         read(at(job))
     (at(job) / MANIFEST).write_bytes(msgspec.msgpack.encode(msgspec.msgpack.decode(books) | {"version": 5}))
     assert read(at(job)).manifest.version == 5

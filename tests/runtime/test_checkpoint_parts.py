@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ddp.checkpoint import checkpoint
-from ddp.checkpoint.checkpoint import MODEL, Torn, read, resume
+from ddp.checkpoint.checkpoint import MODEL, InvalidCheckpoint, read, resume
 from ddp.engine import elche
 from ddp.replica.task import Job
 from tests.runtime import toy
@@ -81,7 +81,7 @@ def with_key(name: str, key: str, value: Any) -> Change:
 )
 def test_parts_that_cannot_be_gone_on_with_are_one_line(job: Job, name: str, content: Change, why: str) -> None:
     put(job, name, content(job))
-    with pytest.raises(Torn, match=why) as caught:
+    with pytest.raises(InvalidCheckpoint, match=why) as caught:
         run(job)
     assert "\n" not in str(caught.value)
     assert not (job.scratch / "run").exists(), "code was run"
@@ -102,7 +102,7 @@ def test_parts_of_two_ranks_that_were_exchanged_are_told_apart(job: Job) -> None
     swap(job, at(job) / "rank-0.pt", at(job) / "rank-1.pt")
     part = r"the part of rank \d of checkpoint 2 of run \w+"
     told = f"{part} lies where {part} belongs"
-    with pytest.raises(Torn, match=told) as caught:
+    with pytest.raises(InvalidCheckpoint, match=told) as caught:
         run(job)
     assert "\n" not in str(caught.value)
 
@@ -111,7 +111,9 @@ def test_parts_of_two_ranks_that_were_exchanged_are_told_apart(job: Job) -> None
 def test_a_part_of_the_checkpoint_before_is_told_apart(made: tuple[Job, Path], job: Job, name: str) -> None:
     before = made[1].with_name("000001") / name
     put(job, name, before.read_bytes())
-    with pytest.raises(Torn, match=r"of checkpoint 1 of run \w+ lies where .* of checkpoint 2 of run \w+ belongs"):
+    with pytest.raises(
+        InvalidCheckpoint, match=r"of checkpoint 1 of run \w+ lies where .* of checkpoint 2 of run \w+ belongs"
+    ):
         run(job)
 
 
@@ -119,7 +121,7 @@ def test_a_part_of_the_same_checkpoint_of_another_run_is_told_apart(job: Job, tm
     again = replace(job, resume=None, checkpoint_folder=tmp_path / "other", run="", **EVERY)
     run(again)
     put(job, "rank-0.pt", (tmp_path / "other" / at(job).name / "rank-0.pt").read_bytes())
-    with pytest.raises(Torn, match="the part of rank 0 of checkpoint 2 of run"):
+    with pytest.raises(InvalidCheckpoint, match="the part of rank 0 of checkpoint 2 of run"):
         run(job)
 
 
@@ -130,7 +132,7 @@ def test_other_data_than_before_are_refused_between_two_epochs_too(job: Job) -> 
         return body
 
     change(job, at_an_epochs_end)
-    with pytest.raises(Torn, match="of 203 training samples, there are 150 now"):
+    with pytest.raises(InvalidCheckpoint, match="of 203 training samples, there are 150 now"):
         run(replace(job, task=partial(toy.task, samples=150)))
 
 
@@ -141,7 +143,7 @@ def test_every_part_is_as_it_was_written(job: Job) -> None:
             content = bytearray(original)
             content[where] ^= 1
             (at(job) / name).write_bytes(content)
-            with pytest.raises(Torn, match=f"{at(job) / name}: torn, its content is not what was written"):
+            with pytest.raises(InvalidCheckpoint, match=f"{at(job) / name}: torn, its content is not what was written"):
                 read(at(job))
         (at(job) / name).write_bytes(original)
     assert read(at(job))

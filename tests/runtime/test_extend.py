@@ -78,7 +78,7 @@ def test_one_file_and_one_line_of_each_are_all_that_the_command_needs(tmp_path: 
         opened = re.compile(r"^(_OURS\b.*[{(]\n(?:    name: .*\n    for name in \(\n)?)", re.MULTILINE)
         text, count = opened.subn(rf"\g<1>{line}\n", home.read_text())
         assert count == 1, registry
-        home.write_text(text.replace("from ddp.members", f"{needed}from ddp.members", 1))
+        home.write_text(text.replace("from ddp.registry", f"{needed}from ddp.registry", 1))
     names = {"": MEMBERS, "sections": ("memory",), "checks": ("memory",)}
     for word, expected in names.items():
         command = [sys.executable, "-m", "bench", "list", *word.split()]

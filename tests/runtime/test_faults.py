@@ -17,7 +17,7 @@ import torch
 
 from ddp.backends import paired_backends, snapshot
 from ddp.core.commands import Drop
-from ddp.core.errors import Diverged, Exhausted, ProtocolError, RankFailed, RankLost, ReduceFailed
+from ddp.core.errors import Diverged, OutOfResources, ProtocolError, RankFailed, RankLost, ReduceFailed
 from ddp.core.events import Evaluated, Finished, Lost, Merged, Progress, Ready, Tick
 from ddp.core.faults import Fault
 from ddp.core.policies import POLICIES
@@ -123,7 +123,7 @@ def test_memory_that_is_not_there_is_an_error_with_its_remedy(monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(Exhausted, match=r"no room for 4.0 MB of shared memory .*--shm-size"):
+    with pytest.raises(OutOfResources, match=r"no room for 4.0 MB of shared memory .*--shm-size"):
         snapshot._open(tmp_path, "snapshot-0", torch.float32, 1_000_000)
 
 

@@ -186,7 +186,7 @@ def test_training_done_while_an_average_was_in_flight_is_kept(tmp_path: Path) ->
     torch.testing.assert_close(rigs[0].state.tensors[0], mean + 0.125)
     torch.testing.assert_close(rigs[1].state.tensors[0], mean)
     before = rigs[0].state.tensors[0].clone()
-    with rigs[0].backend.consensus(exact=False):
+    with rigs[0].backend.averaged_weights(exact=False):
         torch.testing.assert_close(rigs[0].state.tensors[0], mean)
     assert torch.equal(rigs[0].state.tensors[0], before)
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.links import measured, off
 from ddp.core.commands import Apply, Pace, RankCommand
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 from ddp.core.events import Alive, Averaged, Event, Merged, Progress, Ready, Snapshot, Tick
 from ddp.core.link_costs import collective_s
 from ddp.core.links import Links, parse
@@ -67,7 +67,7 @@ def test_snapshots_go_through_links(play: Play, in_process: None) -> None:
 
 
 def test_links_faster_than_the_transport_are_refused(play: Play, in_process: None) -> None:
-    with pytest.raises(Exhausted, match="predicted only"):
+    with pytest.raises(OutOfResources, match="predicted only"):
         play("sync", "nccl", links=links("0.001us/80000gbit"))
 
 

@@ -14,7 +14,7 @@ import torch
 
 from ddp.backends import passed_state
 from ddp.core.commands import Drop
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 from ddp.core.events import Finished
 from ddp.core.faults import parse
 from ddp.core.join_events import Joined
@@ -38,7 +38,7 @@ def test_without_room_nothing_is_left_and_whoever_reads_is_told(tmp_path: Path) 
     with limited(resource.RLIMIT_FSIZE, 20_000):
         passed_state.write(tmp_path, 3, {"state": torch.zeros(100_000)})
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(Exhausted, match=r"could not be written to \S+shared-3.pt: [\d,.]+ MB are free there"):
+    with pytest.raises(OutOfResources, match=r"could not be written to \S+shared-3.pt: [\d,.]+ MB are free there"):
         passed_state.read(tmp_path, 3, CPU)
 
 

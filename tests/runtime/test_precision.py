@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 from ddp.core.step_settings import StepSettings
 from ddp.data.epoch_order import order
 from ddp.engine.modes import modes
@@ -132,7 +132,7 @@ def test_what_cannot_be_is_refused(play: Play) -> None:
 
 def test_half_precision_that_the_processor_lacks_is_one_line(play: Play) -> None:
     with pytest.raises(
-        Exhausted, match=r"no torch.bfloat16 for this model here \(could not create .* LSTM\): choose another"
+        OutOfResources, match=r"no torch.bfloat16 for this model here \(could not create .* LSTM\): choose another"
     ):
         play("sync", "nccl", weak, step=BF16)
 

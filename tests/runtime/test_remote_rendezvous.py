@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ddp.core.errors import Exhausted, RankLost
+from ddp.core.errors import OutOfResources, RankLost
 from ddp.process.scratch import scratch
 from ddp.remote import agent, launched_node, rendezvous
 from ddp.remote.agent import NodeAgent, RankAssignment, connect
@@ -259,19 +259,19 @@ def test_an_outpost_that_cannot_start_its_rank_says_why(
     wire, clock = connect(post(company), 5.0)
     with NodeAgent(post(company), wire, clock) as there:
         there._job = SimpleNamespace(scratch=tmp_path)
-        with pytest.raises(Exhausted, match="rank 1 cannot be started: the fork server is gone"):
+        with pytest.raises(OutOfResources, match="rank 1 cannot be started: the fork server is gone"):
             there._obey(FrameKind.START, b"")
 
 
 def test_what_an_outpost_lacks_is_no_lost_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     def lacking(*_: object) -> Any:
-        raise Exhausted("rank 1 cannot be started")
+        raise OutOfResources("rank 1 cannot be started")
 
     monkeypatch.setattr(launched_node, "connect", lacking)
     monkeypatch.setattr("ddp.process.forkserver.warm", lambda preload: None)
     message = {"host": "127.0.0.1", "port": 1, "run": "00"}
     place = SimpleNamespace(nodes=1, rank=1, node=1, local_rank=0, host_ranks=1)
-    with pytest.raises(Exhausted, match="rank 1 cannot be started"):
+    with pytest.raises(OutOfResources, match="rank 1 cannot be started"):
         launched_node._serve(place, message, KEY, None, {}, (), lambda job: job)
 
 

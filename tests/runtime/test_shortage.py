@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from bench.results.runfolder import read_object
-from ddp.core.errors import Exhausted
+from ddp.core.errors import OutOfResources
 from ddp.core.events import Lost
 from ddp.engine.ranks import RankProcesses
 from ddp.engine.spare_ranks import SpareProcesses
@@ -58,7 +58,7 @@ def test_shared_memory_that_is_too_small_is_said_in_one_line(play: Play, small: 
     """Of the run, not of one rank: with the path, the size, what is free and what to do, and without a traceback."""
     (small / "others").write_bytes(b"x" * 2_097_000)
     why = rf"rank \d failed: no room for [\d.]+ MB of shared memory in {small}/{held}\S+, 0\.0 MB are free there: .*shm-size"
-    with pytest.raises(Exhausted, match=why) as raised:
+    with pytest.raises(OutOfResources, match=why) as raised:
         play("cadence", backend, scratch=small, keep_state=False)
     assert "\n" not in str(raised.value)
 
@@ -71,7 +71,7 @@ def test_too_few_descriptors_are_said_in_one_line_and_leave_no_rank(play: Play, 
     try:
         with (
             descriptors(most),
-            pytest.raises(Exhausted, match=rf"cannot be started: .*may open {most} at a time; ulimit -n \d+"),
+            pytest.raises(OutOfResources, match=rf"cannot be started: .*may open {most} at a time; ulimit -n \d+"),
         ):
             play("sync", "nccl", world_size=8)
     finally:
@@ -85,7 +85,7 @@ def test_a_fork_server_that_dies_is_no_defect(play: Play, monkeypatch: pytest.Mo
         raise EOFError("unexpected EOF")
 
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", gone)
-    with pytest.raises(Exhausted, match=r"rank 0 cannot be started: the fork server is gone; is there room"):
+    with pytest.raises(OutOfResources, match=r"rank 0 cannot be started: the fork server is gone; is there room"):
         play("sync", "nccl")
 
 
@@ -135,7 +135,7 @@ def test_a_folder_for_private_files_that_cannot_be_made_names_its_place(monkeypa
     monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
     with (
         pytest.raises(
-            Exhausted, match=r"private files can be made in (\S+) \(TMPDIR .*No space left .* MB are free there"
+            OutOfResources, match=r"private files can be made in (\S+) \(TMPDIR .*No space left .* MB are free there"
         ),
         scratch.scratch(),
     ):
@@ -143,7 +143,7 @@ def test_a_folder_for_private_files_that_cannot_be_made_names_its_place(monkeypa
 
 
 def test_memory_is_refused_for_another_reason_by_its_name(tmp_path: Path) -> None:
-    with pytest.raises(Exhausted, match=r"can be had in .*nowhere/x: No such file or directory"):
+    with pytest.raises(OutOfResources, match=r"can be had in .*nowhere/x: No such file or directory"):
         memory.shared(tmp_path / "nowhere" / "x", torch.float32, 10)
 
 

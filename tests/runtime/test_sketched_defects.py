@@ -99,7 +99,7 @@ def torn(copy: Any, self: Any, order: Any) -> Any:
     return before
 
 
-def old_evaluated(consensus: Any, self: Any, exact: bool) -> Any:
+def old_evaluated(averaged_weights: Any, self: Any, exact: bool) -> Any:
     now = [(own, mean.clone()) for own, mean in self._pairs()]
     old = getattr(self, "old", now)
     self.old = now
@@ -187,14 +187,14 @@ DEFECTS: dict[str, tuple[str, str, Defect, str, str]] = {
     "own model evaluated": (
         "async",
         "cpu",
-        around(CPU, "consensus", lambda consensus, self, exact: nullcontext()),
+        around(CPU, "averaged_weights", lambda averaged_weights, self, exact: nullcontext()),
         "evaluation",
         "evaluated different models",
     ),
     "old average evaluated": (
         "async",
         "cpu",
-        around(CPU, "consensus", old_evaluated),
+        around(CPU, "averaged_weights", old_evaluated),
         "evaluation",
         "what was evaluated is not the average of round",
     ),

@@ -177,15 +177,15 @@ def reduce_and_fetch(folder: Path, name: str, rank: int, world_size: int, delay_
         source, out = transport.empty(f"source{number}", size, dtype), torch.zeros(size, dtype=dtype)
         tensor.copy_(value(number, rank, size, dtype))
         time.sleep(delay_s * dawdle.random())
-        transport.reduce(tensor, runs)
+        transport.reduce_scatter(tensor, runs)
         for owner, start, stop in runs:
             if owner == rank:
                 source[start:stop] = tensor[start:stop]
         tensor.zero_()
         time.sleep(delay_s * dawdle.random())
         transport.fence()
-        waits = [transport.fetch(out[a:b], source, [(k, a, b)]) for k, a, b in runs[:1]]
-        waits.append(transport.fetch(out[runs[1][1] :], source, runs[1:]) if len(runs) > 1 else lambda: None)
+        waits = [transport.all_gather(out[a:b], source, [(k, a, b)]) for k, a, b in runs[:1]]
+        waits.append(transport.all_gather(out[runs[1][1] :], source, runs[1:]) if len(runs) > 1 else lambda: None)
         for wait in waits:
             wait()
         results.append(out)
@@ -216,7 +216,7 @@ def go_from_owners(folder: Path, name: str, rank: int, world_size: int, size: in
     transport = stand(folder, name, rank, world_size)
     tensor = transport.empty("tensor", size, torch.float32).fill_(1.0)
     runs = [(k, size * k // world_size, size * (k + 1) // world_size) for k in range(world_size)]
-    transport.reduce(tensor, runs)
+    transport.reduce_scatter(tensor, runs)
     transport.fence()
     if rank == 1:
         os._exit(0)
@@ -226,8 +226,8 @@ def go_from_owners(folder: Path, name: str, rank: int, world_size: int, size: in
 
 
 def reduce_then_fetch(transport: Transport, tensor: Tensor, runs: list[tuple[int, int, int]]) -> None:
-    transport.reduce(tensor, runs)
-    transport.fetch(torch.empty_like(tensor), tensor, runs)()
+    transport.reduce_scatter(tensor, runs)
+    transport.all_gather(torch.empty_like(tensor), tensor, runs)()
     transport.fence()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ddp.backends import BACKENDS, Acts
+from ddp.backends import BACKENDS, SyncKind
 from ddp.core.commands import Apply, Average, Evaluate, Join, Pace, Reduce, Stop, Train
 from ddp.core.events import Averaged, Evaluated, Finished, Snapshot
 from ddp.core.worker import Action, Step, Worker
@@ -51,11 +51,11 @@ class RecordedRun:
     """A run that is trained again. `records`: in the coordinator's order; `begins`: when the steps of each rank began."""
 
     def __init__(self, job: Job, records: Sequence[Timed], begins: Mapping[int, Sequence[float]]) -> None:
-        if job.policy.every_step and Acts.STEP in BACKENDS[job.backend].acts:
+        if job.policy.every_step and SyncKind.STEP in BACKENDS[job.backend].sync:
             raise ValueError(
                 "ranks that average gradients inside steps have one order alone: train it by engine=virtual"
             )
-        self._snapshots = Acts.SNAPSHOT in BACKENDS[job.backend].acts
+        self._snapshots = SyncKind.SNAPSHOT in BACKENDS[job.backend].sync
         self._lanes = [_Lane(begins.get(rank, ())) for rank in range(job.world_size)]
         self._job, self._records = job, records
         self.events: list[Any] = []

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from bench.report.blocks import Block
 from bench.report.page import Page
-from ddp.members import Registry, loaded
+from ddp.registry import Registry, loaded
 
 _OURS: dict[str, Callable[[Page], list[Block]]] = {
     name: import_module(f"{__name__}.{name}").section

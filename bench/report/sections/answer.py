@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report import alone
 from bench.report.answer import Answer, Kind, Option, answer
 from bench.report.blocks import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Text, Verdicts, nonempty, plain
 from bench.report.page import NONE, Page, bullets, listed, more
 from bench.results.analysis.faults import notes

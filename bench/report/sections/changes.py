@@ -6,19 +6,23 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from bench.base import figures
-from bench.base.figures import plural
+from bench.base import number_format
+from bench.base.number_format import plural
+from bench.report.answer import Timing
 from bench.report.blocks import Block, Heading, Text, nonempty, plain
 from bench.report.compare import gap
 from bench.report.differences import MeanDifference, difference, ratio
 from bench.report.page import NONE, Page, bullets, table
 from bench.results.cells import Cell
 from bench.results.schema import Metrics
+from bench.validate.fingerprint import one_machine
 
 Value = Callable[[Metrics], float | None]
+SPEED = "samples/s"
 RATIOS: dict[str, Value] = {
-    "samples/s": lambda m: m.throughput.samples_per_s,
+    SPEED: lambda m: m.throughput.samples_per_s,
     "samples to target": lambda m: m.target.samples,
 }
 """What is compared as a ratio -> how to read it."""
@@ -35,6 +39,23 @@ class Pair:
     def quality(self) -> MeanDifference | None:
         """Change of the final metric."""
         return difference(*self._values(lambda m: m.final.eval), self.now.about.final.higher_is_better)
+
+    @cached_property
+    def timings(self) -> tuple[Timing, Timing]:
+        """The runs, before and now, that times are taken from."""
+        return Timing.of(self.before), Timing.of(self.now)
+
+    @cached_property
+    def one_clock(self) -> bool:
+        """Whether times of both are real ones, or those of both are simulated."""
+        return len({m.source for timing in self.timings for m in timing.runs}) == 1
+
+    @cached_property
+    def timed(self) -> bool:
+        """Whether times say something of the code: all are of one kind of machine and of one clock, and of runs that no
+        other program disturbed."""
+        before, now = self.timings
+        return self.one_clock and one_machine([*before.runs, *now.runs]) and not (before.disturbed or now.disturbed)
 
     @property
     def ratios(self) -> dict[str, MeanDifference | None]:
@@ -65,7 +86,8 @@ class Pair:
             return True
         if quality is not None and (quality.decided or (quality.low is None and quality.value != 0)):
             return True
-        return any(moved is not None and moved.decided for moved in self.ratios.values())
+        ratios = [moved for name, moved in self.ratios.items() if self.timed or name != SPEED]
+        return any(moved is not None and moved.decided for moved in ratios)
 
 
 def section(page: Page) -> list[Block]:
@@ -151,7 +173,7 @@ def _row(pair: Pair) -> dict[str, str]:
 
 
 def _mean(cell: Cell) -> str:
-    return NONE if cell.eval.mean is None else figures.metric(cell.eval.mean)
+    return NONE if cell.eval.mean is None else number_format.metric(cell.eval.mean)
 
 
 def _factor(logarithm: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.blocks import Block, Code, Heading, Text, nonempty
 from bench.report.page import Page, more
 from bench.results.rerun_command import command

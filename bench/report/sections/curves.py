@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from bench.base import figures
-from bench.base.figures import plural
+from bench.base import number_format
+from bench.base.number_format import plural
 from bench.report.blocks import Block, Picture
 from bench.report.compare import is_fraction
 from bench.report.page import SERIES, CellGroup, Page
@@ -158,7 +158,9 @@ def _legend(figure: Figure, looks: Mapping[str, dict[str, Any]], shown: list[Cel
     ranked = sorted((c for c in shown if c.eval.mean is not None), key=lambda cell: sign * (cell.eval.mean or 0.0))
     handles = [figure.axes[0].plot([], [], **looks[cell.label])[0] for cell in ranked]
     names = [cell.label.replace(" at speeds", "\nat speeds").replace(" with ", "\nwith ") for cell in ranked]
-    labels = [f"{name}\n{figures.metric(c.eval.mean)} (n={c.eval.n})" for name, c in zip(names, ranked, strict=True)]
+    labels = [
+        f"{name}\n{number_format.metric(c.eval.mean)} (n={c.eval.n})" for name, c in zip(names, ranked, strict=True)
+    ]
     figure.legend(
         handles, labels, loc="outside right upper", title=f"final {metric}", alignment="left", labelspacing=0.7
     )

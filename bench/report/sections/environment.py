@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from bench.base.environment import BUSY
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Text, nonempty, plain
 from bench.report.page import Page, table
 from bench.results.schema import Metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Text, nonempty, plain
 from bench.report.page import NONE, Page, table
 from bench.results.schema import FaultRow, Metrics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Text, plain
 from bench.report.page import Page, bullets, listed
 from bench.results.planned import PlannedExperiment

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from statistics import fmean
 
-from bench.base import figures
-from bench.base.figures import plural
+from bench.base import number_format
+from bench.base.number_format import plural
 from bench.base.style import CATEGORIES
 from bench.report.blocks import Block, Bullets, Heading, Text, nonempty, plain
 from bench.report.compare import Rival, gap, rivals
@@ -66,9 +66,9 @@ def _converges(page: Page, cells: list[Cell]) -> str:
     metric = plain(cells[0].about.final.eval_metric)
     if solo is None or solo.eval.mean is None:
         finished = [cell for cell in cells if cell.eval.mean is not None]
-        ends = [f"{plain(c.label)} ends at {metric} {figures.metric(c.eval.mean)}" for c in finished[:WORKLOADS]]
+        ends = [f"{plain(c.label)} ends at {metric} {number_format.metric(c.eval.mean)}" for c in finished[:WORKLOADS]]
         return f"no finished solo run to compare with. {listed(ends)}." if ends else ""
-    text = f"Solo ends at {metric} {figures.metric(solo.eval.mean)} (n={solo.eval.n})"
+    text = f"Solo ends at {metric} {number_format.metric(solo.eval.mean)} (n={solo.eval.n})"
     rows = sorted(qualities(page, cells), key=lambda row: row.difference.value)
     if not rows:
         return f"{text}; nothing else finished."

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from matplotlib.figure import Figure
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Picture, Text, nonempty, plain
 from bench.report.page import Page, listed, table, times
 from bench.report.time_to_target import Axis, reach

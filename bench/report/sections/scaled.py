@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.style import brief
 from bench.report.answer import Option, options_of
 from bench.report.blocks import BADGE, Block, Facts, LeadText, Picture, Text, Verdicts, nonempty, plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.report.blocks import Block, Text, plain
 from bench.report.compare import Rival, gap, wires
 from bench.report.page import CellGroup, Page, table

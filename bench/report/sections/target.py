@@ -6,7 +6,7 @@ import math
 
 from matplotlib.figure import Figure
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.base.style import brief
 from bench.report.blocks import Block, Picture, Text, plain
 from bench.report.page import NONE, SERIES, CellGroup, Page, number, table

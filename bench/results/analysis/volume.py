@@ -34,7 +34,7 @@ def volume(m: Metrics, config: Mapping[str, Any]) -> Volume:
     expected = formula(m, config)
     return Volume(
         bytes=m.sync.bytes,
-        per_step=m.sync.bytes / m.steps if m.steps else None,
+        per_step=m.sync.bytes / m.steps if m.steps and not m.resumed else None,
         expected=expected,
         ratio=m.sync.bytes / expected if expected else None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from math import sqrt
 from statistics import fmean, median
 from typing import Any
@@ -69,7 +70,10 @@ def _peak(metrics: Metrics, config: Mapping[str, Any]) -> float | None:
     train = config.get("train")
     precision = train.get("precision", "fp32") if isinstance(train, dict) else "fp32"
     each = PEAKS.get(str(names[0]), {}).get(str(precision))
-    return None if each is None else each * len(set(metrics.devices))
+    places = list(zip(metrics.launcher.hosts if metrics.launcher else repeat(""), metrics.devices, strict=False))
+    if metrics.launcher and len(set(places)) < len(places):  # each rank may see a device of its own alone, as the first
+        return None
+    return None if each is None else each * len(set(places))
 
 
 def _norm(works: Sequence[StepWork], in_shards: bool) -> GradientNorm | None:

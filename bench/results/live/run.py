@@ -145,6 +145,12 @@ class RunFigures:
         return next((event.samples for event in self.ready), 0)
 
     @property
+    def trained(self) -> int:
+        """Samples of the epochs, of each as many as it has: what a lost rank throws away others train again."""
+        current = [min(epoch.samples, self.epoch_samples) for epoch in self.epochs.current()]
+        return self.complete * self.epoch_samples + sum(current)
+
+    @property
     def lost(self) -> list[int]:
         """Ranks that the run goes on without."""
         return sorted(number for number, rank in self.ranks.items() if rank.lost is not None)

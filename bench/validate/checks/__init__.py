@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from bench.validate.findings import Case, Finding
-from ddp.members import Registry, loaded
+from ddp.registry import Registry, loaded
 
 Check = Callable[[Case], Finding | None]
 

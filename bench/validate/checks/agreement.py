@@ -5,7 +5,7 @@ join with what was sent."""
 
 from __future__ import annotations
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.due_records import unsaved
 from bench.validate.findings import Case

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results import audit_file
 from bench.results.audit_file import AuditReport
 from bench.results.rerun_command import auditing

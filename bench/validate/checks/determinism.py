@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.recompute import differences
 from bench.results.schema import Metrics
 from bench.validate.findings import Case

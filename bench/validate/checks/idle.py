@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.linear import SAFETY, UNITS

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.results.schema import LedgerTotals
 from bench.validate.findings import Case

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from bench.base import figures
+from bench.base import number_format
 from bench.results.cells import Cell, Sample
 from bench.results.schema import Metrics
 from bench.validate.findings import Case, LevelClaim
@@ -140,11 +140,11 @@ def _what(label: str, case: Case, base: Metric, known: Sample, count: int) -> st
 
 
 def _plain(beside: float | None, difference: float) -> str:
-    return figures.metric(difference, beside) if math.isfinite(difference) else UNBOUNDED
+    return number_format.metric(difference, beside) if math.isfinite(difference) else UNBOUNDED
 
 
 def _rate(beside: float | None, value: float) -> str:
-    return figures.rate(value, beside)
+    return number_format.rate(value, beside)
 
 
 def _relative(difference: float) -> str:

@@ -8,7 +8,7 @@ which another processor may have rounded every step otherwise.
 
 from __future__ import annotations
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.schema import Metrics
 from bench.validate.checks.levels import trained
 from bench.validate.findings import Case

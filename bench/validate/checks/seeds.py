@@ -6,7 +6,7 @@ statistics of them holds.
 
 from __future__ import annotations
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.validate.findings import Case
 from bench.validate.reference import Reference, twins
 from bench.validate.verdict import Verdict, verdict

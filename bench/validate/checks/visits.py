@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import inf
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import UNBLOCKED, Case
 from bench.validate.records import recorded

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import JsonValue
 
-from bench.base.figures import plural
+from bench.base.number_format import plural
 from bench.results.schema import Elche, Metrics
 from bench.validate.findings import UNBLOCKED, Case
 from bench.validate.guard_rule import against_guard

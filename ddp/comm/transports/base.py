@@ -17,7 +17,7 @@ from ddp.core.errors import EngineError
 
 SUM, MAX, MEAN, MIN, PROD = "sum", "max", "mean", "min", "prod"
 
-Run = tuple[int, int, int]
+ShardRange = tuple[int, int, int]
 """(owner's place in the group, start, stop): elements of a flat tensor that one member owns."""
 Wait = Callable[[], None]
 """Returns when it is done. Raises ExchangeBroken."""
@@ -87,19 +87,19 @@ class Transport(Protocol):
         """Reduce a contiguous tensor over the group, in place; the same bits on all ranks. Raises ExchangeBroken."""
         ...
 
-    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+    def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
         """Sum over the group, in place, in what each member owns; the rest of its `tensor` is undefined afterwards. Runs
         are the same on all ranks. Raises ExchangeBroken."""
         ...
 
-    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+    def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
         """Begin to fill `out` with runs of their owners' `source`, one behind another; `source` is what `empty` gave under
-        one name. Between a run's change and its fetch lies a `fence`, between its fetch and its next change another
-        collective. All ranks fetch the same in the same order."""
+        one name. Between a run's change and its gathering lies a `fence`, between its gathering and its next change another
+        collective. All ranks gather the same in the same order."""
         ...
 
     def fence(self) -> None:
-        """Wait until what any member wrote before can be fetched. Raises ExchangeBroken."""
+        """Wait until what any member wrote before can be gathered. Raises ExchangeBroken."""
         ...
 
     def leave(self) -> None:

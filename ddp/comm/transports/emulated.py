@@ -14,8 +14,8 @@ from time import sleep
 import torch
 from torch import Tensor
 
-from ddp.comm.transports.base import MAX, SUM, ExchangeBroken, Run, Transport, Wait
-from ddp.core.errors import Exhausted
+from ddp.comm.transports.base import MAX, SUM, ExchangeBroken, ShardRange, Transport, Wait
+from ddp.core.errors import OutOfResources
 from ddp.core.link_costs import collective_s
 from ddp.core.links import Links
 from ddp.process.clock import core_wait, now
@@ -70,7 +70,7 @@ class EmulatedTransport:
         return self._inner.empty(name, elements, dtype)
 
     def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
-        """Form the group, and measure it, the first. Raises Exhausted for links that are faster than the transport."""
+        """Form the group, and measure it, the first. Raises OutOfResources for links that are faster than the transport."""
         self._members = tuple(members)
         self._number = generation << 32
         self._inner.join(members, generation, lives)
@@ -82,14 +82,14 @@ class EmulatedTransport:
         """Reduce, and return when it would be done over the links. Raises ExchangeBroken."""
         self._emulated(lambda: self._inner.all_reduce(tensor, op), tensor.nbytes, 1.0)
 
-    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+    def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
         """Sum what each member owns: the first half of an all-reduce. Raises ExchangeBroken."""
-        self._emulated(lambda: self._inner.reduce(tensor, runs), tensor.nbytes, 0.5)
+        self._emulated(lambda: self._inner.reduce_scatter(tensor, runs), tensor.nbytes, 0.5)
 
-    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
-        """Begin to fetch; what is returned waits as long as the second half of an all-reduce takes from now on."""
+    def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
+        """Begin to gather; what is returned waits as long as the second half of an all-reduce takes from now on."""
         due = now() + self._next(out.nbytes, 0.5) * self._slowness()
-        wait = self._inner.fetch(out, source, runs)
+        wait = self._inner.all_gather(out, source, runs)
 
         def arrive() -> None:
             wait()
@@ -133,7 +133,7 @@ class EmulatedTransport:
         return (now() - arrival - (core_wait() - queued)) / needed
 
     def _probe(self) -> None:
-        """Measure the transport, all ranks together. Raises Exhausted, ExchangeBroken."""
+        """Measure the transport, all ranks together. Raises OutOfResources, ExchangeBroken."""
         self._probed = True
         meeting = 0.0
         for elements in (1, PROBED):
@@ -143,7 +143,7 @@ class EmulatedTransport:
             floor += meeting
             planned = collective_s(self._links, self._members, probe.nbytes)
             if 0 < planned < floor:
-                raise Exhausted(
+                raise OutOfResources(
                     f"cluster.links={self._links.words}: {probe.nbytes} bytes would take {planned * 1e6:.0f} us, and this "
                     f"transport ({self.name}) takes {floor * 1e6:.0f} us: such links can be predicted only (bench predict)"
                 )

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore  # what torch.distributed exports
 
-from ddp.comm.transports.base import MAX, MEAN, MIN, PROD, SUM, ExchangeBroken, Run, TransportConfig, Wait
+from ddp.comm.transports.base import MAX, MEAN, MIN, PROD, SUM, ExchangeBroken, ShardRange, TransportConfig, Wait
 
 DAY = timedelta(days=1)
 BUCKET_BYTES = 25 << 20
@@ -112,14 +112,14 @@ class Transport:
 
         return wait
 
-    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+    def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
         """Reduce run by run, in buckets."""
         with _breaking():
             for owner, start, stop in runs:
                 for bucket in torch.split(tensor[start:stop], BUCKET_BYTES // tensor.element_size()):
                     dist.reduce(bucket, dst=owner)
 
-    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+    def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
         """Have owners send what they have to all."""
         works: list[Any] = []
         at = 0
@@ -139,7 +139,7 @@ class Transport:
         return wait
 
     def fence(self) -> None:
-        """Wait for nothing: a fetch waits for the owner."""
+        """Wait for nothing: a broadcast waits for the owner."""
 
     def leave(self) -> None:
         """Close the sockets, which wakes the others."""

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ddp.comm import futex
 from ddp.comm.transports.arithmetic import about, reduction, words
-from ddp.comm.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
+from ddp.comm.transports.base import SUM, ExchangeBroken, ShardRange, TransportConfig, Wait
 from ddp.process.cores import cores
 from ddp.process.memory import shared
 from ddp.process.process_lock import ProcessLock, ended
@@ -44,7 +44,7 @@ MOST_RESTS = 64
 LOOK_S = 0.01
 """How often a rank that waits looks whether the others live."""
 AHEAD_BYTES = 1 << 18
-"""From here on a fetch is left to a thread of its own."""
+"""From here on a gather is left to a thread of its own."""
 LEFT = 1
 ASLEEP = 3
 """Place in a rank's cache line, behind the counter and what two collectives were about: whether it sleeps."""
@@ -143,7 +143,7 @@ class Transport:
                 self._large(staged, op)
                 part.copy_(staged[self._me])
 
-    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+    def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
         """Reduce what is this rank's from everybody's tensor, or everybody's stage if the tensor lies elsewhere."""
         self._begin(about(tensor, SUM))
         name, whole = self._own.get(tensor.data_ptr(), ("", tensor))
@@ -171,7 +171,7 @@ class Transport:
                 if start < stop:
                     reduction([each[start:stop] for each in staged], SUM, part[start:stop])
 
-    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+    def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
         """Read it where it lies: no owner takes part. Another thread copies what is large, if it has a core."""
         name, whole = self._own[source.data_ptr()]
         pairs, at = [], 0

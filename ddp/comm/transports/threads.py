@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ddp.comm.transports.arithmetic import about, reduction, words
-from ddp.comm.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
+from ddp.comm.transports.base import SUM, ExchangeBroken, ShardRange, TransportConfig, Wait
 
 Pause = Callable[[Callable[[], bool]], None]
 """Returns once the condition holds; other threads run meanwhile."""
@@ -120,7 +120,7 @@ class Transport:
         flat = tensor.view(-1)
         self._group.meet(self._rank, flat, about(flat, op), act)
 
-    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+    def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
         """Sum, for each member, what it owns of its tensor. Raises ExchangeBroken."""
 
         def act(tensors: list[Tensor]) -> None:
@@ -132,7 +132,7 @@ class Transport:
 
         self._group.meet(self._rank, tensor, about(tensor, SUM), act)
 
-    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+    def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
         """Fill `out` at once from where the owners have it."""
         name, at = self._names[source.data_ptr()], 0
         for owner, start, stop in runs:

@@ -6,7 +6,7 @@ from ddp.core.guard.base import STABLE, Guard, GuardDecision, Report
 from ddp.core.guard.growth import GrowthGuard
 from ddp.core.guard.level import LevelGuard
 from ddp.core.guard.none import NoGuard
-from ddp.members import Registry, loaded
+from ddp.registry import Registry, loaded
 
 _OURS: dict[str, type[Guard]] = {
     "none": NoGuard,

@@ -7,7 +7,7 @@ from ddp.core.policies.base import Policy
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.qsr import Qsr
 from ddp.core.policies.sync import Sync
-from ddp.members import Registry, loaded
+from ddp.registry import Registry, loaded
 
 _OURS: dict[str, type[Policy]] = {
     "sync": Sync,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ddp.backends import BACKENDS, paired_backends
 from ddp.core.errors import RankFailed
-from ddp.replica.parameter_guard import Untouched
+from ddp.replica.parameter_guard import StepParameterGuard
 from ddp.replica.task import Task, Tensors
 from ddp.sharding.units import ShardedParameter
 from tests.runtime import toy
@@ -150,7 +150,7 @@ def in_place(parameter: nn.Parameter) -> None:
 def test_what_begins_late_is_found_late_and_not_never(how: Callable[[nn.Parameter], None], steps: list[int]) -> None:
     """A limit on weights may bite after a while; looking in every step would cost a small model too much."""
     model = nn.Linear(2, 2)
-    watch = Untouched(list(model.named_parameters()), torch.optim.SGD(model.parameters()))
+    watch = StepParameterGuard(list(model.named_parameters()), torch.optim.SGD(model.parameters()))
     found = []
     for step in range(40):
         watch.begin()
@@ -164,7 +164,7 @@ def test_what_begins_late_is_found_late_and_not_never(how: Callable[[nn.Paramete
 
 def test_of_many_parameters_the_first_is_named() -> None:
     model = nn.Linear(2, 2)
-    watch = Untouched(list(model.named_parameters()), torch.optim.SGD(model.parameters()))
+    watch = StepParameterGuard(list(model.named_parameters()), torch.optim.SGD(model.parameters()))
     watch.begin()
     for parameter in model.parameters():
         in_place(parameter)
@@ -175,7 +175,7 @@ def test_of_many_parameters_the_first_is_named() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.complex64, torch.complex128])
 def test_a_change_is_found_in_parameters_of_any_type_and_layout(dtype: torch.dtype) -> None:
     parameter = nn.Parameter(torch.ones(4, 3, dtype=dtype).t())
-    watched = Untouched([("weight", parameter)], torch.optim.SGD([parameter], lr=0.1))
+    watched = StepParameterGuard([("weight", parameter)], torch.optim.SGD([parameter], lr=0.1))
     watched.begin()
     watched.end()
     watched.begin()
@@ -188,7 +188,7 @@ def test_a_change_is_found_in_parameters_of_any_type_and_layout(dtype: torch.dty
 def test_a_shard_that_is_gathered_in_the_middle_of_a_step_was_not_changed(first: bool) -> None:
     """In `zero3` a layer may be here at the beginning of a step and not at its end, and the other way round."""
     model = nn.Linear(2, 2)
-    watched = Untouched(list(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=0.1))
+    watched = StepParameterGuard(list(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=0.1))
     model.bias.__class__ = nn.Parameter if first else ShardedParameter
     watched.begin()
     model.bias.__class__ = ShardedParameter if first else nn.Parameter

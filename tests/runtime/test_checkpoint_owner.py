@@ -1,0 +1,33 @@
+"""A folder of checkpoints is one run's until that run ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddp.checkpoint.begin import begun
+from ddp.checkpoint.checkpoint import part_folder
+from ddp.core.checkpoint_settings import Checkpointing
+from ddp.engine import solo
+from ddp.replica.task import Job
+from tests.runtime.test_checkpoint_folder import laid_down
+
+
+def writing(folder: Path) -> Job:
+    return replace(laid_down(folder, 3)[0], checkpoints=Checkpointing())
+
+
+def test_a_second_run_leaves_the_first_ones_parts_alone(tmp_path: Path) -> None:
+    """It removed them, and its checkpoints took the place of the other's."""
+    job = writing(tmp_path)
+    with begun(job) as first:
+        assert first.run
+        part_folder(tmp_path, 4).mkdir()
+        with pytest.raises(ValueError, match="another run writes checkpoints there"):
+            solo.run(job, lambda record, at: None)
+        assert part_folder(tmp_path, 4).is_dir()
+    with begun(job):
+        assert list(tmp_path.iterdir()) == [tmp_path / ".owner"]
+    assert list(tmp_path.iterdir()) == []
