@@ -68,7 +68,7 @@ def described(task: Task, sample: Tensor) -> dict[str, Any]:
         torch.manual_seed(1)
         model = task.model()
         made = task.optimizer(list(model.parameters()))
-        about = {"modules": _modules(model), "optimizer": _optimizer(made), "initial": _initial(model)}
+        about: dict[str, Any] = {"modules": _modules(model), "optimizer": _optimizer(made), "initial": _initial(model)}
         about["figures"] = _figures(task, model, sample)
         return about | {"gradients": _gradients(task, model, sample)}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.results.schema import Metrics
 from bench.validate.run_records import Records
+from ddp.backends import is_torch_native
 from ddp.core.faults import parse
 
 STEPS = 256
@@ -25,7 +26,8 @@ def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
     """Say which rank is slower or faster than is set; empty: none."""
     cluster = config.get("cluster")
     speeds = cluster.get("speeds") if isinstance(cluster, dict) else None
-    if m.engine not in ("elche", "solo") or known.resumed or not isinstance(speeds, list):
+    # What PyTorch's modules exchange lies in their steps.
+    if m.engine not in ("elche", "solo") or is_torch_native(m.backend) or known.resumed or not isinstance(speeds, list):
         return ""
     for rank in range(m.world_size):
         reports = [event for event in known.progress if event.rank == rank]

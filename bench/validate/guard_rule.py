@@ -90,13 +90,13 @@ def _grown(known: Records, verdicts: Mapping[int, str], most: int) -> str:
         ):  # else what was asked for is not known
             allowed = max(1, ceil(before.anchor * HALF)) if verdict == "nudge" else before.anchor
             if content < QUIET and after.anchor > allowed:
-                said = f"found it {verdict}" if verdict != "stable" else f"was content {content} times"
-                return f"round {event.round}: an anchor of {after.anchor} is ordered, {allowed} is due, as the guard {said}"
+                line = f"found it {verdict}" if verdict != "stable" else f"was content {content} times"
+                return f"round {event.round}: an anchor of {after.anchor} is ordered, {allowed} is due, as the guard {line}"
         before = after
     return ""
 
 
 def _window(plan: Plan) -> int:
     """Return the round behind which a plan was made; -1: none."""
-    found = WINDOW.match(plan.reason)
-    return int(found[1]) if found else -1
+    match = WINDOW.match(plan.reason)
+    return int(match[1]) if match else -1

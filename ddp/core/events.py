@@ -183,10 +183,7 @@ class Saved(FromRank):
     sketch: Sketch = ""
     optimizer: OptimizerSketch = ()
     lasting: Lasting = ()
-    digests: tuple[str, str] = (
-        "",
-        "",
-    )  # of the model, if the rank wrote it, and of its optimizer's tensors; empty: none
+    digests: tuple[str, str] = ("", "")  # of the model, if it wrote that, and of the optimizer's tensors
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,8 @@ from bench.validate.records import records
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from bench.validate.window_rule import apart_from_settings, off_rule
-
-GUARDED = "cadence", "async"
-PLANNED = (*GUARDED, "qsr")
-"""Policies whose guard and settings are known here; users may have some of their own."""
+from ddp.core import policies
+from ddp.core.policies import POLICIES
 
 
 def check(case: Case) -> Verdict | None:
@@ -48,9 +46,11 @@ def check(case: Case) -> Verdict | None:
 
 def _rules(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> Iterator[str]:
     yield off_rule(m, known, settings)
-    if settings.get("name") in PLANNED:
+    name = str(settings.get("name"))
+    if name in POLICIES and POLICIES[name].__module__.startswith(
+        f"{policies.__name__}."
+    ):  # users' settings are their own
         yield apart_from_settings(m, known, settings)
-    if settings.get("name") in GUARDED:
         yield against_guard(m, known, settings)
 
 
