@@ -99,6 +99,9 @@ class AuditOrder:
     """Who was told of fewer samples than were in the model, or of more than there can have been."""
     schedule: str = ""
     """Name of the schedule; empty: of nobody's."""
+    recipe: str = ""
+    measure: tuple[str | None, bool, float | None] | None = None
+    """Metric, whether higher is better, and target, as the result has them; None: not known."""
     depth: int | None = None
     """Layers of a model where they were chosen."""
     checkpoints: Path | None = None
@@ -224,6 +227,8 @@ def order_of(
         turns=turns(records),
         misplaced=misplaced(records),
         schedule="" if own else str(spec.config["training"].get("schedule", "")),
+        recipe=str(spec.config.get("recipe", "")),
+        measure=(metrics.final.eval_metric, metrics.final.higher_is_better, metrics.target.value),
         depth=spec.config.get("depth"),
         checkpoints=job.checkpoint_folder,
         saved=saved_of(records),

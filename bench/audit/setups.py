@@ -142,6 +142,11 @@ def _batch(sample: Tensor) -> tuple[Tensor, Tensor]:
     return tokens, tokens.roll(-1, 1)
 
 
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(SETUPS.read_text(encoding="utf-8")) if SETUPS.exists() else {}
+    return table
+
+
 def scheduled(schedule: Any) -> list[float]:
     """Return the factors of a schedule at even distances."""
     return [float(schedule(point / POINTS)) for point in range(POINTS + 1)]
@@ -149,7 +154,7 @@ def scheduled(schedule: Any) -> list[float]:
 
 def setup(order: AuditOrder, task: Task, sample: Tensor | None) -> Iterator[AuditItem]:
     """Compare the set-up and the schedule of a run with what is committed, where something is."""
-    table = json.loads(SETUPS.read_text(encoding="utf-8")) if SETUPS.exists() else {}
+    table = _table()
     lines = []
     if (factors := table.get(f"schedule {order.schedule}")) is not None:
         for point, (own, known) in enumerate(zip(scheduled(task.schedule), factors, strict=True)):
@@ -184,6 +189,11 @@ def settings_reached(order: AuditOrder, task: Task, samples: int) -> Iterator[Au
         lines.append(f"the model has {layers} layers, depth {order.depth} is set")
     if order.samples is not None and samples != order.samples:
         lines.append(f"the data set has {samples} training samples, {order.samples} are set")
+    measure = _table().get(f"measure of {order.model}, {order.recipe}")
+    if None not in (measure, order.measure) and list(order.measure or ()) != measure:
+        lines.append(
+            f"metric, whether higher is better, and target are {list(order.measure or ())}, {measure} is committed"
+        )
     for line in lines[:1]:
         yield AuditItem(what="setup", outcome="different", line=line)
 
@@ -228,7 +238,8 @@ def made() -> dict[str, Any]:
     """Return the table of all bundled set-ups, on the data of their recipes, and of all schedules."""
     table: dict[str, Any] = {f"schedule {name}": scheduled(schedule) for name, schedule in SCHEDULES.items()}
     for name in MODELS:
-        for recipe in load(name).recipes.values():
+        for which, recipe in load(name).recipes.items():
+            table[f"measure of {name}, {which}"] = [load(name).metric, load(name).higher_is_better, recipe.target]
             data = data_set(recipe.data, options=recipe.data_options)
             sample = torch.zeros(data.shape, dtype=torch.int64 if data.is_text else torch.float32)
             table[key(name, sample, recipe.depth)] = described(load(name).task(recipe, "data"), sample)

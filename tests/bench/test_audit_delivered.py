@@ -122,6 +122,12 @@ def test_settings_that_reached_the_set_up(tmp_path: Path, name: str) -> None:
     order = replace(ordered(job, records), model=name, lr=0.125, depth=recipe.depth, samples=100)
     assert found(order, made) == ""
     assert found(replace(order, lr=0.25), made) == "the optimizer's learning rate is 0.125, 0.25 is set"
+    measure = load(name).metric, load(name).higher_is_better, recipe.target
+    assert found(replace(order, recipe="quick", measure=measure), made) == ""
+    assert "is committed" in found(replace(order, recipe="quick", measure=(*measure[:2], 0.9 * recipe.target)), made)
+    assert "is committed" in found(
+        replace(order, recipe="quick", measure=(measure[0], not measure[1], recipe.target)), made
+    )
     assert found(order, made, samples=99) == "the data set has 99 training samples, 100 are set"
     if recipe.depth is not None:
         assert "layers, depth" in found(replace(order, depth=recipe.depth + 6), made)
