@@ -112,14 +112,16 @@ def recorded(folder: Path) -> Recorded:
     if not runs:
         raise ValueError(problems[0] if problems else f"{folder}: no run")
     run, m = runs[0], runs[0].metrics
-    began = (folder / METRICS).stat().st_mtime - m.time_s.total
     plans, about = m.elche.plans if m.elche else (), (m.final.eval_metric, m.time_s.startup)
     scalars = [
         *(each for before, row in pairwise([None, *m.epochs]) if row for each in learning(row, before, *about)),
         *(each for step, plan in enumerate(plans) for each in schedule(plan, step)),
         *_ranks(run),
-        *_final(m),
     ]
+    # Of a run that went on, what is timed since its first launch ends no later than the run.
+    ended = max([m.time_s.total, *(scalar.seconds for scalar in scalars)])
+    began = (folder / METRICS).stat().st_mtime - ended
+    scalars += _final(m, ended)
     params = dict(flat(run.config))
     return Recorded(folder, m.model, m.mode, m.run_id, m.config_hash, params, began, m, measured(scalars, m.timing))
 
@@ -171,8 +173,8 @@ def _ranks(run: Run) -> Iterator[Scalar]:
                 yield from _scalars({f"rank{rank}/{name}": value}, step, (step + 0.5) * shown["width_s"])
 
 
-def _final(m: Metrics) -> Iterator[Scalar]:
-    """Yield where the run ended."""
+def _final(m: Metrics, ended: float) -> Iterator[Scalar]:
+    """Yield where the run ended, so many seconds after its beginning."""
     values = {
         "final/train_loss": m.final.train_loss,
         f"final/{m.final.eval_metric}": m.final.eval,
@@ -182,7 +184,7 @@ def _final(m: Metrics) -> Iterator[Scalar]:
         "final/train_seconds": m.time_s.train,
         **{f"final/rank{rank}_samples_per_s": speed for rank, speed in enumerate(m.throughput.per_rank)},
     }
-    return _scalars(values, 0, m.time_s.total)
+    return _scalars(values, 0, ended)
 
 
 def _plain(text: str) -> float | str:

@@ -13,6 +13,7 @@ from bench.results.analysis.steps import worked
 from bench.results.analysis.stream import Floats, RunRecords, Slices
 from bench.results.analysis.stretches import clipped, seconds
 from bench.results.analysis.syncing import collectives, exits
+from bench.results.cells import micro_batches
 from ddp.backends import BACKENDS, SyncKind
 from ddp.core.events import Averaged, Evaluated, Progress, Reduced, RoundClosed, Saved, Snapshot
 from ddp.core.link_costs import TO, Deliveries, meeting_s
@@ -137,6 +138,8 @@ def _check(stream: RunRecords, spec: RunSpec) -> None:
         raise ValueError("its times say nothing, as cells ran beside it: train it with timing=on")
     if stream.hidden or not BACKENDS[spec.backend].averages:
         raise ValueError(f"mode {spec.mode} shows no collectives of its own: calibrate on nccl_sync or another mode")
+    if micro_batches(spec.config) > 1:
+        raise ValueError("its steps are of micro-batches: calibrate on a run with train.accumulate=1")
     if stream.drops or stream.resumed is not None:
         raise ValueError("it lost ranks or went on from another run: calibrate on one that is whole")
 

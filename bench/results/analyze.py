@@ -18,7 +18,7 @@ from bench.results.analysis.training import UNTIMED, Finite, epoch_row, target, 
 from bench.results.analysis.work import memory, work
 from bench.results.schema import SCHEMA_VERSION, Epoch, Final, LauncherInfo, Metrics, ResumedFrom, Time
 from ddp.core.commands import Publish
-from ddp.core.events import Evaluated, Ready, Saved
+from ddp.core.events import Ready, Saved
 from ddp.process.codec import Record
 
 
@@ -197,7 +197,7 @@ def _time(
     stream: RunRecords, launched: float, ended: float, trained: float, wall: list[float], checkpoint: float
 ) -> Time:
     startup = (ended if stream.begun is None else stream.begun) - launched
-    evaluating = sum(event.seconds for event in stream.of(Evaluated)) / max(len(stream.ready), 1)
+    evaluating = 0.0 if stream.clock is None else stream.clock.evaluated(ended)
     return Time(
         total=ended - launched,
         startup=startup,

@@ -33,7 +33,7 @@ LARGEST = 1 << 30
 def begin_timeline(folder: Path, spec: Named, launched: float) -> None:
     """Write a `timeline.json` without events: from here on whatever becomes of the run leaves a trace that opens, and when
     the run was launched is known. Raises OSError."""
-    trace = make_trace(sort((), launched), spec, launched, (), started(folder, launched))
+    trace = make_trace(sort((), launched), spec, launched, (), started(folder, launched, launched))
     write_text(folder / "timeline.json", trace.to_json().decode())
 
 
@@ -46,7 +46,7 @@ def write_timeline(
 
     stream = sort(records, launched)
     idle = gaps(stream)
-    trace = make_trace(stream, spec, launched, idle, started(folder, launched), _operations(folder, spec))
+    trace = make_trace(stream, spec, launched, idle, started(folder, launched, stream.zero), _operations(folder, spec))
     write_text(folder / "timeline.json", trace.to_json().decode())
     write_text(folder / "timeline.html", page(trace, spec, idle))
     write_text(folder / "timeline.csv", table(stream))
@@ -84,12 +84,13 @@ def _about(folder: Path) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def started(folder: Path | None, launched: float) -> str | None:
-    """Return the wall clock at launch: as an earlier timeline of the run has it, else by the clock of this moment."""
+def started(folder: Path | None, launched: float, zero: float) -> str | None:
+    """Return the wall clock at `zero`, the launch, or of a run that went on, the first one: as an earlier timeline of the
+    run has it, else by the clock of this moment."""
     about = _about(folder) if folder is not None else {}
     if about.get("launched") == launched and "started" in about:
         return str(about["started"])
-    ago = now() - launched
+    ago = now() - zero
     return datetime.fromtimestamp(datetime.now(UTC).timestamp() - ago, UTC).isoformat() if ago >= 0 else None
 
 

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.config.spec import RunSpec
 from bench.results.analysis.breakdown import CATEGORY
 from bench.results.analysis.idle import LEAST_S, Gap
 from bench.results.analysis.steps import steps
 from bench.results.analysis.stream import Floats, RunRecords
+from bench.results.cells import micro_batches
 from bench.timeline.about import Named
 from bench.timeline.trace import Span, Trace
 from ddp.core.commands import Abort, Drop, Join
@@ -70,7 +72,7 @@ def make_trace(
         trace.process(rank, f"rank {rank} · {device}{speed}", LANES | threads)
     trace.process(run, f"run · {spec.model} {spec.mode}", {PHASE: "phase", COMM: "comm", POLICY: "policy"})
     _phases(trace, stream, launched)
-    _slices(trace, stream)
+    _slices(trace, stream, isinstance(spec, RunSpec) and micro_batches(spec.config) > 1)
     for gap in idle:
         if gap.seconds >= LEAST_S:
             trace.slice(gap.rank, IDLE, cause(gap), gap.start, gap.stop, cat="idle")
@@ -132,7 +134,7 @@ def _phases(trace: Trace, stream: RunRecords, launched: float) -> None:
             begin = max(begin, end)
 
 
-def _slices(trace: Trace, stream: RunRecords) -> None:
+def _slices(trace: Trace, stream: RunRecords, micro: bool) -> None:
     """Add the measured slices to their lanes, steps around theirs; an exchange is waiting for the others, then the wire."""
     s = stream.slices
     begins, wires, ends = (_ns(trace, times) for times in (s.start, s.wire_start, s.stop))
@@ -147,7 +149,7 @@ def _slices(trace: Trace, stream: RunRecords) -> None:
             spans[rank, lane].append((wire, stop, kind, category, {"seq": seq, "bytes": size}))
         else:
             spans[rank, lane].append((start, stop, kind, category, {"bytes": size} if size else None))
-    for rank, (firsts, lasts) in steps(s).items():
+    for rank, (firsts, lasts) in steps(s, micro).items():
         each = zip(_ns(trace, firsts), _ns(trace, lasts), strict=True)
         spans[rank, COMPUTE] += [(first, last, "step", "step", None) for first, last in each]
     for place_of_lane, slices in spans.items():

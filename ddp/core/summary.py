@@ -18,7 +18,7 @@ from ddp.core.commands import Drop, Evaluate
 from ddp.core.events import Evaluated, Failed, Lost, Progress, Ready, Resumed
 from ddp.core.exact_means import Mean, Scalars, means
 from ddp.core.join_events import Joined
-from ddp.core.training_clock import TrainingClock
+from ddp.core.training_clock import Evaluation, TrainingClock
 
 MOST_OPEN = 64
 """Epochs in progress at once, far more than a run has: an older one is given out as it is."""
@@ -126,15 +126,18 @@ class EpochFold:
         """When the run was resumed."""
         self.before = 0.0
         """The training clock by then."""
-        self._evaluations: list[tuple[float, float]] = []
-        """(end, seconds) of those that may not be over by the end of the oldest epoch in progress."""
-        self._stopped = 0.0
-        """Seconds of all others."""
+        self._joined: set[int] = set()
+        """Ranks that came later."""
+        self._evaluations: list[Evaluation] = []
+        """Those that may not be over by the end of the oldest epoch in progress."""
+        self._stopped: defaultdict[int, float] = defaultdict(float)
+        """Number of ranks -> seconds of all others."""
 
     def add(self, record: Any) -> list[EpochFigures]:
         """Take note of a record; return the epochs that are complete with it."""
         if isinstance(record, Joined):
             self._lost.discard(record.rank)
+            self._joined.add(record.rank)
         if getattr(record, "rank", None) in self._lost:
             return []
         match record:
@@ -179,7 +182,8 @@ class EpochFold:
         return [self._give(min(self._epochs))] if len(self._epochs) > MOST_OPEN else []
 
     def _evaluated(self, event: Evaluated) -> list[EpochFigures]:
-        self._evaluations.append((event.at, event.seconds))
+        ranks = len((self._ready.keys() | self._joined) - self._lost)
+        self._evaluations.append(Evaluation(event.at, event.seconds, max(ranks, 1)))
         if len(self._evaluations) > RECENT:
             self._forget(event.at)
         if (sums := self._epochs.get(event.epoch)) is None:
@@ -198,7 +202,8 @@ class EpochFold:
                 sums.seconds = self._seconds(sums.reported)
         self.before = self._seconds(at)
         self._resumed = at
-        self._ready, self._lost, self._evaluations, self._stopped = {}, set(), [], 0.0
+        self._ready, self._lost, self._joined = {}, set(), set()
+        self._evaluations, self._stopped = [], defaultdict(float)
 
     def _complete(self, over: bool = False) -> list[EpochFigures]:
         done = []
@@ -230,15 +235,15 @@ class EpochFold:
 
     def _forget(self, time: float) -> None:
         """Keep of the evaluations that were over by `time` their seconds alone: nothing earlier will be asked for."""
-        for _, seconds in sorted((each for each in self._evaluations if each[0] <= time), key=itemgetter(0)):
-            self._stopped += seconds
-        self._evaluations = [each for each in self._evaluations if each[0] > time]
+        for each in sorted((each for each in self._evaluations if each.end <= time), key=itemgetter(0)):
+            self._stopped[each.ranks] += each.seconds
+        self._evaluations = [each for each in self._evaluations if each.end > time]
 
     def _seconds(self, time: float) -> float:
         if not self._ready:
             return self.before
         begun = max(self._ready.values())
-        return self.before + TrainingClock(begun, len(self._ready), self._evaluations, self._stopped).at(time)
+        return self.before + TrainingClock(begun, self._evaluations, self._stopped).at(time)
 
     def _figures(self, epoch: int) -> EpochFigures:
         sums = self._epochs[epoch]

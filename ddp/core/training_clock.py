@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from operator import itemgetter
+from typing import NamedTuple
+
+
+class Evaluation(NamedTuple):
+    """A part of an evaluation, and how many ranks there were."""
+
+    end: float
+    seconds: float
+    ranks: int
 
 
 @dataclass(frozen=True)
@@ -15,32 +25,40 @@ class TrainingClock:
     """The training clock of a run: it starts when the last rank is ready and stands still for evaluation.
 
     Ranks that evaluate at different moments stop it by their mean: it is the wall time less the evaluation seconds of the
-    average rank.
+    average rank, of those that were there.
     """
 
     begun: float
-    ranks: int
-    evaluations: Sequence[tuple[float, float]]
-    """(end, seconds) of each."""
-    stopped: float = 0.0
-    """Seconds of earlier evaluations, which are over, all ranks together."""
+    evaluations: Sequence[Evaluation]
+    stopped: Mapping[int, float] = field(default_factory=dict)
+    """Number of ranks -> seconds of earlier evaluations, which are over, all ranks together."""
 
     def at(self, time: float) -> float:
         """Return the seconds of training until `time` (on the clock of the events)."""
-        return max(time - self.begun - self._stopped(time) / self.ranks, 0.0)
+        return max(time - self.begun - self.evaluated(time), 0.0)
 
-    def _stopped(self, time: float) -> float:
-        """Return the seconds of evaluation until `time`, all ranks together: of those over, and of those under way."""
-        events, ends, sums, longest = self._over
-        over, until = bisect_right(ends, time), bisect_right(ends, time + longest)
-        begun = (time - (end - seconds) for end, seconds in events[over:until])
-        return sums[over] + sum(seconds for seconds in begun if seconds > 0)
+    def evaluated(self, time: float) -> float:
+        """Return the seconds of evaluation of the average rank until `time`: of those over, and of those under way."""
+        return sum(_until(time, *over) / ranks for ranks, over in self._over.items())
 
     @cached_property
-    def _over(self) -> tuple[list[tuple[float, float]], list[float], list[float], float]:
-        """Return the evaluations by their ends, these, the seconds of the first 0, 1, 2, ... of them, and the longest: so a
-        moment is found without a look at all of them."""
-        events = sorted(self.evaluations, key=itemgetter(0))
-        lengths = [seconds for _, seconds in events]
-        sums = list(accumulate(lengths, initial=self.stopped))
-        return events, [end for end, _ in events], sums, max(lengths, default=0.0)
+    def _over(self) -> dict[int, tuple[list[Evaluation], list[float], list[float], float]]:
+        """Return the evaluations by number of ranks and by their ends, these, the seconds of the first 0, 1, 2, ... of them,
+        and the longest: so a moment is found without a look at all of them."""
+        groups: dict[int, list[Evaluation]] = defaultdict(list, {ranks: [] for ranks in self.stopped})
+        for each in sorted(self.evaluations, key=itemgetter(0)):
+            groups[each.ranks].append(each)
+        groups_over = {}
+        for ranks, events in groups.items():
+            lengths = [each.seconds for each in events]
+            sums = list(accumulate(lengths, initial=self.stopped.get(ranks, 0.0)))
+            groups_over[ranks] = events, [each.end for each in events], sums, max(lengths, default=0.0)
+        return groups_over
+
+
+def _until(
+    time: float, events: Sequence[Evaluation], ends: Sequence[float], sums: Sequence[float], longest: float
+) -> float:
+    over, until = bisect_right(ends, time), bisect_right(ends, time + longest)
+    begun = (time - (each.end - each.seconds) for each in events[over:until])
+    return sums[over] + sum(seconds for seconds in begun if seconds > 0)

@@ -54,6 +54,15 @@ def test_steps_hold_what_is_exchanged_inside_them() -> None:
     assert (first.p95_ms, first.p99_ms) == (pytest.approx(5900), pytest.approx(5980))
 
 
+def test_a_step_of_micro_batches_ends_with_the_optimizer() -> None:
+    parts = [("data", 0.0), ("forward", 1.0), ("data", 2.0), ("forward", 3.0), ("optimizer", 4.0)]
+    slices = [Slice(100 + at + 10 * n, rank, kind, 1.0) for rank in (0, 1) for n in range(3) for kind, at in parts]
+    stream = sort([ready(0), ready(1), *slices], 99.0)
+    rows = [row for row in step_times(stream, 2, micro=True) if row is not None]
+    assert [(row.count, round(row.p50_ms)) for row in rows] == [(3, 5000)] * 2
+    assert [row.count for row in step_times(stream, 2) if row is not None] == [6, 6]
+
+
 def test_who_waits_for_a_straggler_in_every_step_is_none() -> None:
     """Ranks that meet before the optimizer all take as long as the slowest one: the index was always 1."""
     slices: list[Slice] = []

@@ -3,7 +3,7 @@ epochs and rounds are twice the work. Counted, not timed: `benchmarks/test_linea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from ddp.core import events
 from ddp.core.commands import CoordinatorCheckpoint, Drop, Evaluate
 from ddp.core.ledger import Ledger
 from ddp.core.summary import EpochFold
-from ddp.core.training_clock import TrainingClock
+from ddp.core.training_clock import Evaluation, TrainingClock
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
 from tests.bench.test_dashboard_fold import about, folded
@@ -39,16 +39,16 @@ class Reads:
     count = 0
 
 
-class Stop(tuple[float, float]):
+class Stop(Evaluation):
     """An evaluation on the training clock, whose looks count."""
 
     def __getitem__(self, place: Any) -> Any:
         Reads.count += 1
         return super().__getitem__(place)
 
-    def __iter__(self) -> Iterator[float]:
-        Reads.count += 1
-        return super().__iter__()
+    def __getattribute__(self, name: str) -> Any:
+        Reads.count += name in Evaluation._fields
+        return super().__getattribute__(name)
 
 
 @cache
@@ -124,7 +124,7 @@ def test_clock() -> None:
         held = sort(records, LAUNCHED).of(events.Evaluated)
         times = [object.__getattribute__(event, "at") for event in held]
 
-        clock = TrainingClock(LAUNCHED, spec.world_size, [Stop((event.at, event.seconds)) for event in held])
+        clock = TrainingClock(LAUNCHED, [Stop(event.at, event.seconds, spec.world_size) for event in held])
         return reads(lambda: [clock.at(time) for time in times])
 
     assert linear(run(20), run(GROWTH * 20))
@@ -132,9 +132,10 @@ def test_clock() -> None:
 
 @pytest.mark.parametrize("time", [-1.0, 0.0, 0.5, 1.0, 2.5, 3.0, 3.2, 4.0, 5.0, 9.0])
 def test_clock_is_the_wall_less_the_evaluation(time: float) -> None:
-    held = [(3.0, 2.0), (3.5, 0.5), (4.0, 0.25), (5.0, 0.0)]
-    stopped = sum(min(max(time - (end - seconds), 0.0), seconds) for end, seconds in held)
-    assert TrainingClock(0.5, 2, held).at(time) == pytest.approx(max(time - 0.5 - stopped / 2, 0.0))
+    """Of two ranks, and of the one that is left behind 3.5 s."""
+    held = [Evaluation(3.0, 2.0, 2), Evaluation(3.5, 0.5, 2), Evaluation(4.0, 0.25, 1), Evaluation(5.0, 0.0, 1)]
+    stopped = sum(min(max(time - (each.end - each.seconds), 0.0), each.seconds) / each.ranks for each in held)
+    assert TrainingClock(0.5, held).at(time) == pytest.approx(max(time - 0.5 - stopped, 0.0))
 
 
 def test_epochs_of_a_trainer() -> None:

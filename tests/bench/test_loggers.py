@@ -17,7 +17,7 @@ from bench import loggers
 from bench.loggers import RunInfo
 from bench.loggers import process as beside
 from bench.loggers.recorded import Scalar, recorded
-from bench.results.runfolder import CONFIG, find_runs
+from bench.results.runfolder import CONFIG, METRICS, find_runs
 from tests.bench.conftest import Bench
 from tests.bench.streams import make_spec, write_run
 
@@ -55,6 +55,18 @@ def test_what_is_logged_is_what_is_recorded(folder: Path) -> None:
     assert [scalar.step for scalar in within] == sorted(scalar.step for scalar in within)
     assert {"train/lr", "train/samples_per_s", "rank0/samples_per_s", "rank1/share"} <= series.keys()
     assert run.params == {"run_id": "it", "policy.anchor": "10", "cluster.speeds": "[1.0, 0.5]"}
+
+
+def test_nothing_of_a_run_that_went_on_is_logged_behind_its_end(folder: Path) -> None:
+    """Its epochs are timed since its first launch, its total since the last one."""
+    body = json.loads((folder / METRICS).read_text())
+    body["time_s"]["total"] = body["epochs"][-1]["seconds"] / 4
+    (folder / METRICS).write_text(json.dumps(body))
+    run = recorded(folder)
+    last = max(scalar.seconds for scalar in run.scalars)
+    assert last > body["time_s"]["total"]
+    assert run.began + last == pytest.approx((folder / METRICS).stat().st_mtime)
+    assert {scalar.seconds for scalar in run.scalars if scalar.name.startswith("final/")} == {last}
 
 
 def test_a_run_that_was_not_timed_logs_no_speed(folder: Path) -> None:

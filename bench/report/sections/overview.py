@@ -194,7 +194,8 @@ def _moves(m: Metrics) -> str:
         return ""
     times = f"{plural(len(steps), 'move')}, the first after {number(steps[0][0])} s"
     times += f", the last after {number(steps[-1][0])} s" if len(steps) > 1 else ""
-    return f"{anchors[0][1]} → {anchors[-1][1]} ({times} of {number(m.time_s.total)} s, seed {m.seed})"
+    whole = f" of {number(m.time_s.total)} s" if m.resumed is None else ""  # else that is the time of the rest
+    return f"{anchors[0][1]} → {anchors[-1][1]} ({times}{whole}, seed {m.seed})"
 
 
 QUESTIONS: dict[str, Callable[[Page, list[Cell]], str]] = {

@@ -29,7 +29,7 @@ from ddp.core.events import (
 )
 from ddp.core.join_events import Joined, Joining
 from ddp.core.summary import EpochFigures
-from ddp.core.training_clock import TrainingClock
+from ddp.core.training_clock import Evaluation, TrainingClock
 from ddp.process.codec import MeasuredSlice, Record
 
 Floats = NDArray[np.float64]
@@ -127,6 +127,7 @@ class RunRecords:
     """What says that ranks go and come, and form groups for it."""
     drops: dict[int, float] = field(default_factory=dict)
     """Rank -> when the run began to go on without it. What it says later is not heard."""
+    evaluations: list[Evaluation] = field(default_factory=list)
     resumed: Resumed | None = None
     """What this is the rest of."""
     earlier: RunRecords | None = None
@@ -156,8 +157,7 @@ class RunRecords:
     @cached_property
     def clock(self) -> TrainingClock | None:
         """The training clock; None if no rank became ready."""
-        stops = [(event.at, event.seconds) for event in self.of(Evaluated)]
-        return None if self.begun is None else TrainingClock(self.begun, len(self.ready), stops)
+        return None if self.begun is None else TrainingClock(self.begun, self.evaluations)
 
     @property
     def begun(self) -> float | None:
@@ -243,6 +243,9 @@ def _enter(stream: RunRecords, record: Record, now: float) -> None:
             stream.ready[record.rank] = record
         case Finished():
             stream.finished[record.rank] = record
+        case Evaluated():
+            ranks = (stream.ready.keys() | {each.rank for each in stream.of(Joined)}) - stream.drops.keys()
+            stream.evaluations.append(Evaluation(record.at, record.seconds, max(len(ranks), 1)))
         case Joined():
             stream.drops.pop(record.rank, None)
             stream.trouble.append((now, record))

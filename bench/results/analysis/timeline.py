@@ -13,6 +13,7 @@ from bench.results.analysis.steps import steps, worked
 from bench.results.analysis.stream import RunRecords, Slices
 from bench.results.analysis.stretches import Stretches, clipped, common, seconds, union
 from bench.results.analysis.volume import volume
+from bench.results.cells import micro_batches
 from bench.results.schema import Metrics
 from bench.results.schema_speed import Arrivals, IdleTime, Overlap, StepTime, TimelineTotals
 from ddp.core.events import Reduced, Snapshot
@@ -24,9 +25,10 @@ def timeline(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) ->
     """Return the totals of a run whose other figures are in `metrics`; `config` is its resolved configuration."""
     size = metrics.world_size
     ranks = range(size) if len(stream.ready) == size else range(0)
+    micro = micro_batches(config) > 1
     return TimelineTotals(
-        steps=step_times(stream, len(ranks)),
-        straggler_index=straggler_index(stream) if ranks else None,
+        steps=step_times(stream, len(ranks), micro),
+        straggler_index=straggler_index(stream, micro) if ranks else None,
         overlap=None if stream.hidden else [overlap(stream, rank) for rank in ranks],
         arrivals=arrivals(stream, len(ranks)),
         idle=[IdleTime.model_validate(row) for row in by_cause(gaps(stream))],
@@ -34,17 +36,17 @@ def timeline(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) ->
     )
 
 
-def straggler_index(stream: RunRecords) -> float | None:
+def straggler_index(stream: RunRecords, micro: bool = False) -> float | None:
     """Return how much longer than others the slowest rank works for a step; None where nobody trained, or waiting is not
     seen."""
-    medians = [] if stream.hidden else [float(np.median(each)) for each in worked(stream.slices).values()]
+    medians = [] if stream.hidden else [float(np.median(each)) for each in worked(stream.slices, micro).values()]
     typical = float(np.median(medians)) if medians else 0.0
     return max(medians) / typical if typical > 0 else None
 
 
-def step_times(stream: RunRecords, world_size: int) -> list[StepTime | None]:
+def step_times(stream: RunRecords, world_size: int, micro: bool = False) -> list[StepTime | None]:
     """Return how long the steps of each rank took; None for one that trained nothing."""
-    taken = {rank: 1e3 * (ends - begins) for rank, (begins, ends) in steps(stream.slices).items()}
+    taken = {rank: 1e3 * (ends - begins) for rank, (begins, ends) in steps(stream.slices, micro).items()}
     rows: list[StepTime | None] = []
     for rank in range(world_size):
         if rank not in taken:
