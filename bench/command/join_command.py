@@ -18,6 +18,7 @@ from bench.results.lease import in_making
 from bench.results.runfolder import CONFIG, EVENTS, read_object, writer
 from ddp.backends import BACKENDS
 from ddp.core.commands import Restart
+from ddp.core.errors import ProtocolError
 from ddp.core.events import Progress
 from ddp.core.join_events import Joined, Offered
 from ddp.core.joining import OFFERED
@@ -116,6 +117,7 @@ class _RecordTail:
     """What is appended to a file of records from now on."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = opened(path, RECORDS)
         self._file.seek(0, 2)
         self._rest = b""
@@ -124,5 +126,8 @@ class _RecordTail:
         """Iterate over the records that have come since."""
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         for line in lines:
-            if line:
-                yield decode(line)
+            try:
+                if line:
+                    yield decode(line)
+            except ProtocolError as error:
+                raise UsageError(f"{self._path}: {error}") from None

@@ -16,7 +16,7 @@ import pytest
 from bench.base import interrupts
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError
-from bench.command import cli, faults_command, ray_sweep, rerun
+from bench.command import cli, faults_command, join_command, ray_sweep, rerun
 from bench.command.explain_command import records_in
 from bench.command.summary import Summary
 from bench.config import user_parts
@@ -132,6 +132,15 @@ def test_names_that_no_record_can_hold_are_refused_at_once(tmp_path: Path) -> No
 def test_an_offer_has_bounds(capsys: pytest.CaptureFixture[str], option: str, value: str) -> None:
     assert cli.dispatch(["join", "runs", option, value]) is Exit.USAGE
     assert f"{option} " in capsys.readouterr().err
+
+
+def test_a_line_that_is_no_record_names_its_file(tmp_path: Path) -> None:
+    (tmp_path / EVENTS).touch()
+    records = join_command._RecordTail(tmp_path / EVENTS)
+    (tmp_path / EVENTS).write_bytes(b"{}\n")
+    with pytest.raises(UsageError, match=str(tmp_path / EVENTS)):
+        list(records.new())
+    records._file.close()
 
 
 def test_models_by_files_may_be_in_quotes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def test_gone_on_twice_the_last_time_from_a_cold_start(warm, tmp_path):
     assert cut.metrics.params_sha256 == whole.metrics.params_sha256
     code, out, _ = command(warm, tmp_path, f"resume={cut.path}", *QUIET)
     assert code == 0
-    assert "nothing to go on with" in out
+    assert "already finished" in out
     assert json.loads((cut.path / METRICS).read_text())["resumed"]["times"] == 2
     code, _, err = command(warm, tmp_path, f"resume={cut.path}", "model=lenet", *QUIET)
     assert (code, err.count("\n")) == (2, 1)
