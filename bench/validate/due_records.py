@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.results.schema import Metrics
 from bench.validate.run_records import Records
-from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.checkpoint_settings import UNITS
 from ddp.core.sketching import ENOUGH_S, draw
 from ddp.permutation import derive
 
@@ -60,24 +60,21 @@ def unsketched_rounds(known: Records, sketched: set[int]) -> str:
 def unsaved(m: Metrics, known: Records, config: dict[str, Any]) -> str:
     """Say how few checkpoints were made of those that were due; empty: enough."""
     given, epochs = config.get("checkpoint"), (config.get("train") or {}).get("epochs")
-    if (
-        not isinstance(given, dict)
-        or not isinstance(epochs, int)
-        or m.engine not in ("elche", "solo")
-        or not known.ready
-    ):
+    if not isinstance(given, dict) or not isinstance(epochs, int) or m.engine not in ENGINES or not known.ready:
         return ""
-    settings = Checkpointing(**given)
-    spacing = settings.spacing_s * LATER + (settings.spacing_s > 0)
+    every, unit, least = (given.get(name) for name in ("every", "unit", "spacing_s"))
+    if not isinstance(every, int) or unit not in UNITS or not isinstance(least, int | float):
+        return ""  # of another version
+    spacing = least * LATER + (least > 0)
     last, due = (0, max(event.at for event in known.ready)), 0
     for at, ended, averages in _marks(known):
-        done = ended if settings.unit == "epochs" else averages
-        if ended < epochs and 0 < settings.every <= done - last[0] and at - last[1] >= spacing:
+        done = ended if unit == "epochs" else averages
+        if ended < epochs and 0 < every <= done - last[0] and at - last[1] >= spacing:
             last, due = (done, at), due + 1
     saved = len({event.index for event in known.saved})
     if due < 2 or saved >= due / 2 - bool(saved):
         return ""
-    return f"{saved} checkpoints were made, {due} were due by every={settings.every} {settings.unit}"
+    return f"{saved} checkpoints were made, {due} were due by every={every} {unit}"
 
 
 def _marks(known: Records) -> Iterator[tuple[float, int, int]]:
