@@ -4,21 +4,23 @@ tokens, operations. Must not use the engine."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import isclose, prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from bench.audit.again import Bench, Done, moved
 from bench.audit.kept import OPTIMIZER, Name
 from bench.audit.order import AuditOrder
 from bench.results.audit_file import AuditItem
+from ddp.core.step_settings import PLAIN
 from ddp.replica.scalars import Scalars
 
-COUNTED = 1e-3
-"""Relative: operations of a sample, which are counted on a batch of some size."""
-
+NEAR = {"flop_per_sample": 1e-3, "activation_bytes": 0.05}
+"""Relative: operations of a sample, which are counted on a batch of some size; what other kernels keep of one."""
 
 TRIES = 8
 """Passes of a user's model that are counted: one that takes branches by chance counts otherwise in some."""
@@ -49,9 +51,11 @@ def costs(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> Iterat
     if order.whole:
         wanted["parameter_bytes"] = sum(parameter.nbytes for parameter in bench.parameters.values())
     if any(work.flop_per_sample is not None for work in order.works):
-        counts = {_flop(bench, seed) for seed in range(1 if order.model else TRIES)}
+        passes = [_pass(bench, seed) for seed in range(1 if order.model else TRIES)]
+        counts = {flop for flop, _ in passes}
         # A user's model may leave layers out by chance.
         wanted["flop_per_sample"] = counts.pop() if len(counts) == 1 else None
+        wanted["activation_bytes"] = passes[0][1] if _plain(order) else None
     lines = [*_apart(order, wanted), *(_of_steps(order, bench, steps) if order.whole else _in_parts(order, bench))]
     count = sum(parameter.numel() for parameter in bench.parameters.values())
     if order.parameters is not None and order.parameters != count:
@@ -69,7 +73,7 @@ def _apart(order: AuditOrder, wanted: dict[str, float | None]) -> Iterator[tuple
             # A rank that came back at the end did no step.
             if value is None or counted is None or not work.norms:
                 continue
-            if not isclose(counted, value, rel_tol=COUNTED if name == "flop_per_sample" else 0.0):
+            if not isclose(counted, value, rel_tol=NEAR.get(name, 0.0)):
                 yield rank, f"{name} of rank {rank} is {counted:,}, the model's {value:,}"
 
 
@@ -114,18 +118,37 @@ def _tokens(bench: Bench) -> int:
     return int(first.shape[1]) if embedded and text and isinstance(first, Tensor) else 0
 
 
-def _flop(bench: Bench, seed: int) -> float:
-    """Return the operations of a forward and a backward pass for each sample, with random numbers of a seed."""
+def _plain(order: AuditOrder) -> bool:
+    """Return whether the first pass of each rank is that of a bundled model as it is, on as many samples as is set."""
+    first = [report for report in order.reports if not report.first]
+    plain = order.model and order.whole and order.step == PLAIN and not order.resumed
+    return bool(plain) and all(report.samples == (report.last - report.first) * order.batch_size for report in first)
+
+
+def _pass(bench: Bench, seed: int) -> tuple[float, int]:
+    """Return the operations of a forward and a backward pass for each sample, with random numbers of a seed; and the bytes
+    that the first keeps for the second beside the model and the batch."""
+    from torch.utils._pytree import tree_leaves
     from torch.utils.flop_counter import FlopCounterMode
 
     torch.manual_seed(seed)
     batch = moved(_first(bench), bench.device)
     counter = FlopCounterMode(display=False, custom_mapping=_recurrent())
-    with counter, Scalars():
+    lasting = chain(bench.model.parameters(), bench.model.buffers(), tree_leaves(batch))
+    own = {each.untyped_storage().data_ptr() for each in lasting if isinstance(each, Tensor)}
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        if (place := tensor.untyped_storage().data_ptr()) not in own:
+            kept[place] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with counter, Scalars(), saved_tensors_hooks(note, lambda tensor: tensor):
         bench.task.loss(bench.model, batch).backward()  # type: ignore[no-untyped-call]
     for parameter in bench.parameters.values():
         parameter.grad = None
-    return float(counter.get_total_flops()) / min(bench.rules.batch_size, bench.rules.samples)
+    flop = float(counter.get_total_flops()) / min(bench.rules.batch_size, bench.rules.samples)
+    return flop, sum(kept.values())
 
 
 def _recurrent() -> dict[Any, Callable[..., int]]:

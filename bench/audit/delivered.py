@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
@@ -31,9 +31,32 @@ def delivered(order: AuditOrder, ends: Mapping[int, Parts]) -> Iterator[AuditIte
             yield _item(line and f"the final state: {line}", rank)
     places = [] if order.checkpoints is None else sorted(order.checkpoints.glob("[0-9]*/model.pt"))
     if ends and places:
-        other = _other_model(_read(places[-1]), ends[min(ends)])
+        part = _read(places[-1])
+        other = _other_model(part, ends[min(ends)])
         if other is not None:
             yield _item(other, None)
+        yield from _otherwise(order, places[-1].parent, part)
+
+
+def _otherwise(order: AuditOrder, folder: Path, model: Mapping[str, Any]) -> Iterator[AuditItem]:
+    """Compare the files of a checkpoint with what their ranks had when they wrote them."""
+    index = int(folder.name)
+    wanted = order.saved.get((index, None))
+    if wanted is not None and "tensors" in model and _digest(model["tensors"]) != wanted:
+        yield _item(f"the model in checkpoint {index} is another than was to be saved", None)
+    for rank in range(order.world_size):
+        part = _read(folder / f"rank-{rank}.pt") if (index, rank) in order.saved else {}
+        state: Mapping[Any, Mapping[str, Any]] = part.get("optimizer", {}).get("state", {})
+        own = [value for entry in state.values() for value in entry.values() if isinstance(value, Tensor)]
+        if part and _digest(own) != order.saved[index, rank]:
+            yield _item(f"the optimizer in checkpoint {index} has another state than was to be saved", rank)
+
+
+def _digest(tensors: Iterable[Tensor]) -> str:
+    hashed = hashlib.sha256()
+    for tensor in tensors:
+        hashed.update(raw(tensor))
+    return hashed.hexdigest()
 
 
 def _item(line: str, rank: int | None) -> AuditItem:
@@ -70,5 +93,8 @@ def _other_model(part: Mapping[str, Any], end: Parts) -> str | None:
     if not all(isinstance(named.get(name.name), Tensor) for name in end):
         return None
     own: dict[Name, Tensor] = {name: named[name.name] for name in end}
-    resumed = hashlib.sha256(b"".join(bytes(raw(tensor)) for tensor in tensors)).hexdigest()
-    return "" if digest(own) == resumed else "the checkpoint's state_dict is another model than is resumed from it"
+    return (
+        ""
+        if digest(own) == _digest(tensors)
+        else "the checkpoint's state_dict is another model than is resumed from it"
+    )

@@ -99,10 +99,15 @@ class AuditOrder:
     """Who was told of fewer samples than were in the model, or of more than there can have been."""
     schedule: str = ""
     """Name of the schedule; empty: of nobody's."""
+    recipe: str = ""
+    measure: tuple[str | None, bool, float | None] | None = None
+    """Metric, whether higher is better, and target, as the result has them; None: not known."""
     depth: int | None = None
     """Layers of a model where they were chosen."""
     checkpoints: Path | None = None
     """Folder of checkpoints; None: there is none."""
+    saved: Mapping[tuple[int, int | None], str] = field(default_factory=dict)
+    """By checkpoint and rank the digest of its optimizer's tensors; by checkpoint and None that of the model."""
     lr: float | None = None
     """Learning rate that is set; None: not known."""
     samples: int | None = None
@@ -145,6 +150,17 @@ def works_of(records: Sequence[Record]) -> tuple[StepWork, ...]:
     ends = sorted((event for event in records if isinstance(event, Finished)), key=lambda event: event.rank)
     works = tuple(event.work for event in ends if event.work is not None)
     return works if len(works) == len(ends) else ()
+
+
+def saved_of(records: Sequence[Record]) -> dict[tuple[int, int | None], str]:
+    """Return the digests of what was saved last under each number, by checkpoint and rank; of models by None."""
+    digests: dict[tuple[int, int | None], str] = {}
+    for event in records:
+        if isinstance(event, Saved):
+            model, optimizer = event.digests
+            digests |= {(event.index, event.rank): optimizer}
+            digests |= {(event.index, None): model} if model else {}
+    return {place: digest for place, digest in digests.items() if digest}
 
 
 def reports_of(records: Sequence[Record], batch_size: int = 0) -> Iterator[StepReport]:
@@ -211,8 +227,11 @@ def order_of(
         turns=turns(records),
         misplaced=misplaced(records),
         schedule="" if own else str(spec.config["training"].get("schedule", "")),
+        recipe=str(spec.config.get("recipe", "")),
+        measure=(metrics.final.eval_metric, metrics.final.higher_is_better, metrics.target.value),
         depth=spec.config.get("depth"),
         checkpoints=job.checkpoint_folder,
+        saved=saved_of(records),
         lr=train.get("lr"),
         samples=spec.config["data"].get("samples"),
         eval_parts=next((record.parts for record in reversed(records) if isinstance(record, Evaluate)), 0),

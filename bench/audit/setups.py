@@ -52,6 +52,10 @@ NEAR, TINY, LOOSE = 1e-3, 1e-5, 0.1
 """How far computed figures may be off, relative and absolute; relative of one that is drawn by chance."""
 
 
+GRADIENT, DEVIATIONS = 1e-2, 5.0
+"""How far norms of gradients may be off, relative; and sizes of initial values, in standard deviations."""
+
+
 def key(model: str, sample: Tensor, depth: object) -> str:
     """Return the name of a set-up in the table, by a sample of its data."""
     what = "x".join(map(str, sample.shape)) if sample.is_floating_point() else f"text of {sample.shape[0]}"
@@ -64,11 +68,16 @@ def described(task: Task, sample: Tensor) -> dict[str, Any]:
         torch.manual_seed(1)
         model = task.model()
         made = task.optimizer(list(model.parameters()))
-        return {"modules": _modules(model), "optimizer": _optimizer(made), "figures": _figures(task, model, sample)}
+        about: dict[str, Any] = {"modules": _modules(model), "optimizer": _optimizer(made), "initial": _initial(model)}
+        about["figures"] = _figures(task, model, sample)
+        return about | {"gradients": _gradients(task, model, sample)}
 
 
 def _modules(model: nn.Module) -> str:
-    lines = [f"{name} {tuple(parameter.shape)}" for name, parameter in model.named_parameters()]
+    lines = [
+        f"{name} {tuple(parameter.shape)}" + ("" if parameter.requires_grad else " frozen")
+        for name, parameter in model.named_parameters()
+    ]
     for name, module in model.named_modules():
         about = {each: getattr(module, each) for each in OF_MODULES if hasattr(module, each)}
         lines.append(f"{name} {type(module).__name__} {sorted(about.items())}")
@@ -82,6 +91,21 @@ def _optimizer(made: Any) -> str:
             about = ", ".join(f"{name}={group[name]}" for name in OF_OPTIMIZERS if name in group)
             texts.append(f"{type(part).__name__}({len(group['params'])} parameters, {about})")
     return "; ".join(texts)
+
+
+def _initial(model: nn.Module) -> str:
+    """Return the number of values of each parameter and their root mean square, as they begin."""
+    squares = [(parameter.numel(), parameter.detach().double().square().mean()) for parameter in model.parameters()]
+    return ", ".join(f"{count} {float(square) ** 0.5:.4g}" for count, square in squares)
+
+
+def _gradients(task: Task, model: nn.Module, sample: Tensor) -> str:
+    """Return the norm of the loss's gradient for each parameter; 0: it has none."""
+    model.eval()
+    with Scalars(), torch.enable_grad():
+        task.loss(model, _batch(sample)).backward()  # type: ignore[no-untyped-call]
+    own = [torch.zeros(()) if parameter.grad is None else parameter.grad for parameter in model.parameters()]
+    return ", ".join(f"{float(torch.linalg.vector_norm(gradient.double())):.5g}" for gradient in own)
 
 
 @torch.no_grad()
@@ -118,6 +142,11 @@ def _batch(sample: Tensor) -> tuple[Tensor, Tensor]:
     return tokens, tokens.roll(-1, 1)
 
 
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(SETUPS.read_text(encoding="utf-8")) if SETUPS.exists() else {}
+    return table
+
+
 def scheduled(schedule: Any) -> list[float]:
     """Return the factors of a schedule at even distances."""
     return [float(schedule(point / POINTS)) for point in range(POINTS + 1)]
@@ -125,7 +154,7 @@ def scheduled(schedule: Any) -> list[float]:
 
 def setup(order: AuditOrder, task: Task, sample: Tensor | None) -> Iterator[AuditItem]:
     """Compare the set-up and the schedule of a run with what is committed, where something is."""
-    table = json.loads(SETUPS.read_text(encoding="utf-8")) if SETUPS.exists() else {}
+    table = _table()
     lines = []
     if (factors := table.get(f"schedule {order.schedule}")) is not None:
         for point, (own, known) in enumerate(zip(scheduled(task.schedule), factors, strict=True)):
@@ -160,6 +189,11 @@ def settings_reached(order: AuditOrder, task: Task, samples: int) -> Iterator[Au
         lines.append(f"the model has {layers} layers, depth {order.depth} is set")
     if order.samples is not None and samples != order.samples:
         lines.append(f"the data set has {samples} training samples, {order.samples} are set")
+    measure = _table().get(f"measure of {order.model}, {order.recipe}")
+    if None not in (measure, order.measure) and list(order.measure or ()) != measure:
+        lines.append(
+            f"metric, whether higher is better, and target are {list(order.measure or ())}, {measure} is committed"
+        )
     for line in lines[:1]:
         yield AuditItem(what="setup", outcome="different", line=line)
 
@@ -178,14 +212,34 @@ def _apart(own: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
         near = LOOSE if name == "by chance" else NEAR
         if not isclose(own["figures"][name], value, rel_tol=near, abs_tol=TINY):
             lines.append(f"of chosen parameters, {name} is {own['figures'][name]:.6g}, {value:.6g} is committed")
-    return lines
+    return lines or list(_values_apart(own, known))
+
+
+def _values_apart(own: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[str]:
+    """Say which parameters begin with other values than are committed, or have other gradients."""
+    for number, (begun, committed) in enumerate(_both(own["initial"], known["initial"])):
+        count, size = committed
+        # Other random numbers of the same distribution have another size, by chance.
+        if not abs(begun[-1] - size) <= DEVIATIONS / (2 * count) ** 0.5 * size:
+            yield f"parameter {number} begins with values of {begun[-1]:.4g}, {size:.4g} is committed"
+    gradients = list(_both(own["gradients"], known["gradients"]))
+    least = TINY * max(size for _, (size,) in gradients)
+    for number, ((gradient,), (size,)) in enumerate(gradients):
+        if not isclose(gradient, size, rel_tol=GRADIENT, abs_tol=least):
+            yield f"of chosen parameters, number {number} has a gradient of {gradient:.4g}, {size:.4g} is committed"
+
+
+def _both(own: str, known: str) -> Iterator[tuple[list[float], list[float]]]:
+    texts = zip(own.split(", "), known.split(", "), strict=True)
+    return (([*map(float, first.split())], [*map(float, second.split())]) for first, second in texts)
 
 
 def made() -> dict[str, Any]:
     """Return the table of all bundled set-ups, on the data of their recipes, and of all schedules."""
     table: dict[str, Any] = {f"schedule {name}": scheduled(schedule) for name, schedule in SCHEDULES.items()}
     for name in MODELS:
-        for recipe in load(name).recipes.values():
+        for which, recipe in load(name).recipes.items():
+            table[f"measure of {name}, {which}"] = [load(name).metric, load(name).higher_is_better, recipe.target]
             data = data_set(recipe.data, options=recipe.data_options)
             sample = torch.zeros(data.shape, dtype=torch.int64 if data.is_text else torch.float32)
             table[key(name, sample, recipe.depth)] = described(load(name).task(recipe, "data"), sample)

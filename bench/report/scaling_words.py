@@ -85,7 +85,7 @@ def quality(options: Sequence[Option]) -> str:
         groups[state(option)].append(option)
     passed = sum(option.passed for option in single)
     others = [f"{words}: {len(some)}" for words, some in groups.items() if not some[0].passed]
-    text = f"{passed} of {plural(len(single), 'way')} are{once}{''.join(f'; {text}' for text in others)}."
+    text = f"{passed} of {plural(len(single), 'result')} are{once}{''.join(f'; {text}' for text in others)}."
     (limit, *more) = {permitted(option) for option in options if permitted(option)} or {""}
     return text if more or not limit else f"{text} {limit[0].upper()}{limit[1:]}."
 

@@ -96,7 +96,7 @@ def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool
     text += f"as good as one device{'' if brief else figures}."
     if each.equals:
         others, are = names(each.equals, each.options, EQUALS), "are" if len(each.equals) > 1 else "is"
-        short = f" {others} {are} about as quick, with no better {metric}."
+        short = f" {others} {are} about as quick, none with better {metric}."
         text += short if brief else f" Its time cannot be told from that of {others}, whose {metric} is no better."
     if hopeful := undecided(each, best):
         text += f" Perhaps quicker, not yet shown to be as good: {names(hopeful, each.options, EQUALS)}."

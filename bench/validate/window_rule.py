@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from bench.results.schema import Elche, Metrics, PlanRow
 from bench.validate.run_records import Records
+from ddp.core.commands import Plan
 
 FEW = 0.5
 """Orders may be shorter than due now and then, as before speeds are known; in this part of all rounds they must not be."""
@@ -22,17 +23,47 @@ def off_rule(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> s
     base, alpha = settings.get("base"), settings.get("alpha")
     if m.elche is None or m.resumed or m.late or not isinstance(base, int) or not isinstance(alpha, int | float):
         return ""
-    most = ceil(known.ready[0].samples / m.batch_size) if known.ready else 0
+    most = longest_window(m, known)
     short, last, rounds = 0, "", 0
     for number, lr, due, order in _orders(known, m.elche, base, alpha, most):
         line = f"round {number}: an anchor of {order.anchor} is ordered, {due} is due at the rate {lr:.4g}"
         if order.anchor > due:
             return line
         rounds += 1
-        whole_epoch = sum(order.counts) > most - len(order.counts)  # of which the slowest rank has its part
-        if order.anchor < due and not whole_epoch:
+        if order.anchor < due and not is_cut(order, most):
             short, last = short + 1, line
     return f"{last}; {short} of {rounds} orders are too short" if short > FEW * rounds else ""
+
+
+def apart_from_settings(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
+    """Say which order has one rank too far ahead, other parts than are set, or is too short; empty: none."""
+    lead, parts = settings.get("max_batch_diff"), settings.get("partition_ratios")
+    least = settings.get("min_anchor") or settings.get("anchor")
+    if m.elche is None or m.late:
+        return ""
+    nudged, most = m.resumed or any(row.verdict == "nudge" for row in m.elche.guard), longest_window(m, known)
+    for plan in m.elche.plans:
+        line = f"order at {plan.seconds:.2f} s: {plan.counts} steps"
+        if isinstance(lead, int):
+            if min(plan.counts) and max(plan.counts) - min(plan.counts) > lead:
+                return f"{line}, and a rank may be {lead} ahead of another (max_batch_diff)"
+        elif isinstance(parts, list) and (shares := [part for part in parts if isinstance(part, int | float)]):
+            due = [sum(plan.counts) * share / sum(shares) for share in shares]
+            if any(abs(count - part) > len(parts) for count, part in zip(plan.counts, due, strict=False)):
+                return f"{line}, and parts of {parts} are set (partition_ratios)"
+        elif isinstance(least, int) and plan.anchor < least and not nudged and not is_cut(plan, most):
+            return f"{line}, an anchor of {plan.anchor}, and {least} is set at least (min_anchor, anchor)"
+    return ""
+
+
+def longest_window(m: Metrics, known: Records) -> int:
+    """Return the steps of an epoch, of all ranks together."""
+    return ceil(known.ready[0].samples / m.batch_size) if known.ready else 0
+
+
+def is_cut(order: Plan | PlanRow, most: int) -> bool:
+    """Return whether a window is a whole epoch, of which the slowest rank has its part, whatever is asked of it."""
+    return sum(order.counts) > most - len(order.counts)
 
 
 def _orders(

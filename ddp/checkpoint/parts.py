@@ -23,9 +23,10 @@ from ddp.core.commands import Save
 from ddp.core.event_parts import Lasting
 from ddp.data.seeded import others, set_others
 from ddp.replica.flat import savable
-from ddp.replica.optimizers import Settings
+from ddp.replica.optimizers import Settings, tensors_kept
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
+from ddp.tensor_digest import tensor_digest
 
 LACKS = "a callback had set a schedule, which no checkpoint holds: rates go by the run's own until a callback sets one again"
 COUNTERS = ("begun", "steps", "version")
@@ -78,6 +79,14 @@ class RankParts:
         except checkpoint.NotPlain as error:
             return (), str(error)
         return tuple(files), ""
+
+    def digests(self, order: Save) -> tuple[str, str]:
+        """Return the digests of what this rank is to write of the model, and of the tensors that its optimizer keeps; empty
+        where it writes none, and where the optimizer's class saves its state in another form."""
+        replica = self._replica
+        own = tensors_kept(replica.optimizer)
+        model = tensor_digest(replica.state.tensors) if order.model else ""
+        return model, "" if own is None else tensor_digest(own)
 
     def _rest(self, counters: Sequence[int]) -> dict[str, Any]:
         """Return what else a rank goes on with; note its digests."""

@@ -169,8 +169,7 @@ class Evaluated(FromRank):
     content: float | None = None
     """Sum over the values of the test samples: the same samples give the same, however split."""
     sketch: Sketch = ""  # of the model
-    hashes: int | None = None
-    """Sum of the hashes of the test samples (`SetContent`); None: not known."""
+    hashes: int | None = None  # sum of those of the test samples (`SetContent`); None: not known
     own: Sketch = ""  # of the rank's replica, where the model is the mean of all, each weighing alike
 
 
@@ -184,6 +183,7 @@ class Saved(FromRank):
     sketch: Sketch = ""
     optimizer: OptimizerSketch = ()
     lasting: Lasting = ()
+    digests: tuple[str, str] = ("", "")  # of the model, if it wrote that, and of the optimizer's tensors
 
 
 @dataclass(frozen=True)

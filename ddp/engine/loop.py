@@ -263,10 +263,10 @@ class TrainingLoop:
         self.replica.state.gather()
         with averaged_weights or nullcontext():
             files, error = self._parts.save(order, counters, kept)
-            sketch = self.replica.sketcher.model()
+            sketch, digests = self.replica.sketcher.model(), self._parts.digests(order)
             optimizer = self.replica.sketcher.optimizer(self.replica.optimizer)
         self.meter.add("checkpoint", began)
-        saved = Saved(now(), self.rank, order.index, files, error, sketch, optimizer, self._parts.lasting)
+        saved = Saved(now(), self.rank, order.index, files, error, sketch, optimizer, self._parts.lasting, digests)
         self._send(saved)
         return saved
 

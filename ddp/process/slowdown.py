@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from statistics import median
-from time import sleep
+from time import sleep, thread_time
 
 from ddp.process.clock import core_wait, now
 from ddp.process.meter import Meter
@@ -33,7 +33,7 @@ class Slowdown:
         """Seconds that the batch of this step came late."""
         self._computed: float | None = None
         """When this part of a step had computed all, and went on to wait for other ranks."""
-        self._waited, self._before = waited, 0.0
+        self._waited, self._before, self._ran = waited, 0.0, 0.0
         self._owed = 0.0
         self._recent: dict[str, deque[float]] = {}
         """Part of a step -> seconds of real work, of the last steps."""
@@ -51,7 +51,7 @@ class Slowdown:
     def slow_down(self, factor: float) -> None:
         """Take `factor` (1 or more) times as long for a step as until now."""
         self._factor = (1.0 + self._factor) * factor - 1.0
-        self._before = self._waited()  # in the middle of a step
+        self._note()  # in the middle of a step
         for recent in self._recent.values():
             recent.clear()  # of steps with what they waited for a core, which nobody measured until now
 
@@ -77,16 +77,25 @@ class Slowdown:
     def begin(self, meter: Meter | None = None) -> float:
         """Begin a step, or with a `meter` a part of one that computes; return now."""
         if self._factor:
-            self._before = self._waited()
+            self._note()
         if meter is not None:
             meter.compute()
         return now()
+
+    def _note(self) -> None:
+        self._before, self._ran = self._waited(), thread_time()
+
+    def _without_core(self, seconds: float) -> float:
+        """Return how long of so many seconds the thread waited for a core: under load the kernel may tell of longer waits
+        than there was time for beside what the thread ran."""
+        return min(self._waited() - self._before, max(seconds - (thread_time() - self._ran), 0.0))
 
     def pay(self, busy_s: float, meter: Meter, part: str = "step") -> float:
         """Sleep after `busy_s` seconds of a step, or of a part of one; return now."""
         meter.rest()
         at = now()
         others = 0.0 if self._computed is None else at - self._computed
+        whole = busy_s
         busy_s, self._held, self._computed = max(busy_s - self._held - others, 0.0), 0.0, None
         if (recent := self._recent.get(part)) is None:
             self._recent[part] = deque(maxlen=MEMORY)
@@ -94,7 +103,7 @@ class Slowdown:
         if not self._factor:
             recent.append(busy_s)
             return at
-        recent.append(max(busy_s - (self._waited() - self._before), 0.0))
+        recent.append(max(busy_s - self._without_core(whole), 0.0))
         self._owed += median(recent) * self._factor
         if self._owed <= 0.0:
             return at

@@ -79,15 +79,18 @@ class StepFigures:
         if not self._counts:
             return nullcontext()
         self._counts = False
-        return self._counted(samples)
+        return self._counted(tensors, samples)
 
     @contextmanager
-    def _counted(self, samples: int) -> Iterator[None]:
+    def _counted(self, tensors: Tensors, samples: int) -> Iterator[None]:
+        from torch.utils._pytree import tree_leaves
         from torch.utils.flop_counter import FlopCounterMode
 
         from ddp.replica.recurrent_flop import FUSED
 
-        own = {parameter.untyped_storage().data_ptr() for parameter in self._model.parameters()}
+        # A batch lies in memory with others; neither it nor what the model has is there for this pass alone.
+        lasting = chain(self._model.parameters(), self._model.buffers(), tree_leaves(tensors))
+        own = {each.untyped_storage().data_ptr() for each in lasting if isinstance(each, Tensor)}
         kept: dict[int, int] = {}
 
         def note(tensor: Tensor) -> Tensor:

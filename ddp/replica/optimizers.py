@@ -152,6 +152,17 @@ def members(optimizer: Any) -> tuple[torch.optim.Optimizer, ...]:
     return optimizer.parts if isinstance(optimizer, Several) else (optimizer,)
 
 
+def tensors_kept(optimizer: Any) -> list[Tensor] | None:
+    """Return the tensors of an optimizer's state in the order in which `state_dict` of PyTorch has them; None: it has a form
+    of its own."""
+    hooks = "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks"
+    plain = getattr(type(optimizer), "state_dict", None) is torch.optim.Optimizer.state_dict
+    if not plain or any(getattr(optimizer, name, 1) for name in hooks):
+        return None
+    tensors = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    return tensors if all(type(tensor) is Tensor for tensor in tensors) else None
+
+
 def _count(part: torch.optim.Optimizer) -> int:
     return sum(len(group["params"]) for group in part.param_groups)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,12 @@ from torch import Tensor, nn
 
 from bench.audit.delivered import delivered
 from bench.audit.kept import read
-from bench.audit.order import AuditOrder
+from bench.audit.order import AuditOrder, saved_of
 from bench.audit.setups import settings_reached
 from bench.models import load
+from ddp.checkpoint import checkpoint as checkpoints
 from ddp.checkpoint import parts
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.engine import loop
 from ddp.replica.task import Task
 from tests.bench.audited import audited, different, ordered, train_alone
@@ -119,6 +122,12 @@ def test_settings_that_reached_the_set_up(tmp_path: Path, name: str) -> None:
     order = replace(ordered(job, records), model=name, lr=0.125, depth=recipe.depth, samples=100)
     assert found(order, made) == ""
     assert found(replace(order, lr=0.25), made) == "the optimizer's learning rate is 0.125, 0.25 is set"
+    measure = load(name).metric, load(name).higher_is_better, recipe.target
+    assert found(replace(order, recipe="quick", measure=measure), made) == ""
+    assert "is committed" in found(replace(order, recipe="quick", measure=(*measure[:2], 0.9 * recipe.target)), made)
+    assert "is committed" in found(
+        replace(order, recipe="quick", measure=(measure[0], not measure[1], recipe.target)), made
+    )
     assert found(order, made, samples=99) == "the data set has 99 training samples, 100 are set"
     if recipe.depth is not None:
         assert "layers, depth" in found(replace(order, depth=recipe.depth + 6), made)
@@ -167,3 +176,25 @@ def test_the_last_evaluation_is_done_again_in_the_parts_that_it_had(tmp_path: Pa
     order = {"world_size": 3, "planned": False, "model": ""}
     assert [line for line in different(audited(job, records, **order)) if "metric" in line]
     assert [line for line in different(audited(job, records, **order, eval_parts=1)) if "metric" in line] == []
+
+
+@pytest.mark.parametrize("what", ["", "model", "optimizer"])
+def test_a_checkpoint_holds_what_was_to_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """A buffer of the first save that is used again has an old model, which is whole in itself."""
+    real, first = checkpoints.save, dict[str, Any]()
+
+    def save(folder: Path, index: int, name: str, part: dict[str, Any]) -> checkpoints.File:
+        old = first.setdefault(name, deepcopy(part))
+        stale = {"model": ("tensors", "state_dict"), "optimizer": ("optimizer",), "": ()}[what]
+        return real(folder, index, name, part | {key: old[key] for key in stale if key in old})
+
+    monkeypatch.setattr(parts.checkpoint, "save", save)
+    settings = Checkpointing(every=3, unit="averages", spacing_s=0.0)
+    task = partial(toy.task, samples=64, optimizer="Adam")
+    job, records = train_alone(tmp_path / "run", task, checkpoints=settings, checkpoint_folder=tmp_path / "saved")
+    saved = saved_of(records)
+    assert {rank for _, rank in saved} == {0, None}
+    found = different(audited(job, records, saved=saved, checkpoints=tmp_path / "saved"))
+    assert [line for line in found if f"the {what} in checkpoint" not in line] == []
+    assert len(found) == bool(what)
+    assert different(audited(job, records, checkpoints=tmp_path / "saved")) == []

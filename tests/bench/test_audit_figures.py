@@ -228,3 +228,16 @@ def test_operations_that_hang_on_chance_are_not_held_against_others(tmp_path: Pa
         works = (replace(counted[0], flop_per_sample=(counted[0].flop_per_sample or 0.0) + more),)
         found = different(audited(job, records, model="", works=works))
         assert not any("flop_per_sample" in line for line in found), found
+
+
+def test_what_a_pass_keeps_is_counted_again(tmp_path: Path) -> None:
+    """A defect that counts parameters with it shows."""
+    job, records = train_alone(tmp_path, toy.task, epochs=1, profile_steps=1)
+    (work,) = works_of(records)
+    parameters = {"whole": True, "model": "toy"}
+    assert work.activation_bytes
+    assert different(audited(job, records, **parameters)) == []
+    counted = (replace(work, activation_bytes=work.activation_bytes + work.parameter_bytes),)
+    (line,) = different(audited(job, records, works=counted, **parameters))
+    assert "activation_bytes of rank 0 is" in line
+    assert different(audited(job, records, works=counted, resumed=True, **parameters)) == []

@@ -83,6 +83,22 @@ def smoothed(task: Task) -> Task:
     return replace(task, loss=loss)
 
 
+def wider(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        module.weight.data.mul_(1.5)
+
+
+def frozen(module: nn.Module) -> None:
+    if isinstance(module, nn.BatchNorm2d):
+        module.weight.requires_grad_(False)
+
+
+def detached(module: nn.Module) -> None:
+    """Keep the outputs, and have no gradient of what lies below the last layer."""
+    if isinstance(module, nn.Linear) and module.out_features == 10:
+        module.register_forward_pre_hook(lambda _, inputs: (inputs[0].detach(),))
+
+
 def found(order: Any, model: str, change: Callable[[Task], Task] = lambda task: task) -> list[str]:
     """What is said of a set-up."""
     task, sample = task_of(model)
@@ -104,6 +120,9 @@ def test_sound_set_ups_are_as_committed(order: Any, model: str) -> None:
         ("lenet", partial(of_modules, other_epsilon), "the modules is"),
         ("lenet", smoothed, "of chosen parameters, loss is"),
         ("mlp", lambda task: replace(task, model=lambda: Capped(task.model())), "committed"),
+        ("lenet", partial(of_modules, wider), "parameter 6 begins with values of 0.1084, 0.07228 is committed"),
+        ("lenet", partial(of_modules, frozen), "the modules is"),
+        ("lenet", partial(of_modules, detached), "number 0 has a gradient of 0, 0.03968"),
         ("mlp", lambda task: replace(task, schedule=lambda seen: 1.0 - seen), "schedule cosine gives"),
     ],
 )

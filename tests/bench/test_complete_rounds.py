@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.validate.checks.average import OUTER, _Rounds
+from bench.validate.checks.average import _Rounds
 from bench.validate.complete_rounds import unbroken
+from bench.validate.outer_steps import OUTER
 from bench.validate.run_records import Records
 from ddp.core.commands import Reduce
 from ddp.core.event_parts import StepSketch

@@ -157,7 +157,7 @@ def test_every_number_of_devices_has_its_own_verdict(tmp_path: Path) -> None:
     assert rows["nccl_sync"][LOWEST] == "-0.90 pt on 4", "and on how many devices that is"
     assert (
         quality(each.options)
-        == "2 of 4 ways are; not decided: 1; accuracy too low: 1. Up to 0.50 points worse is allowed."
+        == "2 of 4 results are; not decided: 1; accuracy too low: 1. Up to 0.50 points worse is allowed."
     )
     todo = left(page, [each])
     assert "nccl_sync on 2" in todo

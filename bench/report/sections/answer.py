@@ -24,6 +24,7 @@ from bench.report.compare import is_fraction
 from bench.report.facts import facts, setup
 from bench.report.frontier import numbered, picture
 from bench.report.glossary import paragraph
+from bench.report.intervals import Interval
 from bench.report.page import NONE, Page, listed, more, number
 from bench.report.page_tiles import tiles
 from bench.report.page_words import RECOMMENDED, arrival, badges, compared, difference, reason, share, state, times
@@ -156,10 +157,11 @@ def _called(option: Option, named: bool, short: bool) -> str:
 def _scope(page: Page) -> str:
     counts = Counter(metrics.status for metrics in page.runs)
     ends = ", ".join(f"**{count} {status}**" for status, count in sorted(counts.items(), key=lambda c: c[0] != "ok"))
-    ways = sum(not cell.is_solo for cell in page.cells)
-    alone = len(page.cells) - ways
+    ways = len({cell.label for cell in page.cells if not cell.is_solo})
     text = f"{plural(len(page.runs), 'run')} of {plural(ways, 'way')} of training"
-    text += f"{' and of one device' if alone else ''}: {ends or 'none readable'}."
+    text += " and of one device" if any(cell.is_solo for cell in page.cells) else ""
+    text += f", on {plural(len(page.workloads), 'workload')}" if len(page.workloads) > 1 else ""
+    text += f": {ends or 'none readable'}."
     if page.problems:
         text += f" **{plural(len(page.problems), 'folder')} could not be read.**"
     if not page.workloads:
@@ -182,6 +184,11 @@ def _devices(page: Page) -> str:
     return "×2: two devices, each with a process of its own (a *rank*)." if kinds else ""
 
 
+def _chance(efficiency: Interval) -> bool:
+    """Return whether it is above 1, and its interval is not."""
+    return efficiency.value > 1 and efficiency.low is not None and efficiency.low <= 1
+
+
 def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answer], several: bool) -> str:
     """Explain columns and names, those that are shown."""
     options = [option for each in answers for option in each.options]
@@ -193,8 +200,11 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
         f"{arrow}, the best in quality of the quickest": any(each.kind == "use" for each in answers),
         f"*quality OK*: no worse than allowed ({ALLOWED}), at 95 %": passed,
         "*not decided*: more seeds would tell": any(v.name == "INCONCLUSIVE" for v in page.verdicts),
-        "*sooner?* at the target than one device, at 95 %": against,
+        "*sooner?* at the target than one device; *yes*, and *no* (later), at 95 %": against,
         "*efficiency*: speed over that of as many single devices": against or bool(series),
+        "above 100 % by chance": any(
+            option.efficiency is not None and _chance(option.efficiency) for option in options
+        ),
         "*1 device*: the same program as plain training, off 1 × by chance": bool(series),
         "*not comparable*, *not judged*: no *baseline* (recorded runs of one device) has this batch or task": any(
             v.name in ("REFUSED", "NO_BASELINE") for v in page.verdicts

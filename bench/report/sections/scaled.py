@@ -24,7 +24,7 @@ from bench.report.sections.speedup import CORE_LIMIT, draw_core_limit, mark_size
 
 WIDE, NARROW = (4.4, 2.5), (2.85, 1.65)
 """Inches of the plot of a series: of one of two, of one of more."""
-LOWEST = "quality where it is worst"
+LOWEST = "worst quality"
 """Heading of the column of the number of devices with the worst result."""
 COLUMNS = 3
 """Numbers of devices that have a column, the largest: with the others, seven."""

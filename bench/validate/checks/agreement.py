@@ -1,15 +1,16 @@
 """Replicas are one: every rank ended with the same parameters and buffers, bit for bit.
 
-What ranks save is the model that all share; they go on from a checkpoint with what was saved there, and join with what was
-sent."""
+What ranks save is the model that all share, as often as is set; they go on from a checkpoint with what was saved there, and
+join with what was sent."""
 
 from __future__ import annotations
 
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
+from bench.validate.due_records import unsaved
 from bench.validate.findings import Case
 from bench.validate.linear import apart, combine
-from bench.validate.records import lost_nobody, records
+from bench.validate.records import as_planned, lost_nobody, records
 from bench.validate.resumption import begun_otherwise
 from bench.validate.state_copies import joined_otherwise, saved_otherwise
 from bench.validate.verdict import Verdict, verdict
@@ -21,6 +22,9 @@ def check(case: Case) -> Verdict | None:
     None for one rank that began at the beginning."""
     cell = case.cell
     finished = [run for run in cell.runs if run.metrics.status == "ok" and run.metrics.source != "predicted"]
+    for run in finished:
+        if as_planned(run.metrics) and (known := records(run)) and (few := unsaved(run.metrics, known, run.config)):
+            return verdict("FAIL", "agreement", cell, f"seed {run.metrics.seed}: {few}")
     runs = [run for run in finished if run.metrics.world_size > 1 or run.metrics.resumed]
     if not runs:
         return None

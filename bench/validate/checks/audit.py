@@ -6,15 +6,19 @@ this very run: of the model that the result names, and of all that ranks recorde
 
 from __future__ import annotations
 
+from collections import Counter
+
 from bench.base.number_format import plural
 from bench.results import audit_file
 from bench.results.audit_file import AuditReport
 from bench.results.rerun_command import auditing
 from bench.results.runfolder import Run, there
 from bench.validate.findings import Case
-from bench.validate.records import records
+from bench.validate.records import as_planned, records
 from bench.validate.verdict import Name, Verdict, verdict
 
+LONG = 64
+"""Steps of each rank from which on both halves of a run have some that are kept."""
 GRAVEST: tuple[Name, ...] = ("FAIL", "REFUSED", "INCONCLUSIVE")
 
 
@@ -59,7 +63,24 @@ def _judged(run: Run) -> tuple[Name, str, AuditReport | None]:
     if not report.count("equal", "step"):
         why = next((item.line for item in report.items if item.what == "step"), "ranks kept none")
         return "INCONCLUSIVE", f"{seed}: no step was done again: {why}", report
+    if half := _unkept_half(run, report):
+        return "INCONCLUSIVE", f"{seed}: no step of the {half} half of the run was kept", report
     return "PASS", "", report
+
+
+def _unkept_half(run: Run, report: AuditReport) -> str:
+    """Say of which half of the run no step was kept, as eight parts of it should have one; empty: of none, or the run is
+    short, or lost a rank."""
+    known = records(run)
+    if known is None or not as_planned(run.metrics):
+        return ""
+    steps: Counter[int] = Counter()
+    for event in known.progress:
+        steps[event.rank] += event.steps
+    kept = [(item.rank, item.step) for item in report.items if item.what == "step" and item.step is not None]
+    halves = {2 * step >= steps[rank] for rank, step in kept if rank is not None}
+    lacking = [name for later, name in ((False, "first"), (True, "second")) if later not in halves]
+    return lacking[0] if lacking and min(steps.values(), default=0) >= LONG else ""
 
 
 def _strange(run: Run, report: AuditReport) -> str:

@@ -21,9 +21,11 @@ from bench.results.cells import micro_batches
 from bench.results.runfolder import Run
 from bench.validate import distances
 from bench.validate.complete_rounds import unbroken
+from bench.validate.due_records import unsketched_rounds, unsketched_steps
 from bench.validate.findings import Case
 from bench.validate.linear import UNITS, Combined, apart, combine, distance, mean
-from bench.validate.records import lost_nobody, recorded
+from bench.validate.outer_steps import OuterSteps
+from bench.validate.records import as_planned, lost_nobody, recorded
 from bench.validate.resumption import most_ranks
 from bench.validate.run_records import Records
 from bench.validate.state_copies import resets
@@ -32,8 +34,6 @@ from ddp.core.event_parts import OptimizerSketch, SketchGroup, StepSketch
 from ddp.core.events import Averaged, Snapshot
 from ddp.sketches import Sketch, decode
 
-OUTER = {"momentum": (1.0, 0.9), "nesterov": (0.7, 0.9)}
-"""Outer optimizer -> learning rate and momentum where none are set."""
 NARROW = {"bfloat16": 2.0**-9}
 """Wires that are narrower than the sums, and their rounding, relative to what changed since the last average."""
 LOCAL = {"torch_local_sgd": (100, 4)}
@@ -59,15 +59,15 @@ def _averages(run: Run, known: Records) -> Iterator[str]:
     m, settings = run.metrics, run.config.get("averaging")
     if m.backend in LOCAL and not known.resumed:
         yield from _due(known, m.world_size, *LOCAL[m.backend])
+    if as_planned(m) and (few := unsketched_steps(m, known)):
+        yield few
     # The gradients of micro-batches are added up, by some before they are exchanged, by others after it.
     yield from _inside_steps(known, m.world_size, most_ranks(m) * micro_batches(run.config))
     if m.policy is not None and isinstance(settings, dict):
         rounds = _Rounds(known, settings, m.world_size)
         yield from rounds.judge()
-        if lost_nobody(m) and (unseen := rounds.unseen()):
-            yield unseen
-        if lost_nobody(m) and (far := distances.amiss(known, settings)):
-            yield far
+        if lost_nobody(m):
+            yield from filter(None, (unsketched_rounds(known, rounds.sketched()), distances.amiss(known, settings)))
 
 
 class _Rounds:
@@ -75,7 +75,6 @@ class _Rounds:
 
     def __init__(self, known: Records, settings: Mapping[str, Any], world_size: int) -> None:
         self._groups, self._settings, self._ranks = known.groups, settings, world_size
-        self._evaluated = known.evaluated_rounds()
         self._parts = known.contributions()
         self._by_snapshot = bool(known.snapshots)
         self._answers: dict[int, list[Averaged]] = {}
@@ -84,7 +83,7 @@ class _Rounds:
         first = next((event.sketch for event in known.ready if event.sketch), "")
         self._last: Sketch | None = decode(first) if first else None
         """The average before; None: not known."""
-        self._outer = _Outer(settings, self._groups) if settings.get("outer", "none") != "none" else None
+        self._outer = OuterSteps(settings, self._groups) if settings.get("outer", "none") != "none" else None
         self._began: OptimizerSketch | None = None
 
     @property
@@ -105,11 +104,9 @@ class _Rounds:
             yield from self._round(answers, parts)
             self._last = decode(_average(answers[0]))
 
-    def unseen(self) -> str:
-        """Say which average has no sketch though it must have one: the first, and those that were evaluated."""
-        due = {0, *self._evaluated.values()} & self._answers.keys()
-        missing = sorted(number for number in due if not self._is_whole(number))
-        return f"round {missing[0]}: ranks recorded no sketch of an average that always has one" if missing else ""
+    def sketched(self) -> set[int]:
+        """Return the rounds with all their sketches."""
+        return {number for number in self._answers if self._is_whole(number)}
 
     def _is_whole(self, number: int) -> bool:
         parts = self._parts.get(number, {})
@@ -125,11 +122,15 @@ class _Rounds:
             if stepped is None and self._last is not None:
                 self._outer.find(wanted, self._last, decode(_average(answers[0])))
             wanted = wanted if stepped is None else stepped
+        passed = ""
         for event in answers:
-            where = f"round {event.round}, rank {event.rank}"
-            if known and (far := apart(self._groups, _average(event), wanted, roundings, room or 0.0)):
+            where, average = f"round {event.round}, rank {event.rank}", _average(event)
+            equal = passed and average == passed  # as another rank's, of the same round
+            if known and not equal and (far := apart(self._groups, average, wanted, roundings, room or 0.0)):
                 yield f"{where}: the average is not the weighted mean of the replicas ({far})"
-            elif event.rank in parts and (way := self._moved(event, parts[event.rank])):
+                continue
+            passed = average
+            if event.rank in parts and (way := self._moved(event, parts[event.rank])):
                 yield f"{where}: the replica did not move by average less snapshot ({way})"
             else:
                 wrong = self._optimizer(event, parts)
@@ -154,6 +155,8 @@ class _Rounds:
     def _moved(self, event: Averaged, part: Snapshot | Averaged) -> str:
         """Say how a replica is off from what it was, plus the way to the average of what it had brought in."""
         elastic = self._settings.get("elastic")
+        if elastic is None and (event.sketch_before, event.sketch_after) == (_sketch(part), _average(event)):
+            return ""  # it is the average
         ways = [1.0 if elastic is None or group.kind == "buffers" else float(elastic) for group in self._groups]
         way = np.array(ways)
         terms: list[tuple[float | NDArray[np.float64], Sketch]] = [
@@ -176,7 +179,7 @@ class _Rounds:
         if names != [name for name, _ in after]:
             return f"the state of the rank's own optimizer was {_listed(before)} and is {_listed(after)}"
         for (name, old), (_, new) in zip(before, after, strict=True):
-            if far := apart([self._state(name)], new, combine([(1.0, decode(old))]), 1.0):
+            if new != old and (far := apart([self._state(name)], new, combine([(1.0, decode(old))]), 1.0)):
                 return f"the average changed the state of the rank's own optimizer ({far})"
         return ""
 
@@ -199,48 +202,6 @@ class _Rounds:
     def _state(self, name: str) -> SketchGroup:
         coarsest = max((group.dtype for group in self._groups), key=lambda kind: UNITS.get(kind, (0.0,))[0])
         return SketchGroup(f"optimizer.{name}", "optimizer", 1, coarsest, False)
-
-
-class _Outer:
-    """An outer optimizer, whose steps are linear in what it averages: `ddp.replica.outer_optimizer` has the formulas."""
-
-    def __init__(self, settings: Mapping[str, Any], groups: tuple[SketchGroup, ...]) -> None:
-        name = settings["outer"]
-        lr, momentum = OUTER[name]
-        self._lr = lr if settings.get("outer_lr") is None else float(settings["outer_lr"])
-        self._momentum = momentum if settings.get("outer_momentum") is None else float(settings["outer_momentum"])
-        mu, ahead = self._momentum, name == "nesterov"
-        self._ahead, self._carried = (1 + mu, mu**2) if ahead else (1.0, mu)
-        """Parts of the present difference and of the velocity so far in a step."""
-        self._trained = np.array([float(group.kind == "parameters") for group in groups])
-        self._velocity: Sketch | None = None
-        self.lost = False
-        """A step was not seen, so the velocity is not known until one is that follows another."""
-        self.growth = 2.0 * (1 + self._lr) / (1 - self._momentum)
-        """What the roundings of one step may become over many."""
-
-    def step(self, average: Combined, last: Sketch | None) -> Combined | None:
-        """Return what becomes of a mean, the result before being `last`; None: not known."""
-        if self.lost or last is None:
-            return None
-        here = Sketch(average.sums, average.sizes)
-        kept = self._velocity or Sketch(np.zeros_like(here.sums), np.zeros_like(here.sizes))
-        mu, on = self._momentum, self._trained
-        moved = combine([(1.0, last), (-1.0, here), (mu, kept)])
-        self._velocity = Sketch(moved.sums, np.maximum(moved.sizes, kept.sizes))
-        share = np.where(on > 0, self._lr * self._ahead, 1.0)
-        return combine([(share, here), (1.0 - share, last), (-self._lr * self._carried * on, kept)])
-
-    def find(self, average: Combined, last: Sketch, result: Sketch) -> None:
-        """Take the velocity that makes `result` of a mean, the result before being `last`."""
-        if not self._lr * self._carried:
-            return
-        ahead, share = self._ahead, self._trained / self._carried
-        here = Sketch(average.sums, average.sizes)
-        terms = [(share / self._lr, last), (-share / self._lr, result), (-share * ahead, last), (share * ahead, here)]
-        velocity = combine(terms)
-        self._velocity, self.lost = Sketch(velocity.sums, velocity.sizes), False
-        self.step(average, last)
 
 
 def _due(known: Records, world_size: int, first: int, period: int) -> Iterator[str]:

@@ -1,5 +1,5 @@
 """Rounds are held against the plan: no window is longer than the orders in force allow, no order beyond the settings, or
-another than a rule of the rate has it (`bench.validate.window_rule`).
+another than a rule of the rate has it (`bench.validate.window_rule`), or the guard (`bench.validate.guard_rule`).
 
 Counts are upper bounds: the end of an epoch cuts windows short. Where ranks block, all together train what is ordered,
 whoever takes over whose steps. Where nobody blocks, a rank may be a window ahead, and each acts on an order of its own. An
@@ -9,16 +9,20 @@ blocks, since the one before that, as the window ahead was granted with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pydantic import JsonValue
 
 from bench.base.number_format import plural
 from bench.results.schema import Elche, Metrics
 from bench.validate.findings import UNBLOCKED, Case
+from bench.validate.guard_rule import against_guard
 from bench.validate.records import records
+from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
-from bench.validate.window_rule import off_rule
+from bench.validate.window_rule import apart_from_settings, off_rule
+from ddp.core import policies
+from ddp.core.policies import POLICIES
 
 
 def check(case: Case) -> Verdict | None:
@@ -33,10 +37,21 @@ def check(case: Case) -> Verdict | None:
         began = run.metrics.resumed is None  # else the first order is of what was measured before
         if wrong := beyond_settings(elche, settings, began) or beyond_orders(run.metrics, elche, settings):
             return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
-        if (known := records(run)) is not None and (wrong := off_rule(run.metrics, known, settings)):
+        known = records(run)
+        if known is not None and (wrong := next(filter(None, _rules(run.metrics, known, settings)), "")):
             return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
     windows = sum(len(elche.windows) for _, elche in schedules)
     return verdict("PASS", "windows", case.cell, f"{plural(windows, 'window')} as long as ordered, at most")
+
+
+def _rules(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> Iterator[str]:
+    yield off_rule(m, known, settings)
+    name = str(settings.get("name"))
+    if name in POLICIES and POLICIES[name].__module__.startswith(
+        f"{policies.__name__}."
+    ):  # users' settings are their own
+        yield apart_from_settings(m, known, settings)
+        yield against_guard(m, known, settings)
 
 
 def beyond_settings(elche: Elche, settings: Mapping[str, JsonValue], began: bool = True) -> str:

@@ -1,0 +1,95 @@
+"""What must be on record by a run's own settings: sketches of drawn steps and rounds, checkpoints. Pure.
+
+Of whole runs alone, that lost nobody and were not gone on with. What is drawn and when something is due is known here up
+to what happens at the borders, so that only a record with less than half of it is called wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.results.schema import Metrics
+from bench.validate.run_records import Records
+from ddp.core.checkpoint_settings import UNITS
+from ddp.core.sketching import ENOUGH_S, draw
+from ddp.permutation import derive
+
+ENGINES = "elche", "solo"
+STEPS, MOST = 100, 0.02
+"""Steps that are drawn in a run beside the first, on the average, and their share at most."""
+LEAST = 4
+"""Fewest that are due, of which something can be said."""
+SURE = 0.9
+"""Of the seconds that are known to have passed: clocks of several hosts differ."""
+LATER = 1.25
+"""So much longer than they are set times between checkpoints may be, and a second: what comes next tells that it is time."""
+
+
+def unsketched_steps(m: Metrics, known: Records) -> str:
+    """Say of which rank most drawn steps have no sketch; empty: of none."""
+    models = any(each.model for event in known.progress for each in event.exchanged)
+    if m.engine not in ENGINES or models or not known.groups or not known.ready:
+        return ""  # where steps exchange models, their gradients are not looked at
+    key, epochs = derive(m.seed, "sketched steps"), 1 + max((event.epoch for event in known.progress), default=0)
+    part = min(STEPS / (epochs * -(-known.ready[0].samples // (m.batch_size * m.world_size))), MOST)
+    for rank in range(m.world_size):
+        own = [event for event in known.progress if event.rank == rank]
+        drawn = {step for step in range(sum(event.steps for event in own)) if not step or draw(key, step) < part}
+        sketched = drawn & {each.step for event in own for each in event.exchanged if not each.model}
+        if len(drawn) >= LEAST and len(sketched) < len(drawn) / 2:
+            return f"rank {rank} has sketches of {len(sketched)} steps on record, {len(drawn)} were drawn"
+    return ""
+
+
+def unsketched_rounds(known: Records, sketched: set[int]) -> str:
+    """Say which average has no sketch though it must have one: the first, those that were evaluated, and most of those that
+    are far apart, unless the run was gone on with."""
+    averaged = {event.round for event in known.averaged}
+    due = {0, *known.evaluated_rounds().values()} & averaged
+    if missing := sorted(due - sketched):
+        return f"round {missing[0]}: ranks recorded no sketch of an average that always has one"
+    closed = {} if known.resumed else {event.round: event.at for event in known.closed}
+    rounds = [number for number in closed.keys() & averaged if number and {number - 1, 0} <= closed.keys()]
+    since = {number: SURE * (closed[number - 1] - closed[0]) for number in rounds}
+    drawn = {number for number, seconds in since.items() if draw(0, number) * number * ENOUGH_S < seconds}
+    if len(drawn) < LEAST or len(drawn & sketched) >= len(drawn) / 2:
+        return ""
+    return f"ranks recorded sketches of {len(drawn & sketched)} averages, {len(drawn)} were drawn"
+
+
+def unsaved(m: Metrics, known: Records, config: dict[str, Any]) -> str:
+    """Say how few checkpoints were made of those that were due; empty: enough."""
+    given, epochs = config.get("checkpoint"), (config.get("train") or {}).get("epochs")
+    if not isinstance(given, dict) or not isinstance(epochs, int) or m.engine not in ENGINES or not known.ready:
+        return ""
+    every, unit, least = (given.get(name) for name in ("every", "unit", "spacing_s"))
+    if not isinstance(every, int) or unit not in UNITS or not isinstance(least, int | float):
+        return ""  # of another version
+    spacing = least * LATER + (least > 0)
+    last, due = (0, max(event.at for event in known.ready)), 0
+    for at, ended, averages in _marks(known):
+        done = ended if unit == "epochs" else averages
+        if ended < epochs and 0 < every <= done - last[0] and at - last[1] >= spacing:
+            last, due = (done, at), due + 1
+    saved = len({event.index for event in known.saved})
+    if due < 2 or saved >= due / 2 - bool(saved):
+        return ""
+    return f"{saved} checkpoints were made, {due} were due by every={every} {unit}"
+
+
+def _marks(known: Records) -> Iterator[tuple[float, int, int]]:
+    """Yield when something was averaged or evaluated: time, complete epochs, averages, both at least."""
+    ends: dict[int, float] = {}
+    for event in known.evaluated:
+        ends[event.epoch] = max(event.at, ends.get(event.epoch, event.at))
+    averages = [(event.at, event.round + 1) for event in known.closed] or list(_steps_of_all(known))
+    for at, count in sorted([*averages, *((at, 0) for at in ends.values())]):
+        yield at, sum(end <= at for end in ends.values()), count
+
+
+def _steps_of_all(known: Records) -> Iterator[tuple[float, int]]:
+    """Yield the time of each report, and how many steps all ranks have reported."""
+    steps = dict.fromkeys((event.rank for event in known.progress), 0)
+    for event in known.progress:
+        steps[event.rank] += event.steps
+        yield event.at, min(steps.values())

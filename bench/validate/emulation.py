@@ -1,0 +1,62 @@
+"""Ranks are as slow as is set: emulated devices and scripted slow ones wait behind each step for as long as they should.
+
+They wait for a typical step, without what it waited for a core. So that is known to a factor of two or so. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from bench.results.schema import Metrics
+from bench.validate.run_records import Records
+from ddp.backends import is_torch_native
+from ddp.core.faults import parse
+
+STEPS = 256
+"""Fewest of a rank of which something is said. The first one is not slowed down, and takes a hundred times as long."""
+LEAST, MOST = 3.0, 1.6
+"""How many times shorter or longer waiting may be than it should be."""
+CLOCK = 0.05
+"""Seconds of which nothing is said."""
+WORK = ("data", "forward", "backward", "optimizer")
+
+
+def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
+    """Say which rank is slower or faster than is set; empty: none."""
+    cluster = config.get("cluster")
+    speeds = cluster.get("speeds") if isinstance(cluster, dict) else None
+    # What PyTorch's modules exchange lies in their steps.
+    if m.engine not in ("elche", "solo") or is_torch_native(m.backend) or known.resumed or not isinstance(speeds, list):
+        return ""
+    for rank in range(m.world_size):
+        reports = [event for event in known.progress if event.rank == rank]
+        steps = sum(event.steps for event in reports)
+        speed = float(speeds[rank]) if rank < len(speeds) else 1.0
+        factor = _factor(speed, rank, steps, m.scripted_faults)
+        if steps < STEPS or factor is None or any(event.work is None for event in reports):
+            continue
+        worked, waited = sum(known.seconds[rank, kind] for kind in WORK), known.seconds[rank, "slowdown"]
+        later = [event.work for event in reports[1:] if event.work is not None]  # behind the first step
+        own = sum(work.data + work.compute - work.no_core - work.no_core_data for work in later)
+        alone = own - waited
+        if not factor * alone / LEAST - CLOCK <= waited <= factor * worked * MOST + CLOCK:
+            return (
+                f"rank {rank} waited {waited:.3g} s behind steps of {worked:.3g} s to be slower, where it should be "
+                f"{1 + factor:.3g} times as slow (cluster.speeds, cluster.faults)"
+            )
+    return ""
+
+
+def _factor(speed: float, rank: int, steps: int, script: Sequence[str]) -> float | None:
+    """Return how many times as long as it takes a step of the rank is to wait, on the mean; None: it is not known."""
+    faults = sorted((fault for fault in map(parse, script) if fault.rank == rank), key=lambda fault: fault.step)
+    if any(fault.kind not in ("slow", "heal") for fault in faults):
+        return None
+    factors = [1.0 / speed]
+    for fault in faults:
+        factors.append(factors[-1] * fault.value if fault.kind == "slow" else factors[0])
+    ends = [0, *(min(fault.step, steps) for fault in faults), steps]
+    return sum(
+        (factor - 1.0) * (stop - start) for factor, (start, stop) in zip(factors, pairwise(ends), strict=True)
+    ) / max(steps, 1)
