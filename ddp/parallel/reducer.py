@@ -64,7 +64,7 @@ class BucketReducer:
         """Of buckets in float16, float32: a gradient times its samples may be too large for them."""
         flats = [*self._storage.flats, *(self._wires or ())]
         self.release = weakref.finalize(self, _release, group, flats, self._room)
-        """Gives back the memory of the buckets, which lives on in gradients that lie there. Called with the wrapper's end."""
+        """Gives back the memory of the buckets, which lives on in gradients that lie there; called when this ends, too."""
         self.release.atexit = False
         self._rest()
 
