@@ -1,12 +1,15 @@
 """The control channel: typed messages over a connection. Framing is the standard library's, the text form the codec's.
 
-Nothing is ever unpickled. A peer that goes away is `PeerGone`.
+Nothing is ever unpickled. A peer that goes away is `PeerGone`; one that stops within a message holds nobody up.
 """
 
 from __future__ import annotations
 
+import os
 import select
+import struct
 import threading
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,6 +18,7 @@ from ddp.process.codec import Record, decode, encode
 
 LIMIT = 1 << 20
 """Largest message, bytes: a traceback is the largest there is."""
+_LENGTH, _READ = struct.Struct("!i"), 1 << 18
 
 
 class PeerGone(EngineError):
@@ -26,7 +30,7 @@ class Channel:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._sending = threading.Lock()
+        self._sending, self._came = threading.Lock(), bytearray()
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
 
@@ -41,18 +45,35 @@ class Channel:
             raise PeerGone from error
 
     def receive(self, timeout_s: float) -> list[Any]:
-        """Return all messages that are there; wait up to `timeout_s` for the first. Raises PeerGone once nothing more
-        will come."""
-        messages = []
+        """Return all messages that are whole; wait up to `timeout_s` for something to come. Raises PeerGone once nothing
+        more will."""
+        messages: list[Any] = []
         while self._poll.poll(timeout_s * 1000):
             try:
-                messages.append(decode(self.connection.recv_bytes(LIMIT)))
-            except (EOFError, OSError) as error:
+                came = os.read(self.connection.fileno(), _READ)
+            except OSError:
+                came = b""
+            if not came:
                 if messages:
                     break  # what came before the end is to be heard first
-                raise PeerGone from error
+                raise PeerGone
+            self._came += came
+            messages += self._whole()
             timeout_s = 0.0
         return messages
+
+    def _whole(self) -> Iterator[Any]:
+        """Take out what is whole of what has come."""
+        head = _LENGTH.size
+        while len(self._came) >= head:
+            end = head + _LENGTH.unpack_from(self._came)[0]
+            if not head <= end <= head + LIMIT:
+                raise PeerGone
+            if len(self._came) < end:
+                return
+            message = bytes(self._came[head:end])
+            del self._came[:end]
+            yield decode(message)
 
     def close(self) -> None:
         """Hang up."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import struct
 from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
@@ -16,7 +18,8 @@ from ddp.core.events import Alive, Failed, Finished, Merged, Shared
 from ddp.core.faults import Fault, parse
 from ddp.core.spans import union
 from ddp.engine.fault_injector import FaultInjector, LossyChannel
-from ddp.process.channel import Channel
+from ddp.process.channel import Channel, PeerGone
+from ddp.process.codec import encode
 from ddp.process.slowdown import Slowdown
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
@@ -104,6 +107,19 @@ def test_a_lost_message_does_not_arrive_and_the_next_one_does() -> None:
     while len(arrived) < 3:
         arrived += other.receive(1.0)
     assert arrived == [sent[0], *sent[2:]]
+
+
+def test_a_peer_that_stops_within_a_message_holds_nobody_up() -> None:
+    """The coordinator waited for the rest of it for ever."""
+    ours, theirs = Pipe()
+    channel, messages = Channel(ours), [Alive(1.0, 0), Shared(2.0, 0, 1, "m" * 20_000)]
+    parts = b"".join(struct.pack("!i", len(body)) + body for body in map(encode, messages))
+    for place, arrived in ((0, messages[:1]), (1, []), (2, [messages[1], messages[0]])):
+        os.write(theirs.fileno(), (parts[:100], parts[100:9000], parts[9000:] + parts[:100])[place])
+        assert channel.receive(0.0) == arrived
+    theirs.close()
+    with pytest.raises(PeerGone):
+        channel.receive(0.0)
 
 
 def test_each_fault_happens_once_before_its_step() -> None:
