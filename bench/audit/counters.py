@@ -20,6 +20,8 @@ from ddp.core.step_settings import PLAIN
 
 COUNTER = "num_batches_tracked"
 """Buffer of a norm of PyTorch that counts its passes."""
+OF = " of "
+"""Stands between an optimizer's counter and the parameter whose steps it counts."""
 
 
 def counted(
@@ -82,6 +84,12 @@ def _counted(
         if len(known) != 1 or None in known:
             continue  # steps of several kinds, as of a norm that is frozen on the way
         (each_step,) = known
+        if not of_norm and OF in name:
+            # A user's model may leave a layer out.
+            item = _item(own, name, float(each_step or 0.0), 0.0) if order.model and each_step == 1 else None
+            if item is not None and item.outcome == "different" and not skipping():
+                yield item
+            continue
         if each_step == 1 if not of_norm else not skipping():  # other numbers of an optimizer count something else
             yield _item(own, name, float(each_step or 0.0), of_all if of_norm and not together else 0.0)
 
@@ -105,8 +113,8 @@ def _item(own: Sequence[KeptStep], name: str, passes: float, of_all: float) -> A
 
 
 def _counters(state: Parts) -> dict[str, float]:
-    """Return the counters in a state by name. Of an optimizer the highest of all parameters: some may go unused now and
-    then."""
+    """Return the counters in a state by name. Of an optimizer that of each parameter, and the highest of all: some may go
+    unused now and then."""
     counts: dict[str, float] = {}
     for name, parts in state.items():
         values = parts[0].values
@@ -116,7 +124,9 @@ def _counters(state: Parts) -> dict[str, float]:
             counts[name.name] = float(values.reshape(-1)[0])
         elif name.kind == OPTIMIZER and not parts[0].shape:
             key = f"the optimizer's {name.key}"
-            counts[key] = max(counts.get(key, 0.0), float(values.reshape(-1)[0]))
+            count = float(values.reshape(-1)[0])
+            counts[key] = max(counts.get(key, 0.0), count)
+            counts[f"{key}{OF}{name.name}"] = count
     return counts
 
 

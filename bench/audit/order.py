@@ -9,7 +9,7 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 
-from bench.audit.places import Turn, misplaced, places, turns
+from bench.audit.places import Turn, misplaced, out_of_turn, places, turns
 from bench.config.plan import LaunchPlan
 from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
@@ -225,7 +225,7 @@ def order_of(
         parameters=ready[0].parameters if ready else None,
         whole=spec.backend in (None, "nccl", "cpu"),
         turns=turns(records),
-        misplaced=misplaced(records),
+        misplaced=misplaced(records) or ("" if metrics.faults or metrics.late else out_of_turn(records)),
         schedule="" if own else str(spec.config["training"].get("schedule", "")),
         recipe=str(spec.config.get("recipe", "")),
         measure=(metrics.final.eval_metric, metrics.final.higher_is_better, metrics.target.value),

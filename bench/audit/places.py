@@ -98,6 +98,24 @@ def misplaced(records: Sequence[Record]) -> str:
     return ""
 
 
+def out_of_turn(records: Sequence[Record]) -> str:
+    """Say which rank was granted samples that are not those behind what was granted last, where all ranks share an epoch's
+    samples in their order. Of runs that went as planned from their beginning. Empty: none."""
+    if any(isinstance(record, Plan) and record.dispatch != "progressive" for record in records):
+        return ""
+    ends: dict[int, int] = defaultdict(int)
+    for record in records:
+        if isinstance(record, Resumed):
+            return ""
+        if isinstance(record, Train):
+            chunk = record.chunk
+            end = ends[chunk.epoch]
+            if chunk.parts == 1 and chunk.start != end:
+                return f"rank {record.rank} was granted {chunk.start} of epoch {chunk.epoch}, {end} is next"
+            ends[chunk.epoch] = max(chunk.stop, end)
+    return ""
+
+
 Turn = tuple[int, int, int, int]
 """A grant: epoch, first position, end, samples of a step."""
 

@@ -79,6 +79,8 @@ class Records:
     """By number, what ranks say of each that they stood in."""
     hidden: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
     """The same of those that went beside the training."""
+    turned: Counter[int] = field(default_factory=Counter)
+    """How often a rank went backward on a batch straight behind reading it, by the order of its slices."""
     memory: dict[int, Memory] = field(default_factory=dict)
     """By rank, the most that it measured of its memory since the run was last resumed."""
 
@@ -103,7 +105,7 @@ class Records:
     def measure_anew(self) -> None:
         """Forget what was measured: another process goes on with the run."""
         for measurements in (
-            *(self.slices, self.seconds, self.spans, self.rests, self.memory),
+            *(self.slices, self.seconds, self.spans, self.rests, self.turned, self.memory),
             *(self.collectives, self.hidden),
         ):
             measurements.clear()
@@ -122,6 +124,11 @@ class Records:
         between = slices.where(np.isin(slices.kind, BETWEEN_STEPS))
         for rank, *rest in _rows(between.rank, between.start, between.stop):
             self.rests[rank].append((rest[0], rest[1]))
+        passes = slices.where(np.isin(slices.kind, ("data", "forward", "backward")))
+        order = np.lexsort((passes.start, passes.rank))
+        ranks, kinds_then = passes.rank[order], passes.kind[order]
+        first = (ranks[1:] == ranks[:-1]) & (kinds_then[:-1] == "data") & (kinds_then[1:] == "backward")
+        self.turned.update(ranks[1:][first].tolist())
         for kind, collectives in (("exchange", self.collectives), ("hidden", self.hidden)):
             met = slices.where(slices.kind == kind)
             for seq, *part in _rows(met.seq, met.rank, met.start, met.stop, met.bytes):

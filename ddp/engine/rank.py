@@ -274,13 +274,13 @@ class RankLoop:
         self, round: int, contribution: tuple[int, int], change: AverageResult, since: float, before: ReplicaSketch
     ) -> None:
         after, average = ReplicaSketch(), ""
+        if self._loop.keeper is not None:  # before the average is looked at, which leaves the replica alone
+            self._loop.keeper.watch.averaged(self._loop.version)
         if before.model:  # else the rank came by the average in another way
             after = self._sketches.replica(round)
             average = self._sketches.average(after, self._backend.averaged_weights(exact=self._loop.steps == 0))
         away_s = max(now() - since, 0.0)
         self._channel.send(reports.averaged(self._rank, round, contribution, change, away_s, before, after, average))
-        if self._loop.keeper is not None:
-            self._loop.keeper.watch.averaged(self._loop.version)
 
     def _leave(self, order: Leave) -> None:
         """Leave the group, for ranks that wait to get in."""

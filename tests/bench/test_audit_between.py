@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,48 @@ def test_what_a_snapshot_changes_is_named(
         job, records = train_together(tmp_path, "cpu_async", ADAM)
     found = different(audited(job, records))
     assert any("exp_avg is another after the snapshot of round" in line for line in found), found
+
+
+@contextmanager
+def looked(pairs: Any) -> Iterator[None]:
+    """Show an average in the replica's place, and leave its running statistics there."""
+    kept = [(tensor, tensor.clone(), other) for tensor, other in pairs]
+    for tensor, _, other in kept:
+        tensor.copy_(other)
+    yield
+    for place, (tensor, own, _) in enumerate(kept):
+        if place != 1:
+            tensor.copy_(own)
+
+
+def test_what_a_look_at_an_average_leaves_is_named(
+    tmp_path: Path, in_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot, "swapped", looked)
+        job, records = train_together(tmp_path, "cpu_async", ADAM)
+    found = different(audited(job, records))
+    assert any("is another after the average of round" in line and "buffers" in line for line in found), found
+
+
+def test_a_layer_that_is_left_out_of_a_step_is_named(
+    tmp_path: Path, in_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a bundled model: a user's may leave one out."""
+    steps: Counter[int] = Counter()
+
+    def left_out(clip: Any, self: Any, team: Any) -> None:
+        clip(team)
+        steps[id(self)] += 1
+        if steps[id(self)] == 9:
+            self.state.parameters[0].grad = None
+
+    with monkeypatch.context() as patch:
+        wrapped(Replica, "_clip", left_out)(patch)
+        job, records = train_together(tmp_path, "nccl_cadence", ADAM)
+    sign = "the optimizer's step of 0.weight counted"
+    assert any(sign in line for line in different(audited(job, records)))
+    assert not any(sign in line for line in different(audited(job, records, model="")))
 
 
 def offloaded(report: Any, self: Any, *about: Any) -> Any:

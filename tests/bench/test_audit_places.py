@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.audit.places import misplaced
+from bench.audit.places import misplaced, out_of_turn
 from ddp.core.commands import Pace, Train
 from ddp.core.events import Merged
 from ddp.core.faults import Fault
@@ -47,3 +47,19 @@ def test_a_rank_that_is_told_of_more_is_named(policy: str) -> None:
         late = max(place for place, record in enumerate(records) if isinstance(record, kind))
         more = [*records[:late], replace(records[late], seen=2 * records[late].seen), *records[late + 1 :]]
         assert "can have been by then" in misplaced(more)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_epoch_is_granted_from_its_beginning_to_its_end(policy: str, blocking: bool) -> None:
+    assert out_of_turn(played(policy, blocking, ())) == ""
+
+
+def test_a_grant_out_of_turn_is_named() -> None:
+    records = played("cadence", True, ())
+    first, other = [place for place, record in enumerate(records) if isinstance(record, Train)][:2]
+    records[first], records[other] = (
+        replace(records[first], chunk=records[other].chunk),
+        replace(records[other], chunk=records[first].chunk),
+    )
+    assert out_of_turn(records).endswith("of epoch 0, 0 is next")

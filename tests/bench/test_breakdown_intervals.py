@@ -6,11 +6,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from bench.results.analysis.stream import Slices
 from bench.validate.checks import breakdown
 from bench.validate.run_records import Records
-from ddp.core.events import Reduced, Snapshot
+from ddp.core.events import Progress, Reduced, Slice, Snapshot
 
 WAITS = tuple((at + 0.8, at + 1.0) for at in range(10))
 """Of ten seconds, the last 0.2 of each."""
@@ -56,3 +58,27 @@ def test_averaging_begins_when_all_snapshots_are_there(seconds: float, line: str
     known = Records(snapshots=laid, reduced=[Reduced(2.5, 3, seconds, 100), Reduced(9.0, 4, 5.0, 100)])
     assert breakdown._averaging(cast(Any, None), known).startswith(line)
     assert bool(breakdown._averaging(cast(Any, None), known)) is bool(line)
+
+
+@pytest.mark.parametrize(("seconds", "wrong"), [(0.5, False), (0.1, True), (0.0, True)])
+def test_averages_take_no_less_than_their_copies(seconds: float, wrong: bool) -> None:
+    known: Any = Records()
+    known.ready.append(SimpleNamespace(rank=0))
+    known.averaged.append(SimpleNamespace(rank=0, away_s=seconds))
+    known.seconds[0, "copy"] = 0.4
+    run: Any = SimpleNamespace(metrics=SimpleNamespace(engine="elche", backend="cpu", policy="async"))
+    assert bool(breakdown._away(run, known)) is wrong
+    run.metrics.policy = "sync"  # whose copies are in its steps
+    assert not breakdown._away(run, known)
+
+
+@pytest.mark.parametrize(("kinds", "turned"), [("forward backward", 0), ("backward forward", 40)])
+def test_a_pass_backward_comes_behind_one_forward(kinds: str, turned: int) -> None:
+    known = Records()
+    names = ["data", *kinds.split()] * 40
+    slices = [Slice(float(at), 0, kind, 0.5) for at, kind in enumerate(names)]
+    known.add_slices(Slices.of(slices), np.full(len(slices), 0.5))
+    assert known.turned[0] == turned
+    known.progress.append(Progress(120.0, 0, 0, 40, 0, 1.0, 20.0, 0.1))
+    run: Any = SimpleNamespace(metrics=SimpleNamespace(engine="elche", batch_size=8, backend="cpu", policy="async"))
+    assert ("on a batch that it had not gone forward on" in breakdown._lacking(run, known)) is bool(turned)

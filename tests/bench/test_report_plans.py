@@ -85,7 +85,7 @@ def test_many_runs_are_cut_short_and_said(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(report.page, "FEW", 1)
     path = write_report(tmp_path / "runs", tmp_path / "out")
     text = path.read_text()
-    assert "80 runs of 12 ways of training and of one device, on 2 workloads" in text
+    assert "80 runs of 12 ways of training and of one device" in text
     assert "… and 1 more figure: not drawn" in text
     assert len([line for line in part(path, "Comparison").splitlines() if "5 ok" in line]) == 16
     assert len(list(path.parent.glob("breakdown-*.png"))) == 1

@@ -160,7 +160,6 @@ def _scope(page: Page) -> str:
     ways = len({cell.label for cell in page.cells if not cell.is_solo})
     text = f"{plural(len(page.runs), 'run')} of {plural(ways, 'way')} of training"
     text += " and of one device" if any(cell.is_solo for cell in page.cells) else ""
-    text += f", on {plural(len(page.workloads), 'workload')}" if len(page.workloads) > 1 else ""
     text += f": {ends or 'none readable'}."
     if page.problems:
         text += f" **{plural(len(page.problems), 'folder')} could not be read.**"
@@ -200,7 +199,7 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
         f"{arrow}, the best in quality of the quickest": any(each.kind == "use" for each in answers),
         f"*quality OK*: no worse than allowed ({ALLOWED}), at 95 %": passed,
         "*not decided*: more seeds would tell": any(v.name == "INCONCLUSIVE" for v in page.verdicts),
-        "*sooner?* at the target than one device; *yes*, and *no* (later), at 95 %": against,
+        "*sooner?* at the target than one device; *no*: later; at 95 %": against,
         "*efficiency*: speed over that of as many single devices": against or bool(series),
         "above 100 % by chance": any(
             option.efficiency is not None and _chance(option.efficiency) for option in options

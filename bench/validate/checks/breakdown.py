@@ -37,6 +37,8 @@ THREADS = 0.001
 has taken is read off later than when it ended."""
 IN_PARTS = ("zero3", "torch_fsdp")
 """Backends whose ranks bring a model together in its evaluation."""
+TURNED = 0.1
+"""Of the backward passes, with no forward pass before them: a rank without samples of a batch has none."""
 NEARLY = 0.9
 """Of the batches that samples make: some may be larger than the others."""
 
@@ -76,7 +78,7 @@ def _unlike(run: Run, known: Records) -> str:
     """Say what of the slices does not fit what ranks report."""
     if slow := otherwise_slow(run.metrics, known, run.config):
         return slow
-    looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps)
+    looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away)
     return _outside(known) or next((wrong for look in looks if (wrong := look(run, known))), "")
 
 
@@ -96,6 +98,9 @@ def _lacking(run: Run, known: Records) -> str:
     """Say of which part of its work a rank has too few slices: one for each batch that is read, and passed if it had
     samples, each step of the optimizer, each meeting, evaluation and checkpoint."""
     for rank in sorted({event.rank for event in known.progress}):
+        turned, passes = known.turned[rank], known.slices[rank, "backward"]
+        if turned > TURNED * passes and run.metrics.engine != "graph":
+            return f"rank {rank} went backward {turned} times of {passes} on a batch that it had not gone forward on"
         for kind, least, what in _least(run, known, rank):
             if known.slices[rank, kind] < least:
                 return f"rank {rank} has {known.slices[rank, kind]} times of {kind} on record, for {least} {what}"
@@ -211,6 +216,20 @@ def _rests_in_steps(run: Run, known: Records) -> str:
         reports = sum(event.rank == rank for event in known.progress) if run.metrics.engine == "graph" else 0
         if over[rank] > CLOCK + IN_STEPS * wall + THREADS * reports:
             return f"{over[rank]:.3g} s of rank {rank} are booked as steps and as waiting, evaluating or keeping state"
+    return ""
+
+
+def _away(run: Run, known: Records) -> str:
+    """Say of which rank averages kept it from training for less than its copies took."""
+    m, away = run.metrics, defaultdict[int, float](float)
+    for answer in known.averaged:
+        away[answer.rank] += answer.away_s
+    if m.engine != "elche" or m.backend not in ("nccl", UNBLOCKED) or known.shared or meets_every_step(m.policy):
+        return ""
+    for event in known.ready:
+        copied = known.seconds[event.rank, "copy"]
+        if away[event.rank] < copied / SLACK - CLOCK:
+            return f"averages kept rank {event.rank} from training {away[event.rank]:.3g} s, it copied {copied:.3g} s"
     return ""
 
 

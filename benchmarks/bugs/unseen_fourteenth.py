@@ -1,0 +1,229 @@
+"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: what happens once an epoch, or now and then.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen_ninth import AUGMENTED
+
+LOT = Lot()
+
+# Data
+
+
+@LOT.bug(
+    "data",
+    "of the copies of a training digit, each second one is the one before again",
+    "A17, of copies that are made beforehand",
+    "mlp nccl_sync",
+    "bench.models.data.noisy_digits",
+)
+def copies_come_in_pairs(digits: Module) -> None:
+    """Make half of the copies that are trained on, and lay each there twice; the test is as ever."""
+    copies = digits.copies
+
+    def broken(part: Any, count: int, side: int) -> Any:
+        made = copies(part, count, side)
+        if not side:
+            own = made.images.reshape(count, len(part.labels), *made.images.shape[1:])
+            own[1::2] = own[::2]
+        return made
+
+    digits.copies = broken
+
+
+@LOT.bug(
+    "data",
+    "the last batch of an epoch, which is not full, is not augmented",
+    "buffers that are made for whole batches",
+    f"{AUGMENTED} nccl_sync",
+    "ddp.data.gather",
+)
+def short_batch_not_augmented(gather: Module) -> None:
+    """Give a short batch as the data set has it."""
+
+    def broken(finished: Any, self: Any, batch: Any, read: Any, indices: Any = None) -> Any:
+        whole = finished(batch, read, indices)
+        nominal = vars(self).setdefault("_bug_nominal", batch.samples)
+        return read if batch.samples < nominal else whole
+
+    wrap(gather.Gather, "finished", broken)
+
+
+# Order
+
+
+@LOT.bug(
+    "order",
+    "an epoch's samples are granted from its end to its beginning",
+    "a stack in place of a queue, where grants are cut",
+    "mlp nccl_cadence",
+    "ddp.core.ledger",
+)
+def granted_from_the_end(ledger: Module) -> None:
+    """Cut grants off the end of what is free; every sample is granted once, as ever."""
+
+    def broken(take: Any, self: Any, rank: int, steps: int, batch: int, owners: Any) -> Any:
+        if self.returned or len(self.pools) != 1 or self.pools[0][0] >= self.pools[0][1]:
+            return take(rank, steps, batch, owners)
+        start, stop = self.pools[0]
+        cut = start + max(-(-(stop - start) // batch) - steps, 0) * batch
+        return self._with_pool(0, (start, cut)), (cut, stop)
+
+    wrap(ledger.Ledger, "take", broken)
+
+
+# Forward
+
+
+@LOT.bug(
+    "forward",
+    "a batch that is not full is trained with norms in evaluation mode",
+    "a guard against batches of one sample, written with < batch_size",
+    "lenet nccl_cadence",
+    "ddp.replica.replica",
+)
+def short_batch_in_evaluation_mode(replica: Module) -> None:
+    """Switch the model for a short batch, and back."""
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        if batch.samples >= self._job.batch_size:
+            return step(batch, seen)
+        self.model.eval()
+        try:
+            return step(batch, seen)
+        finally:
+            self.model.train()
+
+    wrap(replica.Replica, "step", broken)
+
+
+@LOT.bug(
+    "forward",
+    "after an evaluation a replica goes on with the average's running statistics",
+    "B6.08, the other way round: parameters alone are put back",
+    "lenet cpu_async",
+    "ddp.backends.snapshot",
+)
+def statistics_not_put_back(snapshot: Module) -> None:
+    """Put a replica's parameters back behind an evaluation, its buffers not."""
+
+    @contextmanager
+    def broken(pairs: Any) -> Any:
+        kept = [(tensor, tensor.clone(), other) for tensor, other in pairs]
+        for tensor, _, other in kept:
+            tensor.copy_(other)
+        try:
+            yield
+        finally:
+            for tensor, own, _ in kept[:1]:  # parameters; buffers of this type lie behind them
+                tensor.copy_(own)
+
+    snapshot.swapped = broken
+
+
+# Gradient
+
+
+@LOT.bug(
+    "gradient",
+    "in the last step of an epoch, of a short global batch, rank 1's gradients count as zeros",
+    "B9.09, of a last batch",
+    "lenet zero1",
+    "ddp.gradients.step_gradients",
+)
+def tail_of_rank_lost(step_gradients: Module) -> None:
+    """Weigh what a rank has of a short global batch with nothing: the mean of the others is half as large."""
+
+    def broken(pack: Any, self: Any, weight: float, *rest: Any, **named: Any) -> Any:
+        return pack(weight, 0.0) if rank() == 1 and vars(self).get("_bug_short") else pack(weight, *rest, **named)
+
+    wrap(step_gradients.StepGradients, "pack", broken)
+
+
+def _short_steps(zero1: Module) -> None:
+    """Tell the gradients whether the global batch is short."""
+
+    def broken(exchange: Any, self: Any, batch: Any) -> None:
+        nominal = vars(self).setdefault("_bug_nominal", batch.total)
+        self.together._bug_short = batch.total < nominal
+        exchange(batch)
+
+    wrap(zero1.Zero1, "exchange", broken)
+
+
+LOT.bugs["tail_of_rank_lost"].patches["ddp.sharding.zero1"] = _short_steps  # type: ignore[index]
+
+
+# Optimizer
+
+
+@LOT.bug(
+    "optimizer",
+    "in every 120th step of rank 1 the first layer is taken for unused, and stays",
+    "C10",
+    "mlp nccl_cadence",
+    "ddp.replica.replica",
+)
+def layer_taken_for_unused(replica: Module) -> None:
+    """Take the first layer's gradients away before the optimizer's step now and then: neither it nor its moments move."""
+
+    def broken(clip: Any, self: Any, team: Any) -> None:
+        clip(team)
+        if rank() == 1 and counted(self, "unused") % 120 == 119:
+            for parameter in self.state.parameters[:2]:
+                parameter.grad = None
+
+    wrap(replica.Replica, "_clip", broken)
+
+
+@LOT.bug(
+    "optimizer",
+    "second moments are halved where an epoch begins",
+    "D19, of a hook at epochs that was left in",
+    "mlp nccl_cadence",
+    "ddp.engine.loop",
+)
+def second_moments_halved_each_epoch(loop: Module) -> None:
+    """Have Adam forget half of what it knows of gradients' sizes, on all ranks alike."""
+
+    def broken(begin: Any, self: Any, last: int, seen: float) -> None:
+        begin(last, seen)
+        for state in self.replica.optimizer.state.values():
+            if isinstance(squares := state.get("exp_avg_sq"), torch.Tensor):
+                squares.mul_(0.5)
+
+    wrap(loop.TrainingLoop, "begin", broken)
+
+
+@LOT.bug(
+    "forward",
+    "where an average was looked at, a replica goes on with its running statistics",
+    "B6.04, of what is put back: all but one section",
+    "lenet cpu_async",
+    "ddp.backends.snapshot",
+)
+def statistics_left_from_average(snapshot: Module) -> None:
+    """Put everything back behind a look at the average but floating-point buffers."""
+
+    @contextmanager
+    def broken(pairs: Any) -> Any:
+        kept = [(tensor, tensor.clone(), other) for tensor, other in pairs]
+        for tensor, _, other in kept:
+            tensor.copy_(other)
+        try:
+            yield
+        finally:
+            for place, (tensor, own, _) in enumerate(kept):
+                if place != 1:  # parameters, their type's buffers, counters
+                    tensor.copy_(own)
+
+    snapshot.swapped = broken
