@@ -1,4 +1,4 @@
-"""`nccl`: ranks average with one another, in an all-reduce (NCCL on GPUs, memory or gloo elsewhere). In place, on the
+"""`nccl`: ranks average in an all-reduce (NCCL on GPUs, memory or gloo elsewhere). In place, on the
 transport that applies (`ddp.comm.transports`).
 
 By default averages are taken in double precision over the wire: weight times value is exact there or off by far less

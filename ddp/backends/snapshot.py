@@ -1,4 +1,4 @@
-"""`cpu`: ranks send parameters to the parent process, which averages them. They lie in shared memory; ranks add the
+"""`cpu`: the parent process averages the parameters of the ranks. They lie in shared memory; ranks add the
 difference.
 
 The reducer leaves in place of each snapshot its excess over the average, so that a rank has one subtraction to do. It

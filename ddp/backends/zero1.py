@@ -1,4 +1,4 @@
-"""`zero1`: synchronous training in which each rank keeps the optimizer's state of a part of the parameters."""
+"""`zero1`: each rank keeps the optimizer state of a part of the parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zero2`: synchronous training in which each rank keeps optimizer state and gradients of a part of the parameters."""
+"""`zero2`: each rank keeps the gradients and optimizer state of a part of the parameters."""
 
 from ddp.backends.zero1 import ZeroBackend
 from ddp.sharding.zero2 import Zero2

@@ -1,4 +1,4 @@
-"""`zero3`: synchronous training in which each rank keeps a part of optimizer state, gradients and parameters."""
+"""`zero3`: each rank keeps a part of parameters, gradients and optimizer state."""
 
 from ddp.backends.zero1 import ZeroBackend
 from ddp.sharding.zero3 import Zero3

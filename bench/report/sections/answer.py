@@ -50,7 +50,7 @@ TEXTS, RATIOS = ("quality", "why", SOONER), ("time / one device's", "efficiency"
 """Columns after the first that are words; and those that want a run of one device."""
 OPTIONAL = ("why", SOONER, *RATIOS)
 """Columns that are left out where they say nothing."""
-ALLOWED = "2.5 standard deviations of the *recorded* baseline, or the model's floor if larger"
+ALLOWED = "2.5 standard deviations of the *recorded* runs, or the model's floor"
 """How much worse is still as good, in words."""
 EVERY = "Every way of training"
 """Heading of the section with all rows."""
@@ -199,7 +199,7 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
         f"{arrow}, the best in quality of the quickest": any(each.kind == "use" for each in answers),
         f"*quality OK*: no worse than allowed ({ALLOWED}), at 95 %": passed,
         "*not decided*: more seeds would tell": any(v.name == "INCONCLUSIVE" for v in page.verdicts),
-        "*sooner?* at the target than one device; *no*: later; at 95 %": against,
+        "*sooner?* at the target than one device (*no*: later), at 95 %": against,
         "*efficiency*: speed over that of as many single devices": against or bool(series),
         "above 100 % by chance": any(
             option.efficiency is not None and _chance(option.efficiency) for option in options
