@@ -22,6 +22,8 @@ from ddp.replica.scalars import Scalars
 NEAR = {"flop_per_sample": 1e-3, "activation_bytes": 0.05}
 """Relative: operations of a sample, which are counted on a batch of some size; what other kernels keep of one."""
 
+OF_PASS = 5
+"""Version of results from which on the bytes that a pass keeps are those of the pass alone."""
 TRIES = 8
 """Passes of a user's model that are counted: one that takes branches by chance counts otherwise in some."""
 MEASURED = 2
@@ -55,7 +57,8 @@ def costs(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> Iterat
         counts = {flop for flop, _ in passes}
         # A user's model may leave layers out by chance.
         wanted["flop_per_sample"] = counts.pop() if len(counts) == 1 else None
-        wanted["activation_bytes"] = passes[0][1] if _plain(order) else None
+        here = order.coarse == (bench.device.type == "cuda")  # other kernels keep other tensors
+        wanted["activation_bytes"] = passes[0][1] if here and _plain(order) else None
     lines = [*_apart(order, wanted), *(_of_steps(order, bench, steps) if order.whole else _in_parts(order, bench))]
     count = sum(parameter.numel() for parameter in bench.parameters.values())
     if order.parameters is not None and order.parameters != count:
@@ -121,8 +124,12 @@ def _tokens(bench: Bench) -> int:
 def _plain(order: AuditOrder) -> bool:
     """Return whether the first pass of each rank is that of a bundled model as it is, on as many samples as is set."""
     first = [report for report in order.reports if not report.first]
-    plain = order.model and order.whole and order.step == PLAIN and not order.resumed
+    plain = order.model and order.version >= OF_PASS and order.whole and order.step == PLAIN and not order.resumed
     return bool(plain) and all(report.samples == (report.last - report.first) * order.batch_size for report in first)
+
+
+def _has_storage(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided
 
 
 def _pass(bench: Bench, seed: int) -> tuple[float, int]:
@@ -135,7 +142,7 @@ def _pass(bench: Bench, seed: int) -> tuple[float, int]:
     batch = moved(_first(bench), bench.device)
     counter = FlopCounterMode(display=False, custom_mapping=_recurrent())
     lasting = chain(bench.model.parameters(), bench.model.buffers(), tree_leaves(batch))
-    own = {each.untyped_storage().data_ptr() for each in lasting if isinstance(each, Tensor)}
+    own = {each.untyped_storage().data_ptr() for each in lasting if _has_storage(each)}
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.audit.places import Turn, misplaced, out_of_turn, places, turns
 from bench.config.plan import LaunchPlan
-from bench.results.schema import Metrics
+from bench.results.schema import SCHEMA_VERSION, Metrics
 from ddp.backends import is_torch_native
 from ddp.core.commands import Evaluate
 from ddp.core.event_parts import StepWork
@@ -100,6 +100,8 @@ class AuditOrder:
     schedule: str = ""
     """Name of the schedule; empty: of nobody's."""
     recipe: str = ""
+    version: int = SCHEMA_VERSION
+    """Of the result."""
     measure: tuple[str | None, bool, float | None] | None = None
     """Metric, whether higher is better, and target, as the result has them; None: not known."""
     depth: int | None = None
@@ -227,6 +229,7 @@ def order_of(
         turns=turns(records),
         misplaced=misplaced(records) or ("" if metrics.faults or metrics.late else out_of_turn(records)),
         schedule="" if own else str(spec.config["training"].get("schedule", "")),
+        version=metrics.schema_version,
         recipe=str(spec.config.get("recipe", "")),
         measure=(metrics.final.eval_metric, metrics.final.higher_is_better, metrics.target.value),
         depth=spec.config.get("depth"),

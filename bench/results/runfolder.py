@@ -150,12 +150,12 @@ def _run_folders(path: Path, unread: list[OSError]) -> Iterator[Path]:
     inside = os.path.realpath(path)
     for folder, subfolders, files in regular_files.walk(path, unread):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        for link in filter(Path.is_symlink, map(folder.joinpath, subfolders)):
-            if not Path(os.path.realpath(link)).is_relative_to(inside):
-                unread.append(OSError(ELOOP, "a link out of the tree; give what it leads to", str(link)))
         if not {METRICS, EVENTS, CONFIG}.isdisjoint(files):
             subfolders.clear()
             yield folder
+        for link in filter(Path.is_symlink, map(folder.joinpath, subfolders)):
+            if not Path(os.path.realpath(link)).is_relative_to(inside):
+                unread.append(OSError(ELOOP, "a link out of the tree; give what it leads to", str(link)))
 
 
 def _read(folder: Path) -> Run:

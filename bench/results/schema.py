@@ -19,9 +19,10 @@ from ddp.engine.modes import mode_of
 
 __all__ = ["RankTime", "Steady", "Strict", "SyncTotals", "Throughput", "Time", "TimelineTotals"]
 
-SCHEMA_VERSION = 4
-"""1 had no `timeline`, 2 no `record`, 3 no `goodput`. Within one version `analyze` makes the same of the same records."""
-READABLE = (1, 2, 3, 4)
+SCHEMA_VERSION = 5
+"""1 had no `timeline`, 2 no `record`, 3 no `goodput`; 4 divided evaluation by the ranks that were there first. Within one
+version `analyze` makes the same of the same records."""
+READABLE = (1, 2, 3, 4, 5)
 SINCE = {"goodput": 4}
 """Field that is derived from records -> the version that began to keep it."""
 MOST_RANKS = 4096
@@ -209,7 +210,7 @@ class RecordSeal(Strict):
 class Metrics(Strict):
     """The result of one run."""
 
-    schema_version: Literal[1, 2, 3, 4] = Field(description="version of this schema")
+    schema_version: Literal[1, 2, 3, 4, 5] = Field(description="version of this schema")
     run_id: str = Field(description="name of the run folder; starts with w<world_size>-s<seed>-")
     status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
     error: str | None = Field(description="one line; null if none")

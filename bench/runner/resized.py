@@ -61,7 +61,7 @@ def sized(settings: Mapping[str, Any], command: Config, own: Config) -> Config:
     policy = own.policy | {key.partition(".")[2]: settings[key] for key in _POLICY if key in settings}
     for key in _POLICY:
         each = policy.get(key.partition(".")[2])
-        if each is not None and len(each) != command.world_size:
+        if each is not None and not (isinstance(each, (list, tuple)) and len(each) == command.world_size):
             raise ValueError(
                 f"{key}={each} is not of {command.world_size} ranks; give {key} beside world_size, null for none"
             )

@@ -7,6 +7,7 @@ of each rank. Reads whole lines only: what comes behind the last one was torn by
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -52,8 +53,10 @@ def _written(folder: Path, write: Callable[[Path, Sequence[Record], Named, float
 
 
 def _sealed(folder: Path) -> int:
-    """Return how many records the result of a run says that there are; 0: it does not say, or there is none."""
-    seal = read_object(folder / METRICS).get("record") if there(folder / METRICS) else None
+    """Return how many records the result of a run says that there are; 0: it does not say, or none can be read."""
+    seal = None
+    with suppress(ValueError):
+        seal = read_object(folder / METRICS).get("record") if there(folder / METRICS) else None
     lines = seal.get("lines") if isinstance(seal, dict) else 0
     return lines if isinstance(lines, int) else 0
 

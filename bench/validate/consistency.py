@@ -13,7 +13,7 @@ import msgspec
 
 from bench.base.number_format import plural
 from bench.base.usage import tame
-from bench.results.cells import LARGEST
+from bench.results.cells import LARGEST, micro_batches
 from bench.results.chain import seal_of
 from bench.results.recompute import ROUNDING, differences, digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, read_object, tame_all, there
@@ -23,6 +23,10 @@ from bench.validate.resumption import most_ranks
 from bench.validate.run_records import Records
 from ddp.sketches import decode
 
+CLOCK = 5
+"""Version from which on the training clock counts the ranks that are there."""
+OF_CLOCK = ("time_s", "throughput", "epochs", "target", "goodput", "work", "elche")
+"""What follows from it."""
 ROOM = 2
 """Samples that were granted, at most, for one that a finished run reports as trained: beyond that, reports are missing."""
 
@@ -100,19 +104,35 @@ def _check_result(run: Run, known: Reading, body: dict[str, Any], as_written: bo
     if as_written and written == anew:
         return
     for field, recorded, recomputed in differences(written, anew, slack=ROUNDING if as_written else 0.0):
-        if as_written and _is_earlier(field, recorded, recomputed, run.metrics.schema_version):
+        if as_written and _is_earlier(field, recorded, recomputed, run):
             continue
         raise ValueError(f"{run.path / METRICS}: {field} is {_shown(recorded)}, and {_shown(recomputed)} by {EVENTS}")
 
 
-def _is_earlier(field: str, recorded: object, recomputed: object, version: int) -> bool:
-    """Return whether a result of an earlier version has or lacks a field so because that version knew fewer."""
+def _is_earlier(field: str, recorded: object, recomputed: object, run: Run) -> bool:
+    """Return whether a result of an earlier version has or lacks a field so because that version knew fewer, or counted
+    otherwise."""
+    version = run.metrics.schema_version
     if field == "schema_version":
         return version in READABLE and version < SCHEMA_VERSION
+    if version < CLOCK and _counted_otherwise(field, run):
+        return True
     if recorded is not msgspec.UNSET:
         return False
     known = Metrics.model_fields.get(field)
     return recomputed is None or version < SINCE.get(field, 0) or (known is not None and recomputed == known.default)
+
+
+def _counted_otherwise(field: str, run: Run) -> bool:
+    """Return whether a field is another in results from before `CLOCK`: what follows from the training clock where ranks
+    were lost or late, steps of micro-batches, bytes a step of what was gone on with, peaks of several hosts."""
+    m, place = run.metrics, field.partition(".")[0].partition("[")[0]
+    return (
+        (bool(m.faults or m.late) and place in OF_CLOCK)
+        or (micro_batches(run.config) > 1 and field.startswith(("timeline.steps", "timeline.straggler_index")))
+        or (m.resumed is not None and field == "timeline.volume.per_step")
+        or field == "work.peak_share"
+    )
 
 
 def _check_digest(run: Run, seal: RecordSeal, body: dict[str, Any]) -> None:

@@ -15,6 +15,10 @@ from ddp.core.sketching import ENOUGH_S, draw
 from ddp.permutation import derive
 
 ENGINES = "elche", "solo"
+SKETCHED = (None, "nccl", "cpu", "zero1", "zero2", "zero3", "torch_ddp", "torch_zero1")
+"""Backends that sketch what steps exchange."""
+DRAWN = 5
+"""Version of results from which on steps are drawn as here."""
 STEPS, MOST = 100, 0.02
 """Steps that are drawn in a run beside the first, on the average, and their share at most."""
 LEAST = 4
@@ -28,7 +32,8 @@ LATER = 1.25
 def unsketched_steps(m: Metrics, known: Records) -> str:
     """Say of which rank most drawn steps have no sketch; empty: of none."""
     models = any(each.model for event in known.progress for each in event.exchanged)
-    if m.engine not in ENGINES or models or not known.groups or not known.ready:
+    drawn_here = m.engine in ENGINES and m.backend in SKETCHED and m.schema_version >= DRAWN
+    if not drawn_here or models or not known.groups or not known.ready:
         return ""  # where steps exchange models, their gradients are not looked at
     key, epochs = derive(m.seed, "sketched steps"), 1 + max((event.epoch for event in known.progress), default=0)
     part = min(STEPS / (epochs * -(-known.ready[0].samples // (m.batch_size * m.world_size))), MOST)

@@ -97,7 +97,7 @@ class Recuts(Protocol):
 
 
 class StepExchange(Backend, Protocol):
-    """SyncKind inside every step."""
+    """Acts inside every step."""
 
     def leave(self) -> None:
         """Leave the present group, and be in none."""

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def begun(job: Job) -> Iterator[Job]:
     if job.run or job.checkpoints is None or folder is None:
         yield job
         return
-    with _owned(folder):
+    with _owned(folder) if job.checkpoints.every else nullcontext():
         for old in unfinished(folder):
             shutil.rmtree(old, ignore_errors=True)
         yield replace(job, run=secrets.token_hex(8))
@@ -35,15 +35,33 @@ def begun(job: Job) -> Iterator[Job]:
 @contextmanager
 def _owned(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, where it can be made and locked."""
-    with ExitStack() as stack:
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            file = os.open(folder / OWNER, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            stack.callback(os.close, file)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(f"{folder}: another run writes checkpoints there; give each run a folder") from None
-            stack.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a process that a step has forked may have the file, too
-            stack.callback((folder / OWNER).unlink, missing_ok=True)
+    file, path = None, folder / OWNER
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = _locked(path)
+    try:
         yield
+    finally:
+        if file is not None:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)  # a process that a step has forked may have the file, too
+            os.close(file)
+
+
+def _locked(path: Path) -> int:
+    """Return a file that is locked, and still there. Raises ValueError if another process has locked it, OSError."""
+    while True:
+        file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            if isinstance(error, BlockingIOError):
+                line = f"{path.parent}: another run writes checkpoints there; give each run a folder"
+                raise ValueError(line) from None
+            raise
+        if os.fstat(file).st_nlink:
+            return file
+        os.close(file)

@@ -6,7 +6,7 @@ EngineError
 +-- RankLost            a rank's process died, or was silent beyond the deadline
 +-- Diverged            the training loss stopped being finite
 +-- ReduceFailed        the coordinator's process could not average snapshots
-+-- OutOfResources           the system lacks what the run needs: memory, disk, descriptors, processes
++-- OutOfResources      the system lacks what the run needs: memory, disk, descriptors, processes
 +-- Corrupted           a rank's replica is not what it must be
 +-- Aborted             the user ended the run before its end
 +-- PeerGone (in `ddp.process`)        a channel's other end hung up

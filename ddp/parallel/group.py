@@ -75,8 +75,11 @@ class Group:
         """Give back what `empty` gave, once nothing is under way. A forked copy of this process does nothing."""
         if isinstance(self._transport, Memory) and os.getpid() == self._process:
             self._unused += tensors
-            while self._unused and not self._under_way:
-                self._transport.release(self._unused.pop())
+            unused: list[Tensor] = []
+            if not self._under_way:
+                unused, self._unused = self._unused, unused
+            for tensor in unused:
+                self._transport.release(tensor)
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
         """Reduce a contiguous tensor in place by `sum`, `mean` (or `avg`), `max`, `min` or `prod`: the same bits on all

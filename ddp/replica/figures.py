@@ -90,7 +90,7 @@ class StepFigures:
 
         # A batch lies in memory with others; neither it nor what the model has is there for this pass alone.
         lasting = chain(self._model.parameters(), self._model.buffers(), tree_leaves(tensors))
-        own = {each.untyped_storage().data_ptr() for each in lasting if isinstance(each, Tensor)}
+        own = {each.untyped_storage().data_ptr() for each in lasting if has_storage(each)}
         kept: dict[int, int] = {}
 
         def note(tensor: Tensor) -> Tensor:
@@ -163,3 +163,8 @@ def _held(tensors: Iterable[Tensor]) -> int:
             total += max(stop - max(start, reached), 0)
             reached = max(reached, stop)
     return total
+
+
+def has_storage(value: object) -> bool:
+    """Return whether it is a tensor that lies in memory as it is: a sparse one has none of its own."""
+    return isinstance(value, Tensor) and value.layout is torch.strided

@@ -16,6 +16,7 @@ from bench.results.analysis.stretches import clipped, common, seconds, union
 from bench.results.analysis.syncing import sync
 from bench.results.analysis.timeline import arrivals, overlap, step_times, straggler_index
 from bench.results.runfolder import find_runs
+from bench.results.schema import SCHEMA_VERSION
 from ddp.core.events import Finished, Ready, Reduced, Slice, Snapshot
 from tests.bench.streams import MODES, make_metrics, make_records, make_spec, write_run
 
@@ -147,7 +148,7 @@ def test_every_result_has_them(mode: str) -> None:
 def test_a_result_from_before_can_still_be_read(tmp_path: Path) -> None:
     folder = write_run(tmp_path, make_spec())
     body = json.loads((folder / "metrics.json").read_text())
-    assert body["schema_version"] == 4
+    assert body["schema_version"] == SCHEMA_VERSION
     del body["timeline"]
     (folder / "metrics.json").write_text(json.dumps(body | {"schema_version": 1}))
     (run,), problems = find_runs(tmp_path)

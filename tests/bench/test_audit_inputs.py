@@ -128,12 +128,13 @@ def test_data_of_another_content_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def sealed_run(root: Path, audit: bool = True) -> Path:
-    """A finished run with an audit of two steps."""
+    """A finished run with an audit of two steps, of either half."""
     folder = write_run(root, make_spec("solo"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"audit": audit}))
     (run,) = find_runs(folder)[0]
-    items = [AuditItem(what="step", outcome="equal", rank=0, epoch=0, step=k, largest=0.1) for k in range(2)]
+    last = run.metrics.steps - 1
+    items = [AuditItem(what="step", outcome="equal", rank=0, epoch=0, step=k, largest=0.1) for k in (0, last)]
     report = AuditReport(run_id=run.metrics.run_id, seconds=0.1, kept=[], items=items)
     write_report(folder, report, run.metrics)
     return folder

@@ -112,7 +112,12 @@ def test_a_link_out_of_a_tree_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs" / "mlp").mkdir(parents=True)
     (tmp_path / "runs" / "latest").symlink_to("mlp")
     (tmp_path / "runs" / "mlp" / "solo").symlink_to(tmp_path / "elsewhere")
-    _, problems = find_runs(tmp_path / "runs")
+    (tmp_path / "runs" / "mlp" / "run").mkdir()
+    (tmp_path / "runs" / "mlp" / "run" / "metrics.json").write_text("{}")
+    (tmp_path / "runs" / "mlp" / "run" / "checkpoints").symlink_to(
+        tmp_path / "elsewhere"
+    )  # nobody looks for runs there
+    _, (_, *problems) = find_runs(tmp_path / "runs")
     assert problems == [f"{tmp_path}/runs/mlp/solo: a link out of the tree; give what it leads to"]
 
 

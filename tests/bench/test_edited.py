@@ -37,6 +37,10 @@ from tests.edits import Keys, edited
 RUN = ("model=mlp", "mode=nccl_cadence", "world_size=2", "train.epochs=2")
 
 
+LOST = Path(__file__).parents[2] / "benchmarks/golden/recorded/lenet/cpu_async/w2-s0-5a05cd5e"
+"""A run that lost a rank."""
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run, as it was written."""
@@ -173,6 +177,18 @@ def test_a_run_that_ended_otherwise_is_sealed_too(
     body = json.loads((run.path / METRICS).read_text())
     (run.path / METRICS).write_text(json.dumps(body | {"status": "ok"}))
     assert f"status is ok, and {status} by {EVENTS}" in refusal(run.path)
+
+
+@pytest.mark.parametrize(("version", "refused"), [(4, False), (5, True)])
+def test_what_an_earlier_version_counted_otherwise_is_no_edit(tmp_path: Path, version: int, refused: bool) -> None:
+    """Of a run that lost a rank, whose evaluation was divided by two ranks to its end."""
+    folder = Path(shutil.copytree(LOST, tmp_path / LOST.name))
+    body = json.loads((folder / METRICS).read_text())
+    body["time_s"]["eval"] *= 0.7
+    body["schema_version"] = version
+    body["record"]["result"] = digest(body)
+    (folder / METRICS).write_text(json.dumps(body))
+    assert bool(refusal(folder)) is refused
 
 
 def test_a_result_without_a_seal_is_taken_at_its_word_and_that_is_said(folder: Path, tmp_path: Path) -> None:

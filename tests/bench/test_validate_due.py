@@ -67,6 +67,7 @@ def test_steps_that_are_drawn_are_sketched() -> None:
     assert "rank 0 has sketches of 1 steps on record" in unsketched_steps(*stepped(lambda step: not step))
     assert unsketched_steps(*stepped(lambda step: not step, model=True)) == "", "PyTorch's local SGD"
     metrics, known = stepped(lambda step: not step)
+    assert unsketched_steps(metrics.model_copy(update={"backend": "torch_fsdp"}), known) == "", "which sketches none"
     assert unsketched_steps(metrics, replace(known, ready=[replace(each, sketched=()) for each in READY])) == ""
 
 

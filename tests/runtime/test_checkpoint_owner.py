@@ -31,3 +31,20 @@ def test_a_second_run_leaves_the_first_ones_parts_alone(tmp_path: Path) -> None:
     with begun(job):
         assert list(tmp_path.iterdir()) == [tmp_path / ".owner"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_cannot_be_removed_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(path)
+
+    with begun(writing(tmp_path)):
+        monkeypatch.setattr(Path, "unlink", refused)
+    monkeypatch.undo()
+    with begun(writing(tmp_path)) as again:  # it is not held any longer
+        assert again.run
+
+
+def test_a_run_without_checkpoints_makes_no_folder_for_them(tmp_path: Path) -> None:
+    job = replace(writing(tmp_path), checkpoints=Checkpointing(every=0), checkpoint_folder=tmp_path / "none")
+    with begun(job):
+        assert not (tmp_path / "none").exists()

@@ -72,7 +72,7 @@ def _unkept_half(run: Run, report: AuditReport) -> str:
     """Say of which half of the run no step was kept, as eight parts of it should have one; empty: of none, or the run is
     short, or lost a rank."""
     known = records(run)
-    if known is None or not as_planned(run.metrics):
+    if known is None or not as_planned(run.metrics) or run.metrics.engine == "graph":  # whose windows are one step each
         return ""
     steps: Counter[int] = Counter()
     for event in known.progress:

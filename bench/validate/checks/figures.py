@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
-from bench.results.schema import SCHEMA_VERSION
 from bench.validate.findings import Case
 from bench.validate.records import recorded
 from bench.validate.recount.figure import Figure
@@ -22,13 +21,16 @@ from bench.validate.recount.timing import meeting, timing
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 
+WORDS = 4
+"""Version from which on results have the words of this one."""
+
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL at the first figure that is another; None where nothing is recorded."""
     count = 0
     for run, known in recorded(case.cell):
         m = run.metrics
-        if m.record is None or m.schema_version < SCHEMA_VERSION or m.source or not (known.ready and known.progress):
+        if m.record is None or m.schema_version < WORDS or m.source or not (known.ready and known.progress):
             continue  # earlier versions had other words
         for figure in figures(run, known):
             if wrong := figure.wrong:
