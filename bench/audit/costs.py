@@ -146,7 +146,7 @@ def _pass(bench: Bench, seed: int) -> tuple[float, int]:
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
-        if (place := tensor.untyped_storage().data_ptr()) not in own:
+        if _has_storage(tensor) and (place := tensor.untyped_storage().data_ptr()) not in own:
             kept[place] = tensor.untyped_storage().nbytes()
         return tensor
 

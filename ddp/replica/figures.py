@@ -94,9 +94,8 @@ class StepFigures:
         kept: dict[int, int] = {}
 
         def note(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in own:
-                kept[storage.data_ptr()] = storage.nbytes()
+            if has_storage(tensor) and (place := tensor.untyped_storage().data_ptr()) not in own:
+                kept[place] = tensor.untyped_storage().nbytes()
             return tensor
 
         counter = FlopCounterMode(display=False, custom_mapping=FUSED)

@@ -39,6 +39,8 @@ def test_what_counts_ranks_may_be_set_with_their_number() -> None:
     command = replace(BASE, world_size=2)
     with pytest.raises(ValueError, match=r"give policy\.partition_ratios beside world_size"):
         sized(settings, command, own)
+    with pytest.raises(ValueError, match=r"policy\.speed_hint=2 is not of 2 ranks"):
+        sized(settings | {"policy.partition_ratios": None, "policy.speed_hint": 2}, command, own)
     for given in (None, [0.6, 0.4]):
         gone_on = sized(settings | {"policy.partition_ratios": given}, command, own)
         assert (gone_on.policy["partition_ratios"], gone_on.cluster) == (given, ClusterConfig())

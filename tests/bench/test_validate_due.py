@@ -113,5 +113,7 @@ def test_steps_of_both_halves_are_kept(
     report = AuditReport(run_id="", params_sha256=None, seconds=1.0, kept=[], items=items)
     run = Run(Path(), make_metrics(make_spec("nccl_cadence")), {})
     assert audit._unkept_half(run, report) == half
+    graph = Run(Path(), run.metrics.model_copy(update={"engine": "graph"}), {})
+    assert audit._unkept_half(graph, report) == "", "where a window of many steps is one"
     monkeypatch.setattr(audit, "records", lambda run: None)
     assert audit._unkept_half(run, report) == "", "an earlier version"

@@ -144,5 +144,14 @@ def test_ranks_are_as_slow_as_is_set(waited: float, speeds: list[float], script:
     assert bool(slow(waited, speeds, script)) == wrong
 
 
+def test_a_rank_waits_for_a_typical_step() -> None:
+    """One report in eleven has steps that take a hundred times as long, as batches come in bursts."""
+    reports = [(40, WorkSeconds(0.04, 0.76, 0.0, 0.0))] * 10 + [(40, WorkSeconds(40.0, 0.76, 0.0, 0.0))]
+    known = Records(progress=[Progress(9.0, 1, 0, count, 640, 5.0, 1.0, 0.1, work=work) for count, work in reports])
+    known.seconds.update({(1, "data"): 40.4, (1, "forward"): 2.0, (1, "backward"): 2.0, (1, "slowdown"): 4.0})
+    metrics = make_metrics(make_spec("nccl_cadence"))
+    assert otherwise_slow(metrics, known, {"cluster": {"speeds": [1, 0.5]}}) == ""
+
+
 def test_a_short_run_tells_little_of_its_speed() -> None:
     assert slow(0.0, [1, 0.5], [], steps=100) == ""

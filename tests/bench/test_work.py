@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -134,3 +135,14 @@ def test_the_audit_counts_recurrent_layers_alike(kind: type[nn.RNNBase]) -> None
     assert {of((3, 4, 5), list(matrices)) for of in list(_recurrent().values())[2::2]} == {2 * 12 * (35 + 49)}, (
         "on a GPU"
     )
+
+
+def test_a_sparse_batch_is_counted_like_any_other() -> None:
+    """It has no memory of its own to leave out."""
+    model = nn.Linear(4, 1)
+    job = replace(Job(toy.task, 9, 8, 0, 1, None, "nccl", Path()), profile_steps=1)  # type: ignore[arg-type]
+    figures = StepFigures(job, model, torch.optim.SGD(model.parameters(), 0.1), 10)
+    batch = torch.eye(4)[:2].to_sparse()
+    with figures.counting((batch,), 2):
+        (torch.sparse.mm(batch, model.weight.t()) + model.bias).sum().backward()
+    assert figures.work().flop_per_sample is not None
