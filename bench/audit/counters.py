@@ -20,6 +20,8 @@ from ddp.core.step_settings import PLAIN
 
 COUNTER = "num_batches_tracked"
 """Buffer of a norm of PyTorch that counts its passes."""
+Counts = dict[str, float]
+"""Name of a counter -> what it has counted."""
 OF = " of "
 """Stands between an optimizer's counter and the parameter whose steps it counts."""
 
@@ -76,7 +78,9 @@ def _counted(
     """Norms: of runs in which no step is of several batches; an average gives them the highest. Optimizers: where it
     leaves these alone and every step is done."""
     of_all = float(sum(report.last - report.first for report in order.reports))
-    passes = {name: {_moved(each, name) for each in own} for name in _counters(own[-1].before)}
+    steps = [(each, _counters(each.before), _counters(each.after)) for each in own]
+    begun = [(each, before) for each, before, _ in steps]
+    passes = {name: {_moved(*step, name) for step in steps} for name in begun[-1][1]}
     for name, known in passes.items():
         of_norm = name.endswith(COUNTER)
         if not (order.step == PLAIN if of_norm else order.untouched and order.step.precision != "fp16"):
@@ -86,19 +90,19 @@ def _counted(
         (each_step,) = known
         if not of_norm and OF in name:
             # A user's model may leave a layer out.
-            item = _item(own, name, float(each_step or 0.0), 0.0) if order.model and each_step == 1 else None
+            item = _item(begun, name, float(each_step or 0.0), 0.0) if order.model and each_step == 1 else None
             if item is not None and item.outcome == "different" and not skipping():
                 yield item
             continue
         if each_step == 1 if not of_norm else not skipping():  # other numbers of an optimizer count something else
-            yield _item(own, name, float(each_step or 0.0), of_all if of_norm and not together else 0.0)
+            yield _item(begun, name, float(each_step or 0.0), of_all if of_norm and not together else 0.0)
 
 
-def _item(own: Sequence[KeptStep], name: str, passes: float, of_all: float) -> AuditItem:
-    """Compare one counter. `of_all`: steps of all ranks, the most that it can have counted where averages give it the
-    highest of theirs; 0: the rank's own alone count."""
-    for first, then in pairwise(own):
-        before, after = _counters(first.before).get(name, 0.0), _counters(then.before).get(name)
+def _item(begun: Sequence[tuple[KeptStep, Counts]], name: str, passes: float, of_all: float) -> AuditItem:
+    """Compare one counter of steps with what was counted before each. `of_all`: steps of all ranks, the most that it can
+    have counted where averages give it the highest of theirs; 0: the rank's own alone count."""
+    for (first, earlier), (then, later) in pairwise(begun):
+        before, after = earlier.get(name, 0.0), later.get(name)
         between, wanted = then.step - first.step, passes * (then.step - first.step)
         if after is not None and not wanted <= after - before <= max(passes * of_all, wanted):
             line = f"{name} counted {after - before:g} in {between} steps up to this one, {wanted:g} are due"
@@ -109,13 +113,13 @@ def _item(own: Sequence[KeptStep], name: str, passes: float, of_all: float) -> A
                 "files": [first.file, then.file],
             }
             return AuditItem(what="chain", outcome="different", line=line, **place)
-    return AuditItem(what="chain", outcome="equal", rank=own[0].rank)
+    return AuditItem(what="chain", outcome="equal", rank=begun[0][0].rank)
 
 
-def _counters(state: Parts) -> dict[str, float]:
+def _counters(state: Parts) -> Counts:
     """Return the counters in a state by name. Of an optimizer that of each parameter, and the highest of all: some may go
     unused now and then."""
-    counts: dict[str, float] = {}
+    counts: Counts = {}
     for name, parts in state.items():
         values = parts[0].values
         if values is None or values.numel() != 1 or values.is_complex():
@@ -130,7 +134,7 @@ def _counters(state: Parts) -> dict[str, float]:
     return counts
 
 
-def _moved(step: KeptStep, name: str) -> float | None:
+def _moved(step: KeptStep, earlier: Counts, later: Counts, name: str) -> float | None:
     """Return by how much a counter moved in each of the steps; None: not known. An optimizer makes its own in its first."""
-    before, after = _counters(step.before).get(name, 0.0), _counters(step.after).get(name)
+    before, after = earlier.get(name, 0.0), later.get(name)
     return None if after is None else (after - before) / len(step.row)

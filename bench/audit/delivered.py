@@ -93,8 +93,5 @@ def _other_model(part: Mapping[str, Any], end: Parts) -> str | None:
     if not all(isinstance(named.get(name.name), Tensor) for name in end):
         return None
     own: dict[Name, Tensor] = {name: named[name.name] for name in end}
-    return (
-        ""
-        if digest(own) == _digest(tensors)
-        else "the checkpoint's state_dict is another model than is resumed from it"
-    )
+    equal = digest(own) == _digest(tensors)
+    return "" if equal else "the checkpoint's state_dict is another model than is resumed from it"

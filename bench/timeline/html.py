@@ -19,6 +19,7 @@ from bench.timeline.about import Named
 from bench.timeline.lanes import CATEGORIES, cause
 from bench.timeline.packed import Interner, longest, pack, text, tick_ns, varints
 from bench.timeline.trace import Trace
+from ddp.core.errors import encodable
 
 PARTS = Path(__file__).with_name("page")
 SCRIPTS = ("data.js", "draw.js", "view.js", "table.js")
@@ -37,7 +38,7 @@ def page(trace: Trace, spec: Named, idle: Sequence[Gap]) -> str:
         title=f"{spec.model} {spec.mode} {spec.run_id}",
         style=_part("page.css"),
         scripts=[_part(name) for name in SCRIPTS],
-        data=body.encode("utf-8", "backslashreplace").decode(),
+        data=encodable(body),
     )
 
 

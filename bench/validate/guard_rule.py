@@ -85,9 +85,8 @@ def _grown(known: Records, verdicts: Mapping[int, str], most: int) -> str:
         verdict = verdicts.get(event.round, "stable")
         content = content + 1 if verdict == "stable" else 0
         after = plans.get(event.round, before)
-        if (
-            before is not None and after is not None and not is_cut(before, most)
-        ):  # else what was asked for is not known
+        # Of a window that was cut nobody knows what was asked for.
+        if before is not None and after is not None and not is_cut(before, most):
             allowed = max(1, ceil(before.anchor * HALF)) if verdict == "nudge" else before.anchor
             if content < QUIET and after.anchor > allowed:
                 line = f"found it {verdict}" if verdict != "stable" else f"was content {content} times"

@@ -5,6 +5,7 @@ Each is a function of the module that it breaks, called once it is imported, as 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
@@ -106,6 +107,24 @@ def short_batch_in_evaluation_mode(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
+def _put_back(snapshot: Module, kept_back: Callable[[int], bool]) -> None:
+    """Put back, behind a look at the average, some of its sections alone: parameters, their type's buffers, counters."""
+
+    @contextmanager
+    def broken(pairs: Any) -> Any:
+        kept = [(tensor, tensor.clone(), other) for tensor, other in pairs]
+        for tensor, _, other in kept:
+            tensor.copy_(other)
+        try:
+            yield
+        finally:
+            for place, (tensor, own, _) in enumerate(kept):
+                if kept_back(place):
+                    tensor.copy_(own)
+
+    snapshot.swapped = broken
+
+
 @LOT.bug(
     "forward",
     "after an evaluation a replica goes on with the average's running statistics",
@@ -116,18 +135,7 @@ def short_batch_in_evaluation_mode(replica: Module) -> None:
 def statistics_not_put_back(snapshot: Module) -> None:
     """Put a replica's parameters back behind an evaluation, its buffers not."""
 
-    @contextmanager
-    def broken(pairs: Any) -> Any:
-        kept = [(tensor, tensor.clone(), other) for tensor, other in pairs]
-        for tensor, _, other in kept:
-            tensor.copy_(other)
-        try:
-            yield
-        finally:
-            for tensor, own, _ in kept[:1]:  # parameters; buffers of this type lie behind them
-                tensor.copy_(own)
-
-    snapshot.swapped = broken
+    _put_back(snapshot, lambda place: place == 0)
 
 
 # Gradient
@@ -214,16 +222,4 @@ def second_moments_halved_each_epoch(loop: Module) -> None:
 def statistics_left_from_average(snapshot: Module) -> None:
     """Put everything back behind a look at the average but floating-point buffers."""
 
-    @contextmanager
-    def broken(pairs: Any) -> Any:
-        kept = [(tensor, tensor.clone(), other) for tensor, other in pairs]
-        for tensor, _, other in kept:
-            tensor.copy_(other)
-        try:
-            yield
-        finally:
-            for place, (tensor, own, _) in enumerate(kept):
-                if place != 1:  # parameters, their type's buffers, counters
-                    tensor.copy_(own)
-
-    snapshot.swapped = broken
+    _put_back(snapshot, lambda place: place != 1)

@@ -23,6 +23,7 @@ from ddp.replica.pieces import (
     of_optimizer,
     recorded,
 )
+from ddp.replica.state_watch import LARGE as LARGE
 from ddp.replica.state_watch import START as START
 from ddp.replica.state_watch import STEP, StateWatch
 from ddp.replica.step_draws import STRETCHES, StepDraws, drawn
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
     from ddp.replica.replica import Replica
 
-LARGE = 2 << 20
-"""Bytes of parameters and buffers from which on a step's state afterwards is kept in part."""
 BUDGET = 128 << 20
 """Bytes that the steps of a run may take, if they can; below it, the step that follows a drawn one is kept too."""
 PAIRED, LONG, CHEAP = 24, 400, 16 << 20
@@ -198,12 +197,12 @@ class StepKeeper:
         if self.windowed:
             return False
         complete = self._one is not None or (self._row is not None and not self._row.left)
-        unmet = self._together or self._apart or self._job.world_size == 1
-        return complete or (last and not unmet and self._compares(round))
+        return complete or (last and self._compares(round))
 
     def _compares(self, round: int) -> bool:
-        """Return whether states are compared before and after the average of a round."""
-        return self._draws is not None and self._draws.round(round)
+        """Return whether states are compared before and after the average of a round: not where ranks meet in steps."""
+        met = self._together or self._apart or self._job.world_size == 1
+        return self._draws is not None and not met and self._draws.round(round)
 
     def end(self, step: int, averages: int) -> None:
         """Keep the state after it, and the losses; note the state that it left. `averages`: taken in so far, with it."""
@@ -248,7 +247,7 @@ class StepKeeper:
     def average(self, round: int) -> None:
         """Cut a row before the average of a round; note the state, if it is drawn."""
         self.cut()
-        self.watch.average(round, self._compares(round) and not self._together)
+        self.watch.average(round, self._compares(round))
 
     def evaluated(self, epoch: int) -> None:
         """Keep what came of each batch of the rank's part of an evaluation, and on the first rank the model: `whole` of the

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 RESTS = 8
 """So many evaluations, and as many checkpoints, of a process over which the state is compared."""
-STEPS, LARGE = 64, 2 << 20
-"""So many steps of a process between which and what comes next it is compared; RESTS from LARGE bytes of model on."""
+LARGE = 2 << 20
+"""Bytes of parameters and buffers from which on less is kept and compared: of a step's state afterwards, a part."""
+STEPS = 64
+"""So many steps of a process between which and what comes next it is compared; RESTS where the model is LARGE."""
 START, STEP = "the start", "step "
 OF_MODEL = f"{PARAMETERS} ", f"{BUFFERS} "
 """How labels of parameters and buffers begin."""

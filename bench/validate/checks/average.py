@@ -122,11 +122,11 @@ class _Rounds:
             if stepped is None and self._last is not None:
                 self._outer.find(wanted, self._last, decode(_average(answers[0])))
             wanted = wanted if stepped is None else stepped
-        passed = ""
+        passed: str | None = None
         for event in answers:
             where, average = f"round {event.round}, rank {event.rank}", _average(event)
-            equal = passed and average == passed  # as another rank's, of the same round
-            if known and not equal and (far := apart(self._groups, average, wanted, roundings, room or 0.0)):
+            # What is equal to another rank's of the same round was compared.
+            if known and average != passed and (far := apart(self._groups, average, wanted, roundings, room or 0.0)):
                 yield f"{where}: the average is not the weighted mean of the replicas ({far})"
                 continue
             passed = average

@@ -21,7 +21,6 @@ from bench.validate.records import records
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from bench.validate.window_rule import apart_from_settings, off_rule
-from ddp.core import policies
 from ddp.core.policies import POLICIES
 
 
@@ -46,10 +45,7 @@ def check(case: Case) -> Verdict | None:
 
 def _rules(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> Iterator[str]:
     yield off_rule(m, known, settings)
-    name = str(settings.get("name"))
-    if name in POLICIES and POLICIES[name].__module__.startswith(
-        f"{policies.__name__}."
-    ):  # users' settings are their own
+    if POLICIES.is_ours(str(settings.get("name"))):  # a user's has settings of its own
         yield apart_from_settings(m, known, settings)
         yield against_guard(m, known, settings)
 
