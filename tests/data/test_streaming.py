@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,9 +21,11 @@ from ddp.data import Draws, MapSource
 from ddp.data.batch_loader import BatchLoader, Resident
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.errors import BadSample, LateBatch
-from ddp.data.streaming import END_S, NAME, Streaming, _Shelf, _Slot
+from ddp.data.streaming import END_S, Streaming, _Shelf, _Slot
 from tests.data.fed import Samples, batches, images, make, same
 from tests.held_up import in_time
+
+Threads = Callable[[], list[threading.Thread]]
 
 
 class Played:
@@ -191,13 +194,13 @@ def test_samples_that_make_no_batch_are_named() -> None:
         source.batch(torch.tensor([0, 1]))
 
 
-def test_a_data_set_that_hangs_is_not_waited_for_beyond_the_deadline() -> None:
+def test_a_data_set_that_hangs_is_not_waited_for_beyond_the_deadline(reading_threads: Threads) -> None:
     samples = Samples(4)
     samples.free.clear()
     streaming = make(MapSource(samples), "streaming", deadline_s=0.05)
     with pytest.raises(LateBatch, match=r"samples \[\d, \d\] were not there within 0.05 s"):
         streaming.get(Batch(0, 0, 2, 2))
-    (thread,) = [one for one in threading.enumerate() if one.name == NAME]
+    (thread,) = reading_threads()
     before = time.monotonic()
     streaming.close()
     assert in_time(before, END_S / 2), "the rank is to say what is late before it is taken for lost"
@@ -205,12 +208,12 @@ def test_a_data_set_that_hangs_is_not_waited_for_beyond_the_deadline() -> None:
     thread.join(END_S)
 
 
-def test_the_thread_ends_with_its_owner() -> None:
+def test_the_thread_ends_with_its_owner(reading_threads: Threads) -> None:
     streaming = make(images(8), "streaming")
     streaming.get(Batch(0, 0, 2, 2))
-    assert [thread for thread in threading.enumerate() if thread.name == NAME]
+    assert reading_threads()
     del streaming
-    assert not [thread for thread in threading.enumerate() if thread.name == NAME]
+    assert not reading_threads()
 
 
 def test_a_closed_feed_that_is_asked_again_begins_anew() -> None:
@@ -222,13 +225,13 @@ def test_a_closed_feed_that_is_asked_again_begins_anew() -> None:
     streaming.close()
 
 
-def test_an_epoch_let_go_after_the_end_starts_no_thread() -> None:
+def test_an_epoch_let_go_after_the_end_starts_no_thread(reading_threads: Threads) -> None:
     """At the end of a script it did, and the script never ended."""
     streaming = make(images(8), "streaming")
     streaming.get(Batch(0, 0, 2, 2))
     streaming.close()
     streaming.expect(())  # as an iterator does when it goes
-    assert not [thread for thread in threading.enumerate() if thread.name == NAME]
+    assert not reading_threads()
 
 
 def test_after_a_fork_the_feed_goes_on() -> None:
