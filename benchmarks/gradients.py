@@ -111,8 +111,8 @@ def work(rank: int, folder: Path, model: str, recipe_name: str, data: str, backe
         way, steps = line.split()
         if "together" not in teams:
             backend.join(Join(rank, 0, tuple(range(world)), False, "benchmark"))
-            teams["together"] = backend.in_step(replica)
-        replica.in_step = teams[way]
+            teams["together"] = backend.gradient_sync(replica)
+        replica.gradient_sync = teams[way]
         wall, cpu = time.perf_counter(), time.process_time()
         for step in range(done, done + int(steps)):
             start = step % per_epoch * size * world

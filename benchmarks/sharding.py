@@ -59,7 +59,7 @@ def measure(folder: Path, rank: int, world_size: int, model: str, data: str, bat
     side = load(job.backend)(job, rank, loop)
     side.join(Join(rank, 0, tuple(range(world_size)), False, "a measurement"))
     layer = 8 * largest(replica.model)
-    replica.in_step = side.in_step(replica)
+    replica.gradient_sync = side.gradient_sync(replica)
 
     with TensorWatch(partial(_kinds, replica)) as watch:
         at = 0
@@ -74,7 +74,7 @@ def measure(folder: Path, rank: int, world_size: int, model: str, data: str, bat
 
 def _kinds(replica: Replica) -> Kinds:
     """Of PyTorch's engines what the optimizer moves, which FSDP gives it in slices; layers that it gathers are all else."""
-    within = replica.in_step
+    within = replica.gradient_sync
     if within is None or isinstance(within, ShardedStep):
         return kinds(replica.model, replica.optimizer, within)
     found = kinds(within.module, replica.optimizer)

@@ -33,7 +33,7 @@ from ddp.gradients.average import GradientAverage
 from ddp.parallel.group import Group, make
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
-from ddp.replica.in_step import InStep
+from ddp.replica.gradient_sync import GradientSync
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 
@@ -76,7 +76,7 @@ def replica(job: Job, way: str, group: Group) -> Replica:
     meter = Meter(group.rank, folder, CPU)
     made = Replica(job, CPU, meter, Slowdown(1.0))
     parameters = list(made.model.parameters())
-    within: InStep
+    within: GradientSync
     if way in ("nccl_sync", "over_gloo"):
         site = TransportConfig(folder, group.rank, group.world_size, CPU, 30.0)
         collectives = Collectives(
@@ -92,7 +92,7 @@ def replica(job: Job, way: str, group: Group) -> Replica:
         within = Wrapped(DistributedDataParallel(made.model, process_group=group), parameters)
     else:
         within = Wrapped(made.model, parameters)
-    made.in_step = within
+    made.gradient_sync = within
     return made
 
 

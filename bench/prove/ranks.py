@@ -119,7 +119,7 @@ def _follow(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any]:
         side: Any = importlib.import_module(entrant.module).Backend if entrant.module else load(entrant.engine)
         backend = side(job, rank, loop)
         backend.join(Join(rank, 0, tuple(range(size)), True, "proof"))
-        replica.in_step = backend.in_step(replica)
+        replica.gradient_sync = backend.gradient_sync(replica)
     losses, digests, apart, unshards, sums = [], [], [], True, {}
     for step in range(course.first, course.first + course.steps):
         batch = course.batches(step)[rank]

@@ -22,7 +22,7 @@ def clipped_by_each_rank(replica: Module) -> None:
         import torch
 
         done = gradients(*about)
-        if self.in_step is not None and self._job.max_grad_norm is not None:
+        if self.gradient_sync is not None and self._job.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.state.parameters, self._job.max_grad_norm)
         return done
 

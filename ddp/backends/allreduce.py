@@ -77,7 +77,7 @@ class Backend(GroupBackend):
         size = replica.state.bytes
         return AverageResult(self.loop.meter.add("copy", began, size=size) - began, size, *apart)
 
-    def in_step(self, replica: Replica) -> GradientAverage:
+    def gradient_sync(self, replica: Replica) -> GradientAverage:
         """Average gradients between backward pass and optimizer."""
         self._gradients = GradientAverage(
             replica.model,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ddp.comm.heartbeat import Heartbeat
     from ddp.process.meter import Meter
     from ddp.process.slowdown import Slowdown
-    from ddp.replica.in_step import InStep
+    from ddp.replica.gradient_sync import GradientSync
     from ddp.replica.replica import Replica
 
 
@@ -107,7 +107,7 @@ class StepExchange(Backend, Protocol):
         """Form a group with these members, in place of the present one. After a failure the next collective breaks."""
         ...
 
-    def in_step(self, replica: Replica) -> InStep:
+    def gradient_sync(self, replica: Replica) -> GradientSync:
         """Return what ranks do together inside a step. Called once, before the first step whose batch is shared."""
         ...
 

@@ -68,7 +68,7 @@ class TorchBackend(GroupBackend):
         if dist.is_initialized():  # else the first collective breaks
             limit_collectives(timedelta(seconds=self.job.deadline_s))
 
-    def in_step(self, replica: Replica) -> TorchStep:
+    def gradient_sync(self, replica: Replica) -> TorchStep:
         """Return the step."""
         self.steps = self.step_type(replica, self.job, self.loop)
         return self.steps

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from ddp.backends.base import GroupBackend, RankContext
-from ddp.replica.in_step import InStep
+from ddp.replica.gradient_sync import GradientSync
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.sharding.recut import recut
@@ -25,7 +25,7 @@ class ZeroBackend(GroupBackend):
         parts = (replica.model, replica.state, replica.optimizer, self.collectives, loop.meter)
         self._sharded = self.kind(ShardContext(*parts, job.world_size, rank, replica.step_sketches))
 
-    def in_step(self, replica: Replica) -> InStep:
+    def gradient_sync(self, replica: Replica) -> GradientSync:
         """Return the sharding, made at once: the optimizer has its shards before it takes over a checkpoint's state."""
         return self._sharded
 

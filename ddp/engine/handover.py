@@ -22,7 +22,7 @@ def send(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Sha
     state = {"optimizer": replica.optimizer.state_dict(), "passes": replica.passes.capture()}
     counters = {"begun": loop.begun, "version": loop.version, "rates": replica.rates.capture()}
     passed_state.write(scratch, round, {**state, **counters, "backend": backend.state_dict()})
-    model = replica.sketcher.model() if replica.in_step is not None else ""
+    model = replica.sketcher.model() if replica.gradient_sync is not None else ""
     return Shared(now(), loop.rank, round, model, replica.sketcher.optimizer(replica.optimizer))
 
 

@@ -128,7 +128,7 @@ class TrainingLoop:
         self._pending.add(loss, step.batch.samples, between + busy)
         self.steps += 1
         self.total_steps += 1
-        self.version += self.replica.in_step is not None
+        self.version += self.replica.gradient_sync is not None
         self.samples += step.batch.samples
         if self._kept or step.last or now() - self._reported > self.report_s:
             self.report()
@@ -161,7 +161,7 @@ class TrainingLoop:
         """Save the state after that step."""
         began = self.pause()
         if self.keeper is not None:
-            self.keeper.end(self.total_steps, self.version + (self.replica.in_step is not None))
+            self.keeper.end(self.total_steps, self.version + (self.replica.gradient_sync is not None))
         self.meter.add("checkpoint", began)
         self._kept = True
 
@@ -231,7 +231,7 @@ class TrainingLoop:
         self._settle("the evaluation")
         self.pause()
         began, replica = now(), self.replica
-        own = replica.sketcher.model() if getattr(replica.in_step, "apart", False) else ""
+        own = replica.sketcher.model() if getattr(replica.gradient_sync, "apart", False) else ""
         with averaged_weights or nullcontext():
             samples, loss, metric, content = replica.evaluate(order.part, order.parts, self._heartbeat)
             sketch = replica.sketcher.model()

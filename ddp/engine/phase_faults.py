@@ -61,7 +61,7 @@ class PhaseInjector:
             self._room = None
         if not self._faults:
             return
-        together, steps = loop.replica.in_step, loop.total_steps
+        together, steps = loop.replica.gradient_sync, loop.total_steps
         model = getattr(together, "module", loop.replica.model) if together is not None else None  # FSDP trains a twin
         for phase in phases_of(action, steps, alone or loop.after >= 0, model is not None, self._snapshots):
             self.meet(phase, steps, model)

@@ -183,8 +183,8 @@ class RankLoop:
 
     def share_steps(self) -> None:
         """Have every step from now on be one of several ranks'."""
-        if self._loop.replica.in_step is None:
-            self._loop.replica.in_step = cast(StepExchange, self._backend).in_step(self._loop.replica)
+        if self._loop.replica.gradient_sync is None:
+            self._loop.replica.gradient_sync = cast(StepExchange, self._backend).gradient_sync(self._loop.replica)
 
     def act(self, action: Action) -> None:
         """Do what an order or a grant says, and report it."""
@@ -295,6 +295,6 @@ class RankLoop:
             self._loop.replica.undo()
         self._loop.report()
         round = action.round if isinstance(action, Average) else IN_STEP
-        steps = before.offset if self._loop.replica.in_step is not None else self._loop.steps
+        steps = before.offset if self._loop.replica.gradient_sync is not None else self._loop.steps
         self._worker = self._worker.broke()
         self._channel.send(AverageFailed(now(), self._rank, round, _clean(str(error), 2_000), steps))

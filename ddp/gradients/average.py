@@ -18,7 +18,7 @@ from ddp.gradients.step_gradients import StepGradients
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
-from ddp.replica.in_step import moved
+from ddp.replica.gradient_sync import moved
 from ddp.replica.step_sketches import NoSketches, StepSketches, whole
 
 
@@ -32,7 +32,7 @@ def meet_counters(batch: Batch, gradients: StepGradients, collectives: Collectiv
 
 
 class GradientAverage:
-    """An `InStep` that averages gradients, weighted by samples, between backward pass and optimizer.
+    """A `GradientSync` that averages gradients, weighted by samples, between backward pass and optimizer.
 
     Where there is enough of them (`caps`), complete buckets go during the backward pass. In the first step of an epoch, or
     of another size, they all go at the end: it shows whether a gradient comes more than once, as in reentrant checkpointing.

@@ -15,7 +15,7 @@ from ddp.core.spans import Batch
 from ddp.gradients.step_gradients import StepGradients
 from ddp.graph.serialized_rng import SerializedRng
 from ddp.process.clock import now
-from ddp.replica.in_step import moved
+from ddp.replica.gradient_sync import moved
 from ddp.replica.replica import Replica
 from ddp.replica.sparse import dense
 from ddp.replica.step_sketches import StepSketches, whole

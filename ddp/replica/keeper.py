@@ -110,12 +110,12 @@ class StepKeeper:
     @property
     def _together(self) -> bool:
         """Whether a step is the work of all ranks."""
-        return self.windowed or (self._replica.in_step is not None and not self._apart)
+        return self.windowed or (self._replica.gradient_sync is not None and not self._apart)
 
     @property
     def _apart(self) -> bool:
         """Whether ranks step on their own, and meet inside some of the steps."""
-        return getattr(self._replica.in_step, "apart", False)
+        return getattr(self._replica.gradient_sync, "apart", False)
 
     def due(self, batch: Batch, seen: float, step: int, averages: int) -> bool:
         """Return whether something is to be kept from this step on, the rank's own number `step`, after `averages`."""
@@ -133,7 +133,7 @@ class StepKeeper:
             self.cut()
             # What is averaged in a step is no rank's own; nor are buffers, which are the first rank's in each. Of odd slices
             # PyTorch weighs the losses.
-            averages_next: bool = getattr(self._replica.in_step, "averages_next", True)
+            averages_next: bool = getattr(self._replica.gradient_sync, "averages_next", True)
             others = averages_next or (self._rank and self._buffers)
             even = batch.samples * self._job.world_size == batch.total
             self._row_due, self._due = False, bool(self._due and even and not others)
@@ -232,7 +232,7 @@ class StepKeeper:
 
     def _pieces(self, together: bool | None = None) -> Iterator[StatePiece]:
         replica, shared = self._replica, self._together if together is None else together
-        own = getattr(replica.in_step, "pieces", None)
+        own = getattr(replica.gradient_sync, "pieces", None)
         if own is not None:
             yield from own()
             return

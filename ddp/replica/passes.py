@@ -16,7 +16,7 @@ from torch.random import fork_rng
 from ddp.core.errors import OutOfResources
 from ddp.core.spans import Batch, Chunk, micro_batches
 from ddp.replica.abilities import HALF, check_abilities
-from ddp.replica.in_step import InStep
+from ddp.replica.gradient_sync import GradientSync
 from ddp.replica.loss_scale import LossScale
 from ddp.replica.norms import least_samples
 from ddp.replica.scalars import Scalars
@@ -108,7 +108,7 @@ class StepPasses:
             ) from error
         return loss.float() if loss.dtype.itemsize < 4 else loss
 
-    def ready(self, optimizer: torch.optim.Optimizer, team: InStep | None) -> bool:
+    def ready(self, optimizer: torch.optim.Optimizer, team: GradientSync | None) -> bool:
         """Take the factor off the gradients of what `optimizer` moves; return whether it is to step: not where they overflow
         on a rank that has a part of them."""
         if self.scale is None:

@@ -1,7 +1,7 @@
 """One replica: model, optimizer, data, and what a step and an evaluation are. The same in solo and distributed runs.
 
 Owns determinism: everything random comes from (seed, epoch, position). Knows nothing of other ranks: what they exchange
-inside a step is an `InStep`."""
+inside a step is a `GradientSync`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
 from ddp.replica.figures import StepFigures
 from ddp.replica.flat import FlatState
-from ddp.replica.in_step import InStep, moved
+from ddp.replica.gradient_sync import GradientSync, moved
 from ddp.replica.learning_rates import Rates
 from ddp.replica.optimizers import as_one, settings_of, usable
 from ddp.replica.parameter_guard import StepParameterGuard
@@ -82,7 +82,7 @@ class Replica:
         self.passes = StepPasses(job, self.model, self.state.parameters, device)
         # The general call visits every kind of device, which costs a small model's step.
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
-        self.in_step: InStep | None = None
+        self.gradient_sync: GradientSync | None = None
         """What is done together with other ranks inside a step."""
         self.samples = len(visits)
         steps = job.epochs * -(-self.samples // (job.batch_size * job.world_size))
@@ -103,8 +103,8 @@ class Replica:
     def undo(self) -> None:
         """Take back what a step changed and recorded before its exchange broke."""
         self.scalars.undo()
-        if self.in_step is not None:
-            self.in_step.undo()
+        if self.gradient_sync is not None:
+            self.gradient_sync.undo()
 
     def capture(self) -> dict[str, Any]:
         """Return parameters, buffers and optimizer state, as they are."""
@@ -139,7 +139,7 @@ class Replica:
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; return (mean loss, a device scalar, None for an empty batch; busy seconds)."""
-        meter, team, began = self._meter, self.in_step, self._slowdown.begin()
+        meter, team, began = self._meter, self.gradient_sync, self._slowdown.begin()
         parts = self.passes.cut(batch)
         tensors: Tensors = self.read(parts[0]) if batch.samples else ()
         at = meter.add("data", began)
@@ -189,7 +189,7 @@ class Replica:
             return self._gradients(tensors, factor, at, several)
 
     def _gradients(self, tensors: Tensors, factor: float, at: float, several: bool) -> tuple[Tensor, float]:
-        team = self.in_step
+        team = self.gradient_sync
         marks = self.passes.marks() if several else None
         self.parameter_guard.begin()
         with self.scalars:
@@ -207,7 +207,7 @@ class Replica:
     def _accumulate(self, parts: Sequence[Batch], tensors: Tensors, factor: float, at: float) -> tuple[Tensor, float]:
         """Add the gradients of micro-batches, each as its part of the mean over the slice. Return the mean loss, and when it
         was done. `tensors`: of the first one."""
-        team, samples = self.in_step, sum(part.samples for part in parts)
+        team, samples = self.gradient_sync, sum(part.samples for part in parts)
         losses: list[Tensor] = []
         for part in parts:
             if losses:
@@ -231,7 +231,7 @@ class Replica:
         for parameter in self._unmoved:
             parameter.grad = None
 
-    def _clip(self, team: InStep | None) -> None:
+    def _clip(self, team: GradientSync | None) -> None:
         limit = self._job.max_grad_norm
         if limit is None:
             return

@@ -24,7 +24,7 @@ from ddp.gradients.step_gradients import StepGradients
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
-from ddp.replica.in_step import InStep
+from ddp.replica.gradient_sync import GradientSync
 from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers, tensors_of
 from ddp.replica.step_sketches import NoSketches, StepSketches, Stretch, whole
 from ddp.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_optimizer, shard_optimizer
@@ -46,7 +46,7 @@ class ShardContext:
     sketches: StepSketches = field(default_factory=NoSketches)
 
 
-class Zero(InStep, Protocol):
+class Zero(GradientSync, Protocol):
     """A kind of sharding."""
 
     def full_parameters(self) -> AbstractContextManager[None]:
@@ -61,7 +61,7 @@ class Zero(InStep, Protocol):
 
 
 class ShardedStep:
-    """The base of all kinds; an `InStep`. Raises ValueError for a model that is sharded already, for an optimizer that needs
+    """The base of all kinds; a `GradientSync`. Raises ValueError for a model that is sharded already, for an optimizer that needs
     whole tensors, and at the first step for ranks whose models differ."""
 
     whole_gradients = True

@@ -81,7 +81,7 @@ def exchanged(job: Job, rank: int) -> None:
     loop = TrainingLoop(job, rank, lambda event: None)
     backend = load(job.backend)(job, rank, loop)
     backend.join(Join(rank, 0, (0, 1), False, ""))
-    loop.replica.in_step = backend.in_step(loop.replica)
+    loop.replica.gradient_sync = backend.gradient_sync(loop.replica)
     batch = (Batch(0, 0, 8, 13), Batch(0, 8, 13, 13))[rank]
     for _ in range(3):
         loop.train(Step(batch, 0.0, last=False))

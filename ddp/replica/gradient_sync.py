@@ -16,7 +16,7 @@ from ddp.core.spans import Batch
 from ddp.replica.flat import FlatState
 
 
-class InStep(Protocol):
+class GradientSync(Protocol):
     """One rank's part."""
 
     module: nn.Module
