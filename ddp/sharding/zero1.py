@@ -61,8 +61,8 @@ class Zero(GradientSync, Protocol):
 
 
 class ShardedStep:
-    """The base of all kinds; a `GradientSync`. Raises ValueError for a model that is sharded already, for an optimizer that needs
-    whole tensors, and at the first step for ranks whose models differ."""
+    """The base of all kinds; a `GradientSync`. Raises ValueError for a model that is sharded already, for an optimizer that
+    needs whole tensors, and at the first step for ranks whose models differ."""
 
     whole_gradients = True
     """Whether a rank keeps the gradients of others' shards until the end of a step."""
