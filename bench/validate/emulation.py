@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.results.schema import Metrics
 from bench.validate.run_records import Records
+from bench.validate.scripted_slowness import other_than_scripted
 from ddp.backends import is_torch_native
 from ddp.core.faults import parse
 
@@ -56,7 +57,7 @@ def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
                 f"rank {rank} waited {waited:.3g} s behind steps of {worked:.3g} s to be slower, where it should be "
                 f"{1 + factor:.3g} times as slow (cluster.speeds, cluster.faults)"
             )
-    return ""
+    return other_than_scripted(m, known, speeds)
 
 
 def _factor(speed: float, rank: int, steps: int, script: Sequence[str]) -> float | None:

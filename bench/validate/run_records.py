@@ -75,6 +75,8 @@ class Records:
     """Begin of the first and end of the last."""
     rests: defaultdict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """Begin and end of what a rank did that is in no step, in no order."""
+    slowed: defaultdict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    """The same of what it waited to be slow."""
     collectives: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
     """By number, what ranks say of each that they stood in."""
     hidden: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
@@ -105,7 +107,7 @@ class Records:
     def measure_anew(self) -> None:
         """Forget what was measured: another process goes on with the run."""
         for measurements in (
-            *(self.slices, self.seconds, self.spans, self.rests, self.turned, self.memory),
+            *(self.slices, self.seconds, self.spans, self.rests, self.slowed, self.turned, self.memory),
             *(self.collectives, self.hidden),
         ):
             measurements.clear()
@@ -121,9 +123,10 @@ class Records:
             self.slices[rank, name] = int(mine.sum())
             self.seconds[rank, name] = float(sums[group])
             self.spans[rank, name] = float(slices.start[mine].min()), float(slices.stop[mine].max())
-        between = slices.where(np.isin(slices.kind, BETWEEN_STEPS))
-        for rank, *rest in _rows(between.rank, between.start, between.stop):
-            self.rests[rank].append((rest[0], rest[1]))
+        for kinds_of, rows in ((BETWEEN_STEPS, self.rests), (("slowdown",), self.slowed)):
+            some = slices.where(np.isin(slices.kind, kinds_of))
+            for rank, *rest in _rows(some.rank, some.start, some.stop):
+                rows[rank].append((rest[0], rest[1]))
         passes = slices.where(np.isin(slices.kind, ("data", "forward", "backward")))
         order = np.lexsort((passes.start, passes.rank))
         ranks, kinds_then = passes.rank[order], passes.kind[order]

@@ -29,7 +29,7 @@ from ddp.process.profiling import Profiler
 from ddp.process.slowdown import Slowdown
 from ddp.replica.flat import savable
 from ddp.replica.handle import WorkerHandle
-from ddp.replica.keeper import START, StepKeeper
+from ddp.replica.keeper import EPOCH, START, StepKeeper
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.tally import MODULUS
@@ -113,8 +113,7 @@ class TrainingLoop:
     def train(self, step: Step) -> None:
         """Train one step; report if the rank runs out of work, or now and then."""
         if step.batch.epoch != self._pending.epoch:
-            self.report()
-            self._sum_up()
+            self._settle(f"{EPOCH}{step.batch.epoch}")
             self._pending = Pending(step.batch.epoch)
             self.begin(step.batch.epoch, step.seen)
             self.pause()

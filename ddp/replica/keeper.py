@@ -23,6 +23,7 @@ from ddp.replica.pieces import (
     of_optimizer,
     recorded,
 )
+from ddp.replica.state_watch import EPOCH as EPOCH
 from ddp.replica.state_watch import LARGE as LARGE
 from ddp.replica.state_watch import START as START
 from ddp.replica.state_watch import STEP, StateWatch
@@ -242,7 +243,8 @@ class StepKeeper:
     def rests(self, what: str, averages: int) -> None:
         """Cut a row before something that is no step; note the state, which it leaves alone."""
         self.cut()
-        self.watch.rests(what, averages)
+        if not (self.windowed and what.startswith(EPOCH)):  # which begins within such a step
+            self.watch.rests(what, averages)
 
     def average(self, round: int) -> None:
         """Cut a row before the average of a round; note the state, if it is drawn."""

@@ -1,8 +1,9 @@
 """`StateWatch`: digests of a replica's state before and after what leaves it alone, for somebody else to compare.
 
 An average leaves the optimizer's state alone, and nothing changes what it made of the replica before the next step; an
-evaluation and a checkpoint leave all alone, and so does what lies between a rank's report that it is ready and its first
-step, and between a step and what comes next. Changes nothing. Knows nothing of files, nor of which averages are drawn.
+evaluation, a checkpoint and the beginning of an epoch leave all alone, and so does what lies between a rank's report that it
+is ready and its first step, and between a step and what comes next. Changes nothing. Knows nothing of files, nor of which
+averages are drawn.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from ddp.replica.replica import Replica
 
 RESTS = 8
-"""So many evaluations, and as many checkpoints, of a process over which the state is compared."""
+"""So many evaluations, checkpoints, beginnings of epochs each of a process over which the state is compared."""
 LARGE = 2 << 20
 """Bytes of parameters and buffers from which on less is kept and compared: of a step's state afterwards, a part."""
 STEPS = 64
 """So many steps of a process between which and what comes next it is compared; RESTS where the model is LARGE."""
-START, STEP = "the start", "step "
+START, STEP, EPOCH = "the start", "step ", "the beginning of epoch "
 OF_MODEL = f"{PARAMETERS} ", f"{BUFFERS} "
 """How labels of parameters and buffers begin."""
 

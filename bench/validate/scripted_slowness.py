@@ -1,0 +1,179 @@
+"""What slows a rank down by script comes to that rank, at that step, and ends when the script says so: before and behind the
+step its reports are held against each other.
+
+Waiting behind steps is known to a factor of two or so, late batches and slow transfers likewise. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from statistics import median
+
+from bench.results.schema import Metrics
+from bench.validate.run_records import Records
+from ddp.core.faults import LASTING, Fault, parse
+
+FEW, STEPS = 5, 128
+"""Reports, and steps, between two faults of a rank, of which something can be said."""
+LEAST, MOST = 3.0, 1.6
+"""How many times shorter or longer waiting may be than it should be."""
+CLOCK = 0.05
+"""Seconds of which nothing is said."""
+NOTABLE = 0.5
+"""Of a step, or of what a link needs: what comes late by less is not looked for."""
+
+
+@dataclass(frozen=True)
+class _OwnReport:
+    """A report of a rank: its steps from `first` to `last` - 1, seconds of each by kind, times that its link takes."""
+
+    first: int
+    last: int
+    whole: float
+    data: float
+    compute: float
+    """Emulated slowness with it; the two without what it waited for a core."""
+    slowed: float
+    link: float
+    """0: none was measured."""
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """What a rank does between two faults of its script, and how slow it is to be then."""
+
+    fault: str
+    """What begins it; empty: the run."""
+    steps: float
+    late: float
+    """Of a step, that each batch comes late."""
+    link: float
+    reports: Sequence[_OwnReport]
+
+    @property
+    def count(self) -> int:
+        """Steps that are reported."""
+        return sum(report.last - report.first for report in self.reports)
+
+    @property
+    def long(self) -> bool:
+        """Whether something can be said of it."""
+        return len(self.reports) >= FEW and self.count >= STEPS
+
+    @property
+    def data(self) -> float:
+        """Seconds of a typical step until its batch was there."""
+        return median(report.data for report in self.reports)
+
+    @property
+    def compute(self) -> float:
+        """Seconds of a typical step, with emulated slowness."""
+        return median(report.compute for report in self.reports)
+
+    @property
+    def transfer(self) -> float | None:
+        """Times that a typical transfer takes what its link needs; None: too few were measured."""
+        ratios = [report.link for report in self.reports if report.link]
+        return median(ratios) if len(ratios) >= FEW else None
+
+
+def other_than_scripted(m: Metrics, known: Records, speeds: Sequence[float]) -> str:
+    """Say which fault of the script that is to slow a rank down did not, or came at another time; empty: none."""
+    script = [parse(text) for text in m.scripted_faults]
+    for rank in sorted({fault.rank for fault in script if fault.kind in LASTING}):
+        resident = next((event.loader == "resident" for event in known.ready if event.rank == rank), False)
+        speed = float(speeds[rank]) if rank < len(speeds) else 1.0
+        stretches = list(_stretches(_reports(known, rank), [fault for fault in script if fault.rank == rank], speed))
+        for stretch in stretches:
+            if wrong := _waited(stretch) or _late(stretch):
+                return f"rank {rank}, {f'from {stretch.fault} on' if stretch.fault else 'ahead of its script'}: {wrong}"
+        for before, after in pairwise(stretches):
+            if wrong := _change(before, after, resident):
+                return f"rank {rank}: {wrong}, so {after.fault} of the script did not come then"
+    return ""
+
+
+def _reports(known: Records, rank: int) -> Iterator[_OwnReport]:
+    """Iterate over the reports of a rank, but for the first, whose first step takes a hundred times as long."""
+    slowed, place, done = sorted(known.slowed[rank]), 0, 0
+    for event in known.progress:
+        if event.rank != rank or event.work is None or not event.steps:
+            continue
+        waited = 0.0
+        while place < len(slowed) and slowed[place][0] < event.at:
+            waited, place = waited + slowed[place][1] - slowed[place][0], place + 1
+        work, steps = event.work, event.steps
+        first, done = done, done + steps
+        if first:
+            whole, data = (work.data + work.compute) / steps, (work.data - work.no_core_data) / steps
+            yield _OwnReport(first, done, whole, data, (work.compute - work.no_core) / steps, waited / steps, work.link)
+
+
+def _stretches(reports: Iterator[_OwnReport], faults: Sequence[Fault], speed: float) -> Iterator[_Stretch]:
+    """Cut the reports of a rank where its faults come; those that a fault lies in are in none."""
+    own, steps, late, link, begin, name = list(reports), 1 / speed - 1, 0.0, 1.0, 0, ""
+    for fault in [*sorted(faults, key=lambda fault: fault.step), None]:
+        end = inf if fault is None else fault.step
+        inside = [report for report in own if begin <= report.first and report.last <= end]
+        if end > begin:
+            yield _Stretch(name, steps, late, link, inside)
+        if fault is None:
+            return
+        begin, name = fault.step, str(fault)
+        match fault.kind:
+            case "slow":
+                steps = (1 + steps) * fault.value - 1
+            case "input":
+                late = (1 + late) * fault.value - 1
+            case "link":
+                link *= fault.value
+            case "heal":
+                steps, late, link = 1 / speed - 1, 0.0, 1.0
+
+
+def _waited(stretch: _Stretch) -> str:
+    """Say how much longer or shorter the rank waited behind its steps than it was to."""
+    waited = sum(report.slowed * (report.last - report.first) for report in stretch.reports)
+    worked = sum(report.whole * (report.last - report.first) for report in stretch.reports) - waited
+    least = 0.0
+    if stretch.steps:
+        if not stretch.long:
+            return ""
+        alone = median(each.compute - each.slowed + (0.0 if stretch.late else each.data) for each in stretch.reports)
+        least = stretch.steps * alone * stretch.count / LEAST - CLOCK
+    if least <= waited <= stretch.steps * worked * MOST + CLOCK:
+        return ""
+    return (
+        f"it waited {waited:.3g} s behind {stretch.count} steps of {worked:.3g} s, which were to take "
+        f"{1 + stretch.steps:.3g} times as long"
+    )
+
+
+def _late(stretch: _Stretch) -> str:
+    """Say that batches came in time, or transfers did, that were to be late."""
+    least = stretch.late * stretch.compute / LEAST if stretch.late >= NOTABLE and stretch.long else 0.0
+    if least and stretch.data < least - CLOCK / stretch.count:
+        return f"a batch took {stretch.data:.3g} s, and was to be late by {LEAST * least:.3g} s"
+    transfer = stretch.transfer if stretch.link - 1 >= NOTABLE else None
+    if transfer is not None and transfer < 1 + (stretch.link - 1) / LEAST:
+        return (
+            f"a transfer took {transfer:.3g} times what its link needs, and was to take {stretch.link:.3g} times that"
+        )
+    return ""
+
+
+def _change(before: _Stretch, after: _Stretch, resident: bool) -> str:
+    """Say what is as it was before a fault. Unless data is resident its batches may be late by themselves."""
+    late, link = after.late - before.late, after.link - before.link
+    if resident and abs(late) >= NOTABLE and before.long and after.long:
+        turned, slow = after.data - before.data, after.compute if late > 0 else before.compute
+        if turned * (1 if late > 0 else -1) < abs(late) * slow / LEAST - CLOCK / min(before.count, after.count):
+            return f"a batch took {before.data:.3g} s, then {after.data:.3g} s"
+    ratios = before.transfer, after.transfer
+    if abs(link) < NOTABLE or ratios[0] is None or ratios[1] is None:
+        return ""
+    if (ratios[1] - ratios[0]) * (1 if link > 0 else -1) >= abs(link) / LEAST:
+        return ""
+    return f"a transfer took {ratios[0]:.3g} times what its link needs, then {ratios[1]:.3g} times"

@@ -1,0 +1,73 @@
+"""What a script slows down is slow, on its rank and from its step on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from bench.validate.emulation import otherwise_slow
+from bench.validate.run_records import Records
+from ddp.core.events import Progress, Ready, WorkSeconds
+from tests.bench.streams import make_metrics, make_spec
+
+STEP, EACH = 1e-3, 10
+"""Seconds of a step that nothing slows down; steps of a report."""
+Pace = tuple[int, float, float, float]
+"""From a step on: times that a step takes because of waiting behind it, of late batches; times that its link takes."""
+
+
+def wrong(script: Sequence[str], *paces: Pace, loader: str = "resident", rank: int = 1, read: float = 0.0) -> str:
+    """What is said of a rank of a run of 600 steps with such a script. `read`: what its batches take by themselves."""
+    known = Records(ready=[Ready(0.0, rank, 6400, 1, "", "cpu", "memory", loader)])
+    at = 0.0
+    for first in range(0, 600, EACH):
+        _, slow, late, link = [pace for pace in ((0, 1.0, 1.0, 1.0), *paces) if pace[0] <= first][-1]
+        waits = (slow - 1) * STEP
+        for _ in range(EACH if slow > 1 else 0):
+            known.slowed[rank].append((at, at + waits))
+            known.seconds[rank, "slowdown"] += waits
+        known.seconds[rank, "forward"] += EACH * STEP
+        data = max(read, (late - 1) * slow * STEP)
+        at += EACH * (STEP + waits + data)
+        work = WorkSeconds(EACH * data, EACH * (STEP + waits), 0.0, 0.0, link)
+        known.progress.append(Progress(at, rank, 0, EACH, 160, at, 1.0, 0.1, work=work))
+    metrics = make_metrics(make_spec("nccl_cadence")).model_copy(update={"scripted_faults": list(script)})
+    return otherwise_slow(metrics, known, {"cluster": {"speeds": []}})
+
+
+SLOW, INPUT, LINK = ["1@300:slow*3"], ["1@300:input*3"], ["1@300:link*3"]
+
+
+@pytest.mark.parametrize(
+    ("script", "paces", "line"),
+    [
+        (SLOW, [(300, 3.0, 1.0, 1.0)], ""),
+        (SLOW, [], "rank 1 waited 0 s"),
+        (SLOW, [(100, 3.0, 1.0, 1.0)], "rank 1, ahead of its script: it waited 0.4 s"),
+        (SLOW, [(560, 3.0, 1.0, 1.0)], "rank 1, from 1@300:slow*3 on: it waited 0.08 s"),
+        ([*SLOW, "1@400:heal"], [(300, 3.0, 1.0, 1.0), (400, 1.0, 1.0, 1.0)], ""),
+        ([*SLOW, "1@400:heal"], [(300, 3.0, 1.0, 1.0), (460, 1.0, 1.0, 1.0)], "from 1@400:heal on: it waited 0.12 s"),
+        (INPUT, [(300, 1.0, 3.0, 1.0)], ""),
+        (INPUT, [], "a batch took 0 s, and was to be late by 0.002 s"),
+        (INPUT, [(0, 1.0, 3.0, 1.0)], "so 1@300:input*3 of the script did not come then"),
+        (INPUT, [(460, 1.0, 3.0, 1.0)], "a batch took 0 s"),
+        (LINK, [(0, 1.0, 1.0, 1.2), (300, 1.0, 1.0, 3.2)], ""),
+        (LINK, [], "a transfer took 1 times what its link needs, and was to take 3 times that"),
+        (LINK, [(0, 1.0, 1.0, 3.0)], "so 1@300:link*3 of the script did not come then"),
+        (["1@300:link*3", "1@400:heal"], [(300, 1.0, 1.0, 3.0)], "so 1@400:heal of the script did not come then"),
+        (["1@300:input*3", "1@400:slow*2"], [(300, 1.0, 3.0, 1.0), (400, 2.0, 3.0, 1.0)], ""),
+        (["1@590:input*3"], [], ""),
+        (["0@300:input*3"], [(300, 1.0, 3.0, 1.0)], ""),
+    ],
+)
+def test_what_is_scripted_comes_when_it_is_to(script: list[str], paces: list[Pace], line: str) -> None:
+    found = wrong(script, *paces)
+    assert line in found, found
+    assert bool(line) == bool(found), found
+
+
+@pytest.mark.parametrize(("loader", "named"), [("streaming", False), ("resident", True)])
+def test_what_is_read_from_elsewhere_may_be_late_by_itself(loader: str, named: bool) -> None:
+    """A thread that reads ahead catches up while a batch is held back."""
+    assert bool(wrong(INPUT, (300, 1.0, 3.0, 1.0), loader=loader, read=2e-3)) is named
