@@ -34,7 +34,7 @@ class _OwnReport:
     whole: float
     data: float
     compute: float
-    """Emulated slowness with it; the two without what it waited for a core."""
+    """Emulated slowness with it, without what it waited for a core."""
     slowed: float
     link: float
     """0: none was measured."""
@@ -107,7 +107,7 @@ def _reports(known: Records, rank: int) -> Iterator[_OwnReport]:
         work, steps = event.work, event.steps
         first, done = done, done + steps
         if first:
-            whole, data = (work.data + work.compute) / steps, (work.data - work.no_core_data) / steps
+            whole, data = (work.data + work.compute) / steps, work.data / steps
             yield _OwnReport(first, done, whole, data, (work.compute - work.no_core) / steps, waited / steps, work.link)
 
 
