@@ -23,12 +23,14 @@ from bench.results.recompute import header_of, result
 from bench.results.runfolder import EVENTS, METRICS, Run, there
 from bench.results.schema import Metrics
 from bench.validate.run_records import Order, Records
-from ddp.core.commands import Plan, Reduce
+from ddp.core.commands import Drop, Plan, Reduce
 from ddp.core.errors import ProtocolError
 from ddp.core.events import (
     Averaged,
     Evaluated,
+    Failed,
     Finished,
+    Lost,
     Memory,
     Merged,
     Progress,
@@ -50,7 +52,7 @@ from ddp.process.codec import MeasuredSlice, Record
 
 WANTED: tuple[type[Any], ...] = (
     *(Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved),
-    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joined, Reduced, Merged),
+    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joined, Reduced, Merged, Failed, Lost, Drop),
 )
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')

@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.results.analysis.stream import Floats, Slices
-from ddp.core.commands import Apply, Average, Evaluate, Plan, Reduce
+from ddp.core.commands import Apply, Average, Drop, Evaluate, Plan, Reduce
 from ddp.core.event_parts import SketchGroup, StepSketch
 from ddp.core.events import (
     Averaged,
     Evaluated,
+    Failed,
     Finished,
+    Lost,
     Memory,
     Merged,
     Progress,
@@ -65,6 +67,9 @@ class Records:
     joined: list[Joined] = field(default_factory=list)
     reduced: list[Reduced] = field(default_factory=list)
     merged: list[Merged] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How many slices of each kind every rank recorded since the run was last resumed, as what a killed process had

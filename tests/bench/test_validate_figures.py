@@ -153,3 +153,19 @@ def test_one_rank_has_the_rate_of_its_recipe(run: Run) -> None:
         metrics = run.metrics.model_copy(update={"world_size": 1, "lr_scale": scale})
         (figure,) = [each for each in identity(metrics, known, {}) if each.name == "lr_scale"]
         assert bool(figure.wrong) is (scale != 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "line"),
+    [
+        ({}, "resident", ""),
+        ({"frozen": 7}, "auto", "frozen is 7, and 0"),
+        ({"loader": ["streaming", "resident"]}, "auto", "loader is [streaming, resident]"),
+        ({}, "streaming", "loader, as set (streaming) is [resident]"),
+    ],
+)
+def test_what_ranks_say_of_their_data_and_parameters_is_in_the_result(
+    run: Run, change: dict[str, Any], kind: str, line: str
+) -> None:
+    made = replace(run, metrics=run.metrics.model_copy(update=change), config=run.config | {"loader": {"kind": kind}})
+    assert [each[: len(line)] for each in wrong(made)] == ([line] if line else [])

@@ -2,7 +2,7 @@
 
 `validate` refuses a result that does not follow from its records by the code that makes results: an edit. An error of that
 code, in every result alike, shows here: doubled speeds, the loss of one rank, waiting booked as computing, a window's steps
-that no rank made. Of runs that lost nobody.
+that no rank made. Of runs that lost somebody only who was lost, and when.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.records import recorded
+from bench.validate.records import lost_nobody, recorded
 from bench.validate.recount.figure import Figure
 from bench.validate.recount.identity import identity
 from bench.validate.recount.learning import learning
+from bench.validate.recount.losses import losses, slow_ranks
 from bench.validate.recount.rounds import rounds
 from bench.validate.recount.timing import meeting, timing
 from bench.validate.run_records import Records
@@ -28,7 +29,7 @@ WORDS = 4
 def check(case: Case) -> Verdict | None:
     """Return FAIL at the first figure that is another; None where nothing is recorded."""
     count = 0
-    for run, known in recorded(case.cell):
+    for run, known in recorded(case.cell, lost=True):
         m = run.metrics
         if m.record is None or m.schema_version < WORDS or m.source or not (known.ready and known.progress):
             continue  # earlier versions had other words
@@ -43,6 +44,10 @@ def check(case: Case) -> Verdict | None:
 def figures(run: Run, known: Records) -> Iterator[Figure]:
     """Iterate over the figures of a run that can be counted anew."""
     m, part = run.metrics, known.measured()
+    yield from losses(m, known)
+    if not lost_nobody(m):
+        return
+    yield from slow_ranks(m, known)
     yield from identity(m, part, run.config)
     yield from learning(m, known)
     yield from timing(m, part)

@@ -47,6 +47,12 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
     yield Figure("devices", m.devices, [event.device for event in ready])
     yield Figure("transport", m.transport, ready[0].transport)
     yield Figure("parameters", m.parameters, ready[0].parameters)
+    yield Figure("frozen", m.frozen, ready[0].frozen)
+    yield Figure("loader", m.loader, [event.loader for event in ready if event.loader])
+    kind = loading.get("kind") if isinstance(loading := config.get("loader"), Mapping) else None
+    # What the device has no memory for is streamed, and a note says so.
+    if kind == "streaming" or (kind == "resident" and not any(event.note for event in ready)):
+        yield Figure(f"loader, as set ({kind})", sorted({*m.loader} - {kind}), [])
     digests = {event.digest for event in ends}
     yield Figure("params_sha256", m.params_sha256, digests.pop() if len(digests) == 1 else None)
     yield Figure("memory.peak_rss_bytes", m.memory.peak_rss_bytes, [event.peak_rss_bytes for event in ends])

@@ -1,0 +1,94 @@
+"""The check `figures` on ranks: who was lost, when each came back, and who became slow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bench.results.analysis.slow import slow_ranks as rows_of
+from bench.results.schema import Metrics
+from bench.validate.recount import losses as recount
+from bench.validate.run_records import Records
+from ddp.core import commands, events
+from ddp.core.event_parts import WorkSeconds
+from ddp.core.join_events import Joined
+from ddp.core.slowness import SlowFold
+from tests.bench.streams import LAUNCHED, make_metrics, make_spec
+from tests.bench.test_faults import SPEC, bereft
+
+HEADERS = cast(Any, [SimpleNamespace(launched=LAUNCHED)])
+
+
+def lost(rows: list[dict[str, Any]]) -> list[str]:
+    """What is wrong with a result of a run that lost a rank, which came back, if its rows say so."""
+    every = bereft(events.Lost(0.0, 1, "gone"), "gone")
+    (gone,) = [record for record in every if isinstance(record, events.Lost)]
+    back = Joined(gone.at + 2.0, 1, 8)
+    metrics = make_metrics(SPEC, every)
+    changed = [metrics.faults[0].model_copy(update=row) for row in rows]
+    drops = [record for record in every if isinstance(record, commands.Drop)]
+    known = Records(headers=HEADERS, lost=[gone], drops=drops, joined=[back])
+    made = recount.losses(metrics.model_copy(update={"faults": changed}), known)
+    return [figure.wrong for figure in made if figure.wrong]
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ([{"back_s": 2.0}], ""),
+        ([{"back_s": None}], "faults[0].back_s is missing"),
+        ([{"back_s": 4.0}], "faults[0].back_s is 4"),
+        ([{"back_s": 2.0, "seconds": 1.0}], "faults[0].seconds is 1"),
+        ([{"back_s": 2.0, "rank": 2}], "faults: ranks is [2], and [1]"),
+        ([], "faults: ranks is []"),
+    ],
+)
+def test_losses_are_those_that_were_recorded(rows: list[dict[str, Any]], line: str) -> None:
+    found = lost(rows)
+    assert bool(found) == bool(line), found
+    assert any(each.startswith(line) for each in found) or not line, found
+
+
+def slow() -> tuple[Metrics, Records]:
+    """Two ranks, of which one takes four times as long from its step 200 on, and what the result says of it."""
+    known, fold = Records(headers=HEADERS, plans=cast(Any, [SimpleNamespace(in_step=False)])), SlowFold()
+    for window in range(40):
+        for rank in (0, 1):
+            seconds = 0.2 * (4.0 if rank and window >= 20 else 1.0)
+            at = LAUNCHED + window + 0.9
+            report = events.Progress(at, rank, 0, 10, 160, 0.8, 1.0, 0.1, work=WorkSeconds(0.0, seconds))
+            average = events.Averaged(at + 0.01, rank, window, 10, 160, 0.01, 8, 0.0)
+            known.progress.append(report)
+            known.averaged.append(average)
+            fold.add(report)
+            fold.add(average)
+    metrics = make_metrics(make_spec("nccl_cadence"))
+    rows = rows_of(fold, LAUNCHED)
+    return metrics.model_copy(update={"slow_ranks": rows, "scripted_faults": ["1@200:slow*4"]}), known
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({}, ""),
+        ({"named_s": 3.0}, "slow_ranks[0].named_s is 3"),
+        ({"seconds": 0.5}, "slow_ranks[0].seconds is 0.5"),
+        ({"windows": 5}, "slow_ranks[0].windows is 5, and 2"),
+        ({"factor": 16.0}, "slow_ranks[0].factor is 16"),
+        ({"rank": 0}, "slow_ranks has rank 1, 4 times as slow is False"),
+    ],
+)
+def test_slow_ranks_are_those_that_reports_show(change: dict[str, Any], line: str) -> None:
+    metrics, known = slow()
+    assert metrics.slow_ranks is not None
+    (row,) = metrics.slow_ranks
+    metrics = metrics.model_copy(update={"slow_ranks": [row.model_copy(update=change)]})
+    found = [figure.wrong for figure in recount.slow_ranks(metrics, known) if figure.wrong]
+    assert bool(found) == bool(line), found
+    assert any(each.startswith(line) for each in found) or not line, found
+    earlier = metrics.model_copy(update={"schema_version": 4})
+    assert list(recount.slow_ranks(earlier, known)) == []
+    assert list(recount.slow_ranks(metrics, replace(known, headers=[]))) == []
