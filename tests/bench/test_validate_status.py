@@ -127,3 +127,26 @@ def test_a_scripted_loss_that_never_came_fails(
     found = status(write_run(tmp_path, spec, make_metrics(spec, every)))
     assert found.name == name
     assert ("of the script never came" in found.line) is (name == "FAIL")
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ("1@40:crash", ""),
+        ("1@30:crash", "rank 1 trained 40 steps, and 1@30:crash of the script came later"),
+        ("1@200:crash", "rank 1 was lost behind 40 steps that it reported, and 1@200:crash is in the script"),
+        ("2@30:crash", "rank 2 trained 90 steps, and 2@30:crash of the script never came"),
+    ],
+)
+def test_a_scripted_loss_comes_to_its_rank_at_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, line: str
+) -> None:
+    """Steps of 20 ms were not reported."""
+    spec = replace(PLAIN, faults=(parse(fault),))
+    reports = [
+        events.Progress(1.0, rank, 0, 5, 160, 0.1, 1.0, 0.1) for rank in (1, 2) for _ in range(8 if rank == 1 else 18)
+    ]
+    monkeypatch.setattr(checks_status, "records", lambda run, lost: Records(progress=reports))
+    found = status(write_run(tmp_path, spec, make_metrics(spec, bereft(events.Lost(0.0, 1, "gone"), "gone"))))
+    assert found.name == ("FAIL" if line else "PASS")
+    assert line in found.line

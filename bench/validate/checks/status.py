@@ -18,6 +18,9 @@ _EXITED = re.compile(r"\(exit code (?!255\))\d+\)")
 """How a loss reads of a process that no signal ended; 255: how it ended nobody knows."""
 TAKING = ("crash", "raise", "stall")
 """Kinds of faults that always cost the rank."""
+BEYOND, UNREPORTED, FEW = 1, 4, 8
+"""Steps by which a lost rank may have gone beyond its fault; times the most steps of a report, and steps, that it may
+not have reported."""
 
 
 def check(case: Case) -> Verdict:
@@ -59,16 +62,24 @@ def _unallowed(run: Run) -> str:
 
 
 def _never(run: Run) -> str:
-    """Say which fault of the script never came, though its rank went through the step in a run that lost nobody."""
+    """Say which fault of the script never came, though its rank went through the step, or came behind it, or long before:
+    what a rank had not reported is little. Of runs in which nobody was started again."""
     m = run.metrics
     taking = [fault for fault in map(parse, m.scripted_faults) if fault.kind in TAKING]
-    known = records(run, lost=True) if taking and not (m.faults or m.late or m.resumed) else None
-    if known is None:
+    again = m.late or m.resumed or any(row.rank is None or row.back_s is not None for row in m.faults)
+    known = records(run, lost=True) if taking and not again else None
+    if known is None or known.joined or known.resumed:
         return ""
-    for fault in taking:
-        steps = sum(event.steps for event in known.progress if event.rank == fault.rank)
-        if steps > fault.step:
-            return f"rank {fault.rank} trained {steps} steps, and {fault} of the script never came"
+    lost = {row.rank for row in m.faults}
+    for fault in {fault.rank: fault for fault in sorted(taking, key=lambda fault: -fault.step)}.values():
+        own = [event.steps for event in known.progress if event.rank == fault.rank]
+        steps, gone = sum(own), fault.rank in lost
+        if steps > fault.step + BEYOND * gone:
+            came = "came later" if gone else "never came"
+            return f"rank {fault.rank} trained {steps} steps, and {fault} of the script {came}"
+        unreported = UNREPORTED * max(own, default=0) + FEW
+        if gone and m.scripted_faults == [str(fault)] and fault.step - steps > unreported:
+            return f"rank {fault.rank} was lost behind {steps} steps that it reported, and {fault} is in the script"
     return ""
 
 
