@@ -178,25 +178,6 @@ def test_what_a_snapshot_changes_is_named(
     assert any("exp_avg is another after the snapshot of round" in line for line in found), found
 
 
-def halved_once(begin: Any, self: Any, *about: Any) -> Any:
-    """Halve second moments where the last epoch begins."""
-    done = begin(*about)
-    for state in self.replica.optimizer.state.values() if about[0] == self.job.epochs - 1 else ():
-        state["exp_avg_sq"].div_(2)
-    return done
-
-
-@pytest.mark.parametrize("mode", every(2, ["cpu_async", "nccl_sync", "nccl_cadence", "zero2"]))
-def test_what_changes_where_an_epoch_begins_is_named(
-    tmp_path: Path, in_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    with monkeypatch.context() as patch:
-        wrapped(TrainingLoop, "begin", halved_once)(patch)
-        job, records = train_together(tmp_path, mode, ADAM)
-    found = different(audited(job, records))
-    assert any("exp_avg_sq is another after" in line and "the beginning of epoch" in line for line in found), found
-
-
 @contextmanager
 def looked(pairs: Any) -> Iterator[None]:
     """Show an average in the replica's place, and leave its running statistics there."""
