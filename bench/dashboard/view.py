@@ -55,19 +55,13 @@ def row(about: RunCard, history: RunHistory) -> Json:
         "epoch": run.complete + sum(epoch.evaluated for epoch in current),
         "epochs": about.epochs or None,
         "seconds": short(seconds),
-        "left_s": left_s(about, run) if about.status == RUNNING else None,
+        "left_s": short(run.time_left(about.epochs)) if about.status == RUNNING else None,
         "loss": short(last_epoch.loss) if last_epoch else None,
         "eval": next((short(epoch.eval) for epoch in reversed(epochs) if epoch.eval is not None), None),
         "metric": (about.graph or {}).get("metric"),
         "lr": short(last_epoch.lr) if last_epoch else None,
         "lost": len(run.lost),
     }
-
-
-def left_s(about: RunCard, run: RunFigures) -> float | None:
-    """Return the seconds that the rest of the samples will take, at the speed so far."""
-    total, rate = about.epochs * run.epoch_samples, run.rate
-    return short(max(total - run.trained, 0) / rate) if total and rate else None
 
 
 def about(about: RunCard) -> Json:

@@ -61,7 +61,7 @@ def run_line(spec: RunSpec, run: RunFigures, last: EpochFigures | None, now: flo
     if run.began is None:
         return f"{name}  starting, {duration(run.since(now))}"
     done = f"epoch 0/{spec.epochs}" if last is None else _epoch(spec, last)
-    left = time_left(spec, run)
+    left = run.time_left(spec.epochs)
     return f"{name}  {done}  {_rate(run.rate)}" + ("" if left is None else f"  {duration(left)} left")
 
 
@@ -95,13 +95,6 @@ def record_line(record: Record, run: RunFigures, every: bool) -> str | None:
         case GuardVerdict():
             return f"{seconds}  guard {record.guard}: {record.verdict}"
     return f"{seconds}  {record!r}" if every else None
-
-
-def time_left(spec: RunSpec, run: RunFigures) -> float | None:
-    """Return the seconds until the last sample, at the speed of the run so far; None: not known yet."""
-    if run.rate is None or not run.epoch_samples:
-        return None
-    return max(spec.epochs * run.epoch_samples - run.trained, 0) / run.rate
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from bench.base.console import PipeSafeConsole, cut, verbosity
 from bench.config.spec import RunSpec
 from bench.results.analysis.slow import row, sentence
 from bench.results.live.run import RunFigures
-from bench.runner.live_view import epoch_line, lost_line, rank_lines, ready_line, record_line, run_line, time_left
+from bench.runner.live_view import epoch_line, lost_line, rank_lines, ready_line, record_line, run_line
 from ddp.core.commands import Drop
 from ddp.core.events import Failed, Ready
 from ddp.core.join_events import Joined
@@ -77,7 +77,7 @@ class ProgressDisplay:
         lines = [self._note or run_line(self._spec, self._run, self._last, now())]
         lines += rank_lines(self._spec, self._run) if self._detail > 0 else []
         parts: list[RenderableType] = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
-        return Group(*([self._above(time_left(self._spec, self._run))] if self._above else []), *parts)
+        return Group(*([self._above(self._run.time_left(self._spec.epochs))] if self._above else []), *parts)
 
     def say(self, line: str, style: str | None = None, *, on: Console | None = None) -> None:
         """Print and log one line; the last ones go to another console, and the live line ends before them."""

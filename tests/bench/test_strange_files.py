@@ -19,7 +19,7 @@ from tests.runtime.kept_job import make
 from tests.slow import every, slow
 from tests.spread import WHOLE
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 LOG, TRACE, PICTURE, SLICES, PROFILE = "training.log", "timeline.json", "timeline.png", "slices-0.jsonl", "torch-0.json"
 READ = (METRICS, CONFIG, EVENTS, GRAPH, SLICES)
 OTHERS = (LOG, TRACE, PICTURE, "timeline.html", "timeline.csv", PROFILE)

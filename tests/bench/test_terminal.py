@@ -18,7 +18,7 @@ from bench.command.sweep_progress import SweepProgress
 from bench.results.cells import cells
 from bench.results.live.run import RunFigures
 from bench.results.runfolder import LOG, Run, find_runs
-from bench.runner.live_view import duration, epoch_line, rank_lines, run_line, time_left
+from bench.runner.live_view import duration, epoch_line, rank_lines, run_line
 from ddp.core.events import Evaluated, Progress, Ready
 from ddp.process.codec import Record
 from tests.bench.conftest import Bench
@@ -119,13 +119,13 @@ def test_the_time_left_follows_from_what_is_trained() -> None:
     spec = replace(make_spec("solo"), epochs=4)
     run = RunFigures(4)
     run.add(Ready(0.0, 0, 100, 10, "d", "cpu", "none"))
-    assert (time_left(spec, run), "starting" in run_line(spec, run, None, 1.0)) == (None, False)
+    assert (run.time_left(spec.epochs), "starting" in run_line(spec, run, None, 1.0)) == (None, False)
     run.add(Progress(10.0, 0, 0, 1, 100, 1.0, 1.0, 0.1))
-    assert time_left(spec, run) == 30.0
+    assert run.time_left(spec.epochs) == 30.0
     assert run_line(spec, run, None, 10.0).endswith("10 samples/s  0:30 left")
     assert rank_lines(spec, run)[0].startswith("  rank 0  epoch 1  100 samples  10 samples/s  at work 10%")
     run.add(Progress(20.0, 0, 0, 1, 100, 1.0, 1.0, 0.1))
-    assert time_left(spec, run) == 30.0, "it trains what a lost rank threw away: once more the first epoch"
+    assert run.time_left(spec.epochs) == 30.0, "it trains what a lost rank threw away: once more the first epoch"
     assert [duration(seconds) for seconds in (7, 750, 11099)] == ["0:07", "12:30", "3:04:59"]
 
 

@@ -134,6 +134,12 @@ class RunFigures:
         seconds = self.now - self.began if self.began is not None else 0.0
         return (self.samples - self.before) / seconds if seconds > 0 and self.samples > self.before else None
 
+    def time_left(self, epochs: int) -> float | None:
+        """Return the seconds until the last sample of all epochs, at the speed so far; None: not known yet."""
+        if self.rate is None or not self.epoch_samples:
+            return None
+        return max(epochs * self.epoch_samples - self.trained, 0) / self.rate
+
     @property
     def ready(self) -> list[Ready]:
         """What ranks said when they were ready, by rank."""
