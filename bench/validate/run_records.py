@@ -90,6 +90,8 @@ class Records:
     """How often a rank went backward on a batch straight behind reading it, by the order of its slices."""
     memory: dict[int, Memory] = field(default_factory=dict)
     """By rank, the most that it measured of its memory since the run was last resumed."""
+    processor: dict[int, tuple[Memory, Memory]] = field(default_factory=dict)
+    """By rank, where it first and last measured its processor time."""
 
     @property
     def groups(self) -> tuple[SketchGroup, ...]:
@@ -113,7 +115,7 @@ class Records:
         """Forget what was measured: another process goes on with the run."""
         for measurements in (
             *(self.slices, self.seconds, self.spans, self.rests, self.slowed, self.turned, self.memory),
-            *(self.collectives, self.hidden),
+            *(self.collectives, self.hidden, self.processor),
         ):
             measurements.clear()
 
@@ -144,6 +146,8 @@ class Records:
 
     def add_memory(self, record: Memory) -> None:
         """Take in what a rank measured of its memory."""
+        if record.cpu_s is not None:
+            self.processor[record.rank] = self.processor.get(record.rank, (record, record))[0], record
         most = self.memory.get(record.rank, record)
         resident = max(most.rss_bytes, record.rss_bytes)
         on_device = max(most.device_bytes or 0, record.device_bytes or 0)

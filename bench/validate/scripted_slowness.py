@@ -21,6 +21,8 @@ LEAST, MOST = 3.0, 1.6
 """How many times shorter or longer waiting may be than it should be."""
 CLOCK = 0.05
 """Seconds of which nothing is said."""
+IN_PASSES = ("zero2", "zero3")
+"""Backends that exchange within a pass."""
 NOTABLE = 0.5
 """Of a step, or of what a link needs: what comes late by less is not looked for."""
 
@@ -87,7 +89,7 @@ def other_than_scripted(m: Metrics, known: Records, speeds: Sequence[float]) -> 
         speed = float(speeds[rank]) if rank < len(speeds) else 1.0
         stretches = list(_stretches(_reports(known, rank), [fault for fault in script if fault.rank == rank], speed))
         for stretch in stretches:
-            if wrong := _waited(stretch) or _late(stretch):
+            if wrong := _waited(stretch, m.backend in IN_PASSES) or _late(stretch):
                 return f"rank {rank}, {f'from {stretch.fault} on' if stretch.fault else 'ahead of its script'}: {wrong}"
         for before, after in pairwise(stretches):
             if wrong := _change(before, after, resident):
@@ -133,8 +135,9 @@ def _stretches(reports: Iterator[_OwnReport], faults: Sequence[Fault], speed: fl
                 steps, late, link = 1 / speed - 1, 0.0, 1.0
 
 
-def _waited(stretch: _Stretch) -> str:
-    """Say how much longer or shorter the rank waited behind its steps than it was to."""
+def _waited(stretch: _Stretch, within: bool) -> str:
+    """Say how much longer or shorter the rank waited behind its steps than it was to. `within`: what it exchanges within a
+    pass is slowed down with that, however long it waits for others."""
     waited = sum(report.slowed * (report.last - report.first) for report in stretch.reports)
     worked = sum(report.whole * (report.last - report.first) for report in stretch.reports) - waited
     least = 0.0
@@ -143,7 +146,7 @@ def _waited(stretch: _Stretch) -> str:
             return ""
         alone = median(each.compute - each.slowed + (0.0 if stretch.late else each.data) for each in stretch.reports)
         least = stretch.steps * alone * stretch.count / LEAST - CLOCK
-    if least <= waited <= stretch.steps * worked * MOST + CLOCK:
+    if least <= waited <= (inf if within and stretch.steps else stretch.steps * worked * MOST + CLOCK):
         return ""
     return (
         f"it waited {waited:.3g} s behind {stretch.count} steps of {worked:.3g} s, which were to take "

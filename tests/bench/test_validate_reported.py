@@ -13,12 +13,12 @@ import pytest
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.validate.checks import peak_memory, rate
-from bench.validate.checks.breakdown import _booked_twice
+from bench.validate.checks.breakdown import _booked_twice, _processor
 from bench.validate.distances import amiss
 from bench.validate.findings import Case
 from bench.validate.records import recorded
 from bench.validate.run_records import Records
-from ddp.core.event_parts import SketchGroup
+from ddp.core.event_parts import SketchGroup, WorkSeconds
 from ddp.core.events import Averaged, Finished, Memory, Progress, Ready
 from ddp.sketches import encode
 from tests.bench.streams import make_spec
@@ -181,3 +181,14 @@ def test_collectives_are_not_booked_as_steps(
     assert not _booked_twice(cast(Any, SimpleNamespace(metrics=metrics)), known)
     known.seconds[0, "exchange"] = 4.0
     assert bool(_booked_twice(cast(Any, SimpleNamespace(metrics=metrics)), known)) is wrong
+
+
+@pytest.mark.parametrize(("used", "device", "wrong"), [(5.0, "cpu", False), (2.2, "cpu", True), (0.1, "cuda:0", False)])
+def test_a_process_uses_what_its_thread_computes(used: float, device: str, wrong: bool) -> None:
+    """It told of half of its processor time."""
+    known = Records(progress=[Progress(5.0, 0, 0, 9, 9, 9.5, 1.0, 0.1, work=WorkSeconds(0.5, 9.0, 1.0, 0.0))])
+    known.slowed[0].append((2.0, 6.0))
+    for at, seconds in ((1.0, 3.0), (3.0, 3.1), (9.0, 3.0 + used)):
+        known.add_memory(Memory(at, 0, 1, seconds))
+    metrics = SimpleNamespace(devices=[device])
+    assert bool(_processor(cast(Any, SimpleNamespace(metrics=metrics)), known)) is wrong

@@ -17,9 +17,17 @@ Pace = tuple[int, float, float, float]
 """From a step on: times that a step takes because of waiting behind it, of late batches; times that its link takes."""
 
 
-def wrong(script: Sequence[str], *paces: Pace, loader: str = "resident", rank: int = 1, read: float = 0.0) -> str:
+def wrong(
+    script: Sequence[str],
+    *paces: Pace,
+    loader: str = "resident",
+    rank: int = 1,
+    read: float = 0.0,
+    backend: str = "nccl",
+) -> str:
     """What is said of a rank of a run of 600 steps with such a script. `read`: what its batches take by themselves."""
     known = Records(ready=[Ready(0.0, rank, 6400, 1, "", "cpu", "memory", loader)])
+    known.seconds[rank, "exchange"] = 10.0
     at = 0.0
     for first in range(0, 600, EACH):
         _, slow, late, link = [pace for pace in ((0, 1.0, 1.0, 1.0), *paces) if pace[0] <= first][-1]
@@ -32,7 +40,9 @@ def wrong(script: Sequence[str], *paces: Pace, loader: str = "resident", rank: i
         at += EACH * (STEP + waits + data)
         work = WorkSeconds(EACH * data, EACH * (STEP + waits), 0.0, 0.0, link)
         known.progress.append(Progress(at, rank, 0, EACH, 160, at, 1.0, 0.1, work=work))
-    metrics = make_metrics(make_spec("nccl_cadence")).model_copy(update={"scripted_faults": list(script)})
+    metrics = make_metrics(make_spec("nccl_cadence")).model_copy(
+        update={"scripted_faults": list(script), "backend": backend}
+    )
     return otherwise_slow(metrics, known, {"cluster": {"speeds": []}})
 
 
@@ -71,3 +81,12 @@ def test_what_is_scripted_comes_when_it_is_to(script: list[str], paces: list[Pac
 def test_what_is_read_from_elsewhere_may_be_late_by_itself(loader: str, named: bool) -> None:
     """A thread that reads ahead catches up while a batch is held back."""
     assert bool(wrong(INPUT, (300, 1.0, 3.0, 1.0), loader=loader, read=2e-3)) is named
+
+
+@pytest.mark.parametrize(("backend", "named"), [("nccl", True), ("zero2", False)])
+def test_what_ranks_exchange_within_a_pass_is_slowed_down_with_it(backend: str, named: bool) -> None:
+    """It waits for the others there, whose batches may be late."""
+    assert (
+        bool(wrong(["1@400:slow*2", "1@540:heal"], (400, 5.0, 1.0, 1.0), (540, 1.0, 1.0, 1.0), backend=backend))
+        is named
+    )

@@ -32,6 +32,8 @@ IN_STEPS = 0.005
 """Of a rank's time, what its reports may book as steps and as something else."""
 CLOCK = 0.02
 """Seconds that a report may be behind what it is of."""
+IN_TIME = 0.25
+"""Seconds of a processor, of which nothing is said."""
 THREADS = 0.001
 """Seconds a report, on the mean, that one may be off where ranks are threads, of which one computes at a time: what a step
 has taken is read off later than when it ended."""
@@ -78,7 +80,7 @@ def _unlike(run: Run, known: Records) -> str:
     """Say what of the slices does not fit what ranks report."""
     if slow := otherwise_slow(run.metrics, known, run.config):
         return slow
-    looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away)
+    looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away, _processor)
     return _outside(known) or next((wrong for look in looks if (wrong := look(run, known))), "")
 
 
@@ -247,3 +249,15 @@ def _busy(known: Records) -> dict[int, float]:
     for event in known.progress:
         busy[event.rank] += event.busy_s
     return busy
+
+
+def _processor(run: Run, known: Records) -> str:
+    """Say which rank's process used a processor for less time than its thread had one to compute."""
+    for rank, (first, last) in known.processor.items():
+        used = (last.cpu_s or 0.0) - (first.cpu_s or 0.0)
+        works = [event.work for event in known.progress if event.rank == rank and first.at < event.at <= last.at]
+        computed = sum(work.compute - work.no_core for work in works if work is not None)
+        computed -= sum(end - begin for begin, end in known.slowed[rank] if first.at < end <= last.at)
+        if run.metrics.devices[rank : rank + 1] == ["cpu"] and computed > SLACK * used + IN_TIME:
+            return f"rank {rank} computed for {computed:.3g} s of a processor, and its process used {used:.3g} s"
+    return ""
