@@ -37,7 +37,14 @@ class Meetings:
             if costs.transfer is not None or rank.link != 1.0:
                 took = rank.link if costs.transfer is None else costs.transfer(member, rank.link)
                 rank.sent = min(rank.sent or took, took)
-        return slowest * costs.collective_s(members, number)
+        return slowest * costs.collective_s(members, self._bytes(members), number)
+
+    def _bytes(self, members: tuple[int, ...]) -> int:
+        """Return what each hands over; ranks that really average say it."""
+        if self._ranks.work is None:
+            return self._ranks.costs.bytes
+        reports = (event for member in members for event in self._ranks.all[member].reports)
+        return max((event.bytes for event in reports if isinstance(event, Averaged)), default=self._ranks.costs.bytes)
 
     def die(self, rank: int) -> None:
         """Break the groups of `rank`, whose process is gone."""

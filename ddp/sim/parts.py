@@ -80,10 +80,10 @@ class Costs:
     report_s: float = 0.0
     """Least time between two reports of progress, unless the rank runs out of work."""
 
-    def collective_s(self, members: tuple[int, ...], number: int) -> float:
-        """Return the seconds of a collective, from the last arrival to its end."""
+    def collective_s(self, members: tuple[int, ...], size: int, number: int) -> float:
+        """Return the seconds of a collective of `size` bytes, from the last arrival to its end."""
         own = self.wire_s if self.wire is None else self.wire(members, number)
-        return own if self.links is None else max(own, collective_s(self.links, members, self.bytes, number))
+        return own if self.links is None else max(own, collective_s(self.links, members, size, number))
 
 
 @dataclass(slots=True)

@@ -250,7 +250,7 @@ class VectorisedRanks:
         return True
 
     def _take(self, rank: int, round: int, trained: bool) -> Averaged:
-        """Take over the average of a collective."""
+        """Take over the average of a collective, which moves doubles: values and the weight."""
         if trained:
             if self._job.averaging.apart:
                 self._rows.flat[rank].sub_(self._laid[rank])
@@ -259,7 +259,7 @@ class VectorisedRanks:
             self._reset(rank)
         contribution = self._contribute(rank, round)
         divergence, distance = self._apart[rank]
-        return Averaged(0.0, rank, round, *contribution, 0.0, 2 * self.bytes, divergence, distance=distance)
+        return Averaged(0.0, rank, round, *contribution, 0.0, 8 * self._mean.numel() + 8, divergence, distance=distance)
 
     def _apply(self, rank: int, round: int) -> Averaged:
         """Add what an average of snapshots changed."""

@@ -16,6 +16,7 @@ from torch import nn
 from bench.config.config_checks import world_size_of
 from ddp.core.averaging import Averaging
 from ddp.core.events import Averaged, Evaluated, Finished, Progress
+from ddp.core.link_costs import collective_s
 from ddp.core.links import parse
 from ddp.core.virtual_time import VirtualTime
 from ddp.data.source import TensorSource
@@ -156,6 +157,18 @@ def test_links_change_times_and_no_bits(play: Play, backend: str) -> None:
     rounds = max(len(plain.of(Progress)), len(plain.of(Averaged))) // 3
     assert far - near >= rounds * 0.03
     assert run(links=links)[0] == pytest.approx(far)
+
+
+@pytest.mark.parametrize("path", ["sequential", "vectorised"])
+def test_averages_over_links_take_the_time_of_the_bytes_that_they_hand_over(play: Play, path: str) -> None:
+    links, task = parse(["1ms/1mbit"], 3), lambda: replace(toy.task(), model=lambda: toy.net(norm=False))
+    more: dict[str, Any] = {"links": links, "virtual": VirtualTime(path=path), "engine": engine}
+    played = play("cadence", "nccl", task, world_size=3, epochs=1, **more)
+    slices = map(json.loads, (played.job.scratch / "slices-1.jsonl").read_text().splitlines())
+    took = [(each["seconds"], each["bytes"]) for each in slices if each["kind"] == "exchange"]
+    assert took
+    for seconds, size in took:
+        assert seconds >= collective_s(links, (0, 1, 2), size) * 0.999
 
 
 @pytest.mark.parametrize(

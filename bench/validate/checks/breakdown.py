@@ -4,7 +4,8 @@ Steps are timed as a whole beside their parts (`Progress.busy_s`), and what a ra
 waiting that is booked as computing shows. Every step, meeting, evaluation and checkpoint is on record, however short, and
 meetings took as long as the averages that came of them, which begin when all snapshots are there; no time is booked as that
 of steps and of something else; evaluations took as long as they are said to have stopped the clock of training, which runs
-from when ranks are ready to when they are done: all of their work lies between. Emulated slow ranks are as slow as is set.
+from when ranks are ready to when they are done: all of their work lies between. Emulated slow ranks are as slow as is set,
+and averages over emulated links no quicker than these.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from bench.results.runfolder import Run
+from bench.validate.emulated_links import quicker_than_links
 from bench.validate.emulation import otherwise_slow
 from bench.validate.findings import UNBLOCKED, Case
 from bench.validate.records import recorded
@@ -78,8 +80,8 @@ def _longer(run: Run, known: Records) -> str:
 
 def _unlike(run: Run, known: Records) -> str:
     """Say what of the slices does not fit what ranks report."""
-    if slow := otherwise_slow(run.metrics, known, run.config):
-        return slow
+    if wrong := otherwise_slow(run.metrics, known, run.config) or quicker_than_links(run.metrics, known, run.config):
+        return wrong
     looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away, _processor)
     return _outside(known) or next((wrong for look in looks if (wrong := look(run, known))), "")
 
