@@ -64,7 +64,8 @@ def apart_from_settings(m: Metrics, known: Records, settings: Mapping[str, JsonV
 def apart_from_speeds(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
     """Say which rank trains as many steps as a much faster one, where steps are to go by speed; empty: none."""
     set_otherwise = settings.get("max_batch_diff") is not None or settings.get("partition_ratios")
-    plain = settings.get("name") in ("cadence", "async") and settings.get("dispatch") == "progressive"
+    # Those that size windows by the rate do not choose them by speeds.
+    plain = "speed_hint" in settings and "base" not in settings and settings.get("dispatch") == "progressive"
     if not plain or set_otherwise or m.resumed or m.late or m.scripted_faults or m.engine != "elche":
         return ""
     rounds = [event for event in known.closed if event.round >= BEGIN and min(event.steps) >= STEPS]

@@ -62,7 +62,7 @@ def test_other_policies_have_no_rule_of_the_rate() -> None:
         ((15, 10), (0.6, 1.0), {}, True),
         ((15, 10), (0.6, 1.0), {"max_batch_diff": 5}, False),
         ((15, 10), (0.6, 1.0), {"dispatch": "partition"}, False),
-        ((15, 10), (0.6, 1.0), {"name": "qsr"}, False),
+        ((15, 10), (0.6, 1.0), {"base": 4}, False),
         ((10, 10), (1.0, 1.5), {}, False),
         ((3, 2), (0.12, 0.2), {}, False),
     ],
@@ -77,7 +77,7 @@ def test_steps_go_by_speed(
         stalled = 50.0 if number == 9 else 1.0  # says nothing of a speed
         parts = busy_s[0], busy_s[1] * stalled
         known.closed.append(RoundClosed(1.0, number, steps, parts, 0.1, (0.0, 0.0), (0.0, 0.0), (False, False)))
-    own: dict[str, JsonValue] = {"name": "cadence", "dispatch": "progressive", **settings}
+    own: dict[str, JsonValue] = {"speed_hint": None, "dispatch": "progressive", **settings}
     assert bool(apart_from_speeds(metrics, known, own)) is wrong
     scripted = metrics.model_copy(update={"scripted_faults": ["1@9:slow*3"]})
     assert apart_from_speeds(scripted, known, own) == ""
