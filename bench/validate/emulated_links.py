@@ -23,8 +23,8 @@ def quicker_than_links(m: Metrics, known: Records, config: dict[str, Any]) -> st
     words = cluster.get("links") if isinstance(cluster, dict) else None
     if not words or m.schema_version < KEPT or m.engine not in ("elche", "virtual") or meets_every_step(m.policy):
         return ""
-    links = parse(words)
-    if links is None or m.backend not in BACKENDS or SyncKind.COLLECTIVE not in BACKENDS[m.backend].sync:
+    links, backend = parse(words), BACKENDS.get(m.backend or "")
+    if links is None or backend is None or SyncKind.COLLECTIVE not in backend.sync:
         return ""
     rounds: dict[int, list[Averaged]] = {}
     for event in known.averaged:

@@ -5,7 +5,7 @@ waiting that is booked as computing shows. Every step, meeting, evaluation and c
 meetings took as long as the averages that came of them, which begin when all snapshots are there; no time is booked as that
 of steps and of something else; evaluations took as long as they are said to have stopped the clock of training, which runs
 from when ranks are ready to when they are done: all of their work lies between. Emulated slow ranks are as slow as is set,
-and averages over emulated links no quicker than these.
+and averages over emulated links no quicker than these. The clock that all of it was read off goes as another one goes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ IN_STEPS = 0.005
 """Of a rank's time, what its reports may book as steps and as something else."""
 CLOCK = 0.02
 """Seconds that a report may be behind what it is of."""
+UNLIKE = 0.01
+"""Of the run's time, that two clocks of a machine may differ in."""
 IN_TIME = 0.25
 """Seconds of a processor, of which nothing is said."""
 THREADS = 0.001
@@ -61,9 +63,24 @@ def check(case: Case) -> Verdict | None:
     if missing:
         return verdict("FAIL", "breakdown", cell, f"{line}; {len(missing)} runs lack ranks")
     for run, known in recorded(cell):
-        if wrong := _longer(run, known) or (_unlike(run, known.measured()) if known.slices else ""):
+        if (
+            wrong := _clock(run, known)
+            or _longer(run, known)
+            or (_unlike(run, known.measured()) if known.slices else "")
+        ):
             return verdict("FAIL", "breakdown", cell, f"seed {run.metrics.seed}: {wrong}")
     return verdict("PASS" if off <= TOLERANCE else "FAIL", "breakdown", cell, line)
+
+
+def _clock(run: Run, known: Records) -> str:
+    """Say how far the clock of the record went, if another clock of the machine went otherwise."""
+    if run.metrics.source or run.metrics.resumed or len(known.headers) != 1 or len(known.ends) != 1:
+        return ""
+    (header,), (end,) = known.headers, known.ends
+    took = end.at - header.launched
+    if end.elapsed is None or abs(took - end.elapsed) <= UNLIKE * end.elapsed + CLOCK:
+        return ""
+    return f"the run took {took:.4g} s by its own clock, and {end.elapsed:.4g} s by another one of the machine"
 
 
 def _longer(run: Run, known: Records) -> str:
