@@ -24,7 +24,12 @@ def quicker_than_links(m: Metrics, known: Records, config: dict[str, Any]) -> st
     if not words or m.schema_version < KEPT or m.engine not in ("elche", "virtual") or meets_every_step(m.policy):
         return ""
     links = parse(words)
-    if links is None or m.backend not in BACKENDS or SyncKind.COLLECTIVE not in BACKENDS[m.backend].sync:
+    if (
+        links is None
+        or m.backend is None
+        or m.backend not in BACKENDS
+        or SyncKind.COLLECTIVE not in BACKENDS[m.backend].sync
+    ):
         return ""
     rounds: dict[int, list[Averaged]] = {}
     for event in known.averaged:
