@@ -141,14 +141,15 @@ def launch(
             if end.cause is not None and again is not None and again(end.cause, writer.path):
                 monitor.say(f"{end.error}; all ranks begin again")
                 raise CutShort(end.cause, tuple(f for rank in range(spec.world_size) for f in struck(private, rank)))
-            ended = journal.latest if ENGINES[spec.engine].virtual else now()
+            # Both clocks before the records are merged, which takes its time.
+            ended, seconds = journal.latest if ENGINES[spec.engine].virtual else now(), elapsed()
             notes = (*notes, *(source.notes if source else ()), *_circumstances(job, spec, load_before))
             for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
                 if text:
                     monitor.say(text.rstrip(), on=Console(stderr=True, quiet=watch is not None))
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
-                last = RunEnd(ended, end.status, end.error, notes, restarts, elapsed())
+                last = RunEnd(ended, end.status, end.error, notes, restarts, seconds)
                 outcome = _complete(writer, journal, records, last, replace(plan, job=job), private)
                 return replace(outcome, cause=end.cause)
 
