@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.config.config import DataConfig
+from bench.config.config import ClusterConfig, DataConfig
 from bench.config.overrides import quoted
 from bench.config.user_parts import named_by
 from bench.results.cells import micro_batches
@@ -24,6 +24,7 @@ from ddp.core.averaging import Averaging
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES
 from ddp.core.step_settings import NAMES as STEP
+from ddp.core.virtual_time import VirtualTime
 from ddp.engine.modes import engine_of, modes
 
 _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
@@ -61,6 +62,7 @@ def command(runs: Sequence[Run]) -> str:
     words += _cluster(run)
     words += [setting("profile.steps", steps) for steps in [_group(run, "profile").get("steps")] if steps]
     usual = _policy(_group(run, "policy").get("name")) | {"averaging": Averaging(), "loader": Loading()}
+    usual |= {"virtual": VirtualTime()}
     mode = modes().get(m.mode)
     preset = {"policy": mode.settings} if mode is not None else {}
     for group, default in usual.items():
@@ -115,18 +117,17 @@ def _data(run: Run) -> list[str]:
 
 
 def _cluster(run: Run) -> list[str]:
-    """Return the devices; the fault script, with the deadline that it was met with, and whether the run was to go on."""
-    m, cluster = run.metrics, _group(run, "cluster")
+    """Return the devices and links; the fault script, with the deadline that it was met with, and whether the run was to go
+    on."""
+    m, cluster, usual = run.metrics, _group(run, "cluster"), asdict(ClusterConfig())
     words = [setting("cluster.speeds", m.emulated_speeds)] if m.emulated_speeds else []
-    words += [
-        setting(f"cluster.{key}", cluster[key]) for key in ("device", "transport") if cluster.get(key, "auto") != "auto"
-    ]
     if m.scripted_faults:
         words.append(setting("cluster.faults", m.scripted_faults))
         words.append(setting("cluster.deadline_s", cluster.get("deadline_s", 60.0)))
-    if cluster.get("restart", "never") != "never":
-        words.append(setting("cluster.restart", cluster["restart"]))
-    return words + ["cluster.tolerate_loss=false"] * (cluster.get("tolerate_loss") is False)
+    apart = ("speeds", "faults", "deadline_s", "bind")
+    return words + _changed(
+        "cluster", {key: cluster[key] for key in usual if key in cluster and key not in apart}, usual
+    )
 
 
 def _policy(name: Any) -> dict[str, Any]:

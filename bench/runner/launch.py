@@ -47,7 +47,7 @@ from ddp.engine.fault_injector import struck
 from ddp.engine.ranks import OFFERS
 from ddp.engine.solo import Emit
 from ddp.process import termination
-from ddp.process.clock import now
+from ddp.process.clock import now, stopwatch
 from ddp.process.codec import Record, decode, encode, stamp
 from ddp.process.scratch import scratch
 from ddp.registries import member
@@ -108,7 +108,7 @@ def launch(
 
     Raise UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
     NotInPlace if the folder is whole and stays where it was written."""
-    spec, launched = plan.spec, now()
+    spec, launched, elapsed = plan.spec, now(), stopwatch()
     machine = environment.describe() | environment.launched_by(os.environ)
     header = RunHeader(launched, launched, plain(spec), machine, environment.source())
     load_before = environment.usage()
@@ -148,7 +148,7 @@ def launch(
                     monitor.say(text.rstrip(), on=Console(stderr=True, quiet=watch is not None))
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
-                last = RunEnd(ended, end.status, end.error, notes, restarts)
+                last = RunEnd(ended, end.status, end.error, notes, restarts, elapsed())
                 outcome = _complete(writer, journal, records, last, replace(plan, job=job), private)
                 return replace(outcome, cause=end.cause)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from math import ceil, floor
+from statistics import median
 
 from pydantic import JsonValue
 
@@ -15,6 +16,10 @@ from ddp.core.commands import Plan
 
 FEW = 0.5
 """Orders may be shorter than due now and then, as before speeds are known; in this part of all rounds they must not be."""
+BEGIN, ROUNDS, STEPS = 4, 8, 4
+"""Rounds before which speeds are not known; how many must come behind them, of how many steps, which are whole."""
+UNEQUAL, MOSTLY, PART = 1.8, 0.75, 0.6
+"""Times as long as another that a rank takes for a step, in such a share of rounds; of that, how much less it must train."""
 
 
 def off_rule(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
@@ -54,6 +59,30 @@ def apart_from_settings(m: Metrics, known: Records, settings: Mapping[str, JsonV
         elif isinstance(least, int) and plan.anchor < least and not nudged and not is_cut(plan, most):
             return f"{line}, an anchor of {plan.anchor}, and {least} is set at least (min_anchor, anchor)"
     return ""
+
+
+def apart_from_speeds(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
+    """Say which rank trains as many steps as a much faster one, where steps are to go by speed; empty: none."""
+    set_otherwise = settings.get("max_batch_diff") is not None or settings.get("partition_ratios")
+    # Those that size windows by the rate do not choose them by speeds.
+    plain = "speed_hint" in settings and "base" not in settings and settings.get("dispatch") == "progressive"
+    if not plain or set_otherwise or m.resumed or m.late or m.scripted_faults or m.engine != "elche":
+        return ""
+    rounds = [event for event in known.closed if event.round >= BEGIN and min(event.steps) >= STEPS]
+    if len(rounds) < ROUNDS:
+        return ""
+    costs = [[busy / count for busy, count in zip(event.busy_s, event.steps, strict=True)] for event in rounds]
+    typical = [median(row) for row in zip(*costs, strict=True)]
+    slow, fast = typical.index(max(typical)), typical.index(min(typical))
+    times = [row[slow] / row[fast] if row[fast] > 0 else 1.0 for row in costs]
+    more = median(event.steps[fast] / event.steps[slow] for event in rounds)
+    unequal = sum(each >= UNEQUAL for each in times) >= MOSTLY * len(rounds)
+    if not unequal or more >= 1 + (median(times) - 1) * PART:
+        return ""
+    return (
+        f"rank {slow} takes {median(times):.3g} times as long for a step as rank {fast}, which trains {more:.3g} times as "
+        f"many in a window of {len(rounds)}"
+    )
 
 
 def longest_window(m: Metrics, known: Records) -> int:

@@ -39,3 +39,5 @@ class RunEnd:
     warnings: tuple[str, ...]
     restarts: int
     """How often torchrun started the processes before."""
+    elapsed: float | None = None
+    """Seconds since `RunHeader.launched` by another clock of the machine; None: it has none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from time import monotonic
 
 _shift = 0.0
@@ -16,6 +18,16 @@ def shift(seconds: float) -> None:
     """Add so much to the clock of this host, from here on, in this process."""
     global _shift
     _shift = seconds
+
+
+def stopwatch() -> Callable[[], float | None]:
+    """Return what tells the seconds since this call by a clock that nothing adjusts, to hold `now` against; None: there is
+    none."""
+    clock = getattr(time, "CLOCK_MONOTONIC_RAW", None)
+    if clock is None:
+        return lambda: None
+    began = time.clock_gettime(clock)
+    return lambda: time.clock_gettime(clock) - began
 
 
 def core_wait() -> float:

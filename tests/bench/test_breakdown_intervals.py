@@ -13,6 +13,7 @@ from bench.results.analysis.stream import Slices
 from bench.validate.checks import breakdown
 from bench.validate.run_records import Records
 from ddp.core.events import Progress, Reduced, Slice, Snapshot
+from ddp.core.run_bounds import RunEnd, RunHeader
 
 WAITS = tuple((at + 0.8, at + 1.0) for at in range(10))
 """Of ten seconds, the last 0.2 of each."""
@@ -82,3 +83,22 @@ def test_a_pass_backward_comes_behind_one_forward(kinds: str, turned: int) -> No
     known.progress.append(Progress(120.0, 0, 0, 40, 0, 1.0, 20.0, 0.1))
     run: Any = SimpleNamespace(metrics=SimpleNamespace(engine="elche", batch_size=8, backend="cpu", policy="async"))
     assert ("on a batch that it had not gone forward on" in breakdown._lacking(run, known)) is bool(turned)
+
+
+@pytest.mark.parametrize(("elapsed", "wrong"), [(100.9, False), (None, False), (125.0, True), (80.0, True)])
+def test_the_clock_of_a_run_goes_as_another_one(elapsed: float | None, wrong: bool) -> None:
+    header, end = RunHeader(7.0, 5.0, {}, {}, {}), RunEnd(105.0, "ok", None, (), 0, elapsed)
+    run: Any = SimpleNamespace(metrics=SimpleNamespace(source=None, resumed=None))
+    said = breakdown._clock(run, Records(headers=[header], ends=[end]))
+    assert said == (
+        f"the run took 100 s by its own clock, and {elapsed:.4g} s by another one of the machine" if wrong else ""
+    )
+
+
+def test_virtual_time_and_what_was_resumed_have_other_clocks() -> None:
+    known = Records(headers=[RunHeader(0.0, 0.0, {}, {}, {})], ends=[RunEnd(9.0, "ok", None, (), 0, 1.0)])
+    for source, resumed in (("virtual", None), (None, "a checkpoint")):
+        assert (
+            breakdown._clock(cast(Any, SimpleNamespace(metrics=SimpleNamespace(source=source, resumed=resumed))), known)
+            == ""
+        )

@@ -51,8 +51,19 @@ def test_nothing_but_results_is_left(bench, tmp_path):
     assert not list(Path("runs").rglob(".*"))
 
 
-def test_the_folder_alone_tells_how_to_run_the_cell_again(quiet):
-    quiet("model=mlp", "mode=cpu_async", "seed=3", "cluster.speeds=[1.0,0.5]", "policy.max_overshoot=4", "train.lr=0.5")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "mode=cpu_async cluster.speeds=[1.0,0.5] policy.max_overshoot=4 train.lr=0.5",
+        "mode=nccl_cadence cluster.links=[4ms/100mbit,0-1:wan_1g_30ms/jitter2ms] cluster.transport=gloo cluster.device=cpu",
+        "mode=nccl_sync cluster.compare=20 cluster.spares=1 cluster.restart=2 train.accumulate=2",
+        "mode=nccl_sync world_size=3 cluster.absent=1 train.precision=bf16 profile.steps=3 cluster.tolerate_loss=true",
+        "mode=virtual_nccl_cadence world_size=3 virtual.step_s=0.5 virtual.steps=lognormal:0.1 virtual.path=sequential",
+        "mode=cpu_sync cluster.tolerate_loss=false averaging.gamma=0.5 loader.kind=streaming",
+    ],
+)
+def test_the_folder_alone_tells_how_to_run_the_cell_again(quiet, words):
+    quiet("model=mlp", "seed=3", *words.split())
     (run,), _ = find_runs(Path("runs"))
     quiet(*shlex.split(command([run]))[3:], "output=again")
     assert folders("again") == folders()

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from bench.results.schema import Elche, Metrics, PlanRow, WindowRow
 from bench.validate.run_records import Records
-from bench.validate.window_rule import off_rule
+from bench.validate.window_rule import apart_from_speeds, off_rule
 from ddp.core.events import Ready, RoundClosed
 from tests.bench.streams import make_metrics, make_spec
 
@@ -53,3 +53,31 @@ def test_windows_grow_as_the_rate_falls(anchors: list[int], wrong: str) -> None:
 
 def test_other_policies_have_no_rule_of_the_rate() -> None:
     assert off_rule(*recorded([9] * 7), {"name": "cadence", "anchor": 9}) == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "busy_s", "settings", "wrong"),
+    [
+        ((25, 10), (1.0, 1.0), {}, False),
+        ((15, 10), (0.6, 1.0), {}, True),
+        ((15, 10), (0.6, 1.0), {"max_batch_diff": 5}, False),
+        ((15, 10), (0.6, 1.0), {"dispatch": "partition"}, False),
+        ((15, 10), (0.6, 1.0), {"base": 4}, False),
+        ((10, 10), (1.0, 1.5), {}, False),
+        ((3, 2), (0.12, 0.2), {}, False),
+    ],
+)
+def test_steps_go_by_speed(
+    steps: tuple[int, ...], busy_s: tuple[float, ...], settings: dict[str, JsonValue], wrong: bool
+) -> None:
+    """The first rank is 2.5 times as fast in all but two cases, and had half as many steps more."""
+    metrics = make_metrics(make_spec("nccl_cadence"))
+    known = Records()
+    for number in range(16):
+        stalled = 50.0 if number == 9 else 1.0  # says nothing of a speed
+        parts = busy_s[0], busy_s[1] * stalled
+        known.closed.append(RoundClosed(1.0, number, steps, parts, 0.1, (0.0, 0.0), (0.0, 0.0), (False, False)))
+    own: dict[str, JsonValue] = {"speed_hint": None, "dispatch": "progressive", **settings}
+    assert bool(apart_from_speeds(metrics, known, own)) is wrong
+    scripted = metrics.model_copy(update={"scripted_faults": ["1@9:slow*3"]})
+    assert apart_from_speeds(scripted, known, own) == ""

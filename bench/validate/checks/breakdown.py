@@ -4,7 +4,8 @@ Steps are timed as a whole beside their parts (`Progress.busy_s`), and what a ra
 waiting that is booked as computing shows. Every step, meeting, evaluation and checkpoint is on record, however short, and
 meetings took as long as the averages that came of them, which begin when all snapshots are there; no time is booked as that
 of steps and of something else; evaluations took as long as they are said to have stopped the clock of training, which runs
-from when ranks are ready to when they are done: all of their work lies between. Emulated slow ranks are as slow as is set.
+from when ranks are ready to when they are done: all of their work lies between. Emulated slow ranks are as slow as is set,
+and averages over emulated links no quicker than these. The clock that all of it was read off goes as another one goes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from bench.results.runfolder import Run
+from bench.validate.emulated_links import quicker_than_links
 from bench.validate.emulation import otherwise_slow
 from bench.validate.findings import UNBLOCKED, Case
 from bench.validate.records import recorded
@@ -32,6 +34,8 @@ IN_STEPS = 0.005
 """Of a rank's time, what its reports may book as steps and as something else."""
 CLOCK = 0.02
 """Seconds that a report may be behind what it is of."""
+UNLIKE = 0.01
+"""Of the run's time, that two clocks of a machine may differ in."""
 IN_TIME = 0.25
 """Seconds of a processor, of which nothing is said."""
 THREADS = 0.001
@@ -59,9 +63,24 @@ def check(case: Case) -> Verdict | None:
     if missing:
         return verdict("FAIL", "breakdown", cell, f"{line}; {len(missing)} runs lack ranks")
     for run, known in recorded(cell):
-        if wrong := _longer(run, known) or (_unlike(run, known.measured()) if known.slices else ""):
+        if (
+            wrong := _clock(run, known)
+            or _longer(run, known)
+            or (_unlike(run, known.measured()) if known.slices else "")
+        ):
             return verdict("FAIL", "breakdown", cell, f"seed {run.metrics.seed}: {wrong}")
     return verdict("PASS" if off <= TOLERANCE else "FAIL", "breakdown", cell, line)
+
+
+def _clock(run: Run, known: Records) -> str:
+    """Say how far the clock of the record went, if another clock of the machine went otherwise."""
+    if run.metrics.source or run.metrics.resumed or len(known.headers) != 1 or len(known.ends) != 1:
+        return ""
+    (header,), (end,) = known.headers, known.ends
+    took = end.at - header.launched
+    if end.elapsed is None or abs(took - end.elapsed) <= UNLIKE * end.elapsed + CLOCK:
+        return ""
+    return f"the run took {took:.4g} s by its own clock, and {end.elapsed:.4g} s by another one of the machine"
 
 
 def _longer(run: Run, known: Records) -> str:
@@ -78,8 +97,8 @@ def _longer(run: Run, known: Records) -> str:
 
 def _unlike(run: Run, known: Records) -> str:
     """Say what of the slices does not fit what ranks report."""
-    if slow := otherwise_slow(run.metrics, known, run.config):
-        return slow
+    if wrong := otherwise_slow(run.metrics, known, run.config) or quicker_than_links(run.metrics, known, run.config):
+        return wrong
     looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away, _processor)
     return _outside(known) or next((wrong for look in looks if (wrong := look(run, known))), "")
 

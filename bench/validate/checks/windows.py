@@ -20,7 +20,7 @@ from bench.validate.guard_rule import against_guard
 from bench.validate.records import records
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
-from bench.validate.window_rule import apart_from_settings, off_rule
+from bench.validate.window_rule import apart_from_settings, apart_from_speeds, off_rule
 from ddp.core.policies import POLICIES
 
 
@@ -47,6 +47,7 @@ def _rules(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> Ite
     yield off_rule(m, known, settings)
     if POLICIES.is_ours(str(settings.get("name"))):  # a user's has settings of its own
         yield apart_from_settings(m, known, settings)
+        yield apart_from_speeds(m, known, settings)
         yield against_guard(m, known, settings)
 
 

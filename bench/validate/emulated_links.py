@@ -1,0 +1,58 @@
+"""Averages over emulated links take no less time than the links allow. A lower bound, by no code of the engine. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.results.schema import Metrics
+from bench.validate.run_records import Records
+from ddp.backends import BACKENDS, SyncKind
+from ddp.core.events import Averaged
+from ddp.core.links import RING, Links, parse
+from ddp.core.policies import meets_every_step
+
+NEARLY = 0.95
+"""Of the least time, below which an average is too quick."""
+KEPT = 5
+"""Version of results from which on virtual averages take the time of all of their bytes."""
+
+
+def quicker_than_links(m: Metrics, known: Records, config: dict[str, Any]) -> str:
+    """Say which average took less time than its links allow; empty: none. The rank that came last waited for nobody."""
+    cluster = config.get("cluster")
+    words = cluster.get("links") if isinstance(cluster, dict) else None
+    if not words or m.schema_version < KEPT or m.engine not in ("elche", "virtual") or meets_every_step(m.policy):
+        return ""
+    links, backend = parse(words), BACKENDS.get(m.backend or "")
+    if links is None or backend is None or SyncKind.COLLECTIVE not in backend.sync:
+        return ""
+    rounds: dict[int, list[Averaged]] = {}
+    for event in known.averaged:
+        rounds.setdefault(event.round, []).append(event)
+    for number, events in rounds.items():
+        took, size = min(event.seconds for event in events), min(event.bytes for event in events)
+        least = least_s(links, sorted(event.rank for event in events), size)
+        if len(events) == m.world_size and took < NEARLY * least:
+            return (
+                f"the average of round {number} took {took * 1e3:.3g} ms, and {size} bytes over these links take "
+                f"{least * 1e3:.3g} ms (cluster.links)"
+            )
+    return ""
+
+
+def least_s(links: Links, ranks: list[int], size: int) -> float:
+    """Return the least seconds of an all-reduce of `size` bytes: in a ring 2(n-1) messages of 1/n follow each other, in
+    trees and by halving and doubling 2 log2(n) messages, which move 2(n-1)/n of the bytes at least. Jitter is in favour."""
+    count = len(ranks)
+    if links.algorithm == RING:
+        pairs = [(rank, ranks[(place + 1) % count]) for place, rank in enumerate(ranks)]
+    else:
+        pairs = [(a, b) for a in ranks for b in ranks if a < b]
+    places = [links.between(a, b) for a, b in pairs]
+    if count < 2 or (links.algorithm != RING and min(places) < 0):
+        return 0.0
+    rules = [links.rules[place].link for place in places if place >= 0]
+    messages = 2 * (count - 1) if links.algorithm == RING else 2 * (count.bit_length() - 1)
+    moved = 2 * (count - 1) / count * size
+    each = [messages * (link.latency_s - link.jitter_s) + moved / link.bandwidth for link in rules]
+    return (max if links.algorithm == RING else min)(each, default=0.0)
