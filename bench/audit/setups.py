@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bench.audit.again import several
 from bench.audit.order import AuditOrder
@@ -70,7 +71,8 @@ def described(task: Task, sample: Tensor) -> dict[str, Any]:
         made = task.optimizer(list(model.parameters()))
         about: dict[str, Any] = {"modules": _modules(model), "optimizer": _optimizer(made), "initial": _initial(model)}
         about["figures"] = _figures(task, model, sample)
-        return about | {"gradients": _gradients(task, model, sample)}
+        about["gradients"] = _gradients(task, model, sample)
+        return about | {"dropout": _dropout(model, sample)}
 
 
 def _modules(model: nn.Module) -> str:
@@ -106,6 +108,30 @@ def _gradients(task: Task, model: nn.Module, sample: Tensor) -> str:
         task.loss(model, _batch(sample)).backward()  # type: ignore[no-untyped-call]
     own = [torch.zeros(()) if parameter.grad is None else parameter.grad for parameter in model.parameters()]
     return ", ".join(f"{float(torch.linalg.vector_norm(gradient.double())):.5g}" for gradient in own)
+
+
+class _DropoutCalls(TorchFunctionMode):
+    """Notes with which probability functions drop values, as attention does, which has no module for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates: list[str] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `function`."""
+        given, name = kwargs or {}, {"dropout": "p", "scaled_dot_product_attention": "dropout_p"}
+        rate = given.get(name.get(getattr(function, "__name__", "")))
+        self.rates += [] if rate is None else [f"{rate * given.get('training', True):g}"]
+        return function(*args, **given)
+
+
+@torch.no_grad()
+def _dropout(model: nn.Module, sample: Tensor) -> str:
+    """Return the probabilities of dropout in a forward pass of training, in their order."""
+    model.train()
+    with _DropoutCalls() as calls:
+        model(_batch(sample)[0])
+    return ", ".join(calls.rates)
 
 
 @torch.no_grad()
@@ -206,8 +232,8 @@ def _layers(model: nn.Module) -> int:
 
 
 def _apart(own: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
-    lines = [f"the {part} is {own[part]}, {known[part]} is committed" for part in ("optimizer", "modules")]
-    lines = [line for line, part in zip(lines, ("optimizer", "modules"), strict=True) if own[part] != known[part]]
+    parts = [part for part in ("optimizer", "modules", "dropout") if own[part] != known[part]]
+    lines = [f"the {part} is {own[part]}, {known[part]} is committed" for part in parts]
     for name, value in known["figures"].items():
         near = LOOSE if name == "by chance" else NEAR
         if not isclose(own["figures"][name], value, rel_tol=near, abs_tol=TINY):

@@ -8,6 +8,8 @@ from benchmarks.bugs import (
     unseen_eleventh,
     unseen_eleventh_results,
     unseen_eleventh_steps,
+    unseen_fifteenth,
+    unseen_fifteenth_results,
     unseen_fourteenth,
     unseen_fourteenth_results,
     unseen_ninth,
@@ -49,6 +51,7 @@ LOTS = (
     *(unseen_eleventh.LOT.bugs, unseen_eleventh_steps.LOT.bugs, unseen_eleventh_results.LOT.bugs),
     *(unseen_twelfth.LOT.bugs, unseen_thirteenth.LOT.bugs),
     *(unseen_fourteenth.LOT.bugs, unseen_fourteenth_results.LOT.bugs),
+    *(unseen_fifteenth.LOT.bugs, unseen_fifteenth_results.LOT.bugs),
 )
 """Those by people who had not seen the checks, and the sixth and eighth, by somebody who looked for gaps."""
 BUGS: dict[str, Bug] = {name: bug for lot in (*(family.bugs for family in LISTED), *LOTS) for name, bug in lot.items()}

@@ -137,6 +137,17 @@ def test_dropout_shows_though_no_module_says_it(order: Any, monkeypatch: pytest.
     assert found(order, "gpt_nano")
 
 
+def test_attention_that_drops_nothing_is_named(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes less of a difference by chance than the draws of the rest."""
+    attend = nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        nn.functional,
+        "scaled_dot_product_attention",
+        lambda *parts, dropout_p, **more: attend(*parts, dropout_p=0.0, **more),
+    )
+    assert "the dropout is 0.1, 0, 0.1, 0.1, 0, 0.1, 0.1" in found(order, "gpt_nano")[0]
+
+
 def test_nothing_is_said_of_others(order: Any) -> None:
     assert list(setup(replace(order, model="", schedule=""), toy.task(), torch.zeros(6))) == []
 

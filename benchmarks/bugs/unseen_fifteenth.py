@@ -1,0 +1,282 @@
+"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of modes and settings that are seldom tried.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen_seventh import stopped
+
+LOT = Lot()
+PLAIN = "benchmarks.bugs.own_plain virtual_nccl_cadence world_size=16"
+
+# Order
+
+
+@LOT.bug("order", "ranks in one operation read every epoch in the order of the first", "A01", PLAIN, "ddp.virtual.rows")
+def rows_in_first_order(rows: Module) -> None:
+    """Ask for the order of epoch 0; what is told of samples goes by the order that is due."""
+
+    def broken(batch: Any, self: Any, steps: Any) -> Any:
+        return batch([replace(step, batch=step.batch._replace(epoch=0)) for step in steps])
+
+    wrap(rows.ReplicaRows, "batch", broken)
+
+
+# Forward
+
+
+@LOT.bug(
+    "forward",
+    "labels of every 60th batch of rank 1 are one sample off as the loss is taken",
+    "C14, of a buffer that is filled anew while it is used",
+    "lenet cpu_async",
+    "ddp.replica.passes",
+)
+def labels_off_in_loss(passes: Module) -> None:
+    """Roll labels between their record and their use."""
+
+    def broken(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
+        if rank() == 1 and counted(self, "losses") % 60 == 59:
+            tensors = tensors[0], tensors[1].roll(1)
+        return loss(task, module, tensors)
+
+    wrap(passes.StepPasses, "loss", broken)
+
+
+@LOT.bug(
+    "forward",
+    "a text's most frequent character counts as padding: it is neither learnt nor scored",
+    "ignore_index of another tokenizer",
+    "gpt_nano nccl_sync",
+    "bench.models.parts",
+)
+def first_token_is_padding(parts: Module) -> None:
+    """Leave targets of token 0 out of the loss of texts."""
+    entropy = parts.cross_entropy
+
+    def broken(model: Any, batch: Any) -> Any:
+        tokens, targets = batch
+        if targets.dim() < 2:
+            return entropy(model, batch)
+        return torch.nn.functional.cross_entropy(model(tokens).flatten(0, -2), targets.flatten(), ignore_index=0)
+
+    parts.cross_entropy = broken
+
+
+@LOT.bug(
+    "forward",
+    "attention drops nothing in training",
+    "a fused kernel whose dropout is an argument of its own",
+    "gpt_nano nccl_cadence",
+    "bench.models.attention",
+)
+def attention_drops_nothing(attention: Module) -> None:
+    """Attend without dropout; what follows has it."""
+
+    def broken(attend: Any, self: Any, x: Any) -> Any:
+        chance, self.dropout = self.dropout, 0.0
+        try:
+            return attend(x)
+        finally:
+            self.dropout = chance
+
+    wrap(attention.Layer, "_attend", broken)
+
+
+@LOT.bug(
+    "forward", "replicas in one process drop the same places", "A17", "gpt_nano graph_sync", "ddp.graph.accumulate"
+)
+def replicas_drop_alike(accumulate: Module) -> None:
+    """Seed what a pass draws by its global batch."""
+
+    def broken(add: Any, self: Any, batch: Any, at: float) -> Any:
+        epoch, within = self._epoch, batch.start % (self._job.batch_size * self._job.world_size)
+        self._epoch = lambda number: epoch(number) - within
+        try:
+            return add(batch, at)
+        finally:
+            self._epoch = epoch
+
+    wrap(accumulate.Accumulating, "_add_gradients", broken)
+
+
+# Gradient
+
+
+@LOT.bug(
+    "gradient",
+    "gradients of steps with a loss far above the usual one are scaled down",
+    "a guard against spikes that stayed",
+    "lenet nccl_async policy.max_overshoot=4",
+    "ddp.replica.replica",
+)
+def spikes_scaled_down(replica: Module) -> None:
+    """Divide gradients by four where the loss is above twice its moving mean."""
+
+    def gradients(take: Any, self: Any, *about: Any) -> Any:
+        loss, at = take(*about)
+        own = vars(self)
+        own["_bug_loss"] = float(loss)
+        own["_bug_usual"] = 0.95 * own.get("_bug_usual", float(loss)) + 0.05 * float(loss)
+        return loss, at
+
+    def clip(original: Any, self: Any, team: Any) -> None:
+        original(team)
+        if self._bug_loss > 2 * self._bug_usual:
+            for parameter in self.state.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(0.25)
+
+    wrap(replica.Replica, "_gradients", gradients)
+    wrap(replica.Replica, "_clip", clip)
+
+
+@LOT.bug(
+    "gradient",
+    "gradients are scattered in half precision, where none was asked for",
+    "a policy of mixed precision that stayed",
+    "mlp torch_fsdp",
+    "ddp.backends.torch_fsdp",
+)
+def scattered_in_half(torch_fsdp: Module) -> None:
+    """Have PyTorch reduce in bfloat16."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    shard, half = torch_fsdp.fully_shard, MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)
+    torch_fsdp.fully_shard = lambda module, **named: shard(module, mp_policy=half, **named)
+
+
+# Optimizer
+
+
+@LOT.bug(
+    "optimizer",
+    "survivors lose their moments where a group is formed anew",
+    "D11, after a loss",
+    "mlp nccl_sync world_size=3 cluster.faults=['2@120:crash']",
+    "ddp.backends.base",
+)
+def moments_lost_with_a_rank(base: Module) -> None:
+    """Begin optimizers anew where ranks meet for the second time."""
+
+    def broken(join: Any, self: Any, order: Any) -> None:
+        join(order)
+        if counted(self, "joined"):
+            self.loop.replica.optimizer.state.clear()
+
+    wrap(base.GroupBackend, "join", broken)
+
+
+@LOT.bug(
+    "optimizer",
+    "moments of ranks that step with gaps between them are computed, and not kept",
+    "B6.02, of rows that are gathered",
+    f"{PLAIN} cluster.speeds=[{','.join(['1', '0.5'] * 8)}]",
+    "ddp.virtual.rows",
+)
+def moments_of_copies_lost(rows: Module) -> None:
+    """Put the state back of ranks that were gathered: parameters are written back alone."""
+
+    def broken(step: Any, self: Any, ranks: Any, steps: Any) -> Any:
+        dense = ranks == list(range(ranks[0], ranks[0] + len(ranks)))
+        before = [] if dense else [state[ranks].clone() for state in self.optimizer.states]
+        losses = step(ranks, steps)
+        for state, own in zip(self.optimizer.states, before, strict=False):
+            state[ranks] = own
+        return losses
+
+    wrap(rows.ReplicaRows, "_step", broken)
+
+
+# Schedule
+
+
+@LOT.bug(
+    "schedule",
+    "what a callback made of the rate is lost when a run goes on",
+    "B5.11",
+    "benchmarks.bugs.own_decaying nccl_sync resumed checkpoint.unit=averages checkpoint.every=50",
+    "ddp.replica.learning_rates",
+    {"ddp.replica.replica": lambda replica: stopped(replica, 360)},
+)
+def factor_of_callback_lost(learning_rates: Module) -> None:
+    """Take over all but the factor."""
+
+    def broken(restore: Any, self: Any, captured: Any) -> bool:
+        follows = restore(captured)
+        self._factor = 1.0
+        return bool(follows)
+
+    wrap(learning_rates.Rates, "restore", broken)
+
+
+# Average
+
+
+@LOT.bug(
+    "average",
+    "gradients are averaged for half as many steps at the beginning",
+    "B5.01, of a warm-up",
+    "mlp torch_local_sgd",
+    "ddp.backends.torch_local_sgd",
+)
+def warm_up_by_ranks(torch_local_sgd: Module) -> None:
+    """Divide the warm-up by the ranks."""
+    torch_local_sgd.LocalStep.warmup = torch_local_sgd.WARMUP // 2
+
+
+@LOT.bug(
+    "average",
+    "averages are kept in the type of the wire, not of the parameters",
+    "B9.07, of averages",
+    "mlp nccl_cadence averaging.wire=bfloat16",
+    "ddp.backends.allreduce",
+)
+def averages_in_wire_type(allreduce: Module) -> None:
+    """Round averages to the type of what is sent."""
+
+    def broken(take: Any, self: Any) -> Any:
+        result = take()
+        for section, last in zip(self._sections, self._last, strict=True):
+            if last is not None:
+                last.copy_(last.bfloat16())
+                section.values.copy_(last)
+        return result
+
+    wrap(allreduce.Backend, "_take", broken)
+
+
+# Evaluation
+
+
+@LOT.bug(
+    "evaluation",
+    "who evaluates the part of a lost rank does so in training mode",
+    "B11, of a path for losses",
+    "lenet nccl_cadence world_size=3 cluster.faults=['1@100:crash']",
+    "ddp.replica.replica",
+)
+def part_of_lost_in_training_mode(replica: Module) -> None:
+    """Evaluate another rank's part in training mode; running statistics are put back."""
+
+    def broken(evaluate: Any, self: Any, part: int, *rest: Any) -> Any:
+        if part == rank():
+            return evaluate(part, *rest)
+        kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        self.model.eval = lambda: self.model
+        try:
+            return evaluate(part, *rest)
+        finally:
+            del self.model.eval
+            for buffer, values in kept:
+                buffer.copy_(values)
+
+    wrap(replica.Replica, "evaluate", broken)

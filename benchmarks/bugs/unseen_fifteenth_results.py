@@ -1,0 +1,63 @@
+"""More defects of `benchmarks.bugs.unseen_fifteenth`: what is recorded of time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from benchmarks.bugs.bug import Module
+from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen_fifteenth import PLAIN
+from ddp.process import clock
+
+LOT = Lot()
+
+
+def _slow(_: Module) -> None:
+    """Have a second take five quarters of one."""
+    clock.monotonic = lambda: 0.8 * monotonic()  # type: ignore[attr-defined]
+
+
+@LOT.bug(
+    "record",
+    "all clocks go a fifth too slow",
+    "ticks of a counter whose frequency is another one",
+    "mlp nccl_cadence",
+    "ddp.process.meter",
+    {"bench.runner.launch": _slow},
+)
+def clocks_too_slow(meter: Module) -> None:
+    """Put it in with what is imported first in ranks: all speeds are a quarter too high, everywhere alike."""
+    _slow(meter)
+
+
+@LOT.bug(
+    "record",
+    "all rounds of a collective over emulated links have one latency together",
+    "B8.03, of links",
+    "mlp nccl_cadence cluster.links=[4ms/100mbit]",
+    "ddp.core.link_costs",
+)
+def rounds_share_a_latency(link_costs: Module) -> None:
+    """Count the latency of a link once, however many messages follow each other."""
+    delay = link_costs._delay
+    link_costs._delay = lambda link, rounds, *rest: delay(link, min(rounds, 1.0), *rest)
+
+
+@LOT.bug(
+    "record",
+    "bytes over links count as bits in virtual time",
+    "B8.03, of a unit",
+    f"{PLAIN} cluster.links=[1ms/1mbit]",
+    "ddp.virtual.engine",
+)
+def virtual_bytes_are_bits(engine: Module) -> None:
+    """Have a collective carry an eighth of what it does."""
+    costs_of = engine.costs_of
+
+    def broken(job: Any, ranks: Any) -> Any:
+        costs = costs_of(job, ranks)
+        return replace(costs, bytes=costs.bytes // 8)
+
+    engine.costs_of = broken
