@@ -37,8 +37,8 @@ def higher_loss(known: Records) -> str:
     sums, counts = _stretches(reports, ranks)
     for rank in range(ranks):
         own, others = counts[:, rank], (counts.sum(1) - counts[:, rank]) / (ranks - 1)
-        told = (own > 0) & (own <= UNEVEN * others) & (others <= UNEVEN * own)
-        if told.sum() >= FEWEST and _above(sums[told], counts[told], rank):
+        stretches = (own > 0) & (own <= UNEVEN * others) & (others <= UNEVEN * own)
+        if stretches.sum() >= FEWEST and _above(sums[stretches], counts[stretches], rank):
             return _line(reports, rank)
     return ""
 
