@@ -68,8 +68,8 @@ def _digests(parts: Sequence[Part]) -> list[str]:
 def left_alone(
     order: AuditOrder, entries: Sequence[Mapping[str, Any]], moving: Collection[str] = ()
 ) -> Iterator[AuditItem]:
-    """Compare states before and after what leaves them alone: averages the optimizer's, evaluations and checkpoints all, but
-    for `moving` buffers."""
+    """Compare states before and after what leaves them alone: averages the optimizer's, evaluations, checkpoints and changes
+    of the group all, but for `moving` buffers."""
     own = {f"{BUFFERS} {name}" for name in moving}
     for entry in entries:
         before, after = entry["before"], entry["after"]
@@ -82,5 +82,6 @@ def left_alone(
             name = lost[0] if lost[0].startswith((f"{PARAMETERS} ", f"{BUFFERS} ")) else f"optimizer state {lost[0]}"
             line = f"{name} is {'gone' if after.get(lost[0]) is None else 'another'} after {what}"
         knowable = order.planned and not (order.moves and what.startswith("step "))
+        knowable = knowable or what.startswith("regrouping ")  # which a lost rank is a reason for
         outcome: Outcome = "equal" if not lost else "different" if knowable else "skipped"
         yield AuditItem(what="average", outcome=outcome, line=line, rank=entry["rank"])

@@ -200,11 +200,8 @@ class RankLoop:
                 self._average(action, since)
             case Apply():
                 self._apply(action.round, since)
-            case Join():
-                cast(StepExchange | CollectiveAverage, backend).join(action)
-                self._channel.send(Alive(now(), rank))
-            case Leave():
-                self._leave(action)
+            case Join() | Leave():
+                self._regroup(action)
             case SendState() if action.joins:
                 self._channel.send(send(self._job.scratch, action.round, loop, backend))
             case LoadState() if action.joins:
@@ -282,11 +279,14 @@ class RankLoop:
         away_s = max(now() - since, 0.0)
         self._channel.send(reports.averaged(self._rank, round, contribution, change, away_s, before, after, average))
 
-    def _leave(self, order: Leave) -> None:
-        """Leave the group, for ranks that wait to get in."""
-        self._loop.report()
-        cast(StepExchange | CollectiveAverage, self._backend).leave()
-        self._channel.send(Left(now(), self._rank, order.generation, self._worker.begun))
+    def _regroup(self, order: Join | Leave) -> None:
+        """Form a group; or leave the one that there is, for ranks that wait to get in."""
+        loop, backend = self._loop, cast(StepExchange | CollectiveAverage, self._backend)
+        loop.report()
+        with loop.keeper.watch.regroups(order.generation) if loop.keeper and loop.total_steps else nullcontext():
+            backend.join(order) if isinstance(order, Join) else backend.leave()
+        left = Left(now(), self._rank, order.generation, self._worker.begun)
+        self._channel.send(Alive(now(), self._rank) if isinstance(order, Join) else left)
 
     def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:
         """Undo the step that a broken collective was part of, report the break and stand still."""

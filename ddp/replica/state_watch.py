@@ -1,15 +1,16 @@
 """`StateWatch`: digests of a replica's state before and after what leaves it alone, for somebody else to compare.
 
 An average leaves the optimizer's state alone, and nothing changes what it made of the replica before the next step; an
-evaluation, a checkpoint and the beginning of an epoch leave all alone, and so does what lies between a rank's report that it
-is ready and its first step, and between a step and what comes next. Changes nothing. Knows nothing of files, nor of which
-averages are drawn.
+evaluation, a checkpoint, a change of the group and the beginning of an epoch leave all alone, and so does what lies between
+a rank's report that it is ready and its first step, and between a step and what comes next. Changes nothing. Knows nothing
+of files, nor of which averages are drawn.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ddp.replica.pieces import BUFFERS, OPTIMIZER, PARAMETERS, StatePiece, digest, of_optimizer
@@ -24,7 +25,7 @@ LARGE = 2 << 20
 """Bytes of parameters and buffers from which on less is kept and compared: of a step's state afterwards, a part."""
 STEPS = 64
 """So many steps of a process between which and what comes next it is compared; RESTS where the model is LARGE."""
-START, STEP, EPOCH = "the start", "step ", "the beginning of epoch "
+START, STEP, EPOCH, REGROUPING = "the start", "step ", "the beginning of epoch ", "regrouping "
 OF_MODEL = f"{PARAMETERS} ", f"{BUFFERS} "
 """How labels of parameters and buffers begin."""
 
@@ -76,6 +77,16 @@ class StateWatch:
             digests = self._digests()
             self._awaited["before"] |= {name: each for name, each in digests.items() if name.startswith(OF_MODEL)}
             self._awaited["averages"] = averages
+
+    @contextmanager
+    def regroups(self, generation: int) -> Iterator[None]:
+        """Note the state before and after what is done within: the group of a generation is formed, or left. At once, for
+        what comes behind it may give this rank another's state."""
+        self._seen[REGROUPING] += 1
+        before = self._digests() if self._seen[REGROUPING] <= RESTS else None
+        yield
+        if before is not None:
+            self.over.append({"what": f"{REGROUPING}{generation}", "before": before, "after": self._digests()})
 
     def compare(self, averages: int) -> None:
         """Note the state behind what has left it alone, if one is awaited; of the model only where nothing was averaged."""

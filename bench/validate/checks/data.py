@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
+from bench.validate.losses_of_ranks import higher_loss
 from bench.validate.records import lost_nobody, recorded
 from bench.validate.reference import Sets
 from bench.validate.run_records import Records
@@ -33,8 +34,8 @@ FEW = 12
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL at the first difference; SUSPICIOUS if much of the test set is trained, and no baseline says that it is
-    meant; None where nothing of it is recorded."""
-    epochs, notes, leak = 0, "", False
+    meant, or a rank's loss is above the others'; None where nothing of it is recorded."""
+    epochs, notes, leak, higher = 0, "", False, ""
     seeds: dict[int, int] = {}
     for run, known in recorded(case.cell, lost=True):
         if not known.ready or (data := known.ready[0].data) is None:
@@ -51,8 +52,17 @@ def check(case: Case) -> Verdict | None:
         ):
             line = f"seeds {seeds[first]} and {seed} train epoch 0 in the same order, whose digest is {first}"
             return verdict("FAIL", "data", case.cell, line)
+        if (
+            not higher
+            and data.shuffled
+            and known.ready[0].samples == data.training.samples
+            and lost_nobody(run.metrics)
+        ):
+            higher = f"seed {seed}: {line}" if (line := higher_loss(known)) else ""
         epochs, notes = epochs + run.metrics.epochs_planned, _notes(data)
         leak = leak or (case.sets is None and data.shared > LEAK * data.test.samples)
+    if higher:
+        return verdict("SUSPICIOUS", "data", case.cell, higher)
     line = f"in {plural(epochs, 'epoch')} ranks trained what the data set holds, in the seed's orders{notes}"
     return verdict("SUSPICIOUS" if leak else "PASS", "data", case.cell, line) if epochs else None
 

@@ -1,0 +1,84 @@
+"""Mean training losses of ranks that draw from one shuffled order, stretch by stretch: chance alone tells them apart.
+
+Only a loss above that of the others is named, as the mean of fewer samples is mostly below where losses have a long tail.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.validate.run_records import Records
+from ddp.core.events import Progress
+
+STRETCHES, FEWEST = 16, 12
+"""Of equal numbers of samples, over the whole run; so many of them must tell of a rank."""
+UNEVEN = 2.0
+"""In a stretch a rank may have trained so many times as much as the others, or as little: who averages more seldom trains
+another model."""
+BEYOND = 7.0
+"""Standard errors from which on a mean is not chance; of clean runs the largest is 2.3."""
+RATIO, SHARE = 1.25, 0.01
+"""By so many times a loss is higher, in the mean of the stretches and over all of them (of clean runs 1.09 and 1.28), and by
+this share of the first stretch's."""
+
+
+def higher_loss(known: Records) -> str:
+    """Say which rank's loss is above the others' in a run that went as planned; "" if none is, or it cannot be told."""
+    reports = known.progress
+    ranks = 1 + max((report.rank for report in reports), default=0)
+    if ranks < 2 or known.resumed or any(plan.dispatch != "progressive" for plan in known.plans):
+        return ""
+    if any(report.loss_sum is None for report in reports):
+        return ""
+    sums, counts = _stretches(reports, ranks)
+    for rank in range(ranks):
+        own, others = counts[:, rank], (counts.sum(1) - counts[:, rank]) / (ranks - 1)
+        stretches = (own > 0) & (own <= UNEVEN * others) & (others <= UNEVEN * own)
+        if stretches.sum() >= FEWEST and _above(sums[stretches], counts[stretches], rank):
+            return _line(reports, rank)
+    return ""
+
+
+def _stretches(reports: Sequence[Progress], ranks: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (sums of the losses, numbers of samples), by stretch and rank."""
+    size = np.array([report.samples for report in reports], np.float64)
+    places = np.minimum((np.cumsum(size) - size / 2) * STRETCHES / size.sum(), STRETCHES - 1).astype(int)
+    sums, counts = np.zeros((STRETCHES, ranks)), np.zeros((STRETCHES, ranks))
+    rank = [report.rank for report in reports]
+    np.add.at(sums, (places, rank), [report.loss_sum or 0.0 for report in reports])
+    np.add.at(counts, (places, rank), size)
+    return sums, counts
+
+
+def _above(sums: NDArray[np.float64], counts: NDArray[np.float64], rank: int) -> bool:
+    """Return whether a rank's losses are higher by far more than chance explains. In a stretch they are compared relative to
+    their sum, which bounds what a few samples weigh."""
+    own, others = sums[:, rank], sums.sum(1) - sums[:, rank]
+    samples, of_others = counts[:, rank], counts.sum(1) - counts[:, rank]
+    mean, other = own / samples, others / of_others
+    if min(mean.min(), other.min()) <= 0:
+        return False
+    apart = (mean - other) / (mean + other)
+    center, error = apart.mean(), apart.std(ddof=1) / np.sqrt(len(apart))
+    total, rest = own.sum() / samples.sum(), others.sum() / of_others.sum()
+    large = total > RATIO * rest and total - rest > SHARE * sums[0].sum() / counts[0].sum()
+    return bool(large and center > BEYOND * error and (1 + center) / (1 - center) > RATIO)
+
+
+def _line(reports: Sequence[Progress], rank: int) -> str:
+    """Name the epoch in which a rank's loss is most above the others'."""
+    losses: dict[int, list[float]] = defaultdict(lambda: [0.0] * 4)
+    for report in reports:
+        place = 0 if report.rank == rank else 2
+        losses[report.epoch][place] += report.loss_sum or 0.0
+        losses[report.epoch][place + 1] += report.samples
+    means = {epoch: (row[0] / row[1], row[2] / row[3]) for epoch, row in losses.items() if row[1] and row[3]}
+    epoch = max(means, key=lambda each: means[each][0] / means[each][1])
+    own, others = means[epoch]
+    return (
+        f"rank {rank}, epoch {epoch}: its training loss is {own:.4g}, the other ranks' {others:.4g}, on the same data"
+    )

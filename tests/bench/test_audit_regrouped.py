@@ -1,0 +1,67 @@
+"""The audit of ranks whose group changes, as one is lost and comes back: that leaves the state of the others alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddp.backends.base import GroupBackend
+from ddp.core.faults import parse
+from ddp.core.join_events import Joined
+from tests.bench.audit_breaks import ADAM, Break, wrapped
+from tests.bench.audited import audited, different
+from tests.bench.test_audit_ranks import train_together
+from tests.runtime.conftest import in_process as in_process
+
+LOST: dict[str, Any] = {"faults": (parse("2@5:raise"),), "restarts": None, "epochs": 12, "deadline_s": 5.0}
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["nccl_sync", "nccl_cadence"])
+def test_a_rank_may_take_the_state_of_a_peer(tmp_path: Path, mode: str) -> None:
+    job, records = train_together(tmp_path, mode, ADAM, **LOST)
+    assert sum(isinstance(record, Joined) for record in records) == 1
+    report = audited(job, records, planned=False)
+    assert different(report) == []
+    assert report.count("equal", "average") >= 2, "of both survivors"
+
+
+def forgotten(join: Any, self: Any, *about: Any) -> None:
+    """Clear the optimizer's state where ranks meet."""
+    join(*about)
+    self.loop.replica.optimizer.state.clear()
+
+
+def moved(leave: Any, self: Any, *about: Any) -> None:
+    """Move a weight as a group is left."""
+    leave(*about)
+    with torch.no_grad():
+        self.loop.replica.model.get_parameter("0.weight").mul_(1.5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "breaks", "sign"),
+    [
+        ("nccl_sync", wrapped(GroupBackend, "join", forgotten), "exp_avg is gone after regrouping"),
+        ("nccl_cadence", wrapped(GroupBackend, "join", forgotten), "exp_avg is gone after regrouping"),
+        ("nccl_sync", wrapped(GroupBackend, "leave", moved), "parameters 0.weight is another after regrouping"),
+    ],
+    ids=["sync", "cadence", "leave"],
+)
+def test_what_a_change_of_the_group_changes_is_named(
+    tmp_path: Path,
+    in_process: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    breaks: Break,
+    sign: str,
+) -> None:
+    with monkeypatch.context() as patch:
+        breaks(patch)
+        job, records = train_together(tmp_path, mode, ADAM, **LOST)
+    found = different(audited(job, records, planned=False))
+    assert any(sign in line for line in found), found
