@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from time import monotonic
-from typing import Any
 
 from benchmarks.bugs.bug import Module
 from benchmarks.bugs.unseen import Lot
@@ -50,14 +48,9 @@ def rounds_share_a_latency(link_costs: Module) -> None:
     "bytes over links count as bits in virtual time",
     "B8.03, of a unit",
     f"{PLAIN} cluster.links=[1ms/1mbit]",
-    "ddp.virtual.engine",
+    "ddp.sim.parts",
 )
-def virtual_bytes_are_bits(engine: Module) -> None:
+def virtual_bytes_are_bits(parts: Module) -> None:
     """Have a collective carry an eighth of what it does."""
-    costs_of = engine.costs_of
-
-    def broken(job: Any, ranks: Any) -> Any:
-        costs = costs_of(job, ranks)
-        return replace(costs, bytes=costs.bytes // 8)
-
-    engine.costs_of = broken
+    collective_s = parts.Costs.collective_s
+    parts.Costs.collective_s = lambda self, members, size, number: collective_s(self, members, size // 8, number)
