@@ -79,29 +79,35 @@ class DataRecord:
         kept, self._kept, self._samples = self._kept, [], 0
         for epoch, parts in groupby(kept, lambda part: part[0].epoch):
             batches, given, before = zip(*parts, strict=True)
-            positions = _positions(batches)
-            indices: NDArray[np.int64] = self._order(epoch).numpy()[positions]
-            contents: _Contents = (None, None, None, None)
-            labelled: tuple[int, ...] = ()
             if all(_versions(tensors) == versions for tensors, versions in zip(given, before, strict=True)):
                 joined = _joined(given)
-                labelled = counts(
-                    [batch_labels for tensors in joined if (batch_labels := labels(tensors)) is not None], len(indices)
-                )
-                contents = self._contents(joined, positions, indices)
-            # Else the user's loss wrote into what it was given.
-            content, wanted, placed, due = contents
-            yield epoch, len(indices), content, wanted, order_tally(positions, indices), labelled, placed, due
+                rows = [] if self._known is None else [hashes(tensors) for tensors in joined]
+                counted = [each for tensors in joined if (each := labels(tensors)) is not None]
+                yield self.told(epoch, batches, rows, counted)
+            else:  # the user's loss wrote into what it was given
+                yield self.told(epoch, batches, ())
 
-    def _contents(
-        self, joined: Sequence[Sequence[Tensor]], positions: NDArray[np.int64], indices: NDArray[np.int64]
-    ) -> _Contents:
+    def told(
+        self, epoch: int, batches: Sequence[Batch], rows: Sequence[Tensor], given_labels: Sequence[Tensor] = ()
+    ) -> _Sums:
+        """Return what `Trained` tells of batches of an epoch: `rows` are the hashes of the samples that were given for them,
+        none where they are not known."""
+        positions = _positions(batches)
+        indices: NDArray[np.int64] = self._order(epoch).numpy()[positions]
+        contents = self._contents(torch.cat(list(rows)), positions, indices) if rows else (None, None, None, None)
+        content, wanted, placed, due = contents
+        labelled = counts(given_labels, len(indices))
+        return epoch, len(indices), content, wanted, order_tally(positions, indices), labelled, placed, due
+
+    def hashes(self, tensors: Sequence[Tensor]) -> Tensor | None:
+        """Return the hashes of samples as the data set gives them; None where it has none to hold them against."""
+        return None if self._known is None else hashes(tensors)
+
+    def _contents(self, rows: Tensor, positions: NDArray[np.int64], indices: NDArray[np.int64]) -> _Contents:
         """Return the sum of the hashes of what was given, the same of what the data set has at `indices`; and both again,
         each hash times a number of its position."""
         known = self._known
-        if known is None:
-            return None, None, None, None
-        rows = torch.cat([hashes(tensors) for tensors in joined])
+        assert known is not None
         if known.step > 1:
             chosen = known.chosen(indices)
             rows, indices = rows[torch.from_numpy(chosen).to(rows.device)], indices[chosen]

@@ -5,6 +5,7 @@ Owns parameters, optimizer state and the arithmetic of steps. Knows nothing of e
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,6 +47,8 @@ class ReplicaRows:
         places = {name: (p.data_ptr() - first.data_ptr()) // size for name, p in replica.state.named}
         self.optimizer = RowOptimizer(replica.optimizer, replica.state.named, places, ranks)
         self._source, self._order, _ = replica.data[0]
+        self.read: list[deque[Tensor]] = [deque() for _ in range(job.world_size)]
+        """Hashes of the samples that each rank was given, a tensor a step, until somebody takes them."""
         # A model of its own: the replica's parameters are views, which functional calls leave alone.
         each = grad_and_value(self._loss)
         self._apart = vmap(each, in_dims=(0, 0), randomness="error")
@@ -62,6 +65,14 @@ class ReplicaRows:
         indices = [self._order(step.batch.epoch)[step.batch.start : step.batch.stop] for step in steps]
         tensors: Tensors = self._source.batch(torch.cat(indices))
         return tuple(tensor.view(len(steps), -1, *tensor.shape[1:]) for tensor in tensors)
+
+    def _given(self, ranks: Sequence[int], steps: Sequence[Step]) -> Tensors:
+        """Return the samples of steps of these ranks, and keep their hashes."""
+        tensors = self.batch(steps)
+        rows = self._replica.record.hashes([tensor.flatten(0, 1) for tensor in tensors])
+        for rank, own in zip(ranks, rows.view(len(steps), -1) if rows is not None else (), strict=rows is not None):
+            self.read[rank].append(own)
+        return tensors
 
     def rates(self, steps: Sequence[Step]) -> list[Tensor]:
         """Return by parameter group the learning rate of each of the steps."""
@@ -83,7 +94,7 @@ class ReplicaRows:
         dense = ranks == list(range(ranks[0], ranks[0] + len(ranks)))
         place = slice(ranks[0], ranks[0] + len(ranks)) if dense else torch.tensor(ranks)
         rows, states = self.flat[place], [state[place] for state in self.optimizer.states]
-        grads, losses = self._apart(self._parameters(rows), self.batch(steps))
+        grads, losses = self._apart(self._parameters(rows), self._given(ranks, steps))
         self._clip(grads)
         self.optimizer.steps[place] += 1
         self.optimizer.step(rows, states, self.optimizer.steps[place], grads, self.rates(steps))
@@ -102,7 +113,7 @@ class ReplicaRows:
         for ranks, steps in groups:
             for first in range(0, len(ranks), TOGETHER):
                 part = slice(first, first + TOGETHER)
-                own = self._shared(parameters, self.batch(steps[part]))
+                own = self._shared(parameters, self._given(ranks[part], steps[part]))
                 weight = steps[0].batch.samples / total
                 parts = torch.autograd.grad(own.sum() * weight, list(parameters.values()))
                 for name, value in zip(parameters, parts, strict=True):

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +30,6 @@ from ddp.replica.norms import least_samples
 from ddp.replica.outer_optimizer import outer
 from ddp.replica.task import Job
 from ddp.replica.weighted_mean import average, ratio
-from ddp.tally import order_tally
 from ddp.virtual.rows import ReplicaRows
 
 
@@ -184,12 +182,11 @@ class VectorisedRanks:
 
     def _sum_up(self, rank: int) -> list[RankEvent]:
         """Return the sums of what a rank has trained since the last ones: which samples, in which order."""
-        own, order, sums = self._ranks[rank], self._replica.data[0][1], list[RankEvent]()
+        own, read, sums = self._ranks[rank], self._rows.read[rank], list[RankEvent]()
         for epoch, group in groupby(own.trained, key=lambda batch: batch.epoch):
-            spans = [(batch.start, batch.stop) for batch in group]
-            positions = np.concatenate([np.arange(start, stop) for start, stop in spans])
-            indices = order(epoch).numpy()[positions]
-            sums.append(Trained(0.0, rank, epoch, len(indices), None, None, order_tally(positions, indices)))
+            batches = list(group)
+            rows = [read.popleft() for batch in batches if batch.samples and read]
+            sums.append(Trained(0.0, rank, *self._replica.record.told(epoch, batches, rows)))
         own.trained.clear()
         return sums
 
@@ -290,8 +287,8 @@ class VectorisedRanks:
         return Evaluated(0.0, rank, order.epoch, *figures, self._replica.record.shown())
 
     def _finish(self, rank: int) -> Sequence[RankEvent]:
-        reports = self._sum_up(rank)
         self._flush()
+        reports = self._sum_up(rank)
         if self._job.averaging.apart and (self._averaged or self._ranks[rank].applied):
             self._rows.flat[rank].copy_(self._mean)
         self._replica.state.tensors[0].copy_(self._rows.flat[0 if self._in_step else rank])

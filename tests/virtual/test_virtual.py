@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,12 +16,13 @@ from torch import nn
 
 from bench.config.config_checks import world_size_of
 from ddp.core.averaging import Averaging
-from ddp.core.events import Averaged, Evaluated, Finished, Progress
+from ddp.core.events import Averaged, Evaluated, Finished, Progress, Trained
 from ddp.core.link_costs import collective_s
 from ddp.core.links import parse
 from ddp.core.virtual_time import VirtualTime
 from ddp.data.source import TensorSource
 from ddp.replica.task import Task
+from ddp.tally import MODULUS
 from ddp.virtual import engine
 from ddp.virtual.eligibility import unfit
 from tests.runtime import controlled, toy
@@ -113,6 +115,19 @@ def test_many_at_once_are_as_one_by_one(play: Play, cell: tuple[str, str], varia
     for kind in (Progress, Evaluated):
         losses = ([event.loss_sum for event in played.of(kind)] for played in (one, many))
         assert next(losses) == pytest.approx(next(losses), rel=TOLERANCE)
+    assert read(one) == read(many)
+
+
+def read(played: Played) -> dict[tuple[int, int], list[int]]:
+    """What each rank was given in each epoch, as the record tells it."""
+    sums = defaultdict[tuple[int, int], list[int]](lambda: [0] * 4)
+    for event in played.of(Trained):
+        given = event.samples, event.content, event.placed, event.order
+        assert None not in given
+        assert (event.content, event.placed) == (event.wanted, event.placed_wanted)
+        own = sums[event.rank, event.epoch]
+        own[:] = [(before + (more or 0)) % MODULUS for before, more in zip(own, given, strict=True)]
+    return dict(sums)
 
 
 def schedule(played: Played) -> list[tuple[str, int | None, float]]:
