@@ -13,16 +13,16 @@ from ddp.core.policies import meets_every_step
 
 NEARLY = 0.95
 """Of the least time, below which an average is too quick."""
-KEPT = 5
-"""Version of results from which on virtual averages take the time of all of their bytes."""
 
 
 def quicker_than_links(m: Metrics, known: Records, config: dict[str, Any]) -> str:
     """Say which average took less time than its links allow; empty: none. The rank that came last waited for nobody."""
     cluster = config.get("cluster")
     words = cluster.get("links") if isinstance(cluster, dict) else None
-    if not words or m.schema_version < KEPT or m.engine not in ("elche", "virtual") or meets_every_step(m.policy):
+    if not words or m.engine not in ("elche", "virtual") or meets_every_step(m.policy):
         return ""
+    if m.engine == "virtual" and not any(end.elapsed for end in known.ends):
+        return ""  # an earlier version timed a part of the bytes
     links, backend = parse(words), BACKENDS.get(m.backend or "")
     if links is None or backend is None or SyncKind.COLLECTIVE not in backend.sync:
         return ""
@@ -54,5 +54,8 @@ def least_s(links: Links, ranks: list[int], size: int) -> float:
     rules = [links.rules[place].link for place in places if place >= 0]
     messages = 2 * (count - 1) if links.algorithm == RING else 2 * (count.bit_length() - 1)
     moved = 2 * (count - 1) / count * size
-    each = [messages * (link.latency_s - link.jitter_s) + moved / link.bandwidth for link in rules]
-    return (max if links.algorithm == RING else min)(each, default=0.0)
+    delays = [messages * (link.latency_s - link.jitter_s) for link in rules]
+    moves = [moved / link.bandwidth for link in rules]
+    if links.algorithm == RING:  # each message waits for the slowest of its round
+        return max(map(sum, zip(delays, moves, strict=True)), default=0.0)
+    return min(delays) + min(moves)

@@ -16,6 +16,8 @@ from ddp.core.events import Progress
 
 STRETCHES, FEWEST = 16, 12
 """Of equal numbers of samples, over the whole run; so many of them must tell of a rank."""
+ROUNDS = 8
+"""Fewest averages, where they are not part of every step."""
 UNEVEN = 2.0
 """In a stretch a rank may have trained so many times as much as the others, or as little: who averages more seldom trains
 another model."""
@@ -32,7 +34,7 @@ def higher_loss(known: Records) -> str:
     ranks = 1 + max((report.rank for report in reports), default=0)
     if ranks < 2 or known.resumed or any(plan.dispatch != "progressive" for plan in known.plans):
         return ""
-    if any(report.loss_sum is None for report in reports):
+    if any(report.loss_sum is None for report in reports) or not _come_together(known):
         return ""
     sums, counts = _stretches(reports, ranks)
     for rank in range(ranks):
@@ -41,6 +43,17 @@ def higher_loss(known: Records) -> str:
         if stretches.sum() >= FEWEST and _above(sums[stretches], counts[stretches], rank):
             return _line(reports, rank)
     return ""
+
+
+def _come_together(known: Records) -> bool:
+    """Return whether replicas are one again and again: else a slower rank has another model."""
+    for header in known.headers:
+        config = header.spec.get("config")
+        averaging = config.get("averaging") if isinstance(config, dict) else None
+        elastic = averaging.get("elastic") if isinstance(averaging, dict) else None
+        if elastic is not None and elastic < 1:
+            return False
+    return len(known.closed) >= ROUNDS or any(plan.in_step for plan in known.plans)
 
 
 def _stretches(reports: Sequence[Progress], ranks: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -35,6 +35,8 @@ class _OwnReport:
     last: int
     whole: float
     data: float
+    data_alone: float
+    """Without what it waited for a core."""
     compute: float
     """Emulated slowness with it, without what it waited for a core."""
     slowed: float
@@ -110,7 +112,8 @@ def _reports(known: Records, rank: int) -> Iterator[_OwnReport]:
         first, done = done, done + steps
         if first:
             whole, data = (work.data + work.compute) / steps, work.data / steps
-            yield _OwnReport(first, done, whole, data, (work.compute - work.no_core) / steps, waited / steps, work.link)
+            alone, compute = (work.data - work.no_core_data) / steps, (work.compute - work.no_core) / steps
+            yield _OwnReport(first, done, whole, data, alone, compute, waited / steps, work.link)
 
 
 def _stretches(reports: Iterator[_OwnReport], faults: Sequence[Fault], speed: float) -> Iterator[_Stretch]:
@@ -144,7 +147,9 @@ def _waited(stretch: _Stretch, within: bool) -> str:
     if stretch.steps:
         if not stretch.long:
             return ""
-        alone = median(each.compute - each.slowed + (0.0 if stretch.late else each.data) for each in stretch.reports)
+        alone = median(
+            each.compute - each.slowed + (0.0 if stretch.late else each.data_alone) for each in stretch.reports
+        )
         least = stretch.steps * alone * stretch.count / LEAST - CLOCK
     if least <= waited <= (inf if within and stretch.steps else stretch.steps * worked * MOST + CLOCK):
         return ""

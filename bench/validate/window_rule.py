@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from bench.results.schema import Elche, Metrics, PlanRow
 from bench.validate.run_records import Records
 from ddp.core.commands import Plan
+from ddp.core.controller import MAX_RATIO
 
 FEW = 0.5
 """Orders may be shorter than due now and then, as before speeds are known; in this part of all rounds they must not be."""
@@ -77,7 +78,7 @@ def apart_from_speeds(m: Metrics, known: Records, settings: Mapping[str, JsonVal
     times = [row[slow] / row[fast] if row[fast] > 0 else 1.0 for row in costs]
     more = median(event.steps[fast] / event.steps[slow] for event in rounds)
     unequal = sum(each >= UNEQUAL for each in times) >= MOSTLY * len(rounds)
-    if not unequal or more >= 1 + (median(times) - 1) * PART:
+    if not unequal or more >= 1 + (min(median(times), MAX_RATIO) - 1) * PART:
         return ""
     return (
         f"rank {slow} takes {median(times):.3g} times as long for a step as rank {fast}, which trains {more:.3g} times as "

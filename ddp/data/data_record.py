@@ -83,11 +83,11 @@ class DataRecord:
                 joined = _joined(given)
                 rows = [] if self._known is None else [hashes(tensors) for tensors in joined]
                 counted = [each for tensors in joined if (each := labels(tensors)) is not None]
-                yield self.told(epoch, batches, rows, counted)
+                yield self.sums(epoch, batches, rows, counted)
             else:  # the user's loss wrote into what it was given
-                yield self.told(epoch, batches, ())
+                yield self.sums(epoch, batches, ())
 
-    def told(
+    def sums(
         self, epoch: int, batches: Sequence[Batch], rows: Sequence[Tensor], given_labels: Sequence[Tensor] = ()
     ) -> _Sums:
         """Return what `Trained` tells of batches of an epoch: `rows` are the hashes of the samples that were given for them,

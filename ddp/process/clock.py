@@ -23,7 +23,8 @@ def shift(seconds: float) -> None:
 def stopwatch() -> Callable[[], float | None]:
     """Return what tells the seconds since this call by a clock that nothing adjusts, to hold `now` against; None: there is
     none."""
-    clock = getattr(time, "CLOCK_MONOTONIC_RAW", None)
+    # Like `monotonic`, neither goes on while the machine sleeps: the first is of macOS, where the second does.
+    clock = getattr(time, "CLOCK_UPTIME_RAW", getattr(time, "CLOCK_MONOTONIC_RAW", None))
     if clock is None:
         return lambda: None
     began = time.clock_gettime(clock)

@@ -47,7 +47,7 @@ class ReplicaRows:
         places = {name: (p.data_ptr() - first.data_ptr()) // size for name, p in replica.state.named}
         self.optimizer = RowOptimizer(replica.optimizer, replica.state.named, places, ranks)
         self._source, self._order, _ = replica.data[0]
-        self.read: list[deque[Tensor]] = [deque() for _ in range(job.world_size)]
+        self.hashes: list[deque[Tensor]] = [deque() for _ in range(job.world_size)]
         """Hashes of the samples that each rank was given, a tensor a step, until somebody takes them."""
         # A model of its own: the replica's parameters are views, which functional calls leave alone.
         each = grad_and_value(self._loss)
@@ -71,7 +71,7 @@ class ReplicaRows:
         tensors = self.batch(steps)
         rows = self._replica.record.hashes([tensor.flatten(0, 1) for tensor in tensors])
         for rank, own in zip(ranks, rows.view(len(steps), -1) if rows is not None else (), strict=rows is not None):
-            self.read[rank].append(own)
+            self.hashes[rank].append(own)
         return tensors
 
     def rates(self, steps: Sequence[Step]) -> list[Tensor]:

@@ -182,11 +182,11 @@ class VectorisedRanks:
 
     def _sum_up(self, rank: int) -> list[RankEvent]:
         """Return the sums of what a rank has trained since the last ones: which samples, in which order."""
-        own, read, sums = self._ranks[rank], self._rows.read[rank], list[RankEvent]()
+        own, hashes, sums = self._ranks[rank], self._rows.hashes[rank], list[RankEvent]()
         for epoch, group in groupby(own.trained, key=lambda batch: batch.epoch):
             batches = list(group)
-            rows = [read.popleft() for batch in batches if batch.samples and read]
-            sums.append(Trained(0.0, rank, *self._replica.record.told(epoch, batches, rows)))
+            rows = [hashes.popleft() for batch in batches if batch.samples and hashes]
+            sums.append(Trained(0.0, rank, *self._replica.record.sums(epoch, batches, rows)))
         own.trained.clear()
         return sums
 

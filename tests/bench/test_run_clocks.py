@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,5 +29,5 @@ def test_both_clocks_end_before_records_are_merged(quiet: Bench, monkeypatch: py
     assert quiet("model=mlp", "mode=solo", "train.epochs=2") == 0
     (path,) = Path("runs").glob(f"*/*/*/{EVENTS}")
     first, *_, last = map(json.loads, path.read_text().splitlines())
-    if last["elapsed"] is not None:
+    if sys.platform == "linux":
         assert last["elapsed"] == pytest.approx(last["at"] - first["launched"], abs=TOOK_S / 2)

@@ -125,6 +125,7 @@ def test_the_time_left_follows_from_what_is_trained() -> None:
     assert run_line(spec, run, None, 10.0).endswith("10 samples/s  0:30 left")
     assert rank_lines(spec, run)[0].startswith("  rank 0  epoch 1  100 samples  10 samples/s  at work 10%")
     run.add(Progress(20.0, 0, 0, 1, 100, 1.0, 1.0, 0.1))
+    assert run.time_left(0) is None, "how many epochs there will be is not known"
     assert run.time_left(spec.epochs) == 30.0, "it trains what a lost rank threw away: once more the first epoch"
     assert [duration(seconds) for seconds in (7, 750, 11099)] == ["0:07", "12:30", "3:04:59"]
 

@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.validate.emulated_links import KEPT, least_s, quicker_than_links
+from bench.validate.emulated_links import least_s, quicker_than_links
 from bench.validate.run_records import Records
 from ddp.core.events import Averaged
 from ddp.core.link_costs import collective_s
 from ddp.core.links import ALGORITHMS, parse
+from ddp.core.run_bounds import RunEnd
+
+UNLIKE = ["0-3+4-7:20ms/10gbit", "0-3:0.05ms/100mbit", "4-7:0.05ms/100mbit"]
 
 
 @given(
@@ -28,16 +31,31 @@ from ddp.core.links import ALGORITHMS, parse
             ["1ms/1mbit/shared"],
             ["0-1:2ms/10mbit"],
             ["5ms/1gbit", "0:ib"],
+            UNLIKE,
         ]
     ),
 )
 def test_no_collective_of_the_engine_is_quicker(
     ranks: int, size: int, number: int, algorithm: str, words: list[str]
 ) -> None:
-    links = parse([*words, algorithm], ranks, seed=1)
+    links = parse([*words, algorithm], seed=1)
     assert links is not None
     took = collective_s(links, tuple(range(ranks)), size, number)
     assert least_s(links, list(range(ranks)), size) <= took * (1 + 1e-9)
+
+
+def test_messages_and_bytes_may_go_by_unlike_links() -> None:
+    links = parse([*UNLIKE, "halving_doubling"], 8)
+    assert links is not None
+    assert least_s(links, list(range(8)), 10**6) <= collective_s(links, tuple(range(8)), 10**6)
+
+
+@pytest.mark.parametrize(("elapsed", "named"), [(3.0, True), (None, False)])
+def test_of_virtual_runs_of_earlier_versions_nothing_is_said(elapsed: float | None, named: bool) -> None:
+    about: Any = SimpleNamespace(engine="virtual", backend="nccl", policy="cadence", world_size=2)
+    known = Records(averaged=[Averaged(0.0, rank, 7, 1, 8, 0.001, 153_688, 0.0) for rank in (0, 1)])
+    known.ends.append(RunEnd(9.0, "ok", None, (), 0, elapsed))
+    assert bool(quicker_than_links(about, known, {"cluster": {"links": ["4ms/100mbit"]}})) is named
 
 
 def test_of_plain_links_it_is_the_time_of_a_ring() -> None:
@@ -47,7 +65,7 @@ def test_of_plain_links_it_is_the_time_of_a_ring() -> None:
 
 
 def said(seconds: tuple[float, float], config: list[str] = ["4ms/100mbit"], **more: Any) -> str:  # noqa: B006
-    about = {"engine": "elche", "backend": "nccl", "policy": "cadence", "world_size": 2, "schema_version": KEPT} | more
+    about = {"engine": "elche", "backend": "nccl", "policy": "cadence", "world_size": 2} | more
     known = Records(averaged=[Averaged(0.0, rank, 7, 1, 8, took, 153_688, 0.0) for rank, took in enumerate(seconds)])
     return quicker_than_links(SimpleNamespace(**about), known, {"cluster": {"links": config}})  # type: ignore[arg-type]
 
@@ -64,7 +82,7 @@ def test_an_average_that_is_too_quick_is_named() -> None:
         {"backend": "cpu"},
         {"policy": "sync"},
         {"world_size": 3},
-        {"schema_version": 4},
+        {"engine": "solo"},
         {"config": []},
     ],
 )

@@ -14,9 +14,10 @@ from bench.validate.findings import Case
 from bench.validate.losses_of_ranks import higher_loss
 from bench.validate.run_records import Records
 from ddp.core.events import Progress, Ready
+from ddp.core.run_bounds import RunHeader
 from tests.bench.told import DATA
 
-PLAN = cast(Any, SimpleNamespace(dispatch="progressive"))
+PLAN = cast(Any, SimpleNamespace(dispatch="progressive", in_step=True))
 
 
 def reports(
@@ -61,11 +62,21 @@ def test_nor_does_a_rank_that_trains_more(turns: tuple[int, ...]) -> None:
 def test_what_cannot_be_compared_names_nobody() -> None:
     large = reports(1.6)
     assert told(reports(1.2)) == "", "averages of their own may explain it"
-    assert told(large, SimpleNamespace(dispatch="partition")) == ""
+    assert told(large, SimpleNamespace(dispatch="partition", in_step=True)) == ""
     assert told([replace(each, loss_sum=each.loss_sum - 200.0) for each in large if each.loss_sum]) == ""
     assert told([*large, replace(large[0], loss_sum=None)]) == ""
     assert told(large[:0]) == told(reports(40.0, 60, 1)) == told(large[:22]) == ""
     assert told(reports(1.6, turns=(0, 0, 0, 1))) == "", "it steps too seldom to be like the others"
+
+
+@pytest.mark.parametrize(
+    ("elastic", "rounds", "named"), [(None, 8, True), (1.0, 8, True), (0.5, 8, False), (None, 7, False)]
+)
+def test_replicas_that_stay_apart_have_losses_of_their_own(elastic: float | None, rounds: int, named: bool) -> None:
+    header = RunHeader(0.0, 0.0, {"config": {"averaging": {"elastic": elastic}}}, {}, {})
+    plan, closed = cast(Any, SimpleNamespace(dispatch="progressive", in_step=False)), cast(Any, [None] * rounds)
+    known = Records(progress=reports(1.6), plans=[plan], closed=closed, headers=[header])
+    assert bool(higher_loss(known)) is named
 
 
 def test_the_check_of_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,10 @@ def wrong(
     rank: int = 1,
     read: float = 0.0,
     backend: str = "nccl",
+    coreless: float = 0.0,
 ) -> str:
-    """What is said of a rank of a run of 600 steps with such a script. `read`: what its batches take by themselves."""
+    """What is said of a rank of a run of 600 steps with such a script. `read`: what its batches take by themselves;
+    `coreless`: what they wait for a core."""
     known = Records(ready=[Ready(0.0, rank, 6400, 1, "", "cpu", "memory", loader)])
     known.seconds[rank, "exchange"] = 10.0
     at = 0.0
@@ -38,7 +40,7 @@ def wrong(
         known.seconds[rank, "forward"] += EACH * STEP
         data = max(read, (late - 1) * slow * STEP)
         at += EACH * (STEP + waits + data)
-        work = WorkSeconds(EACH * data, EACH * (STEP + waits), 0.0, 0.0, link)
+        work = WorkSeconds(EACH * (data + coreless), EACH * (STEP + waits), 0.0, EACH * coreless, link)
         known.progress.append(Progress(at, rank, 0, EACH, 160, at, 1.0, 0.1, work=work))
     metrics = make_metrics(make_spec("nccl_cadence")).model_copy(
         update={"scripted_faults": list(script), "backend": backend}
@@ -75,6 +77,10 @@ def test_what_is_scripted_comes_when_it_is_to(script: list[str], paces: list[Pac
     found = wrong(script, *paces)
     assert line in found, found
     assert bool(line) == bool(found), found
+
+
+def test_batches_that_wait_for_a_core_slow_no_step_down() -> None:
+    assert wrong(SLOW, (300, 3.0, 1.0, 1.0), coreless=20 * STEP) == ""
 
 
 @pytest.mark.parametrize(("loader", "named"), [("streaming", False), ("resident", True)])

@@ -136,7 +136,7 @@ class RunFigures:
 
     def time_left(self, epochs: int) -> float | None:
         """Return the seconds until the last sample of all epochs, at the speed so far; None: not known yet."""
-        if self.rate is None or not self.epoch_samples:
+        if self.rate is None or not self.epoch_samples or not epochs:
             return None
         return max(epochs * self.epoch_samples - self.trained, 0) / self.rate
 

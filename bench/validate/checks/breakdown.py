@@ -34,8 +34,8 @@ IN_STEPS = 0.005
 """Of a rank's time, what its reports may book as steps and as something else."""
 CLOCK = 0.02
 """Seconds that a report may be behind what it is of."""
-UNLIKE = 0.01
-"""Of the run's time, that two clocks of a machine may differ in."""
+UNLIKE = 0.11
+"""Of the run's time, that two clocks of a machine may differ in: one may be slewed by a twelfth while it is set right."""
 IN_TIME = 0.25
 """Seconds of a processor, of which nothing is said."""
 THREADS = 0.001

@@ -12,13 +12,13 @@ from bench.results.schema import Metrics
 from bench.validate.findings import Case
 from bench.validate.records import costly, records
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.faults import parse
+from ddp.core.faults import Fault, parse
 
 _EXITED = re.compile(r"\(exit code (?!255\))\d+\)")
 """How a loss reads of a process that no signal ended; 255: how it ended nobody knows."""
 TAKING = ("crash", "raise", "stall")
 """Kinds of faults that always cost the rank."""
-BEYOND, UNREPORTED, FEW = 1, 4, 8
+BEYOND, UNREPORTED, FEW = 1, 4, 256
 """Steps by which a lost rank may have gone beyond its fault; times the most steps of a report, and steps, that it may
 not have reported."""
 
@@ -37,7 +37,7 @@ def check(case: Case) -> Verdict:
     if not bad:
         errors = "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in unscripted(m))
         line = f"{errors}{cell.status}{_losses(cell)}"
-        if not errors and (ended := next(filter(None, map(_ended, cell.ok)), "")):
+        if not errors and (ended := next(filter(None, map(_ended, cell.ok)), "") or _earlier(cell)):
             return verdict("SUSPICIOUS", "status", cell, f"{ended}; {cell.status}")
         return verdict("FAIL" if errors else "PASS", "status", cell, line, Exit.FAILED if errors else None)
     diverged = all(metrics.status == "diverged" for metrics in bad)
@@ -62,25 +62,40 @@ def _unallowed(run: Run) -> str:
 
 
 def _never(run: Run) -> str:
-    """Say which fault of the script never came, though its rank went through the step, or came behind it, or long before:
-    what a rank had not reported is little. Of runs in which nobody was started again."""
+    """Say which fault of the script never came, though its rank went through the step, or came behind it."""
+    lost = {row.rank for row in run.metrics.faults}
+    for fault, own in _taken(run):
+        steps, gone = sum(own), fault.rank in lost
+        if steps > fault.step + BEYOND * gone:
+            came = "came later" if gone else "never came"
+            return f"rank {fault.rank} trained {steps} steps, and {fault} of the script {came}"
+    return ""
+
+
+def _earlier(cell: Cell) -> str:
+    """Say which rank was lost long before the only fault of its script, as a machine may bring it about."""
+    for run in cell.runs:
+        m = run.metrics
+        for fault, own in _taken(run):
+            if m.scripted_faults != [str(fault)] or fault.rank not in {row.rank for row in m.faults}:
+                continue
+            if fault.step - sum(own) > UNREPORTED * max(own, default=0) + FEW:
+                behind = f"rank {fault.rank} was lost behind {sum(own)} steps that it reported"
+                return f"seed {m.seed}: {behind}, and {fault} is in the script"
+    return ""
+
+
+def _taken(run: Run) -> list[tuple[Fault, list[int]]]:
+    """Return the first fault of each rank's script that takes it away, and the steps of its reports; nothing of runs in
+    which somebody was started again."""
     m = run.metrics
     taking = [fault for fault in map(parse, m.scripted_faults) if fault.kind in TAKING]
     again = m.late or m.resumed or any(row.rank is None or row.back_s is not None for row in m.faults)
     known = records(run, lost=True) if taking and not again else None
     if known is None or known.joined or known.resumed:
-        return ""
-    lost = {row.rank for row in m.faults}
-    for fault in {fault.rank: fault for fault in sorted(taking, key=lambda fault: -fault.step)}.values():
-        own = [event.steps for event in known.progress if event.rank == fault.rank]
-        steps, gone = sum(own), fault.rank in lost
-        if steps > fault.step + BEYOND * gone:
-            came = "came later" if gone else "never came"
-            return f"rank {fault.rank} trained {steps} steps, and {fault} of the script {came}"
-        unreported = UNREPORTED * max(own, default=0) + FEW
-        if gone and m.scripted_faults == [str(fault)] and fault.step - steps > unreported:
-            return f"rank {fault.rank} was lost behind {steps} steps that it reported, and {fault} is in the script"
-    return ""
+        return []
+    first = {fault.rank: fault for fault in sorted(taking, key=lambda fault: -fault.step)}
+    return [(f, [event.steps for event in known.progress if event.rank == f.rank]) for f in first.values()]
 
 
 def _ended(m: Metrics) -> str:
