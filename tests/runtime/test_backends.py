@@ -14,7 +14,7 @@ from ddp.registries import Unusable
 
 PROTOCOLS = {SyncKind.STEP: StepExchange, SyncKind.COLLECTIVE: CollectiveAverage, SyncKind.SNAPSHOT: SnapshotAverage}
 OWN = {
-    SyncKind.STEP: {"in_step"},
+    SyncKind.STEP: {"gradient_sync"},
     SyncKind.COLLECTIVE: {"average", "send_state", "load_state"},
     SyncKind.SNAPSHOT: {"snapshot", "apply"},
 }
@@ -42,7 +42,7 @@ def test_a_backend_that_lacks_what_its_entry_says_is_refused_by_name(monkeypatch
     module.Backend = type("Backend", (), methods)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "lacking", module)
     monkeypatch.setitem(BACKENDS, "lacking", replace(BACKENDS["zero1"], module="lacking"))
-    with pytest.raises(Unusable, match=r"backend lacking: lacking.Backend has no in_step \(StepExchange\)"):
+    with pytest.raises(Unusable, match=r"backend lacking: lacking.Backend has no gradient_sync \(StepExchange\)"):
         load("lacking")
 
 
