@@ -11,18 +11,14 @@ from typing import Any
 
 from bench.results.schema import Metrics
 from bench.validate.run_records import Records
-from bench.validate.scripted_slowness import other_than_scripted
+from bench.validate.scripted_slowness import CLOCK, IN_PASSES, LEAST, MOST, other_than_scripted
 from ddp.backends import is_torch_native
 from ddp.core.faults import parse
 
 STEPS = 256
 """Fewest of a rank of which something is said. The first one is not slowed down, and takes a hundred times as long."""
-LEAST, MOST = 3.0, 1.6
-"""How many times shorter or longer waiting may be than it should be."""
 KEPT = 5
 """Version of results from which on a rank on a busy machine is as slow as is set."""
-CLOCK = 0.05
-"""Seconds of which nothing is said."""
 WORK = ("data", "forward", "backward", "optimizer")
 
 
@@ -43,7 +39,7 @@ def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
         if steps < STEPS or factor is None or any(event.work is None for event in reports):
             continue
         # Sharded backends exchange inside the backward pass, which is slowed down as a whole.
-        inside = ("exchange", "copy") if m.backend in ("zero2", "zero3") else ()
+        inside = ("exchange", "copy") if m.backend in IN_PASSES else ()
         worked, waited = sum(known.seconds[rank, kind] for kind in (*WORK, *inside)), known.seconds[rank, "slowdown"]
         # Behind the first step, and as the rank does for a typical one: some may take much longer.
         each = [

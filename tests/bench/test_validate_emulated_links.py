@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,10 +65,12 @@ def test_of_plain_links_it_is_the_time_of_a_ring() -> None:
     assert least_s(links, [0, 1, 2], 30_000) == pytest.approx(4 * 0.004 + 40_000 / 12.5e6)
 
 
-def said(seconds: tuple[float, float], config: list[str] = ["4ms/100mbit"], **more: Any) -> str:  # noqa: B006
-    about = {"engine": "elche", "backend": "nccl", "policy": "cadence", "world_size": 2} | more
+def said(seconds: tuple[float, float], config: Sequence[str] = ("4ms/100mbit",), **more: Any) -> str:
+    about: Any = SimpleNamespace(
+        **({"engine": "elche", "backend": "nccl", "policy": "cadence", "world_size": 2} | more)
+    )
     known = Records(averaged=[Averaged(0.0, rank, 7, 1, 8, took, 153_688, 0.0) for rank, took in enumerate(seconds)])
-    return quicker_than_links(SimpleNamespace(**about), known, {"cluster": {"links": config}})  # type: ignore[arg-type]
+    return quicker_than_links(about, known, {"cluster": {"links": config}})
 
 
 def test_an_average_that_is_too_quick_is_named() -> None:
