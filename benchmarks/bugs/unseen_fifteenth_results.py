@@ -7,14 +7,8 @@ from time import monotonic
 from benchmarks.bugs.bug import Module
 from benchmarks.bugs.unseen import Lot
 from benchmarks.bugs.unseen_fifteenth import PLAIN
-from ddp.process import clock
 
 LOT = Lot()
-
-
-def _slow(_: Module) -> None:
-    """Have a second take five quarters of one."""
-    clock.monotonic = lambda: 0.8 * monotonic()  # type: ignore[attr-defined]
 
 
 @LOT.bug(
@@ -22,12 +16,11 @@ def _slow(_: Module) -> None:
     "all clocks go a fifth too slow",
     "ticks of a counter whose frequency is another one",
     "mlp nccl_cadence",
-    "ddp.process.meter",
-    {"bench.runner.launch": _slow},
+    "ddp.process.clock",
 )
-def clocks_too_slow(meter: Module) -> None:
-    """Put it in with what is imported first in ranks: all speeds are a quarter too high, everywhere alike."""
-    _slow(meter)
+def clocks_too_slow(clock: Module) -> None:
+    """Have a second take five quarters of one: all speeds are a quarter too high, everywhere alike."""
+    clock.monotonic = lambda: 0.8 * monotonic()
 
 
 @LOT.bug(

@@ -251,5 +251,9 @@ def test_a_run_whose_observers_fail_ends(make: Make, monkeypatch: pytest.MonkeyP
         raise LookupError("no picture")
 
     monkeypatch.setattr(RunObservers, "over", fail)
-    monkeypatch.setattr("threading.excepthook", lambda arguments: None)
-    assert len(all_metrics(make(world_size=1).run())) == 2
+    raised: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr("threading.excepthook", raised.append)
+    handle = make(world_size=1).run()
+    assert len(all_metrics(handle)) == 2
+    handle.wait()
+    assert [str(arguments.exc_value) for arguments in raised] == ["no picture"]
