@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import forkserver as server
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +25,10 @@ from ddp.core.faults import parse
 from ddp.core.join_events import Joined
 from ddp.core.joining import OFFERED
 from ddp.core.policies import POLICIES
+from ddp.engine import elche
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.spare_ranks import ForkedSpare, SpareProcesses
+from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 from tests.runtime.test_mishap import trained_once
@@ -56,6 +63,21 @@ def test_a_rank_that_raised_comes_back(play: Play, policy: str, backend: str) ->
 @pytest.mark.parametrize(("policy", "backend"), MODES)
 def test_a_rank_that_was_killed_comes_back(play: Play, policy: str, backend: str) -> None:
     returns(play, policy, backend, "1@5:crash", epochs=15, speeds=(0.05,) * 3)
+
+
+def test_a_fork_server_that_was_stopped_forks_all_the_same(play: Play) -> None:
+    """The coordinator waited for it, for ever."""
+
+    def run(job: Job, emit: Callable[[Any, float], None]) -> None:
+        def watched(record: Any, at: float) -> None:
+            emit(record, at)
+            if isinstance(record, Ready):
+                os.kill(server._forkserver._forkserver_pid, signal.SIGSTOP)  # type: ignore[attr-defined]
+
+        elche.run(job, watched)
+
+    cell = ("cadence", "cpu", "1@5:crash")
+    returns(play, *cell, epochs=15, speeds=(0.05,) * 3, engine=SimpleNamespace(run=run))
 
 
 @pytest.mark.usefixtures("in_process")
