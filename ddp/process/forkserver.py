@@ -80,11 +80,13 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
 
 def resume() -> None:
     """Let the server go on, if it runs and somebody has stopped it: who asks it for a process, or for the end of one, would
-    wait for ever."""
-    server: Any = forkserver._forkserver  # which has no public name
-    if server._forkserver_pid is not None:
-        with suppress(ProcessLookupError):
-            os.kill(server._forkserver_pid, signal.SIGCONT)
+    wait for ever. So does Python's tracker of resources, which would outlive this process."""
+    server: Any = forkserver._forkserver  # neither has a public name
+    tracker: Any = resource_tracker._resource_tracker
+    for number in (server._forkserver_pid, tracker._pid):
+        if number is not None:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGCONT)
 
 
 PATHS = ("PYTHONSAFEPATH", "PYTHONPATH")

@@ -7,10 +7,12 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import forkserver as server
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -66,18 +68,21 @@ def test_a_rank_that_was_killed_comes_back(play: Play, policy: str, backend: str
 
 
 def test_a_fork_server_that_was_stopped_forks_all_the_same(play: Play) -> None:
-    """The coordinator waited for it, for ever."""
+    """The coordinator waited for it, for ever; Python's tracker of resources outlived its process."""
+    tracker = resource_tracker._resource_tracker
 
     def run(job: Job, emit: Callable[[Any, float], None]) -> None:
         def watched(record: Any, at: float) -> None:
             emit(record, at)
             if isinstance(record, Ready):
-                os.kill(server._forkserver._forkserver_pid, signal.SIGSTOP)  # type: ignore[attr-defined]
+                for number in (server._forkserver._forkserver_pid, tracker._pid):  # type: ignore[attr-defined]
+                    os.kill(number, signal.SIGSTOP)
 
         elche.run(job, watched)
 
     cell = ("cadence", "cpu", "1@5:crash")
     returns(play, *cell, epochs=15, speeds=(0.05,) * 3, engine=SimpleNamespace(run=run))
+    assert psutil.Process(tracker._pid).status() != psutil.STATUS_STOPPED  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("in_process")
