@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bench.audit.again import several
+from bench.audit.derivative import slope
 from bench.audit.order import AuditOrder
 from bench.base.writing import write_text
 from bench.models import MODELS, load
@@ -51,8 +52,6 @@ OF_OPTIMIZERS = ("weight_decay", "momentum", "dampening", "nesterov", "betas", "
 SAMPLES, DRAWS, POINTS = 8, 16, 20
 NEAR, TINY, LOOSE = 1e-3, 1e-5, 0.1
 """How far computed figures may be off, relative and absolute; relative of one that is drawn by chance."""
-
-
 GRADIENT, DEVIATIONS = 1e-2, 5.0
 """How far norms of gradients may be off, relative; and sizes of initial values, in standard deviations."""
 
@@ -72,7 +71,9 @@ def described(task: Task, sample: Tensor) -> dict[str, Any]:
         about: dict[str, Any] = {"modules": _modules(model), "optimizer": _optimizer(made), "initial": _initial(model)}
         about["figures"] = _figures(task, model, sample)
         about["gradients"] = _gradients(task, model, sample)
-        return about | {"dropout": _dropout(model, sample)}
+        about["dropout"] = _dropout(model, sample)
+        inputs, targets = (part[: SAMPLES // 2] for part in _batch(sample))
+        return about | {"training": slope(task, model, (inputs, targets))}
 
 
 def _modules(model: nn.Module) -> str:
@@ -253,6 +254,10 @@ def _values_apart(own: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[
     for number, ((gradient,), (size,)) in enumerate(gradients):
         if not isclose(gradient, size, rel_tol=GRADIENT, abs_tol=least):
             yield f"of chosen parameters, number {number} has a gradient of {gradient:.4g}, {size:.4g} is committed"
+    for name, value in known["training"].items():
+        near = LOOSE if known["figures"]["by chance"] > TINY else NEAR
+        if not isclose(own["training"][name], value, rel_tol=near, abs_tol=NEAR):
+            yield f"of chosen parameters in training, the {name} is {own['training'][name]:.6g}, {value:.6g} is committed"
 
 
 def _both(own: str, known: str) -> Iterator[tuple[list[float], list[float]]]:

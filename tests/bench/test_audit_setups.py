@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from bench.audit import setups
 from bench.audit.setups import SETUPS, key, scheduled, setup
 from bench.models import load
+from bench.models.attention import Layer
 from bench.models.data import data_set
 from bench.models.parts import SCHEDULES
 from ddp.replica.task import Task
@@ -146,6 +148,46 @@ def test_attention_that_drops_nothing_is_named(order: Any, monkeypatch: pytest.M
         lambda *parts, dropout_p, **more: attend(*parts, dropout_p=0.0, **more),
     )
     assert "the dropout is 0.1, 0, 0.1, 0.1, 0, 0.1, 0.1" in found(order, "gpt_nano")[0]
+
+
+class MoreInBackward(torch.autograd.Function):
+    """Gives its input, and a gradient that is another."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient * 1.01
+
+
+def test_layers_computed_again_with_other_dropout_are_named(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their outputs are right, and so are gradients without dropout."""
+    forward = Layer.forward
+
+    def again(layer: Layer, x: torch.Tensor) -> Any:
+        return checkpoint(partial(forward, layer), x, use_reentrant=False, preserve_rng_state=False)
+
+    monkeypatch.setattr(Layer, "forward", lambda layer, x: again(layer, x) if layer.training else forward(layer, x))
+    assert "in training, the slope without gradient is" in found(order, "gpt_nano")[0]
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet"])
+def test_a_gradient_that_is_another_in_training_is_named(order: Any, model: str) -> None:
+    def change(module: nn.Module) -> None:
+        if isinstance(module, nn.ReLU):
+            module.register_forward_hook(lambda own, _, out: MoreInBackward.apply(out) if own.training else out)
+
+    assert "in training, the slope without gradient is" in found(order, model, partial(of_modules, change))[0]
+
+
+def test_a_loss_that_is_another_in_training_is_named(order: Any) -> None:
+    def louder(module: nn.Module) -> None:
+        if isinstance(module, nn.ReLU):
+            module.register_forward_hook(lambda own, _, out: out * 1.5 if own.training else out)
+
+    assert "in training, the loss is" in found(order, "mlp", partial(of_modules, louder))[0]
 
 
 def test_nothing_is_said_of_others(order: Any) -> None:
