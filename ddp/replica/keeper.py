@@ -7,7 +7,7 @@ random numbers. Who does the steps again, and how, is not its business.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,11 +80,19 @@ class _Open:
         self.left -= 1
 
 
+OwnPieces = Callable[[], Iterator[StatePiece]]
+Others = Sequence[tuple[int, Sequence[Span]]]
+"""Other ranks and their positions in a step of all."""
+
+
 class StepKeeper:
     """Keeps steps of one rank in the run's scratch folder, as `kept-<rank>-<number>.state`."""
 
-    def __init__(self, job: Job, rank: int, replica: Replica) -> None:
-        self._job, self._rank, self._replica = job, rank, replica
+    def __init__(
+        self, job: Job, rank: int, replica: Replica, pieces: OwnPieces | None = None, shared: bool = False
+    ) -> None:
+        """`pieces`: gives the state, where it is not in the replica; `shared`: the replica is that of all ranks."""
+        self._job, self._rank, self._replica, self._own_pieces, self._shared = job, rank, replica, pieces, shared
         self._draws: StepDraws | None = None
         self._size = TIMES * replica.state.bytes
         self._whole = replica.state.bytes <= LARGE
@@ -105,13 +113,13 @@ class StepKeeper:
         """Steps that are still to be in a row; None: no row has begun."""
         self._rows = 0
         self._files: list[Path] = []
-        self.watch = StateWatch(job, replica, self._pieces, lambda: self._together)
+        self.watch = StateWatch(job, replica, pieces or self._pieces, lambda: self._together)
         """Of states that are left alone."""
 
     @property
     def _together(self) -> bool:
         """Whether a step is the work of all ranks."""
-        return self.windowed or (self._replica.gradient_sync is not None and not self._apart)
+        return self.windowed or self._shared or (self._replica.gradient_sync is not None and not self._apart)
 
     @property
     def _apart(self) -> bool:
@@ -139,7 +147,8 @@ class StepKeeper:
             even = batch.samples * self._job.world_size == batch.total
             self._row_due, self._due = False, bool(self._due and even and not others)
             return self._due
-        self._row_due = self._pairs and not self.windowed and self._begins_row(self._draws, batch, seen)
+        many = self.windowed or self._shared
+        self._row_due = self._pairs and not many and self._begins_row(self._draws, batch, seen)
         return self._due or self._row_due
 
     def _own(self, draws: StepDraws, batch: Batch, averages: int) -> bool:
@@ -163,10 +172,14 @@ class StepKeeper:
         self._rows += bool(self._row_left)
         return bool(self._row_left) and self._rows <= ROWS
 
-    def begin(self, batch: Batch, work: Sequence[Span], seen: float, step: int, averages: int) -> None:
-        """Keep the state before a step on `batch`, of which positions `work` are this rank's."""
+    def begin(
+        self, batch: Batch, work: Sequence[Span], seen: float, step: int, averages: int, others: Others = ()
+    ) -> None:
+        """Keep the state before a step on `batch`, of which positions `work` are this rank's, and those of `others` theirs
+        whose losses are to come behind its own."""
         self._one = None
         about: dict[str, Any] = {"rank": self._rank, "step": step, "averages": averages}
+        about |= {"others": others} if others else {}
         about |= {"epoch": batch.epoch, "seen": seen}
         about |= {"work": work, "total": batch.samples if self._apart else batch.total, "together": self._together}
         if (scale := self._replica.passes.scale) is not None:
@@ -233,7 +246,7 @@ class StepKeeper:
 
     def _pieces(self, together: bool | None = None) -> Iterator[StatePiece]:
         replica, shared = self._replica, self._together if together is None else together
-        own = getattr(replica.gradient_sync, "pieces", None)
+        own = self._own_pieces or getattr(replica.gradient_sync, "pieces", None)
         if own is not None:
             yield from own()
             return
