@@ -15,14 +15,17 @@ import torch
 
 from ddp.core.event_parts import Files
 from ddp.core.worker import Step
-from ddp.replica.keeper import StepKeeper
+from ddp.replica.keeper import MOST, TIMES, StepKeeper
 from ddp.replica.replica import Replica
 from ddp.replica.step_draws import drawn
 from ddp.replica.task import Job
 from ddp.virtual.rows import ReplicaRows
 
-RANKS = 4
-"""Whose steps are kept: a rank's step takes little where many are done in one operation, and keeping it as long as ever."""
+RANKS = 16
+"""Whose steps are kept, few but for the first: a step takes little where many are done in one operation, and keeping it as
+long as ever."""
+STEPS = 2
+"""Of such a rank, about."""
 
 
 @dataclass
@@ -34,12 +37,13 @@ class _KeptRank:
 
 
 class RowKeepers:
-    """The keepers of a job's ranks. `shared`: one row is the replica of all."""
+    """The keepers of a job's ranks."""
 
-    def __init__(self, job: Job, replica: Replica, rows: ReplicaRows, shared: bool) -> None:
+    def __init__(self, job: Job, replica: Replica, rows: ReplicaRows) -> None:
         self._replica, self._rows, self._kept = replica, rows, dict[int, _KeptRank]()
-        for rank in _drawn(job, shared) if job.audit else ():
-            self._kept[rank] = _KeptRank(StepKeeper(job, rank, replica, partial(rows.pieces, rank), shared))
+        for rank in _drawn(job, replica.state.bytes, rows.shared) if job.audit else ():
+            pieces = partial(rows.pieces, rank)
+            self._kept[rank] = _KeptRank(StepKeeper(job, rank, replica, pieces, rows.shared, few=rank > 0))
 
     def step(self, ranks: Sequence[int], steps: Sequence[Step]) -> list[float]:
         """Train a step of each of the ranks, all of one size; return the losses."""
@@ -75,10 +79,12 @@ class RowKeepers:
 
     def _end(self, kept: _KeptRank, step: Step, losses: Sequence[float | None]) -> None:
         keeper, replica, shared = kept.keeper, self._replica, self._rows.shared
-        for loss in losses:
-            keeper.add(None if loss is None else torch.tensor(loss, dtype=torch.float64))
+        if keeper.keeping:
+            replica.rates.apply(replica.fraction(step.seen))
+            rates = [float(group["lr"]) for group in replica.optimizer.param_groups]
+            for loss in losses:
+                keeper.add(None if loss is None else torch.tensor(loss, dtype=torch.float64), rates)
         if keeper.ends(step.last, kept.averages):
-            replica.rates.apply(replica.fraction(step.seen))  # the last that was applied may be another rank's
             keeper.end(kept.steps, kept.averages + shared)
         kept.steps += 1
 
@@ -109,7 +115,8 @@ class RowKeepers:
         return () if kept is None else kept.keeper.finish()
 
 
-def _drawn(job: Job, shared: bool) -> Sequence[int]:
-    """Return whose steps are kept: the first rank, whose model is evaluated again, and others by a draw of the run."""
-    ranks = sorted(range(1, job.world_size), key=lambda rank: drawn(job.audit, 1 << 32, "row", rank))
-    return [0, *(ranks[: RANKS - 1] if not shared else ())]
+def _drawn(job: Job, size: int, shared: bool) -> Sequence[int]:
+    """Return whose steps are kept: the first rank, whose model is evaluated again, and others by a draw of the run, if
+    replicas have `size` bytes; of a replica that is `shared` the first alone."""
+    most = 0 if shared else min(RANKS - 1, MOST // (STEPS * TIMES * size))
+    return [0, *sorted(range(1, job.world_size), key=lambda rank: drawn(job.audit, 1 << 32, "row", rank))[:most]]

@@ -45,7 +45,7 @@ class VectorisedRanks:
         self._loop = TrainingLoop(plain, 0, lambda event: None)
         self._replica = self._loop.replica
         self._rows = ReplicaRows(job, self._replica, 1 if self._in_step else size)
-        self._keepers = RowKeepers(job, self._replica, self._rows, self._in_step)
+        self._keepers = RowKeepers(job, self._replica, self._rows)
         self._ranks = [RowRank() for _ in range(size)]
         self._mean = self._rows.flat[0].clone()
         self._outer = outer(job.averaging, self._mean)
