@@ -16,6 +16,7 @@ from bench.audit.again import Bench
 from bench.audit.between import MOST_LINES, chains, ends, left_alone
 from bench.audit.compare import (
     DEVICE_ROUNDING,
+    SLACK,
     StepDifference,
     identical,
     losses_apart,
@@ -179,10 +180,10 @@ class _Auditor:
         # Roundings of each step add up.
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
         shaken = again(shake * math.sqrt(len(group[0].row)))
-        rounding = left_out_roundings(self._order.step)
+        rounding, least = left_out_roundings(self._order.step), SLACK * shake if group[0].at_once else 0.0
         for index, each in enumerate(group):
             at = f" of rank {each.rank}" if len(group) > 1 else ""
-            apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at, rounding)
+            apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at, rounding, least)
         states, largest = states_apart(after, before, own, shaken, rounding)
         apart += [*states, *figures_apart(self._order, self._bench, group, own, shaken)]
         apart += scalars_apart(self._order, group, own, shaken, again)

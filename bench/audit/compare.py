@@ -67,12 +67,19 @@ def ranks_apart(group: Sequence[KeptStep], own_buffers: bool) -> Iterator[StepDi
 
 
 def losses_apart(
-    engine: Sequence[float | None], own: Sequence[float], shaken: Sequence[float], at: str, rounding: float
+    engine: Sequence[float | None],
+    own: Sequence[float],
+    shaken: Sequence[float],
+    at: str,
+    rounding: float,
+    least: float = 0.0,
 ) -> list[StepDifference]:
-    """Return what differs of the losses on the batches of one rank. `rounding`: what each may be off besides, of itself."""
+    """Return what differs of the losses on the batches of one rank. `rounding`: what each may be off besides, of itself;
+    `least`: in any case."""
     apart = []
     for ours, again, other in zip(engine, own, shaken, strict=True):
         slack = max(SLACK * max(abs(other - again), torch.finfo(torch.float32).eps * abs(again)), rounding * abs(again))
+        slack = max(slack, least)
         if ours is None or not abs(ours - again) <= slack:
             excess = math.inf if ours is None else abs(ours - again) / slack if slack else math.inf
             apart.append(

@@ -181,6 +181,7 @@ class StepKeeper:
         whose losses are to come behind its own."""
         self._one = None
         about: dict[str, Any] = {"rank": self._rank, "step": step, "averages": averages}
+        about |= {"at_once": True} if self._own_pieces else {}
         about |= {"others": others} if others else {}
         about |= {"epoch": batch.epoch, "seen": seen}
         about |= {"work": work, "total": batch.samples if self._apart else batch.total, "together": self._together}
