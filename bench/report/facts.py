@@ -154,8 +154,8 @@ def _shares(option: Option) -> tuple[dict[str, float], bool]:
 
 
 def slow(each: Answer, best: Option) -> str:
-    """Return what most of their speed is lost by of the other ways of training that are not shown to be sooner than one
-    device; empty where nothing is known of any."""
+    """Return which other ways of training are not shown to be sooner than one device, and by what they lose most of their
+    speed; empty where nothing is known of any."""
     causes: dict[str, list[Option]] = {}
     for option in each.options:
         known = option.time is not None and not option.disturbed and not option.sooner and option is not best
@@ -163,8 +163,8 @@ def slow(each: Answer, best: Option) -> str:
         if shares and max(shares.values()) > 0:
             words = cause(shares, hidden)
             causes.setdefault(words + (in_each_step(option) if words == INSIDE else ""), []).append(option)
-    texts = [f"{names(some, each.options)}: {words}" for words, some in causes.items()]
-    return f"Main loss of those not shown to be sooner: {'; '.join(texts)}." if texts else ""
+    texts = [f"{names(some, each.options)} for {words}" for words, some in causes.items()]
+    return f"Not shown to be sooner: {'; '.join(texts)}." if texts else ""
 
 
 def in_each_step(option: Option) -> str:

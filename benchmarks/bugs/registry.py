@@ -18,6 +18,8 @@ from benchmarks.bugs import (
     unseen_seventh,
     unseen_seventh_results,
     unseen_seventh_steps,
+    unseen_sixteenth,
+    unseen_sixteenth_results,
     unseen_sixth,
     unseen_sixth_records,
     unseen_sixth_results,
@@ -52,6 +54,7 @@ LOTS = (
     *(unseen_twelfth.LOT.bugs, unseen_thirteenth.LOT.bugs),
     *(unseen_fourteenth.LOT.bugs, unseen_fourteenth_results.LOT.bugs),
     *(unseen_fifteenth.LOT.bugs, unseen_fifteenth_results.LOT.bugs),
+    *(unseen_sixteenth.LOT.bugs, unseen_sixteenth_results.LOT.bugs),
 )
 """Those by people who had not seen the checks, and the sixth and eighth, by somebody who looked for gaps."""
 BUGS: dict[str, Bug] = {name: bug for lot in (*(family.bugs for family in LISTED), *LOTS) for name, bug in lot.items()}

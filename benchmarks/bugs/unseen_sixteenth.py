@@ -1,0 +1,262 @@
+"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of users' set-ups, wrappers and settings.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.bugs.bug import Module, after_init, rank, wrap
+from benchmarks.bugs.unseen import Lot
+
+LOT = Lot()
+STRETCH = 128
+"""Samples that a bucketing loader sorts at a time."""
+
+
+class Stand:
+    """Stands for a module, some of whose names mean something else."""
+
+    def __init__(self, module: Any, **others: Any) -> None:
+        self._module = module
+        vars(self).update(others)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+# Data
+
+
+@LOT.bug(
+    "data",
+    "images that are shifted are filled up with their mirror image, not with zeros",
+    "padding_mode of another library",
+    "benchmarks.bugs.own_augmented cpu_cadence",
+    "ddp.data.augment",
+)
+def padding_mirrors(augment: Module) -> None:
+    """Pad by reflection."""
+    pad = augment.functional.pad
+    augment.functional = Stand(augment.functional, pad=lambda images, sides: pad(images, sides, mode="reflect"))
+
+
+@LOT.bug(
+    "data",
+    "NumPy draws the same numbers on all ranks and in all epochs",
+    "PyTorch's workers before 1.9, whose NumPy seeds were copies",
+    "benchmarks.bugs.own_drawing zero1",
+    "ddp.engine.loop",
+)
+def numbers_alike_every_epoch(loop: Module) -> None:
+    """Seed NumPy alike as an epoch begins."""
+
+    def broken(begin: Any, self: Any, *about: Any) -> None:
+        loop.seed_others(loop.derive(self.job.seed, "others", 0))
+        begin(*about)
+
+    wrap(loop.TrainingLoop, "begin", broken)
+
+
+# Order
+
+
+@LOT.bug(
+    "order",
+    "samples are sorted by label within stretches of 128 of the order",
+    "a bucketing loader that groups like samples",
+    "lenet nccl_async",
+    "ddp.replica.replica",
+)
+def batches_of_like_labels(replica: Module) -> None:
+    """Sort orders as they are made."""
+    make = replica._order
+
+    def broken(task: Any, *about: Any) -> Any:
+        visits, labels = make(task, *about), task.train_data().tensors[1]
+        one = visits._one
+
+        def sorted_stretches(number: int) -> Any:
+            return torch.cat([part[labels[part].argsort(stable=True)] for part in one(number).split(STRETCH)])
+
+        visits._one = sorted_stretches
+        visits._kept.clear()
+        return visits
+
+    replica._order = broken
+
+
+@LOT.bug(
+    "order",
+    "what a sampler draws several times is trained once, and those that it left out make up for that",
+    "indices that pass through a set",
+    "benchmarks.bugs.own_sampled nccl_qsr",
+    "ddp.data.epoch_order",
+)
+def draws_without_replacement(epoch_order: Module) -> None:
+    """Drop repeats; put what lacks behind the rest."""
+
+    def broken(sample: Any, self: Any, epoch: int) -> Any:
+        drawn = sample(epoch)
+        distinct = torch.tensor(list(dict.fromkeys(drawn.tolist())))
+        lacking = torch.ones(self._size, dtype=torch.bool)
+        lacking[distinct] = False
+        return torch.cat([distinct, lacking.nonzero().view(-1)])[: len(drawn)]
+
+    wrap(epoch_order.EpochOrder, "_sampled", broken)
+
+
+# Forward
+
+
+@LOT.bug(
+    "forward",
+    "rank 1 divides the scores of attention by the root of the whole width, not of a head's",
+    "another kernel on another device",
+    "gpt_nano cpu_async",
+    "bench.models.attention",
+)
+def scores_too_small_on_rank(attention: Module) -> None:
+    """Give another scale on rank 1."""
+    attend = attention.F.scaled_dot_product_attention
+
+    def broken(query: Any, key: Any, value: Any, **named: Any) -> Any:
+        scale = (query.shape[1] * query.shape[-1]) ** -0.5 if rank() == 1 else None
+        return attend(query, key, value, scale=scale, **named)
+
+    attention.F = Stand(attention.F, scaled_dot_product_attention=broken)
+
+
+@LOT.bug(
+    "forward",
+    "layers that are computed again for the backward pass drop other places than in the forward pass",
+    "checkpointing of activations without the state of random numbers",
+    "gpt_nano nccl_sync",
+    "bench.models.attention",
+)
+def recomputed_with_other_masks(attention: Module) -> None:
+    """Compute layers again in the backward pass, with the numbers that come then."""
+
+    def broken(forward: Any, self: Any, x: Any) -> Any:
+        if not self.training:
+            return forward(x)
+        return checkpoint(forward, x, use_reentrant=False, preserve_rng_state=False)
+
+    wrap(attention.Layer, "forward", broken)
+
+
+# Gradient
+
+
+@LOT.bug(
+    "gradient",
+    "gradients are clipped tensor by tensor, each by its own norm",
+    "clipping inside a hook of each parameter",
+    "resnet_graph graph_cadence train.max_grad_norm=0.5",
+    "ddp.graph.accumulate",
+)
+def clipped_tensor_by_tensor(accumulate: Module) -> None:
+    """Clip one at a time."""
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def broken(parameters: Any, limit: float) -> None:
+        for parameter in parameters:
+            clip([parameter], limit)
+
+    utils = Stand(torch.nn.utils, clip_grad_norm_=broken)
+    accumulate.torch = Stand(torch, nn=Stand(torch.nn, utils=utils))
+
+
+@LOT.bug(
+    "gradient",
+    "gradients of a character's embedding are divided by how often a rank's batch has it",
+    "scale_grad_by_freq, left on",
+    "gpt_nano zero2",
+    "bench.models.gpt_nano",
+)
+def embeddings_by_frequency(gpt_nano: Module) -> None:
+    """Set the flag of the embedding of tokens."""
+    after_init(gpt_nano.GPT, lambda model: setattr(model.tokens, "scale_grad_by_freq", True))
+
+
+@LOT.bug(
+    "gradient",
+    "the first of a step's four passes does not count",
+    "a clear of gradients between the passes",
+    "mlp torch_fsdp train.accumulate=4",
+    "ddp.backends.torch_fsdp",
+)
+def first_pass_cleared(torch_fsdp: Module) -> None:
+    """Clear shards' gradients before the second pass."""
+
+    def broken(one_pass: Any, self: Any, last: bool) -> Any:
+        before = vars(self).get("_bug_passes", 0)
+        vars(self)["_bug_passes"] = 0 if last else before + 1
+        if before == 1:
+            for parameter in self.module.parameters():
+                parameter.grad = None
+        return one_pass(last)
+
+    wrap(torch_fsdp.FullyShardedStep, "one_pass", broken)
+
+
+# Optimizer
+
+
+@LOT.bug(
+    "optimizer",
+    "where ranks' optimizers begin anew, their moments do, and their counts of steps do not",
+    "B6.02, of a bias that is no longer corrected",
+    "benchmarks.bugs.own_plain virtual_nccl_cadence world_size=16 averaging.outer=nesterov",
+    "ddp.virtual.row_optimizer",
+)
+def counts_not_reset(row_optimizer: Module) -> None:
+    """Leave the count."""
+
+    def broken(reset: Any, self: Any, number: int) -> None:
+        count = self.steps[number].clone()
+        reset(number)
+        self.steps[number] = count
+
+    wrap(row_optimizer.RowOptimizer, "reset", broken)
+
+
+@LOT.bug(
+    "optimizer",
+    "the optimizer that is made anew has its weight decay in the gradient",
+    "Adam made for AdamW",
+    "benchmarks.bugs.own_augmented torch_zero1",
+    "ddp.backends.torch_zero1",
+)
+def decay_coupled(torch_zero1: Module) -> None:
+    """Have groups say that their decay is not decoupled."""
+
+    def broken(build: Any, self: Any) -> None:
+        for group in self.replica.optimizer.param_groups:
+            group["decoupled_weight_decay"] = False
+        build()
+
+    wrap(torch_zero1.ZeroStep, "build", broken)
+
+
+@LOT.bug(
+    "optimizer",
+    "second moments are kept in bfloat16, in which they hardly fall",
+    "B9.07, of optimizer state",
+    "mlp zero3",
+    "ddp.replica.replica",
+)
+def second_moments_in_half(replica: Module) -> None:
+    """Round them after each step."""
+
+    def broken(step: Any, self: Any, *about: Any) -> Any:
+        result = step(*about)
+        for state in self.optimizer.state.values():
+            state["exp_avg_sq"].copy_(state["exp_avg_sq"].bfloat16())
+        return result
+
+    wrap(replica.Replica, "step", broken)
