@@ -15,6 +15,7 @@ from bench.audit import evaluation, reports
 from bench.audit.again import Bench
 from bench.audit.between import MOST_LINES, chains, ends, left_alone
 from bench.audit.compare import (
+    AT_ONCE,
     DEVICE_ROUNDING,
     SLACK,
     StepDifference,
@@ -179,8 +180,9 @@ class _Auditor:
             return apart, None if apart else 0.0
         # Roundings of each step add up.
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
-        shaken = again(shake * math.sqrt(len(group[0].row)))
-        rounding, least = left_out_roundings(self._order.step), SLACK * shake if group[0].at_once else 0.0
+        least, more = (SLACK * shake, AT_ONCE) if group[0].at_once else (0.0, 1.0)
+        shaken = again(shake * more * math.sqrt(len(group[0].row)))
+        rounding = left_out_roundings(self._order.step)
         for index, each in enumerate(group):
             at = f" of rank {each.rank}" if len(group) > 1 else ""
             apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at, rounding, least)

@@ -24,6 +24,9 @@ ROUNDINGS = 2.0
 DEVICE_ROUNDING = 2.0**-11
 """The same on a GPU, whose multiplications may have ten bits."""
 
+AT_ONCE = 8.0
+"""By so much more they are off for steps of many ranks in one operation, none of whose sums is in the usual order."""
+
 
 @dataclass(frozen=True)
 class StepDifference:
