@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -181,11 +181,13 @@ class _Auditor:
         # Roundings of each step add up.
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
         least, more = (SLACK * shake, AT_ONCE) if group[0].at_once else (0.0, 1.0)
-        shaken = again(shake * more * math.sqrt(len(group[0].row)))
+        off = cache(lambda number: again(shake * more * math.sqrt(len(group[0].row)), number + 1))
+        shaken = off(0)
         rounding = left_out_roundings(self._order.step)
         for index, each in enumerate(group):
             at = f" of rank {each.rank}" if len(group) > 1 else ""
-            apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at, rounding, least)
+            shakes = partial(lambda index, number: off(number).losses[index], index)
+            apart += losses_apart(losses[index], own.losses[index], at, rounding, shakes, least)
         states, largest = states_apart(after, before, own, shaken, rounding)
         apart += [*states, *figures_apart(self._order, self._bench, group, own, shaken)]
         apart += scalars_apart(self._order, group, own, shaken, again)

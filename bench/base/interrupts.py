@@ -9,11 +9,13 @@ its way up.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -24,12 +26,26 @@ from ddp.process import termination
 SAVE = "BENCH_SAVE_S"
 """Variable: seconds that SIGTERM leaves for a checkpoint."""
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ECHO_S = 0.5
+"""A signal to all of a group comes again within so many seconds: from who supervises this command."""
 _seen: list[int] = []
+_echoed: dict[int, float] = {}
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
+    if not _echo(number):
+        _interrupt(number)
+
+
+def _interrupt(number: int) -> NoReturn:
     _seen.append(number)
     raise KeyboardInterrupt
+
+
+def _echo(number: int) -> bool:
+    """Note a signal; return whether it is the last one of its kind once more."""
+    before, _echoed[number] = _echoed.get(number, -math.inf), time.monotonic()
+    return _echoed[number] - before < ECHO_S
 
 
 def _remember(number: int, frame: FrameType | None) -> None:
@@ -38,8 +54,10 @@ def _remember(number: int, frame: FrameType | None) -> None:
 
 def _save_first(number: int, frame: FrameType | None) -> None:
     """Ask for a checkpoint at the first SIGTERM; what comes after it interrupts."""
+    if _echo(number):
+        return
     if number != signal.SIGTERM or termination.announced():
-        _raise(number, frame)
+        _interrupt(number)
     termination.announce()
     later = threading.Timer(_patience_s(), os.kill, (os.getpid(), signal.SIGINT))
     later.daemon = True
@@ -70,6 +88,7 @@ def listening() -> Iterator[None]:
 
 def _forget() -> None:
     _seen.clear()
+    _echoed.clear()
     termination.withdraw()
 
 

@@ -56,14 +56,12 @@ def supervise(arguments: Sequence[str]) -> int:
 
 
 def _run(command: list[str], environ: dict[str, str]) -> int:
-    """Return the exit code of a command, negative if a signal has killed it that was not to end it. A Ctrl-C reaches it
-    anyway, SIGTERM and SIGHUP by us."""
+    """Return the exit code of a command, negative if a signal has killed it that was not to end it. It is told of each that
+    is to end this process: one that its whole group got, such as Ctrl-C, it takes for one."""
     signals: list[int] = []
 
     def tell(number: int, frame: FrameType | None) -> None:
         signals.append(number)
-        if number == signal.SIGINT:
-            return
         with suppress(ProcessLookupError):
             child.send_signal(number)
 

@@ -14,12 +14,14 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore  # what torch.distributed exports
 
+from ddp.comm.store_answer import answered
 from ddp.comm.transports import gloo
 from ddp.comm.transports.base import Transport, TransportConfig
 from ddp.comm.transports.memory import Transport as Memory
@@ -27,6 +29,8 @@ from ddp.core.errors import RankLost
 from ddp.process.scratch import scratch
 
 NAMES = ("auto", "memory", "gloo", "nccl")
+ANSWER_S = 5.0
+"""How long the store may take to answer beyond what it is asked to wait, seconds."""
 VISIT_S = 0.05
 """How often a rank looks for a new store of rank 0's."""
 
@@ -49,19 +53,24 @@ def open_store(rank: int, world_size: int, timeout_s: float, at: tuple[str, int]
     timeout = timedelta(seconds=timeout_s)
     agent = at is None and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     until = time.monotonic() + timeout_s
+
+    def visit() -> tuple[Store, bool]:
+        listener = _listen(address, int(port)) if rank == 0 and not agent else None
+        store = TCPStore(
+            address,
+            int(port),
+            world_size,
+            is_master=listener is not None,
+            timeout=timeout,
+            wait_for_workers=False,
+            master_listen_fd=listener,
+        )
+        return store, agent or rank == 0 or store.add(f"{prefix}/visits/{rank}", 1) == 1
+
     while True:
         try:
-            listener = _listen(address, int(port)) if rank == 0 and not agent else None
-            store = TCPStore(
-                address,
-                int(port),
-                world_size,
-                is_master=listener is not None,
-                timeout=timeout,
-                wait_for_workers=False,
-                master_listen_fd=listener,
-            )
-            if agent or rank == 0 or store.add(f"{prefix}/visits/{rank}", 1) == 1:
+            store, new = answered(visit, max(until - time.monotonic(), 0.0) + ANSWER_S)
+            if new:
                 return PrefixStore(prefix, store)
             why = "it is where ranks met before, and rank 0 has not left it"
         except (OSError, RuntimeError) as error:
@@ -76,7 +85,7 @@ def fresh_store(store: Store, rank: int, world_size: int) -> Store:
     """Return the part of `store` that is for the coming group alone, without what an earlier one has left there. Ranks
     count, each for itself, how often they met there. Raises RankLost."""
     try:
-        number = store.add(f"groups of {world_size}/{rank}", 1)
+        number = answered(lambda: store.add(f"groups of {world_size}/{rank}", 1), ANSWER_S)
     except RuntimeError as error:  # DistStoreError, DistNetworkError
         raise RankLost(f"rank {rank} does not reach the store where ranks meet; is rank 0 gone? {error}") from error
     return PrefixStore(f"group {number} of {world_size}", store)
@@ -107,13 +116,16 @@ class StoreExchange:
             self._store.set(f"{self._round}/{self._rank}", text)
             for rank in range(self._size):
                 key = f"{self._round}/{rank}"
-                self._store.wait([key], timedelta(seconds=self._timeout_s))
-                texts.append(self._store.get(key).decode())
+                texts.append(answered(partial(self._await, key), self._timeout_s + ANSWER_S))
         except RuntimeError as error:  # DistStoreError, DistNetworkError
             late = f"rank {len(texts)} did not come within {self._timeout_s:g} s, or rank 0 is gone"
             rule = "every rank must make the same groups and wrap the same models"
             raise RankLost(f"{late}: {rule} ({error})") from error
         return texts
+
+    def _await(self, key: str) -> str:
+        self._store.wait([key], timedelta(seconds=self._timeout_s))
+        return self._store.get(key).decode()
 
     def close(self) -> None:
         """Let go of the store: that of rank 0 listens as long as somebody holds it."""
@@ -121,16 +133,19 @@ class StoreExchange:
 
     def missing(self, grace_s: float) -> list[int]:
         """Return who does not say within so many seconds that something broke. Rank 0's end is the store's."""
-        silent = set(range(self._size)) - {self._rank}
-        until = time.monotonic() + grace_s
         try:
-            self._store.set(f"broken/{self._rank}", "")
-            while silent and time.monotonic() < until:
-                silent -= {rank for rank in silent if self._store.check([f"broken/{rank}"])}
-                time.sleep(0.01)
-            time.sleep(0.1 if self._rank == 0 else 0.0)  # the others ask here
+            return answered(partial(self._silent, grace_s), grace_s + ANSWER_S)
         except RuntimeError:
             return [0]
+
+    def _silent(self, grace_s: float) -> list[int]:
+        silent = set(range(self._size)) - {self._rank}
+        until = time.monotonic() + grace_s
+        self._store.set(f"broken/{self._rank}", "")
+        while silent and time.monotonic() < until:
+            silent -= {rank for rank in silent if self._store.check([f"broken/{rank}"])}
+            time.sleep(0.01)
+        time.sleep(0.1 if self._rank == 0 else 0.0)  # the others ask here
         return sorted(silent)
 
 

@@ -28,6 +28,7 @@ class ForkedRank:
 
     def start(self) -> Connection:
         """Fork the rank, from the second on in milliseconds."""
+        forkserver.resume()
         try:
             with forkserver.script_left_alone():
                 self._process.start()
@@ -42,6 +43,7 @@ class ForkedRank:
         """Return whether it has ended; True as well of a rank that was never started."""
         if self._process.pid is None:
             return True
+        forkserver.resume()  # it alone hears of the end
         self._process.join(timeout_s)
         return not self._process.is_alive()
 

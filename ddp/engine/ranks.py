@@ -8,6 +8,7 @@ import select
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from ddp.core.events import Event, Finished, Lost, RankEvent, Ready, Reduced, Ti
 from ddp.core.join_events import Joined, Offered
 from ddp.engine.forked_rank import EXIT_TIMEOUT_S, ForkedRank
 from ddp.engine.spare_ranks import SpareProcesses
-from ddp.process.channel import Channel, PeerGone
+from ddp.process.channel import BufferedChannel, PeerGone
 from ddp.process.clock import now
 from ddp.process.resource_errors import descriptors, enough
 from ddp.replica.task import Job, RankProcess
@@ -75,7 +76,7 @@ class RankProcesses:
         self._spares = SpareProcesses(job)
 
     def __enter__(self) -> RankProcesses:
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, BufferedChannel] = {}
         self._runners: dict[int, RankProcess] = {}
         elsewhere = self._job.elsewhere
         try:
@@ -85,7 +86,7 @@ class RankProcesses:
                 with enough(f"rank {rank} cannot be started"):
                     runner = ForkedRank(own, rank) if here or elsewhere is None else elsewhere.runner(own, rank)
                     self._runners[rank] = runner
-                    self._connect(rank, Channel(runner.start()))
+                    self._connect(rank, runner.start())
         except BaseException:
             self._end(0.0)
             raise
@@ -122,13 +123,12 @@ class RankProcesses:
         self._bell.send_bytes(b".")
 
     def send(self, command: RankCommand) -> None:
-        """Give an order. A rank that is gone will be reported by `events`."""
+        """Give an order, at once or as soon as the rank takes it. One that is gone will be reported by `events`."""
         channel = self._channels.get(command.rank)
         if channel is not None:
-            try:
-                channel.send(command)
-            except PeerGone:
-                return
+            channel.send(command)
+            if channel.left:
+                self._watch(command.rank)
 
     def drop(self, rank: int) -> None:
         """End a rank that the run goes on without, whatever state it is in."""
@@ -145,13 +145,13 @@ class RankProcesses:
         try:
             if spare is not None:
                 self._runners[rank] = spare
-                self._connect(rank, Channel(spare.connection))
+                self._connect(rank, spare.connection)
             else:
                 with enough("no process for it"):
                     here = elsewhere is None or rank == 0
                     runner = ForkedRank(job, rank) if here or elsewhere is None else elsewhere.runner(job, rank)
                     self._runners[rank] = runner
-                    self._connect(rank, Channel(runner.start()))
+                    self._connect(rank, runner.start())
             self._coming.add(rank)
         except (OSError, OutOfResources, RankLost) as error:
             self._unstarted.append(Lost(now(), rank, f"it cannot be started again: {error}"))
@@ -164,10 +164,14 @@ class RankProcesses:
         came = now()
         events: list[Event] = [*self._unstarted]
         self._unstarted.clear()
-        for rank in [self._waiting[number] for number, _ in self._poll.poll(timeout_s * 1000)]:
+        for rank, ready in [(self._waiting[number], ready) for number, ready in self._poll.poll(timeout_s * 1000)]:
             if rank < 0:
                 events.append(self._take_reduced())
-            elif rank in self._channels:
+                continue
+            if ready & select.POLLOUT:
+                self._channels[rank].flush()
+                self._watch(rank)
+            if ready & ~select.POLLOUT:
                 events += self._hear(rank)
         at = now()
         if at - self._ticked >= timeout_s:
@@ -178,10 +182,14 @@ class RankProcesses:
         self._left = now()
         return events
 
-    def _connect(self, rank: int, channel: Channel) -> None:
-        number = channel.connection.fileno()
-        self._channels[rank], self._waiting[number] = channel, rank
-        self._poll.register(number, select.POLLIN)
+    def _connect(self, rank: int, connection: Connection) -> None:
+        self._channels[rank], self._waiting[connection.fileno()] = BufferedChannel(connection), rank
+        self._watch(rank)
+
+    def _watch(self, rank: int) -> None:
+        """Wait for what the rank says, and for room where not all could be sent to it."""
+        channel = self._channels[rank]
+        self._poll.register(channel.connection.fileno(), select.POLLIN | (select.POLLOUT if channel.left else 0))
 
     def _hang_up(self, rank: int) -> None:
         channel = self._channels.pop(rank)

@@ -36,11 +36,9 @@ class Channel:
 
     def send(self, message: Record) -> None:
         """Send one message. Raises PeerGone."""
-        data = encode(message)
-        assert len(data) <= LIMIT, f"a {type(message).__name__} of {len(data)} bytes"
         try:
             with self._sending:
-                self.connection.send_bytes(data)
+                self.connection.send_bytes(_encoded(message))
         except OSError as error:
             raise PeerGone from error
 
@@ -78,3 +76,36 @@ class Channel:
     def close(self) -> None:
         """Hang up."""
         self.connection.close()
+
+
+class BufferedChannel(Channel):
+    """The coordinator's end, which never waits to send: what the peer does not take at once stays in `left`.
+
+    That is bounded: a rank that reports nothing is given nothing more to do, and is dropped at its deadline."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        os.set_blocking(connection.fileno(), False)
+        self.left = bytearray()
+
+    def send(self, message: Record) -> None:
+        """Send one message as soon as `flush` can. That the peer has gone away is for `receive` to find."""
+        data = _encoded(message)
+        self.left += _LENGTH.pack(len(data)) + data
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as much as the peer takes now."""
+        try:
+            while self.left:
+                del self.left[: os.write(self.connection.fileno(), self.left)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.left.clear()
+
+
+def _encoded(message: Record) -> bytes:
+    data = encode(message)
+    assert len(data) <= LIMIT, f"a {type(message).__name__} of {len(data)} bytes"
+    return data

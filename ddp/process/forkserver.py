@@ -13,11 +13,12 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from ddp.process.resource_errors import enough
 
@@ -75,6 +76,17 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
                 os.environ[variable] = earlier
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return context
+
+
+def resume() -> None:
+    """Let the server go on, if it runs and somebody has stopped it: who asks it for a process, or for the end of one, would
+    wait for ever. So does Python's tracker of resources, which would outlive this process."""
+    server: Any = forkserver._forkserver  # neither has a public name
+    tracker: Any = resource_tracker._resource_tracker
+    for number in (server._forkserver_pid, tracker._pid):
+        if number is not None:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGCONT)
 
 
 PATHS = ("PYTHONSAFEPATH", "PYTHONPATH")

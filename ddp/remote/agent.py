@@ -6,6 +6,7 @@ It decides nothing. When the coordinator is gone, or silent beyond the deadline,
 from __future__ import annotations
 
 import json
+import queue
 import socket
 import threading
 import time
@@ -185,19 +186,26 @@ class _Run:
         with enough(f"rank {rank} cannot be started"):
             self.runner = ForkedRank(job, rank)
             self._pipe: Connection = self.runner.start()
+        self._orders: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._pass_on, name="from the rank", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._hand_over, name="to the rank", daemon=True).start()
 
     def tell(self, line: bytes) -> None:
-        """Pass an order on to the rank."""
-        with suppress(OSError):  # it is gone; its end is on the way
-            self._pipe.send_bytes(line)
+        """Pass an order on to the rank, which may take its time: the one that ends it is not to wait behind that."""
+        self._orders.put(line)
 
     def end(self) -> None:
         """End the rank's process and see it gone."""
         if not self.runner.wait(0.0):
             self.runner.kill()
+        self._orders.put(None)
         self._thread.join(2 * EXIT_TIMEOUT_S)
+
+    def _hand_over(self) -> None:
+        with suppress(OSError):  # it is gone; its end is on the way
+            while (line := self._orders.get()) is not None:
+                self._pipe.send_bytes(line)
 
     def _pass_on(self) -> None:
         pump(self._pipe, self._link, self._mirror, self._ship)

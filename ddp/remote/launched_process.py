@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ddp.comm.store_answer import answered
 from ddp.core.errors import EngineError, ProtocolError, RankLost
 from ddp.launcher.environment import Placement, read
 from ddp.launcher.rank0_address import candidates, own_address, reachable
@@ -112,15 +113,8 @@ def open_store(place: LaunchedProcess) -> Store:
 
 def announced(place: LaunchedProcess, key: bytes, store: Store) -> dict[str, Any]:
     """Wait for what rank 0 announces at the store. Raise RankLost, or ProtocolError if somebody else announced it."""
-    until = time.monotonic() + READY_S
     try:
-        while not store.check([place.attempt]):
-            if time.monotonic() > until:
-                late = f"rank 0 did not say within {READY_S:g} s where it listens"
-                raise RankLost(f"{late}: was it killed? See what it printed")
-            time.sleep(LOOK_S)
-        text = store.get(place.attempt)
-        store.add(f"{place.attempt}/heard", 1)
+        text = answered(lambda: _awaited(place, store), READY_S + STORE_S)
     except RuntimeError as error:  # the store is gone
         raise RankLost(f"rank 0 is gone before the run began ({str(error).splitlines()[0]})") from error
     try:
@@ -128,6 +122,18 @@ def announced(place: LaunchedProcess, key: bytes, store: Store) -> dict[str, Any
     except ProtocolError as error:
         where = "where rank 0 listens, as the store has it"
         raise ProtocolError(f"{where}, is not to be believed: {error}") from error
+
+
+def _awaited(place: LaunchedProcess, store: Store) -> str | bytes:
+    until = time.monotonic() + READY_S
+    while not store.check([place.attempt]):
+        if time.monotonic() > until:
+            late = f"rank 0 did not say within {READY_S:g} s where it listens"
+            raise RankLost(f"{late}: was it killed? See what it printed")
+        time.sleep(LOOK_S)
+    text = store.get(place.attempt)
+    store.add(f"{place.attempt}/heard", 1)
+    return text
 
 
 def exit_code(place: LaunchedProcess, key: bytes, store: Store) -> int | None:

@@ -92,6 +92,18 @@ def test_the_end_of_the_terminal_is_ignored_where_somebody_has_it_so():
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch):
+    """A terminal tells a whole group, and who supervises the command passes on what he is told: what wrote the results was
+    interrupted as well."""
+    with interrupts.listening():
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        monkeypatch.setattr(interrupts, "ECHO_S", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 def test_an_interrupt_at_startup_leaves_nothing(tmp_path):
     """Beyond the one line that says so. The signal goes to the whole group, as from a terminal: the fork server, which is
     importing, once answered with a traceback."""

@@ -186,20 +186,21 @@ import os, signal, sys, time
 from pathlib import Path
 with Path("told").open("a") as told:
     told.write("started ")
-if sys.argv[1] == "SIGINT":  # before anybody listens
+if sys.argv[1] == "early":  # before anybody listens
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
-signal.signal(signal.SIGHUP, lambda *_: os._exit(7))
-os.kill(os.getppid(), signal.SIGHUP)
+number = signal.Signals[sys.argv[1]]
+signal.signal(number, lambda *_: os._exit(7))
+os.kill(os.getppid(), number)
 time.sleep(20)
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGHUP", 7)])
+@pytest.mark.parametrize(("number", "code"), [("early", 130), ("SIGHUP", 7), ("SIGINT", 7)])
 def test_what_is_to_end_is_not_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str, code: int
 ) -> None:
-    """An early Ctrl-C was a death; the end of the terminal ended the supervisor alone."""
+    """An early Ctrl-C was a death; the end of the terminal ended the supervisor alone, whom an interrupt did not end."""
 
     def ended(*_: object) -> None:
         raise RuntimeError("the supervisor was to pass it on")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore
 
-from ddp.comm.store_exchange import StoreExchange, _common_folder
+from ddp.comm import store_exchange
+from ddp.comm.store_exchange import StoreExchange, _common_folder, fresh_store, open_store
+from ddp.core.errors import RankLost
 
 
 class Told(StoreExchange):
@@ -46,3 +51,32 @@ def test_memory_is_shared_in_a_folder_of_this_user_alone(tmp_path: Path, monkeyp
     (folder / "token").write_text("word")
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     assert not seen(folder)
+
+
+class StoppedStore(HashStore):
+    """As of a process that was stopped: it takes what is said, and answers nothing."""
+
+    def add(self, key: str, amount: int) -> int:
+        raise AssertionError(threading.Event().wait())
+
+    def wait(self, *_: object) -> None:
+        threading.Event().wait()
+
+    def check(self, keys: list[str]) -> bool:
+        return threading.Event().wait()
+
+
+def test_nobody_waits_beyond_the_limit_for_a_store_whose_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's client does, for ever: the others hung as long as rank 0 was stopped."""
+    monkeypatch.setattr(store_exchange, "ANSWER_S", 0.1)
+    texts, late = StoreExchange(StoppedStore(), 1, 2, 0.1), "the store did not answer within"
+    with pytest.raises(RankLost, match=rf"rank 0 did not come within 0\.1 s.*{late} 0\.2 s"):
+        texts.exchange("here")
+    assert texts.missing(0.1) == [0]
+    with pytest.raises(RankLost, match=late):
+        fresh_store(StoppedStore(), 1, 2)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as deaf,  # the system takes the connection
+        pytest.raises(RankLost, match=f"rank 1 finds no store at .*{late}"),
+    ):
+        open_store(1, 2, 0.1, deaf.getsockname())

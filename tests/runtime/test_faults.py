@@ -141,7 +141,7 @@ def test_a_rank_speaks_for_itself_only(monkeypatch: pytest.MonkeyPatch, tmp_path
     job = Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "nccl", tmp_path)
     ranks = RankProcesses(job)
     ranks._channels = {}
-    ranks._connect(0, Channel(ours))
+    ranks._connect(0, ours)
     for lie in (Lost(1.0, 1, "him, not me"), Tick(1.0), Progress(1.0, 1, 0, 1, 1, 0.1, 0.0, 0.1)):
         Channel(theirs).send(lie)
         with pytest.raises(ProtocolError, match="rank 0 sent what is not for it to say"):

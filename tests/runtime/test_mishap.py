@@ -12,15 +12,18 @@ from pathlib import Path
 import pytest
 
 from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import Drop
+from ddp.core.commands import Apply, Drop
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Alive, Failed, Finished, Merged, Shared
+from ddp.core.events import Alive, Failed, Finished, Merged, Shared, Tick
 from ddp.core.faults import Fault, parse
+from ddp.core.policies import POLICIES
 from ddp.core.spans import union
 from ddp.engine.fault_injector import FaultInjector, LossyChannel
+from ddp.engine.ranks import RankProcesses
 from ddp.process.channel import Channel, PeerGone
 from ddp.process.codec import encode
 from ddp.process.slowdown import Slowdown
+from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 from tests.slow import every, few
@@ -66,6 +69,14 @@ def test_a_rank_is_lost_as_the_script_says(play: Play, cell: tuple[str, str], ki
     assert CAUSES[kind] in drop.reason
     assert [event.rank for event in played.of(Failed)] == [1] * (kind == "raise")
     assert sorted(event.rank for event in played.of(Finished)) == [0, 2]
+    assert trained_once(played)
+
+
+def test_a_rank_that_is_stopped_is_dropped_whatever_is_sent_to_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each order is more than its end of the channel holds."""
+    monkeypatch.setattr("ddp.process.channel.encode", lambda message: encode(message) + b" " * 500_000)
+    played = scripted(play, "cadence", "cpu", "1@7:stall")
+    assert [(drop.rank, "silent for" in drop.reason) for drop in played.of(Drop)] == [(1, True)]
     assert trained_once(played)
 
 
@@ -120,6 +131,31 @@ def test_a_peer_that_stops_within_a_message_holds_nobody_up() -> None:
     theirs.close()
     with pytest.raises(PeerGone):
         channel.receive(0.0)
+
+
+def test_a_peer_that_does_not_read_holds_nobody_up_and_misses_nothing(tmp_path: Path) -> None:
+    """The coordinator waited for room at a rank that was stopped, for ever: no deadline ended that, no other was heard."""
+    (ours, slow), (beside, quick) = Pipe(), Pipe()
+    ranks = RankProcesses(Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "nccl", tmp_path))
+    ranks._channels, ranks._runners = {}, {}
+    for rank, connection in enumerate((ours, beside)):
+        ranks._connect(rank, connection)
+    orders = [Apply(0, number, "so " * 10_000) for number in range(50)]
+    for order in orders:
+        ranks.send(order)
+    ranks.send(Apply(1, 7, "now"))
+    assert Channel(quick).receive(0.0) == [Apply(1, 7, "now")]
+    Channel(quick).send(Alive(1.0, 1))
+    assert ranks.events(60.0) == [Alive(1.0, 1)]
+    channel, came = Channel(slow), list[object]()
+    while len(came) < len(orders):
+        came += channel.receive(0.0)
+        ranks.events(0.0)
+    assert came == orders
+    for order in orders:
+        ranks.send(order)
+    ranks.drop(0)
+    assert [type(event) for event in ranks.events(0.0)] == [Tick]
 
 
 def test_each_fault_happens_once_before_its_step() -> None:

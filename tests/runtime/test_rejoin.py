@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import forkserver as server
+from multiprocessing import resource_tracker
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -20,8 +27,10 @@ from ddp.core.faults import parse
 from ddp.core.join_events import Joined
 from ddp.core.joining import OFFERED
 from ddp.core.policies import POLICIES
+from ddp.engine import elche
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.spare_ranks import ForkedSpare, SpareProcesses
+from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 from tests.runtime.test_mishap import trained_once
@@ -56,6 +65,24 @@ def test_a_rank_that_raised_comes_back(play: Play, policy: str, backend: str) ->
 @pytest.mark.parametrize(("policy", "backend"), MODES)
 def test_a_rank_that_was_killed_comes_back(play: Play, policy: str, backend: str) -> None:
     returns(play, policy, backend, "1@5:crash", epochs=15, speeds=(0.05,) * 3)
+
+
+def test_a_fork_server_that_was_stopped_forks_all_the_same(play: Play) -> None:
+    """The coordinator waited for it, for ever; Python's tracker of resources outlived its process."""
+    tracker = resource_tracker._resource_tracker
+
+    def run(job: Job, emit: Callable[[Any, float], None]) -> None:
+        def watched(record: Any, at: float) -> None:
+            emit(record, at)
+            if isinstance(record, Ready):
+                for number in (server._forkserver._forkserver_pid, tracker._pid):  # type: ignore[attr-defined]
+                    os.kill(number, signal.SIGSTOP)
+
+        elche.run(job, watched)
+
+    cell = ("cadence", "cpu", "1@5:crash")
+    returns(play, *cell, epochs=15, speeds=(0.05,) * 3, engine=SimpleNamespace(run=run))
+    assert psutil.Process(tracker._pid).status() != psutil.STATUS_STOPPED  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("in_process")
