@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -105,7 +106,8 @@ class TorchStep:
         self.replica, self.size, self.device = replica, job.world_size, loop.device
         self.module: nn.Module = replica.model
         self._heart, self._built, self._inside = loop.heart.limited(BEATS), False, False
-        self._watch, self._accumulate = sparse.Watch(job.backend), job.step.accumulate
+        self._backend, self._accumulate = job.backend, job.step.accumulate
+        self._watch = sparse.Watch(job.backend)
         self._sketches = replica.step_sketches if self.averages_all else NoSketches()
         self._hooks: list[Any] = []
         self.slowdown, self._marked = loop.slowdown, False
@@ -171,7 +173,9 @@ class TorchStep:
         self._watch.add((name, parameter) for name, parameter in self.replica.state.named if name not in known)
 
     def exchange(self, batch: Batch) -> None:
-        """Do nothing more: the exchange is done, inside the backward pass."""
+        """Do nothing more: the exchange is done, inside the backward pass. Raises ValueError if PyTorch left it undone."""
+        if isinstance(self.module, nn.parallel.DistributedDataParallel) and not self.module.static_graph:
+            refuse_unused(self.replica.state.named, self._backend)
         self._watch.rest()
         for hook in self._hooks:
             hook.remove()
@@ -235,6 +239,17 @@ def ddp_settings(model: nn.Module, task: Task, accumulate: int = 1) -> dict[str,
         "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     )  # its name in older versions
     return {"gradient_as_bucket_view": True, "static_graph": task.static_graph and accumulate == 1, name: read}
+
+
+def refuse_unused(named: Iterable[tuple[str, nn.Parameter]], backend: str) -> None:
+    """Raise ValueError that names parameters that a backward pass left without a gradient."""
+    unused = [name for name, parameter in named if parameter.requires_grad and parameter.grad is None]
+    if unused:
+        raise ValueError(
+            f"the loss does not depend on {', '.join(unused[:3])}{', ...' if unused[3:] else ''} in this step, which "
+            f"{backend} does not take (find_unused_parameters, which slows every step, is off): freeze what is never used "
+            "(requires_grad=False), or take another mode (nccl_sync and zero1 take it)"
+        )
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:

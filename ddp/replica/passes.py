@@ -39,6 +39,7 @@ class StepPasses:
             import torch._inductor.config as inductor  # which takes a second
 
             inductor.compile_threads = 1  # no processes beside the ranks
+            inductor.fallback_random = True  # dropout draws what it draws uncompiled
             # One code for batches of nearly all sizes.
             model.compile(backend=COMPILER, dynamic=True)
         self._half = HALF.get(job.step.precision)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
+from torch import nn
 from torch._dynamo.utils import counters
 
 from bench.command.doctor import examine
@@ -18,6 +20,7 @@ from ddp.engine.step_checks import check_step
 from ddp.process.determinism import deterministic
 from ddp.replica import abilities, passes
 from ddp.replica.abilities import lacks_compiler
+from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
@@ -46,6 +49,23 @@ def test_a_compiled_model_is_trained_as_it_is_written(play: Play, monkeypatch: p
     assert graphs[0] == counters["stats"]["unique_graphs"] >= 1
     for name, value in plain.state().items():
         torch.testing.assert_close(compiled.state()[name], value)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_draws_as_it_is_written() -> None:
+    """Dropout of code that inductor makes is that of the model as it is, which an audit runs."""
+    job = SimpleNamespace(step=COMPILED, batch_size=33)
+    results = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 1), nn.Dropout(0.5))
+        if compiled:
+            passes.StepPasses(cast(Job, job), model, list(model.parameters()), CPU)
+        torch.manual_seed(1)
+        for _ in range(2):
+            model(torch.ones(33, 8) * torch.arange(33.0)[:, None]).sum().backward()
+        results.append([parameter.grad for parameter in model.parameters()])
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3)  # other draws: off by more than half
 
 
 def test_what_is_left_of_an_epoch_is_compiled_for(play: Play) -> None:

@@ -71,6 +71,26 @@ def test_a_rank_that_hangs_in_its_own_code_is_found(play: Play, tmp_path: Path) 
     assert in_time(began, 30.0)
 
 
+def _with_a_part_beside() -> nn.Module:
+    net = toy.net(norm=True)
+    net.get_submodule("0").register_module("beside", nn.Linear(3, 3))  # which the layer that holds it does not use
+    return net
+
+
+def beside(static_graph: bool) -> Task:
+    return replace(toy.task(), model=_with_a_part_beside, static_graph=static_graph)
+
+
+@pytest.mark.parametrize("engine", ["torch_ddp", *slow("torch_zero1", "torch_local_sgd")])
+def test_a_loss_that_does_not_depend_on_all_is_refused_in_words(play: Play, engine: str) -> None:
+    """Its own words came a step later, and named settings that no user has."""
+    with pytest.raises(
+        RankFailed, match=rf"depend on 0.beside.weight, 0.beside.bias .* {engine} does not take .*nccl_sync"
+    ):
+        play("sync", engine, partial(beside, False), epochs=1)
+    assert "0.beside.weight" in play("sync", engine, partial(beside, True), epochs=1).state()
+
+
 @pytest.mark.parametrize("engine", every(2, PEERS))
 def test_a_batch_with_fewer_samples_than_ranks(play: Play, engine: str) -> None:
     """One sample is left for the last step: two ranks have none, and nothing of theirs reaches the model. Every epoch is
