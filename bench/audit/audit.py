@@ -101,6 +101,7 @@ class _Auditor:
             yield self._step(group)
         yield from reports.judged(self._kept.steps, self._order.reports if self._order.numbered else ())
         yield from reports.rates(self._order, self._bench)
+        yield from reports.resumed_rates(self._order, self._bench)
         yield from reports.in_turn(self._order, self._kept.steps)
         yield from weighed(self._order)
         yield from costs(self._order, self._bench, self._bytes)
