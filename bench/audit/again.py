@@ -137,13 +137,14 @@ class Bench:
         shake: float = 0.0,
         together: bool = False,
         scale: tuple[float, int] = (1.0, 0),
+        seed: int = 1,
     ) -> Done:
-        """Do a step from the state `before`. `shake`: how much each parameter is off at the beginning, of itself, to one
-        side or the other; `together`: it is one of all ranks; `scale`: of the loss, and steps since it changed."""
+        """Do a step from the state `before`. `shake`: how much each parameter is off at the beginning, of itself, to sides
+        that `seed` draws; `together`: it is one of all ranks; `scale`: of the loss, and steps since it changed."""
         self._set_modes()
         self.load(before)
         if shake:
-            self.shake(shake)
+            self.shake(shake, seed)
         begun = {Name(PARAMETERS, name): p.detach().clone() for name, p in self.parameters.items()}
         optimizers = several(self.task.optimizer(list(self.model.parameters())))
         self._take_state(optimizers, before)
@@ -264,7 +265,7 @@ class Bench:
             module.training = training
 
     @torch.no_grad()
-    def shake(self, size: float, seed: int = 1) -> None:
+    def shake(self, size: float, seed: int) -> None:
         """Make each parameter off by `size` of itself, to one side or the other, drawn from a seed."""
         generator = torch.Generator().manual_seed(seed)
         for parameter in self.parameters.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,9 @@ from bench.audit import evaluation, reports
 from bench.audit.again import Bench
 from bench.audit.between import MOST_LINES, chains, ends, left_alone
 from bench.audit.compare import (
+    AT_ONCE,
     DEVICE_ROUNDING,
+    SLACK,
     StepDifference,
     identical,
     losses_apart,
@@ -99,6 +101,7 @@ class _Auditor:
             yield self._step(group)
         yield from reports.judged(self._kept.steps, self._order.reports if self._order.numbered else ())
         yield from reports.rates(self._order, self._bench)
+        yield from reports.resumed_rates(self._order, self._bench)
         yield from reports.in_turn(self._order, self._kept.steps)
         yield from weighed(self._order)
         yield from costs(self._order, self._bench, self._bytes)
@@ -178,11 +181,14 @@ class _Auditor:
             return apart, None if apart else 0.0
         # Roundings of each step add up.
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
-        shaken = again(shake * math.sqrt(len(group[0].row)))
+        least, more = (SLACK * shake, AT_ONCE) if group[0].at_once else (0.0, 1.0)
+        off = cache(lambda number: again(shake * more * math.sqrt(len(group[0].row)), number + 1))
+        shaken = off(0)
         rounding = left_out_roundings(self._order.step)
         for index, each in enumerate(group):
             at = f" of rank {each.rank}" if len(group) > 1 else ""
-            apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at, rounding)
+            shakes = partial(lambda index, number: off(number).losses[index], index)
+            apart += losses_apart(losses[index], own.losses[index], at, rounding, shakes, least)
         states, largest = states_apart(after, before, own, shaken, rounding)
         apart += [*states, *figures_apart(self._order, self._bench, group, own, shaken)]
         apart += scalars_apart(self._order, group, own, shaken, again)

@@ -27,7 +27,7 @@ def chains(order: AuditOrder, steps: Sequence[KeptStep], moving: Collection[str]
     for first in steps:
         averages = first.averages + (len(first.row) if first.together else 0)
         for then in begun.get((first.rank, first.step + len(first.batches)), ()):
-            if then.averages == averages:
+            if then.averages == averages and then.before:
                 # PyTorch gives buffers of the first rank to the others before an evaluation, and before each step.
                 yield _chained(first, then, not (order.own_buffers and then.rank), moving)
 

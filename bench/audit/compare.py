@@ -7,7 +7,7 @@ engine did may differ by `SLACK` times what that changes. Pure but for torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -19,10 +19,15 @@ from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, KeptStep, Name, Par
 
 SLACK = 16.0
 """Sums in another order, vector units that begin elsewhere: several roundings, of which the one that is tried is typical."""
+SHAKES = 4
+"""How often a loss is taken with parameters that are off, at most."""
 ROUNDINGS = 2.0
 """By how much parameters are off where the step is done once more, in the type's epsilon."""
 DEVICE_ROUNDING = 2.0**-11
 """The same on a GPU, whose multiplications may have ten bits."""
+
+AT_ONCE = 8.0
+"""By so much more they are off for steps of many ranks in one operation, none of whose sums is in the usual order."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +72,27 @@ def ranks_apart(group: Sequence[KeptStep], own_buffers: bool) -> Iterator[StepDi
 
 
 def losses_apart(
-    engine: Sequence[float | None], own: Sequence[float], shaken: Sequence[float], at: str, rounding: float
+    engine: Sequence[float | None],
+    own: Sequence[float],
+    at: str,
+    rounding: float,
+    shaken: Callable[[int], Sequence[float]],
+    floor: float = 0.0,
 ) -> list[StepDifference]:
-    """Return what differs of the losses on the batches of one rank. `rounding`: what each may be off besides, of itself."""
+    """Return what differs of the losses on the batches of one rank. `rounding`: what each may be off besides, of itself;
+    `shaken`: gives them as they are with the parameters off, the n-th time: once a loss may stay as it is by chance;
+    `floor`: what each may be off in any case."""
     apart = []
-    for ours, again, other in zip(engine, own, shaken, strict=True):
-        slack = max(SLACK * max(abs(other - again), torch.finfo(torch.float32).eps * abs(again)), rounding * abs(again))
-        if ours is None or not abs(ours - again) <= slack:
-            excess = math.inf if ours is None else abs(ours - again) / slack if slack else math.inf
-            apart.append(
-                StepDifference(f"loss{at}", "not finite" if ours is None else f"{ours:.6g}", f"{again:.6g}", excess)
-            )
+    for batch, (ours, again) in enumerate(zip(engine, own, strict=True)):
+        off = math.inf if ours is None else abs(ours - again)
+        slack, number = floor, 0
+        while slack < off < math.inf and number < SHAKES:
+            least = max(SLACK * torch.finfo(torch.float32).eps, rounding) * abs(again)
+            slack = max(slack, least, SLACK * abs(shaken(number)[batch] - again))
+            number += 1
+        if not off <= slack:
+            sides = "not finite" if ours is None else f"{ours:.9g}", f"{again:.9g}"
+            apart.append(StepDifference(f"loss{at}", *sides, off / slack if slack else math.inf))
     return apart
 
 

@@ -92,6 +92,8 @@ class KeptStep:
     then: tuple[FollowingStep, ...] = ()
     scale: tuple[float, int] = (1.0, 0)
     """Of the loss before the first step, in fp16, and steps since it changed."""
+    at_once: bool = False
+    """Whether it was done for many ranks in one operation, whose sums are rounded otherwise."""
 
     @property
     def row(self) -> tuple[FollowingStep, ...]:
@@ -185,7 +187,13 @@ def _take(kept: Kept, name: str, values: mmap.mmap) -> None:
     about |= {name: tuple(about[name]) for name in ("losses", "rates")}
     about["work"] = _spans(about["work"])
     about["then"] = tuple(FollowingStep(seen, _spans(work), total) for seen, work, total in about.get("then", ()))
-    kept.steps.append(KeptStep(file=name, **about))
+    others = about.pop("others", ())
+    losses = about["losses"]
+    own = {"losses": losses[:1]} if others else {}
+    kept.steps.append(KeptStep(file=name, **about | own))
+    for place, (rank, work) in enumerate(others, 1):  # who have the same state
+        rest = {"rank": rank, "work": _spans(work), "losses": losses[place : place + 1], "before": {}, "after": {}}
+        kept.steps.append(KeptStep(file=name, **about | rest))
 
 
 def _spans(work: Iterable[Iterable[int]]) -> tuple[tuple[int, int], ...]:

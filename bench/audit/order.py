@@ -38,6 +38,8 @@ class StepReport:
     """What the batches recorded: (name, sum, number of calls, or of samples)."""
     seen: float | None = None
     """Samples that all ranks had seen before the last one, by the rank's orders; None: it is not known."""
+    resumes: int = 0
+    """How often the run had gone on from a checkpoint by then."""
 
 
 @dataclass(frozen=True)
@@ -170,15 +172,16 @@ def reports_of(records: Sequence[Record], batch_size: int = 0) -> Iterator[StepR
     done: dict[int, int] = defaultdict(int)
     saved: dict[int, set[int]] = defaultdict(set)
     seen = places(records, batch_size) if batch_size else repeat(None)
+    resumes = 0
     for event in records:
         if isinstance(event, Saved):
             saved[event.index].add(event.rank)
         elif isinstance(event, Resumed):  # who has saved nothing goes on with the counters of the first that has
-            own = sorted(saved[event.index])
+            own, resumes = sorted(saved[event.index]), resumes + 1
             done = defaultdict(partial(int, done[own[0]] if own else 0), {rank: done[rank] for rank in own})
         elif isinstance(event, Progress):
             first, done[event.rank] = done[event.rank], done[event.rank] + event.steps
-            figures = event.epoch, event.samples, event.loss_sum, event.lr, event.scalars, next(seen)
+            figures = event.epoch, event.samples, event.loss_sum, event.lr, event.scalars, next(seen), resumes
             yield StepReport(event.rank, first, done[event.rank], *figures)
 
 

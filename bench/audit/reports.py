@@ -18,6 +18,8 @@ from bench.results.audit_file import AuditItem
 
 NEAR = 1e-6
 """Relative: a loss is added up in double precision, sums of several in another order."""
+LEAST, PLACES = 2, 64
+"""Reports that show whether a rate stays as it is; places of an epoch that show whether the schedule does."""
 SAME = 1e-9
 """Relative: a rate is computed in the same way from the same number."""
 
@@ -79,6 +81,26 @@ def rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
         count += 1
     if count:
         yield AuditItem(what="rate", outcome="equal", line=f"{count} learning rates are the schedule's")
+
+
+def resumed_rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
+    """Hold rates behind a checkpoint against those before it in the same epoch: where they stay as they are on both sides,
+    and the schedule does, they are the same. A callback, which may set others, is called as an epoch begins."""
+    sides: dict[tuple[int, int, int], list[StepReport]] = defaultdict(list)
+    for report in order.reports if order.resumed and order.planned else ():
+        sides[report.rank, report.epoch, report.resumes].append(report)
+    for (rank, epoch, resumes), after in sides.items():
+        before = sides.get((rank, epoch, resumes - 1), ())
+        pair = [[report.lr for report in side] for side in (before, after)]
+        if min(map(len, pair)) < LEAST or any(not isclose(max(each), min(each), rel_tol=SAME) for each in pair):
+            continue
+        (was, *_), (now, *_) = pair
+        due = {bench.rates((epoch + part / PLACES) * bench.rules.samples)[0] for part in range(PLACES + 1)}
+        if len(due) == 1 and not isclose(was, now, rel_tol=NEAR):
+            line = f"the learning rate was {was:.6g} before the run went on in this epoch, and {now:.6g} after"
+            place: dict[str, Any] = {"rank": rank, "epoch": epoch, "step": after[0].first}
+            yield AuditItem(what="rate", outcome="different", line=line, **place)
+            return
 
 
 def in_turn(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:

@@ -27,11 +27,14 @@ TRIES = 8
 UNREPEATED = "what it does follows from no seed of the run: done again, it comes out otherwise each time"
 
 
-def redo(bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep], shake: float = 0.0) -> Done:
-    """Return what came of the steps that the ranks of `group` kept: the last state, all losses. `shake`: as of one step."""
+def redo(
+    bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep], shake: float = 0.0, seed: int = 1
+) -> Done:
+    """Return what came of the steps that the ranks of `group` kept: the last state, all losses. `shake`, `seed`: as of one
+    step."""
     first, rows = group[0], zip(*(each.row for each in group), strict=True)
     steps = [(first.epoch, [part.work for part in parts], parts[0].seen) for parts in rows]
-    return redo_all(bench, before, steps, shake, first.together, first.scale)
+    return redo_all(bench, before, steps, shake, first.together, first.scale, seed)
 
 
 def redo_all(
@@ -41,12 +44,13 @@ def redo_all(
     shake: float = 0.0,
     together: bool = False,
     scale: tuple[float, int] = (1.0, 0),
+    seed: int = 1,
 ) -> Done:
     """Return what came of steps, each from where the one before ended."""
     done: Done | None = None
     for epoch, ranks, seen in steps:
         state = before if done is None else done.after
-        step = bench.step(state, epoch, ranks, seen, shake, together, scale)
+        step = bench.step(state, epoch, ranks, seen, shake, together, scale, seed)
         scale = step.scale
         done, shake = step if done is None else _joined(done, step), 0.0
     assert done is not None

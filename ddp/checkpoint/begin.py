@@ -20,16 +20,23 @@ OWNER = ".owner"
 
 @contextmanager
 def begun(job: Job) -> Iterator[Job]:
-    """Give the job of a run that begins now a name of its own; remove parts that an earlier run did not finish. Raises
-    ValueError if another run writes checkpoints there."""
+    """Give the job of a run that begins now a name of its own; remove parts that an earlier run did not finish, and in the
+    end its own. Raises ValueError if another run writes checkpoints there."""
     folder = job.checkpoint_folder
     if job.run or job.checkpoints is None or folder is None:
         yield job
         return
     with _owned(folder) if job.checkpoints.every else nullcontext():
-        for old in unfinished(folder):
-            shutil.rmtree(old, ignore_errors=True)
-        yield replace(job, run=secrets.token_hex(8))
+        _tidy(folder)
+        try:
+            yield replace(job, run=secrets.token_hex(8))
+        finally:
+            _tidy(folder)
+
+
+def _tidy(folder: Path) -> None:
+    for old in unfinished(folder):
+        shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ random numbers. Who does the steps again, and how, is not its business.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,17 +80,26 @@ class _Open:
         self.left -= 1
 
 
+Pieces = Callable[[], Iterator[StatePiece]] | None
+Others = Sequence[tuple[int, Sequence[Span]]]
+"""Other ranks and their positions in a step of all."""
+
+
 class StepKeeper:
     """Keeps steps of one rank in the run's scratch folder, as `kept-<rank>-<number>.state`."""
 
-    def __init__(self, job: Job, rank: int, replica: Replica) -> None:
-        self._job, self._rank, self._replica = job, rank, replica
+    def __init__(
+        self, job: Job, rank: int, replica: Replica, pieces: Pieces = None, shared: bool = False, few: bool = False
+    ) -> None:
+        """`pieces`: give the state if it is elsewhere; `shared`: it is all ranks'; `few`: of others more is kept."""
+        self._job, self._rank, self._replica, self._own_pieces, self._shared = job, rank, replica, pieces, shared
         self._draws: StepDraws | None = None
         self._size = TIMES * replica.state.bytes
         self._whole = replica.state.bytes <= LARGE
         self._buffers = any(True for _ in replica.model.buffers())
         own = job.epochs * replica.samples // (job.batch_size * job.world_size)
-        self._pairs = self._size * PAIRED <= (BUDGET if own >= LONG else CHEAP)
+        self._few = few
+        self._pairs = not few and self._size * PAIRED <= (BUDGET if own >= LONG else CHEAP)
         """Whether the step behind a drawn one is kept, too, and a row."""
         self._begun = 0
         self.windowed: bool = getattr(replica, "windowed", False)
@@ -105,13 +114,13 @@ class StepKeeper:
         """Steps that are still to be in a row; None: no row has begun."""
         self._rows = 0
         self._files: list[Path] = []
-        self.watch = StateWatch(job, replica, self._pieces, lambda: self._together)
+        self.watch = StateWatch(job, replica, pieces or self._pieces, lambda: self._together)
         """Of states that are left alone."""
 
     @property
     def _together(self) -> bool:
         """Whether a step is the work of all ranks."""
-        return self.windowed or (self._replica.gradient_sync is not None and not self._apart)
+        return self.windowed or self._shared or (self._replica.gradient_sync is not None and not self._apart)
 
     @property
     def _apart(self) -> bool:
@@ -122,7 +131,8 @@ class StepKeeper:
         """Return whether something is to be kept from this step on, the rank's own number `step`, after `averages`."""
         together, apart = self._together, self._apart
         if self._draws is None:
-            self._draws = rank_draws(self._job, self._rank, self._replica.samples, not together, self._size)
+            draws = rank_draws(self._job, self._rank, self._replica.samples, not together, self._size)
+            self._draws = draws.fewer() if self._few else draws
         self.watch.compare(averages)
         # All ranks draw the same where a step is theirs together: by what all of them have seen.
         met = together or apart
@@ -139,7 +149,8 @@ class StepKeeper:
             even = batch.samples * self._job.world_size == batch.total
             self._row_due, self._due = False, bool(self._due and even and not others)
             return self._due
-        self._row_due = self._pairs and not self.windowed and self._begins_row(self._draws, batch, seen)
+        many = self.windowed or self._shared
+        self._row_due = self._pairs and not many and self._begins_row(self._draws, batch, seen)
         return self._due or self._row_due
 
     def _own(self, draws: StepDraws, batch: Batch, averages: int) -> bool:
@@ -163,10 +174,15 @@ class StepKeeper:
         self._rows += bool(self._row_left)
         return bool(self._row_left) and self._rows <= ROWS
 
-    def begin(self, batch: Batch, work: Sequence[Span], seen: float, step: int, averages: int) -> None:
-        """Keep the state before a step on `batch`, of which positions `work` are this rank's."""
+    def begin(
+        self, batch: Batch, work: Sequence[Span], seen: float, step: int, averages: int, others: Others = ()
+    ) -> None:
+        """Keep the state before a step on `batch`, of which positions `work` are this rank's, and those of `others` theirs
+        whose losses are to come behind its own."""
         self._one = None
         about: dict[str, Any] = {"rank": self._rank, "step": step, "averages": averages}
+        about |= {"at_once": True} if self._own_pieces else {}
+        about |= {"others": others} if others else {}
         about |= {"epoch": batch.epoch, "seen": seen}
         about |= {"work": work, "total": batch.samples if self._apart else batch.total, "together": self._together}
         if (scale := self._replica.passes.scale) is not None:
@@ -186,11 +202,17 @@ class StepKeeper:
             return _Open(file, about | {"before": file.lay(self._pieces()), "then": []}, left)
         return None
 
-    def add(self, loss: Tensor | None) -> None:
-        """Note the loss on a batch of the step."""
+    @property
+    def keeping(self) -> bool:
+        """Whether a step is kept now."""
+        return self._one is not None or self._row is not None
+
+    def add(self, loss: Tensor | None, rates: Sequence[float] = ()) -> None:
+        """Note the loss on a batch of the step. `rates`: of it, where the replica's are soon another rank's."""
         for each in (self._one, self._row):
             if each is not None:
                 each.losses.append(loss)
+                each.about["rates"] = rates
 
     def ends(self, last: bool, round: int) -> bool:
         """Return whether something is complete with the batch that was trained, the `last` that was granted before the
@@ -202,7 +224,7 @@ class StepKeeper:
 
     def _compares(self, round: int) -> bool:
         """Return whether states are compared before and after the average of a round: not where ranks meet in steps."""
-        met = self._together or self._apart or self._job.world_size == 1
+        met = self._together or self._apart or self._job.world_size == 1 or self._few
         return self._draws is not None and not met and self._draws.round(round)
 
     def end(self, step: int, averages: int) -> None:
@@ -212,7 +234,7 @@ class StepKeeper:
             self._close(one)
         if self._row is not None and not self._row.left:
             self.cut()
-        if not self.windowed:
+        if not (self.windowed or self._few):
             self.watch.rests(f"{STEP}{step}", averages)
 
     def cut(self) -> None:
@@ -224,8 +246,8 @@ class StepKeeper:
 
     def _close(self, kept: _Open) -> None:
         groups = self._replica.optimizer.param_groups
+        kept.about["rates"] = kept.about.get("rates") or [float(group["lr"]) for group in groups]
         kept.about["losses"] = [None if loss is None else finite(float(loss.detach())) for loss in kept.losses]
-        kept.about["rates"] = [float(group["lr"]) for group in groups]
         with suppress(OSError), kept.file:
             # As it was before: the next step may be each rank's own.
             kept.about["after"] = kept.file.lay(self._pieces(kept.about["together"]), self._whole)
@@ -233,7 +255,7 @@ class StepKeeper:
 
     def _pieces(self, together: bool | None = None) -> Iterator[StatePiece]:
         replica, shared = self._replica, self._together if together is None else together
-        own = getattr(replica.gradient_sync, "pieces", None)
+        own = self._own_pieces or getattr(replica.gradient_sync, "pieces", None)
         if own is not None:
             yield from own()
             return
@@ -243,7 +265,7 @@ class StepKeeper:
     def rests(self, what: str, averages: int) -> None:
         """Cut a row before something that is no step; note the state, which it leaves alone."""
         self.cut()
-        if not (self.windowed and what.startswith(EPOCH)):  # which begins within such a step
+        if not (self._few or (self.windowed and what.startswith(EPOCH))):  # which begins within such a step
             self.watch.rests(what, averages)
 
     def average(self, round: int) -> None:

@@ -9,11 +9,12 @@ of files, nor of which averages are drawn.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ddp.replica.pieces import BUFFERS, OPTIMIZER, PARAMETERS, StatePiece, digest, of_optimizer
+from ddp.replica.flat import KINDS
+from ddp.replica.pieces import BUFFERS, OPTIMIZER, PARAMETERS, StatePiece, digest
 from ddp.replica.task import Job
 
 if TYPE_CHECKING:
@@ -105,13 +106,12 @@ class StateWatch:
             self.compare(self._awaited["averages"])
 
     def _optimizer(self) -> dict[str, str]:
-        pieces = of_optimizer(self._replica.state.named, self._replica.optimizer, False)
-        return {f"{piece.name} {piece.key}": digest(piece.values) for piece in pieces}
+        return self._digests((OPTIMIZER,))
 
-    def _digests(self) -> dict[str, str]:
-        """Return those of the whole state, by name: of parameters and buffers behind their kind."""
+    def _digests(self, kinds: Sequence[str] = KINDS) -> dict[str, str]:
+        """Return those of the state's kinds, by name: of parameters and buffers behind their kind."""
         digests = {}
-        for piece in self._pieces():
+        for piece in (piece for piece in self._pieces() if piece.kind in kinds):
             label = f"{piece.name} {piece.key}" if piece.kind == OPTIMIZER else f"{piece.kind} {piece.name}"
             digests[f"{label} from {piece.start}" if piece.start else label] = digest(piece.values)
         return digests

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 STRETCHES = 8
 """Steps that are drawn of a run at least, but for the first and the last."""
@@ -71,6 +71,10 @@ class StepDraws:
         row = (1.0 - 2.0 * length / own) * place, length if length > 1 else 0
         late = drawn(key, max(own // epochs // EARLY, 1), "late", rank) if alone else -1
         return StepDraws(tuple(sorted(samples)), frozenset(steps), key, row, rank if alone else None, late)
+
+    def fewer(self) -> StepDraws:
+        """Return those of a rank beside others of which more are kept: one of its own, besides those of the run."""
+        return replace(self, steps=frozenset([max(self.steps)]), row=(0.0, 0), rank=None, late=-1)
 
     def has(self, first: int, last: int, step: int) -> bool:
         """Return whether a step is kept that trains the samples [first, last) and is the rank's own number `step`."""

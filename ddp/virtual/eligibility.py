@@ -37,17 +37,17 @@ def unfit(job: Job) -> str:
     for reason, holds in reasons.items():
         if holds:
             return reason
-    if _records(task, model):
-        return "a step calls record_scalar"
     optimizer = task.optimizer(list(model.parameters()))
     if not isinstance(optimizer, torch.optim.Optimizer):
         return "it has several optimizers"
-    return row_optimizer.unfit(optimizer)
+    return _unfit_pass(task, model, optimizer) or row_optimizer.unfit(optimizer)
 
 
-def _records(task: Task, model: nn.Module) -> bool:
-    """Return whether a training step records scalars: one pass shows it."""
+def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Return what a training step does that steps of many ranks cannot: one pass shows it."""
     scalars, data = Scalars(), task.train_data()
     with suppress(Exception), fork_rng(), scalars:  # what is wrong with it is raised where it trains
-        task.loss(model, data.batch(torch.arange(min(SAMPLES, len(data)))))
-    return scalars.recorded
+        task.loss(model, data.batch(torch.arange(min(SAMPLES, len(data))))).backward()  # type: ignore[no-untyped-call]
+        if any(p.grad is None for group in optimizer.param_groups for p in group["params"]):
+            return "a parameter has no gradient, so that optimizers leave it alone"
+    return "a step calls record_scalar" if scalars.recorded else ""

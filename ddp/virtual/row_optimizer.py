@@ -5,7 +5,7 @@ The formulas are those of `torch.optim`. Knows nothing of gradients, ranks' work
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,6 @@ class RowOptimizer:
         ranks: int,
     ) -> None:
         self._adam = not isinstance(optimizer, torch.optim.SGD)
-        self._decoupled = isinstance(optimizer, torch.optim.AdamW)
         owners = {
             id(p): (number, group) for number, group in enumerate(optimizer.param_groups) for p in group["params"]
         }
@@ -72,6 +71,16 @@ class RowOptimizer:
         ]
         self.steps = torch.zeros(ranks, dtype=torch.float64)
         """Steps of each rank since it began."""
+
+    def state_of(self, rank: int) -> Iterator[tuple[str, str, Tensor]]:
+        """Iterate over what an optimizer of `torch.optim` would have of a rank: parameter, key, value."""
+        steps = self.steps[rank].to(torch.get_default_dtype())
+        for slot in self.slots if steps else ():
+            if self._adam:
+                yield slot.name, "step", steps
+            keys = ("exp_avg", "exp_avg_sq") if self._adam else ("momentum_buffer",) * bool(slot.settings["momentum"])
+            for key, state in zip(keys, self.states, strict=False):
+                yield slot.name, key, slot.of(state[rank : rank + 1])[0]
 
     def reset(self, rank: int) -> None:
         """Begin anew with a rank."""
@@ -110,7 +119,7 @@ class RowOptimizer:
         self, slot: _ParameterSlot, own: Tensor, grad: Tensor, states: list[Tensor], rate: Tensor, count: Tensor
     ) -> None:
         (first, second), decay = slot.settings["betas"], slot.settings["weight_decay"]
-        if decay and self._decoupled:
+        if decay and slot.settings["decoupled_weight_decay"]:
             own.mul_(1 - rate * decay)
         elif decay:
             grad = grad.add(own, alpha=decay)

@@ -6,7 +6,7 @@ Owns parameters, optimizer state and the arithmetic of steps. Knows nothing of e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from ddp.core.worker import Step
+from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job, Tensors
 from ddp.virtual.row_optimizer import RowOptimizer
@@ -44,7 +45,9 @@ class ReplicaRows:
         (first,) = replica.state.tensors
         self.flat = first.detach().expand(ranks, -1).clone()
         size = first.element_size()
-        places = {name: (p.data_ptr() - first.data_ptr()) // size for name, p in replica.state.named}
+        self.shared = ranks == 1
+        """Whether the one row is the replica of all ranks."""
+        self._places = places = {name: (p.data_ptr() - first.data_ptr()) // size for name, p in replica.state.named}
         self.optimizer = RowOptimizer(replica.optimizer, replica.state.named, places, ranks)
         self._source, self._order, _ = replica.data[0]
         self.hashes: list[deque[Tensor]] = [deque() for _ in range(job.world_size)]
@@ -53,6 +56,15 @@ class ReplicaRows:
         each = grad_and_value(self._loss)
         self._apart = vmap(each, in_dims=(0, 0), randomness="error")
         self._shared = vmap(self._loss, in_dims=(None, 0), randomness="error")
+
+    def pieces(self, rank: int) -> Iterator[StatePiece]:
+        """Iterate over the state of a rank, as a replica of its own would have it."""
+        row = 0 if self.shared else rank
+        for name, parameter in self._replica.state.named:
+            values = self.flat[row, self._places[name] :][: parameter.numel()]
+            yield StatePiece(PARAMETERS, name, values, tuple(parameter.shape))
+        for name, key, value in self.optimizer.state_of(row):
+            yield StatePiece(OPTIMIZER, name, value, tuple(value.shape), key)
 
     def _loss(self, parameters: dict[str, Tensor], batch: Tensors) -> Tensor:
         return self._replica.task.loss(_Bound(self._replica.model, parameters), batch)

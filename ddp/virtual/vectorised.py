@@ -6,10 +6,10 @@ That changes the last bits alone: what a step computes with is fixed when it beg
 from __future__ import annotations
 
 import traceback
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -20,7 +20,6 @@ from ddp.backends import BACKENDS, SyncKind
 from ddp.core.commands import Apply, Average, Evaluate, Join, Reduce, Stop
 from ddp.core.errors import RankFailed
 from ddp.core.events import Alive, Averaged, Evaluated, Finished, Progress, RankEvent, Ready, Snapshot, Trained
-from ddp.core.spans import Batch
 from ddp.core.values import finite
 from ddp.core.worker import Action, Step
 from ddp.engine.loop import TrainingLoop
@@ -30,28 +29,9 @@ from ddp.replica.norms import least_samples
 from ddp.replica.outer_optimizer import outer
 from ddp.replica.task import Job
 from ddp.replica.weighted_mean import average, ratio
+from ddp.virtual.row_keeper import RowKeepers
+from ddp.virtual.row_rank import RowRank
 from ddp.virtual.rows import ReplicaRows
-
-
-@dataclass
-class _Rank:
-    """What is known of a rank beside its parameters."""
-
-    begun: deque[Step] = field(default_factory=deque)
-    """Steps that have begun and are not computed."""
-    ended: deque[Step] = field(default_factory=deque)
-    """Steps that have ended and are not reported; their losses may not be there yet."""
-    losses: deque[float] = field(default_factory=deque)
-    """Of steps that are computed and not reported."""
-    epoch: int = -1
-    """Of its last step."""
-    trained: list[Batch] = field(default_factory=list)
-    """What is not summed up for the record."""
-    after: int = -1
-    steps: int = 0
-    samples: int = 0
-    """The two since the last contribution, of which `after` is the round."""
-    applied: bool = False
 
 
 class VectorisedRanks:
@@ -65,7 +45,8 @@ class VectorisedRanks:
         self._loop = TrainingLoop(plain, 0, lambda event: None)
         self._replica = self._loop.replica
         self._rows = ReplicaRows(job, self._replica, 1 if self._in_step else size)
-        self._ranks = [_Rank() for _ in range(size)]
+        self._keepers = RowKeepers(job, self._replica, self._rows)
+        self._ranks = [RowRank() for _ in range(size)]
         self._mean = self._rows.flat[0].clone()
         self._outer = outer(job.averaging, self._mean)
         self._laid = torch.empty_like(self._rows.flat) if not self._in_step else self._rows.flat
@@ -207,29 +188,19 @@ class VectorisedRanks:
                 sizes[self._ranks[rank].begun[0].batch.samples].append(rank)
             for size, ranks in sizes.items():
                 steps = [self._ranks[rank].begun.popleft() for rank in ranks]
-                for rank, loss in zip(ranks, self._rows.step(ranks, steps) if size else (), strict=bool(size)):
+                for rank, loss in zip(ranks, self._keepers.step(ranks, steps), strict=bool(size)):
                     self._ranks[rank].losses.append(loss)
             waiting = [rank for rank in waiting if self._ranks[rank].begun]
 
     def _step_shared(self, steps: Mapping[int, Step]) -> dict[int, Sequence[RankEvent]]:
-        sizes: dict[int, list[int]] = defaultdict(list)
-        for rank, step in steps.items():
-            sizes[step.batch.samples].append(rank)
-        groups = [(ranks, [steps[rank] for rank in ranks]) for size, ranks in sizes.items() if size]
-        for rank, loss in self._rows.step_shared(groups).items():
+        for rank, loss in self._keepers.step_shared(steps).items():
             self._ranks[rank].losses.append(loss)
         return {rank: self._end(rank, step) for rank, step in steps.items()}
 
     def _snapshot(self, rank: int, round: int) -> Snapshot:
         self._flush()
         self._laid[rank].copy_(self._rows.flat[rank])
-        return Snapshot(0.0, rank, round, *self._contribute(rank, round))
-
-    def _contribute(self, rank: int, round: int) -> tuple[int, int]:
-        own = self._ranks[rank]
-        contribution, own.after = (own.steps, own.samples), round
-        own.steps = own.samples = 0
-        return contribution
+        return Snapshot(0.0, rank, round, *self._ranks[rank].contribute(round))
 
     def _reduce(self, members: list[int], samples: Sequence[int]) -> bool:
         """Average what is laid; return whether anything was trained. What is laid becomes what each rank is off by."""
@@ -248,13 +219,14 @@ class VectorisedRanks:
 
     def _take(self, rank: int, round: int, trained: bool) -> Averaged:
         """Take over the average of a collective, which moves doubles: values and the weight."""
-        if trained:
-            if self._job.averaging.apart:
-                self._rows.flat[rank].sub_(self._laid[rank])
-            else:
-                self._rows.flat[rank].copy_(self._mean)
-            self._reset(rank)
-        contribution = self._contribute(rank, round)
+        with self._keepers.average(rank, round):
+            if trained:
+                if self._job.averaging.apart:
+                    self._rows.flat[rank].sub_(self._laid[rank])
+                else:
+                    self._rows.flat[rank].copy_(self._mean)
+                self._reset(rank)
+        contribution = self._ranks[rank].contribute(round)
         divergence, distance = self._apart[rank]
         return Averaged(0.0, rank, round, *contribution, 0.0, 8 * self._mean.numel() + 8, divergence, distance=distance)
 
@@ -262,11 +234,12 @@ class VectorisedRanks:
         """Add what an average of snapshots changed."""
         self._flush()
         own = self._ranks[rank]
-        if own.steps == 0 and not self._job.averaging.apart:
-            self._rows.flat[rank].copy_(self._mean)
-        else:
-            self._rows.flat[rank].sub_(self._laid[rank])
-        self._reset(rank)
+        with self._keepers.average(rank, round):
+            if own.steps == 0 and not self._job.averaging.apart:
+                self._rows.flat[rank].copy_(self._mean)
+            else:
+                self._rows.flat[rank].sub_(self._laid[rank])
+            self._reset(rank)
         own.applied = True
         divergence, distance = self._apart[rank]
         return Averaged(0.0, rank, round, 0, 0, 0.0, 2 * self.bytes, divergence, distance=distance)
@@ -281,8 +254,9 @@ class VectorisedRanks:
         return self._mean if averaged else self._rows.flat[0 if self._in_step else rank]
 
     def _evaluate(self, rank: int, order: Evaluate) -> Evaluated:
-        self._replica.state.tensors[0].copy_(self._shown(rank))
-        samples, loss, metric, content = self._replica.evaluate(order.part, order.parts, lambda: None)
+        with self._keepers.evaluation(rank, order.epoch):
+            self._replica.state.tensors[0].copy_(self._shown(rank))
+            samples, loss, metric, content = self._replica.evaluate(order.part, order.parts, lambda: None)
         figures = samples, finite(loss), finite(metric), 0.0, order.part, finite(content), ""
         return Evaluated(0.0, rank, order.epoch, *figures, self._replica.record.shown())
 
@@ -294,4 +268,5 @@ class VectorisedRanks:
         self._replica.state.tensors[0].copy_(self._rows.flat[0 if self._in_step else rank])
         if self._job.keep_state:
             torch.save(savable(self._replica.model), self._job.scratch / f"state-{rank}.pt")
-        return (*reports, Finished(0.0, rank, self._replica.state.digest(), peak_rss_bytes(), 0))
+        kept = self._keepers.finish(rank)
+        return (*reports, Finished(0.0, rank, self._replica.state.digest(), peak_rss_bytes(), 0, kept=kept))

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from bench.audit.order import order_of
+import pytest
+
+from bench.audit.order import StepReport, order_of
+from bench.audit.reports import resumed_rates
 from bench.config.config import TrainConfig
 from ddp.core.step_settings import StepSettings
 from tests.bench.planned import planned
@@ -24,3 +29,24 @@ def test_a_setting_that_reached_no_rank_is_held_against_the_run() -> None:
         assert order.step == StepSettings(accumulate=2, precision="bf16")
     plain = order_of(planned(), metrics, [], Path())
     assert (plain.max_grad_norm, plain.step) == (None, StepSettings())
+
+
+@pytest.mark.parametrize(
+    ("rates", "schedule", "found"),
+    [
+        ((0.5, 0.5, 0.15, 0.15), (1.0, 1.0), True),
+        ((0.5, 0.5, 0.5, 0.5), (1.0, 1.0), False),
+        ((0.5, 0.5, 0.15, 0.15), (1.0, 0.3), False),  # a milestone may lie there
+        ((0.5, 0.4, 0.15, 0.15), (1.0, 1.0), False),  # something else sets rates within epochs
+    ],
+)
+def test_a_rate_is_the_same_where_a_run_goes_on_in_an_epoch(
+    rates: tuple[float, ...], schedule: tuple[float, float], found: bool
+) -> None:
+    reports = [StepReport(0, k, k + 1, 0, 8, 1.0, 0.9) for k in range(2)]
+    reports += [StepReport(0, k, k + 1, 1, 8, 1.0, rate, resumes=k // 4) for k, rate in enumerate(rates, 2)]
+    order: Any = SimpleNamespace(reports=tuple(reports), resumed=True, planned=True)
+    bench: Any = SimpleNamespace(rules=SimpleNamespace(samples=32), rates=lambda seen: [schedule[seen > 48]])
+    items = list(resumed_rates(order, bench))
+    assert [item.outcome for item in items] == ["different"] * found
+    assert all("was 0.5 before the run went on in this epoch, and 0.15 after" in item.line for item in items)

@@ -16,7 +16,7 @@ from bench.validate.checks import audit
 from bench.validate.due_records import unsaved, unsketched_rounds, unsketched_steps
 from bench.validate.run_records import Records
 from ddp.core.event_parts import StepSketch
-from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, Resumed, RoundClosed, Saved
+from ddp.core.events import Averaged, Evaluated, Progress, Ready, Resumed, RoundClosed, Saved
 from ddp.core.sketching import draw
 from ddp.permutation import derive
 from tests.bench.sketched import GROUPS
@@ -117,12 +117,3 @@ def test_steps_of_both_halves_are_kept(
     assert audit._unkept_half(graph, report) == "", "where a window of many steps is one"
     monkeypatch.setattr(audit, "records", lambda run: None)
     assert audit._unkept_half(run, report) == "", "an earlier version"
-
-
-@pytest.mark.parametrize(("source", "kept"), [("virtual", ()), ("virtual", (("kept-0-0.state", 1, "a"),)), (None, ())])
-def test_ranks_in_one_operation_keep_no_steps_and_the_line_says_so(
-    monkeypatch: pytest.MonkeyPatch, source: str | None, kept: Any
-) -> None:
-    metrics = make_metrics(make_spec("nccl_cadence")).model_copy(update={"source": source})
-    monkeypatch.setattr(audit, "records", lambda run: Records(finished=[Finished(9.0, 0, "", 1, 0, kept=kept)]))
-    assert audit._at_once(Run(Path("run"), metrics, {})) is (source == "virtual" and not kept)

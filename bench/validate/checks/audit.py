@@ -61,20 +61,11 @@ def _judged(run: Run) -> tuple[Name, str, AuditReport | None]:
             report,
         )
     if not report.count("equal", "step"):
-        none = (
-            "many ranks in one operation keep none; use virtual.path=sequential" if _at_once(run) else "ranks kept none"
-        )
-        why = next((item.line for item in report.items if item.what == "step"), none)
+        why = next((item.line for item in report.items if item.what == "step"), "ranks kept none")
         return "INCONCLUSIVE", f"{seed}: no step was done again: {why}", report
     if half := _unkept_half(run, report):
         return "INCONCLUSIVE", f"{seed}: no step of the {half} half of the run was kept", report
     return "PASS", "", report
-
-
-def _at_once(run: Run) -> bool:
-    """Return whether ranks were virtual, and trained in one operation: they keep no steps (`ddp.virtual.vectorised`)."""
-    known = records(run) if run.metrics.source == "virtual" else None
-    return known is not None and not any(event.kept for event in known.finished)
 
 
 def _unkept_half(run: Run, report: AuditReport) -> str:
