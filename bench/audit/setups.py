@@ -256,7 +256,7 @@ def _values_apart(own: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[
             yield f"of chosen parameters, number {number} has a gradient of {gradient:.4g}, {size:.4g} is committed"
     for name, value in known["training"].items():
         near = LOOSE if known["figures"]["by chance"] > TINY else NEAR
-        if not isclose(own["training"][name], value, rel_tol=near, abs_tol=NEAR):
+        if not isclose(own["training"][name], value, rel_tol=near, abs_tol=NEAR / 10):
             yield f"of chosen parameters in training, the {name} is {own['training'][name]:.6g}, {value:.6g} is committed"
 
 
