@@ -177,7 +177,8 @@ def reports_of(records: Sequence[Record], batch_size: int = 0) -> Iterator[StepR
         if isinstance(event, Saved):
             saved[event.index].add(event.rank)
         elif isinstance(event, Resumed):  # who has saved nothing goes on with the counters of the first that has
-            own, resumes = sorted(saved[event.index]), resumes + 1
+            own = sorted(saved[event.index])
+            resumes += 1 + bool(event.ranks)  # of another number of ranks nothing is held against what was before
             done = defaultdict(partial(int, done[own[0]] if own else 0), {rank: done[rank] for rank in own})
         elif isinstance(event, Progress):
             first, done[event.rank] = done[event.rank], done[event.rank] + event.steps

@@ -89,14 +89,21 @@ def resumed_rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
     sides: dict[tuple[int, int, int], list[StepReport]] = defaultdict(list)
     for report in order.reports if order.resumed and order.planned else ():
         sides[report.rank, report.epoch, report.resumes].append(report)
+    lasts = {(rank, epoch): side[-1].lr for (rank, epoch, _), side in sides.items()}
     for (rank, epoch, resumes), after in sides.items():
         before = sides.get((rank, epoch, resumes - 1), ())
         pair = [[report.lr for report in side] for side in (before, after)]
         if min(map(len, pair)) < LEAST or any(not isclose(max(each), min(each), rel_tol=SAME) for each in pair):
             continue
         (was, *_), (now, *_) = pair
-        due = {bench.rates((epoch + part / PLACES) * bench.rules.samples)[0] for part in range(PLACES + 1)}
-        if len(due) == 1 and not isclose(was, now, rel_tol=NEAR):
+        # Of epochs beside it, too: by samples that all have seen, a rank may be before or behind its own epoch.
+        places = (max(epoch + part / PLACES, 0.0) for part in range(-PLACES, 2 * PLACES + 1))
+        due = {bench.rates(place * bench.rules.samples)[0] for place in places}
+        first = lasts.get((rank, epoch - 1), was)
+        # What a callback sets may have milestones of its own. Wrong is what loses its factor, or applies it once more.
+        lost, twice = isclose(now, first, rel_tol=NEAR), isclose(now * first, was * was, rel_tol=NEAR)
+        known = bench.task.epoch_callback is None or lost or twice
+        if len(due) == 1 and known and not isclose(was, now, rel_tol=NEAR):
             line = f"the learning rate was {was:.6g} before the run went on in this epoch, and {now:.6g} after"
             place: dict[str, Any] = {"rank": rank, "epoch": epoch, "step": after[0].first}
             yield AuditItem(what="rate", outcome="different", line=line, **place)

@@ -23,13 +23,14 @@ from typing import NoReturn
 
 from ddp.process import termination
 
-SAVE = "BENCH_SAVE_S"
-"""Variable: seconds that SIGTERM leaves for a checkpoint."""
+SAVE, SUPERVISED = "BENCH_SAVE_S", "BENCH_SUPERVISED"
+"""Variables: seconds that SIGTERM leaves for a checkpoint; another process passes on to this one what signals it gets."""
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ECHO_S = 0.5
 """A signal to all of a group comes again within so many seconds: from who supervises this command."""
 _seen: list[int] = []
-_echoed: dict[int, float] = {}
+_acted: dict[int, float] = {}
+"""When each signal last came, but for echoes."""
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
@@ -43,13 +44,17 @@ def _interrupt(number: int) -> NoReturn:
 
 
 def _echo(number: int) -> bool:
-    """Note a signal; return whether it is the last one of its kind once more."""
-    before, _echoed[number] = _echoed.get(number, -math.inf), time.monotonic()
-    return _echoed[number] - before < ECHO_S
+    """Note a signal, or return True: it is the last one of its kind once more."""
+    came = time.monotonic()
+    if SUPERVISED in os.environ and came - _acted.get(number, -math.inf) < ECHO_S:
+        return True
+    _acted[number] = came
+    return False
 
 
 def _remember(number: int, frame: FrameType | None) -> None:
-    _seen.append(number)
+    if not _echo(number):
+        _seen.append(number)
 
 
 def _save_first(number: int, frame: FrameType | None) -> None:
@@ -88,7 +93,7 @@ def listening() -> Iterator[None]:
 
 def _forget() -> None:
     _seen.clear()
-    _echoed.clear()
+    _acted.clear()
     termination.withdraw()
 
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from bench.base.interrupts import ENDING
+from bench.base.interrupts import ENDING, SUPERVISED
 
 if TYPE_CHECKING:
     from bench.runner.resume import ResumeSource
 
-WORD, VARIABLE = "supervise", "BENCH_SUPERVISED"
+WORD = "supervise"
 IN_A_ROW, LONG_S = 3, 60.0
 """A command that was killed so often in a row, each time within so many seconds of its start, is left alone."""
 
@@ -44,7 +44,7 @@ def supervise(arguments: Sequence[str]) -> int:
     while True:
         began = time.monotonic()
         note = json.dumps({"since": since, "because": because})
-        code = _run([sys.executable, "-m", "bench", *arguments], os.environ | {VARIABLE: note})
+        code = _run([sys.executable, "-m", "bench", *arguments], os.environ | {SUPERVISED: note})
         if code >= 0:
             return code
         because = f"the coordinator was killed by signal {-code}"
@@ -79,7 +79,7 @@ def _run(command: list[str], environ: dict[str, str]) -> int:
 def left_by_killed(place: Path) -> tuple[ResumeSource | Path | None, tuple[str, ...]]:
     """Return what the command that was killed before this one left of the run in `place`, None for nothing; and notes for
     whoever reads the results."""
-    note = json.loads(os.environ.get(VARIABLE, "{}"))
+    note = json.loads(os.environ.get(SUPERVISED, "{}"))
     because = str(note.get("because", ""))
     if not because:
         return None, ()

@@ -110,6 +110,8 @@ class TorchStep:
         self._watch = sparse.Watch(job.backend)
         self._sketches = replica.step_sketches if self.averages_all else NoSketches()
         self._hooks: list[Any] = []
+        self._managed: list[tuple[str, nn.Parameter]] = []
+        """What needs a gradient in every step."""
         self.slowdown, self._marked = loop.slowdown, False
         self._queued = True
 
@@ -127,6 +129,7 @@ class TorchStep:
                 raise ExchangeBroken("there is no group")
             self.build()
             self._built = True
+            self._managed = managed(self.module, self.replica.state.named)
             self.watch()
         self.replica.optimizer.zero_grad(set_to_none=True)
         self._sketches.begin()
@@ -174,8 +177,7 @@ class TorchStep:
 
     def exchange(self, batch: Batch) -> None:
         """Do nothing more: the exchange is done, inside the backward pass. Raises ValueError if PyTorch left it undone."""
-        if isinstance(self.module, nn.parallel.DistributedDataParallel) and not self.module.static_graph:
-            refuse_unused(self.replica.state.named, self._backend)
+        refuse_unused(self._managed, self._backend)
         self._watch.rest()
         for hook in self._hooks:
             hook.remove()
@@ -239,6 +241,13 @@ def ddp_settings(model: nn.Module, task: Task, accumulate: int = 1) -> dict[str,
         "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     )  # its name in older versions
     return {"gradient_as_bucket_view": True, "static_graph": task.static_graph and accumulate == 1, name: read}
+
+
+def managed(module: nn.Module, named: Iterable[tuple[str, nn.Parameter]]) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters that DistributedDataParallel waits for in every step."""
+    if not isinstance(module, nn.parallel.DistributedDataParallel) or module.static_graph:
+        return []
+    return [(name, p) for name, p in named if p.requires_grad and name not in module.parameters_to_ignore]
 
 
 def refuse_unused(named: Iterable[tuple[str, nn.Parameter]], backend: str) -> None:

@@ -6,9 +6,10 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ddp.checkpoint.checkpoint import unfinished
@@ -26,28 +27,29 @@ def begun(job: Job) -> Iterator[Job]:
     if job.run or job.checkpoints is None or folder is None:
         yield job
         return
-    with _owned(folder) if job.checkpoints.every else nullcontext():
-        _tidy(folder)
+    with _owned(folder) if job.checkpoints.every else nullcontext(False) as owned:
+        parts = partial(unfinished, folder) if owned else list[Path]
+        _remove(parts())
         try:
             yield replace(job, run=secrets.token_hex(8))
         finally:
-            _tidy(folder)
+            _remove(parts())
 
 
-def _tidy(folder: Path) -> None:
-    for old in unfinished(folder):
+def _remove(parts: Iterable[Path]) -> None:
+    for old in parts:
         shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
-def _owned(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, where it can be made and locked."""
+def _owned(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a folder, where it can be made and locked; yield whether it is."""
     file, path = None, folder / OWNER
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         file = _locked(path)
     try:
-        yield
+        yield file is not None
     finally:
         if file is not None:
             with suppress(OSError):

@@ -85,7 +85,7 @@ def resume() -> None:
     tracker: Any = resource_tracker._resource_tracker
     for number in (server._forkserver_pid, tracker._pid):
         if number is not None:
-            with suppress(ProcessLookupError):
+            with suppress(OSError):  # it is gone, or its number is another's
                 os.kill(number, signal.SIGCONT)
 
 

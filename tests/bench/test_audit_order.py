@@ -32,21 +32,27 @@ def test_a_setting_that_reached_no_rank_is_held_against_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rates", "schedule", "found"),
+    ("rates", "schedule", "callback", "found"),
     [
-        ((0.5, 0.5, 0.15, 0.15), (1.0, 1.0), True),
-        ((0.5, 0.5, 0.5, 0.5), (1.0, 1.0), False),
-        ((0.5, 0.5, 0.15, 0.15), (1.0, 0.3), False),  # a milestone may lie there
-        ((0.5, 0.4, 0.15, 0.15), (1.0, 1.0), False),  # something else sets rates within epochs
+        ((0.9, 0.5, 0.5, 0.15, 0.15), (1.0, 1.0), False, True),
+        ((0.9, 0.5, 0.5, 0.5, 0.5), (1.0, 1.0), False, False),
+        ((0.9, 0.5, 0.5, 0.15, 0.15), (1.0, 0.3), False, False),  # a milestone may lie there
+        ((0.9, 0.5, 0.4, 0.15, 0.15), (1.0, 1.0), False, False),  # something else sets rates within epochs
+        ((0.9, 0.5, 0.5, 0.15, 0.15), (1.0, 1.0), True, False),  # a milestone of what a callback has set
+        ((0.5 / 0.3, 0.5, 0.5, 0.15, 0.15), (1.0, 1.0), True, True),  # the callback was called once more
+        ((0.15, 0.5, 0.5, 0.15, 0.15), (1.0, 1.0), True, True),  # what it did was lost
     ],
 )
 def test_a_rate_is_the_same_where_a_run_goes_on_in_an_epoch(
-    rates: tuple[float, ...], schedule: tuple[float, float], found: bool
+    rates: tuple[float, ...], schedule: tuple[float, float], callback: bool, found: bool
 ) -> None:
-    reports = [StepReport(0, k, k + 1, 0, 8, 1.0, 0.9) for k in range(2)]
-    reports += [StepReport(0, k, k + 1, 1, 8, 1.0, rate, resumes=k // 4) for k, rate in enumerate(rates, 2)]
+    first, *rest = rates
+    reports = [StepReport(0, k, k + 1, 0, 8, 1.0, first) for k in range(2)]
+    reports += [StepReport(0, k, k + 1, 1, 8, 1.0, rate, resumes=k // 4) for k, rate in enumerate(rest, 2)]
     order: Any = SimpleNamespace(reports=tuple(reports), resumed=True, planned=True)
-    bench: Any = SimpleNamespace(rules=SimpleNamespace(samples=32), rates=lambda seen: [schedule[seen > 48]])
+    task = SimpleNamespace(epoch_callback=print if callback else None)
+    rules = SimpleNamespace(samples=32)
+    bench: Any = SimpleNamespace(task=task, rules=rules, rates=lambda seen: [schedule[seen > 48]])
     items = list(resumed_rates(order, bench))
     assert [item.outcome for item in items] == ["different"] * found
     assert all("was 0.5 before the run went on in this epoch, and 0.15 after" in item.line for item in items)

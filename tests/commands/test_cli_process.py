@@ -95,13 +95,22 @@ def test_the_end_of_the_terminal_is_ignored_where_somebody_has_it_so():
 def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch):
     """A terminal tells a whole group, and who supervises the command passes on what he is told: what wrote the results was
     interrupted as well."""
+    me = os.getpid()
+    monkeypatch.setenv(interrupts.SUPERVISED, "{}")
+    monkeypatch.setattr(interrupts, "ECHO_S", 60.0)
     with interrupts.listening():
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+            os.kill(me, signal.SIGTERM)
+        os.kill(me, signal.SIGTERM)
         monkeypatch.setattr(interrupts, "ECHO_S", 0.0)
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(me, signal.SIGTERM)
+    monkeypatch.setattr(interrupts, "ECHO_S", 60.0)
+    monkeypatch.delenv(interrupts.SUPERVISED)
+    with interrupts.listening():
+        for _ in range(2):  # of who holds the keys down
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(me, signal.SIGINT)
 
 
 def test_an_interrupt_at_startup_leaves_nothing(tmp_path):

@@ -57,13 +57,13 @@ class StoppedStore(HashStore):
     """As of a process that was stopped: it takes what is said, and answers nothing."""
 
     def add(self, key: str, amount: int) -> int:
-        raise AssertionError(threading.Event().wait())
+        raise AssertionError(threading.Event().wait(20.0))
 
     def wait(self, *_: object) -> None:
-        threading.Event().wait()
+        threading.Event().wait(20.0)
 
     def check(self, keys: list[str]) -> bool:
-        return threading.Event().wait()
+        return threading.Event().wait(20.0)
 
 
 def test_nobody_waits_beyond_the_limit_for_a_store_whose_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
