@@ -92,6 +92,8 @@ class KeptStep:
     then: tuple[FollowingStep, ...] = ()
     scale: tuple[float, int] = (1.0, 0)
     """Of the loss before the first step, in fp16, and steps since it changed."""
+    averaged: bool = False
+    """Whether parameters were averaged inside it, which were not kept after it."""
     at_once: bool = False
     """Whether it was done for many ranks in one operation, whose sums are rounded otherwise."""
 

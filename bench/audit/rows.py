@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.audit.again import Bench, Done, Work
 from bench.audit.collected import both
-from bench.audit.kept import Incomplete, KeptStep, Name
+from bench.audit.kept import PARAMETERS, Incomplete, KeptStep, Name
 from bench.audit.seeds import seed_others
 
 Step = tuple[int, Sequence[Work], float]
@@ -34,7 +34,10 @@ def redo(
     step."""
     first, rows = group[0], zip(*(each.row for each in group), strict=True)
     steps = [(first.epoch, [part.work for part in parts], parts[0].seen) for parts in rows]
-    return redo_all(bench, before, steps, shake, first.together, first.scale, seed)
+    done = redo_all(bench, before, steps, shake, first.together, first.scale, seed)
+    if not first.averaged:
+        return done
+    return replace(done, after={name: value for name, value in done.after.items() if name.kind != PARAMETERS})
 
 
 def redo_all(

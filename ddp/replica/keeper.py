@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ddp.core.event_parts import Files
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
-from ddp.replica.pieces import (
-    PieceFile,
-    StatePiece,
-    of_model,
-    of_optimizer,
-    recorded,
-)
+from ddp.replica.pieces import PARAMETERS, PieceFile, StatePiece, of_model, of_optimizer, recorded
 from ddp.replica.state_watch import EPOCH as EPOCH
 from ddp.replica.state_watch import LARGE as LARGE
 from ddp.replica.state_watch import START as START
@@ -104,7 +98,7 @@ class StepKeeper:
         self._begun = 0
         self.windowed: bool = getattr(replica, "windowed", False)
         """Whether a step is of several batches, and others say where it begins and ends."""
-        self._next = False
+        self._next = self._averaged = self._averages_due = False
         self._averages = self._late = 0
         """That were taken in before the last step; steps of the last epoch."""
         self._due = self._row_due = False
@@ -142,12 +136,13 @@ class StepKeeper:
         self._due, self._next = drawn or own or self._next, drawn and self._pairs
         if apart:
             self.cut()
-            # What is averaged in a step is no rank's own; nor are buffers, which are the first rank's in each. Of odd slices
-            # PyTorch weighs the losses.
-            averages_next: bool = getattr(self._replica.gradient_sync, "averages_next", True)
-            others = averages_next or (self._rank and self._buffers)
+            # Behind a drawn step the next with an average is kept, too, but for parameters. Buffers are the first rank's in
+            # each step. Of odd slices PyTorch weighs the losses.
+            self._averaged = getattr(self._replica.gradient_sync, "averages_next", True)
+            due = self._due or (self._averages_due and self._averaged)
+            self._averages_due = self._pairs and (drawn or self._averages_due) and not self._averaged
             even = batch.samples * self._job.world_size == batch.total
-            self._row_due, self._due = False, bool(self._due and even and not others)
+            self._row_due, self._due = False, bool(due and even and not (self._rank and self._buffers))
             return self._due
         many = self.windowed or self._shared
         self._row_due = self._pairs and not many and self._begins_row(self._draws, batch, seen)
@@ -183,6 +178,7 @@ class StepKeeper:
         about: dict[str, Any] = {"rank": self._rank, "step": step, "averages": averages}
         about |= {"at_once": True} if self._own_pieces else {}
         about |= {"others": others} if others else {}
+        about |= {"averaged": True} if self._averaged else {}
         about |= {"epoch": batch.epoch, "seen": seen}
         about |= {"work": work, "total": batch.samples if self._apart else batch.total, "together": self._together}
         if (scale := self._replica.passes.scale) is not None:
@@ -250,7 +246,12 @@ class StepKeeper:
         kept.about["losses"] = [None if loss is None else finite(float(loss.detach())) for loss in kept.losses]
         with suppress(OSError), kept.file:
             # As it was before: the next step may be each rank's own.
-            kept.about["after"] = kept.file.lay(self._pieces(kept.about["together"]), self._whole)
+            after = [
+                piece
+                for piece in self._pieces(kept.about["together"])
+                if not (piece.kind == PARAMETERS and "averaged" in kept.about)
+            ]
+            kept.about["after"] = kept.file.lay(after, self._whole)
             self._files.append(kept.file.close(kept.about))
 
     def _pieces(self, together: bool | None = None) -> Iterator[StatePiece]:
