@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from ddp.backends import snapshot
 from ddp.backends.base import GroupBackend
 from ddp.core.faults import parse
 from ddp.core.join_events import Joined
 from tests.bench.audit_breaks import ADAM, Break, wrapped
 from tests.bench.audited import audited, different
+from tests.bench.test_audit_between import halved
 from tests.bench.test_audit_ranks import train_together
 from tests.runtime.conftest import in_process as in_process
 
@@ -65,3 +67,21 @@ def test_what_a_change_of_the_group_changes_is_named(
         job, records = train_together(tmp_path, mode, ADAM, **LOST)
     found = different(audited(job, records, planned=False))
     assert any(sign in line for line in found), found
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["cpu_async", "cpu_sync"])
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_loss_that_nobody_waits_for_leaves_all_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, breaks: bool
+) -> None:
+    """Nor need a rank take the state of another then."""
+    with monkeypatch.context() as patch:
+        if breaks:
+            wrapped(snapshot.Backend, "snapshot", halved)(patch)
+        job, records = train_together(tmp_path, mode, ADAM, **LOST | {"restarts": 0})
+    report = audited(job, records, planned=False, waiting=False)
+    assert any("exp_avg is another after the snapshot" in line for line in different(report)) is breaks
+    assert breaks or different(report) == []
+    assert report.count("equal", "average") >= 2, "of both survivors"
+    assert different(audited(job, records, planned=False, waiting=False, moves=True)) == []
