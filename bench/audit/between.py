@@ -19,7 +19,7 @@ MOST_LINES = 3
 def chains(order: AuditOrder, steps: Sequence[KeptStep], moving: Collection[str] = ()) -> Iterator[AuditItem]:
     """Compare what follows each other on a rank: the state after a step, and before the next one, but for `moving` buffers,
     which an evaluation in between changes."""
-    if not order.untaken:
+    if not _untaken(order):
         return
     begun: dict[tuple[int, int], list[KeptStep]] = {}
     for step in steps:
@@ -30,6 +30,11 @@ def chains(order: AuditOrder, steps: Sequence[KeptStep], moving: Collection[str]
             if then.averages == averages and then.before:
                 # PyTorch gives buffers of the first rank to the others before an evaluation, and before each step.
                 yield _chained(first, then, not (order.own_buffers and then.rank), moving)
+
+
+def _untaken(order: AuditOrder) -> bool:
+    """Tell whether no rank took the state of another: none was lost, or none that others wait for, and none came later."""
+    return order.planned or not (order.waiting or order.moves)
 
 
 def _chained(first: KeptStep, then: KeptStep, buffers: bool, moving: Collection[str]) -> AuditItem:
@@ -81,7 +86,7 @@ def left_alone(
         if lost:
             name = lost[0] if lost[0].startswith((f"{PARAMETERS} ", f"{BUFFERS} ")) else f"optimizer state {lost[0]}"
             line = f"{name} is {'gone' if after.get(lost[0]) is None else 'another'} after {what}"
-        knowable = order.untaken and not (order.moves and what.startswith("step "))
+        knowable = _untaken(order) and not (order.moves and what.startswith("step "))
         knowable = knowable or what.startswith("regrouping ")  # which a lost rank is a reason for
         outcome: Outcome = "equal" if not lost else "different" if knowable else "skipped"
         yield AuditItem(what="average", outcome=outcome, line=line, rank=entry["rank"])

@@ -131,11 +131,6 @@ class AuditOrder:
         return self.planned and (self.waiting or not self.resumed)
 
     @property
-    def untaken(self) -> bool:
-        """Whether no rank took the state of another: none was lost, or none that others wait for, and none came later."""
-        return self.planned or not (self.waiting or self.moves)
-
-    @property
     def coarse(self) -> bool:
         """Whether it was trained where multiplications are coarser than on a CPU."""
         return not self.device.startswith("cpu")
