@@ -125,7 +125,7 @@ class Bench:
                     if isinstance(value, (bool, int, float)):
                         value = torch.tensor(value, dtype=torch.float64)
                     if isinstance(value, Tensor):
-                        state[Name(OPTIMIZER, names[parameter], key)] = value.detach()
+                        state[Name(OPTIMIZER, names[parameter], key)] = value.detach().to_dense()
         return state
 
     def step(
@@ -164,12 +164,15 @@ class Bench:
         for optimizer in optimizers if moves_on else ():
             optimizer.step()
         kept = [value for optimizer in optimizers for state in optimizer.state.values() for value in state.values()]
-        self.optimizer_bytes = sum(value.nbytes for value in kept if isinstance(value, Tensor))
+        self.optimizer_bytes = sum(value.numel() * value.itemsize for value in kept if isinstance(value, Tensor))
         after = {name: tensor.clone() for name, tensor in self.state(optimizers).items()}
         moves = {name: after[name] - first for name, first in begun.items()}
-        dense = [p for p in self.parameters.values() if p.grad is not None and not p.grad.is_sparse]
-        self.gradient_bytes = sum(p.nbytes for p in dense)
-        figures = (norm,), (self.gradient_bytes,), tuple(self._metrics), tuple(self._scalars)
+        having = [p for p in self.parameters.values() if p.grad is not None]
+        self.gradient_bytes = sum(p.nbytes for p in having)
+        if any(p.grad is not None and p.grad.is_sparse for p in having):  # nor is their momenta's size the parameters'
+            self.gradient_bytes = self.optimizer_bytes = None
+        sizes = () if self.gradient_bytes is None else (self.gradient_bytes,)
+        figures = (norm,), sizes, tuple(self._metrics), tuple(self._scalars)
         return Done(losses, after, moves, tuple(self._undefined), scale, *figures)
 
     def batch(self, start: int, stop: int) -> Any:

@@ -43,7 +43,8 @@ def step_bytes(before: Mapping[Name, Tensor], step: Done, ranks: Sequence[tuple[
     gradients: dict[tuple[int, int], tuple[int, ...]] = {
         (rank, at + more): (size,) for rank, at in ranks for more, size in enumerate(step.gradient_bytes)
     }
-    return {"gradient_bytes": gradients, "optimizer_bytes": dict.fromkeys(ranks, (whole, whole - numbers))}
+    known = ranks if step.gradient_bytes else ()  # else they are sparse
+    return {"gradient_bytes": gradients, "optimizer_bytes": dict.fromkeys(known, (whole, whole - numbers))}
 
 
 def costs(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> Iterator[AuditItem]:

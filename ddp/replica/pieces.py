@@ -66,7 +66,10 @@ def of_optimizer(named: Iterable[tuple[str, Tensor]], optimizer: Any, shared: bo
     """Iterate over the state that an optimizer has of parameters."""
     for name, parameter in named:
         for key, value in tensors_of(optimizer.state.get(parameter, {})):
-            yield StatePiece(OPTIMIZER, name, value.detach(), tuple(value.shape), key, shared=shared)
+            value = (
+                value.detach().to_dense() if value.is_sparse else value.detach()
+            )  # as momenta of sparse gradients are
+            yield StatePiece(OPTIMIZER, name, value, tuple(value.shape), key, shared=shared)
 
 
 def tensors_of(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:

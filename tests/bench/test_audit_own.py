@@ -23,7 +23,7 @@ from ddp.replica.learning_rates import Rates
 from ddp.replica.task import Task
 from tests.bench.audit_breaks import Break, wrapped
 from tests.bench.audited import audited, different, train_alone
-from tests.runtime import toy
+from tests.runtime import test_sparse, toy
 from tests.slow import every, slow
 
 FALLS = partial(lr_scheduler.StepLR, step_size=2, gamma=0.5)
@@ -146,3 +146,9 @@ def test_own_augmentation_is_done_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert report.count("equal", "step")
     wrapped(Draws, "uniform", lambda uniform, self, *shape: 1.0 - uniform(*shape))(monkeypatch)
     assert any("loss" in line for line in different(audited(*train_alone(tmp_path / "other", task), model="")))
+
+
+def test_momenta_of_sparse_gradients_are_kept_and_done_again(tmp_path: Path) -> None:
+    report = audited(*train_alone(tmp_path, partial(test_sparse.task, "layer", 0.9)), model="", whole=True)
+    assert different(report) == []
+    assert report.count("equal", "step") >= 4
