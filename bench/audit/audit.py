@@ -26,7 +26,7 @@ from bench.audit.compare import (
     states_apart,
 )
 from bench.audit.costs import StepBytes, costs, step_bytes
-from bench.audit.counters import counted, scales, updates
+from bench.audit.counters import counted, resets, scales, updates
 from bench.audit.delivered import delivered
 from bench.audit.figures import counted_from, figures_apart, scalars_apart, weighed
 from bench.audit.kept import (
@@ -114,6 +114,7 @@ class _Auditor:
         unknown = self._unknowable or self._unrepeated or moving
         yield from stretches(self._order, self._bench, () if unknown else list(filter(is_complete, groups)))
         yield from counted(self._order, self._kept.steps, lambda: not self._order.model and draws(self._bench))
+        yield from resets(self._order, self._kept.steps, self._bench)
         yield from updates(self._order)
         yield from scales(self._order, self._kept.steps)
         yield from left_alone(self._order, self._kept.averages, moving)

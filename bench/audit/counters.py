@@ -12,6 +12,9 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from torch import Tensor
+
+from bench.audit.again import Bench, several
 from bench.audit.figures import DOUBLED, FACTOR
 from bench.audit.kept import BUFFERS, OPTIMIZER, KeptStep, Parts
 from bench.audit.order import AuditOrder
@@ -70,6 +73,34 @@ def scales(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
             place: dict[str, Any] = {"rank": each.rank, "epoch": each.epoch, "step": each.step, "files": [each.file]}
             yield AuditItem(what="chain", outcome="different", line=line, **place)
             return
+
+
+def resets(order: AuditOrder, steps: Sequence[KeptStep], bench: Bench) -> Iterator[AuditItem]:
+    """Look for an optimizer that counted more steps than there were since an average had it begin anew."""
+    by_rank: dict[int, list[KeptStep]] = {}
+    known = order.resets and order.planned and not order.one_process and not _has_counted(bench)
+    for each in sorted(steps, key=lambda each: each.step) if known else ():
+        by_rank.setdefault(each.rank, []).append(each)
+    for rank, own in sorted(by_rank.items()):
+        for first, then in pairwise(own):
+            most, counts = then.step - first.step - len(first.row), _counters(then.before)
+            if then.averages == first.averages:
+                continue
+            for name in counts:
+                # Of one counter for each parameter the highest; other numbers of an optimizer count something else.
+                if OF in name or name.endswith(COUNTER) or _moved(then, counts, _counters(then.after), name) != 1:
+                    continue
+                line = f"{name} counted {counts[name]:g} steps, {most} at most since an average had it begin anew"
+                wrong = counts[name] > most
+                place: dict[str, Any] = {"rank": rank, "epoch": then.epoch, "step": then.step, "files": [then.file]}
+                yield AuditItem(what="chain", outcome="different" if wrong else "equal", line=line * wrong, **place)
+
+
+def _has_counted(bench: Bench) -> bool:
+    """Tell whether the optimizers that the task makes have counted already, as what is loaded into them may have."""
+    optimizers = several(bench.task.optimizer(list(bench.model.parameters())))
+    values = [value for each in optimizers for state in each.state.values() for value in state.values()]
+    return any(bool(value) for value in values if not isinstance(value, Tensor) or value.numel() == 1)
 
 
 def _counted(

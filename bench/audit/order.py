@@ -120,6 +120,8 @@ class AuditOrder:
     """Parts in which the last evaluation was made, one after the other; 0: one for each rank."""
     untouched: bool = True
     """Whether averages leave optimizers alone."""
+    resets: bool = False
+    """Whether optimizers begin anew at averages."""
     moves: bool = False
     """Whether something may change a rank's state between two steps: a bit that a script flips, shards that are cut anew."""
     one_process: bool = False
@@ -243,6 +245,7 @@ def order_of(
         samples=spec.config["data"].get("samples"),
         eval_parts=next((record.parts for record in reversed(records) if isinstance(record, Evaluate)), 0),
         untouched=not (job.averaging.optimizer_state or job.averaging.resets),
+        resets=job.averaging.resets,
         moves=bool(metrics.late) or any(":flip" in fault for fault in metrics.scripted_faults),
         one_process=engine_of(spec.engine).one_process,
     )

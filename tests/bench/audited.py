@@ -65,6 +65,8 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         step=job.step,
         batch_size=job.batch_size,
         length=epoch_samples(job),
+        untouched=not (job.averaging.optimizer_state or job.averaging.resets),
+        resets=job.averaging.resets,
     )
     return replace(order, **changes)
 
