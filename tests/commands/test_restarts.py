@@ -18,7 +18,8 @@ from bench.results.runfolder import Run, find_runs
 from bench.runner import automatic_restart, resume
 from bench.runner.automatic_restart import RestartBudget
 from bench.runner.launch import CutShort
-from bench.runner.supervise import IN_A_ROW, VARIABLE, left_by_killed, requested, supervise
+from bench.base.interrupts import SUPERVISED
+from bench.runner.supervise import IN_A_ROW, left_by_killed, requested, supervise
 from ddp.core.errors import Diverged, RankFailed, RankLost
 from ddp.core.faults import Fault, parse
 from ddp.core.policies import POLICIES
@@ -141,7 +142,7 @@ def test_what_is_started_again_goes_on_from_the_checkpoint_of_what_was_killed(wa
     words = (*SMALL, "mode=cpu_async", "train.epochs=12", "world_size=2")
     because, since = "the coordinator was killed by signal 9", time.time()
     killed(warm, tmp_path, *words, "cluster.speeds=[0.3,0.3]", checkpoint=2)
-    note = {VARIABLE: json.dumps({"since": since, "because": because}), PICTURES: "none"}
+    note = {SUPERVISED: json.dumps({"since": since, "because": because}), PICTURES: "none"}
     code, out, err = warm.start(tmp_path, "-m", "bench", *words, "cluster.speeds=[0.3,0.3]", env=note).result()
     assert code == 0, out + err
     run = the_run(tmp_path / "runs")
@@ -226,7 +227,7 @@ def _begun(place: Path, at: float) -> None:
 def test_only_a_cell_that_was_killed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells of a sweep that had never begun were said to begin anew."""
     place, since = tmp_path / "mlp" / "solo" / "w1-s0-abc", time.time()
-    monkeypatch.setenv(VARIABLE, json.dumps({"since": since, "because": "killed"}))
+    monkeypatch.setenv(SUPERVISED, json.dumps({"since": since, "because": "killed"}))
     assert left_by_killed(place) == (None, ())
     _begun(place, since + 1.0)
     assert left_by_killed(place) == (None, ("killed; without a checkpoint of this run it began anew",))
@@ -238,7 +239,7 @@ def test_what_was_begun_since_is_told_by_the_clock_of_the_file_system(
 ) -> None:
     place, since = tmp_path / "mlp" / "solo" / "w1-s0-abc", time.time()
     monkeypatch.setattr(resume, "now", lambda folder: time.time() + ahead)
-    monkeypatch.setenv(VARIABLE, json.dumps({"since": since, "because": "killed"}))
+    monkeypatch.setenv(SUPERVISED, json.dumps({"since": since, "because": "killed"}))
     _begun(place, since + ahead - 60.0)
     assert left_by_killed(place) == (None, ()), "of before"
     _begun(place.with_name("w1-s1-abc"), since + ahead + 60.0)
