@@ -14,11 +14,11 @@ from typing import Any, cast
 import psutil
 import pytest
 
+from bench.base.interrupts import SUPERVISED
 from bench.results.runfolder import Run, find_runs
 from bench.runner import automatic_restart, resume
 from bench.runner.automatic_restart import RestartBudget
 from bench.runner.launch import CutShort
-from bench.base.interrupts import SUPERVISED
 from bench.runner.supervise import IN_A_ROW, left_by_killed, requested, supervise
 from ddp.core.errors import Diverged, RankFailed, RankLost
 from ddp.core.faults import Fault, parse
