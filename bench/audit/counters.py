@@ -35,9 +35,7 @@ def counted(
     """Compare counters before the kept steps of a rank, of all where ranks step on their own. All must have counted as many
     for a step. Of runs that went as planned. `skipping`: whether a step may leave norms out by chance; asked once."""
     skipping = cache(skipping)
-    by_rank: dict[int, list[KeptStep]] = {}
-    for each in sorted(steps, key=lambda each: each.step):
-        by_rank.setdefault(each.rank, []).append(each)
+    by_rank = _by_rank(steps)
     together = order.world_size == 1 or all(each.together for each in by_rank.get(0, ()))
     if not order.planned or (order.one_process and order.world_size > 1):
         return
@@ -77,23 +75,29 @@ def scales(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
 
 def resets(order: AuditOrder, steps: Sequence[KeptStep], bench: Bench) -> Iterator[AuditItem]:
     """Look for an optimizer that counted more steps than there were since an average had it begin anew."""
-    by_rank: dict[int, list[KeptStep]] = {}
     known = order.resets and order.planned and not order.one_process and not _has_counted(bench)
-    for each in sorted(steps, key=lambda each: each.step) if known else ():
-        by_rank.setdefault(each.rank, []).append(each)
-    for rank, own in sorted(by_rank.items()):
+    for rank, own in sorted(_by_rank(steps).items()) if known else ():
         for first, then in pairwise(own):
-            most, counts = then.step - first.step - len(first.row), _counters(then.before)
             if then.averages == first.averages:
                 continue
+            most = then.step - first.step - len(first.row)
+            counts, after = _counters(then.before), _counters(then.after)
             for name in counts:
                 # Of one counter for each parameter the highest; other numbers of an optimizer count something else.
-                if OF in name or name.endswith(COUNTER) or _moved(then, counts, _counters(then.after), name) != 1:
+                if OF in name or name.endswith(COUNTER) or _moved(then, counts, after, name) != 1:
                     continue
                 line = f"{name} counted {counts[name]:g} steps, {most} at most since an average had it begin anew"
                 wrong = counts[name] > most
                 place: dict[str, Any] = {"rank": rank, "epoch": then.epoch, "step": then.step, "files": [then.file]}
                 yield AuditItem(what="chain", outcome="different" if wrong else "equal", line=line * wrong, **place)
+
+
+def _by_rank(steps: Sequence[KeptStep]) -> dict[int, list[KeptStep]]:
+    """Return the kept steps of each rank, in turn."""
+    by_rank: dict[int, list[KeptStep]] = {}
+    for each in sorted(steps, key=lambda each: each.step):
+        by_rank.setdefault(each.rank, []).append(each)
+    return by_rank
 
 
 def _has_counted(bench: Bench) -> bool:

@@ -6,10 +6,9 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from ddp.checkpoint.checkpoint import unfinished
@@ -28,16 +27,16 @@ def begun(job: Job) -> Iterator[Job]:
         yield job
         return
     with _owned(folder) if job.checkpoints.every else nullcontext(False) as owned:
-        parts = partial(unfinished, folder) if owned else list[Path]
-        _remove(parts())
+        _tidy(folder, owned)
         try:
             yield replace(job, run=secrets.token_hex(8))
         finally:
-            _remove(parts())
+            _tidy(folder, owned)
 
 
-def _remove(parts: Iterable[Path]) -> None:
-    for old in parts:
+def _tidy(folder: Path, owned: bool) -> None:
+    """Remove unfinished parts of a folder that is ours: those in any other may be of a run that goes on."""
+    for old in unfinished(folder) if owned else ():
         shutil.rmtree(old, ignore_errors=True)
 
 
