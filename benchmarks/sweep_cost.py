@@ -42,8 +42,8 @@ from ddp.core.measurements import Memory
 from ddp.process.codec import SLICE_HEAD, decode
 
 CELL = ("model=mlp", "mode=solo", "validate=false")
-EPOCHS = 9
-"""Some 2 s on a quiet core."""
+EPOCHS = 3
+"""Some 2 s on a usual core."""
 LOOKED_AT = 5
 """Cells whose files are written again; the first twice, as it brings the imports."""
 PR_SET_CHILD_SUBREAPER = 36
