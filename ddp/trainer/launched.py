@@ -82,7 +82,8 @@ class Party:
         """Serve rank 0's run in a process that is not rank 0's, until its script is over, in a worker of Ray Train until the
         run is. Raises SystemExit; ValueError if the functions or data cannot be sent to the rank's process."""
         quietly = ray_train.quiet_end() if ray_train.within(self.placement) else None
-        packed, place = pack(parts), self._found()
+        packed = pack(parts)
+        place, key = self._found()
         with ExitStack() as folders:
 
             def prepare_job(job: Job) -> Job:
@@ -95,7 +96,7 @@ class Party:
                 return replace(job, task=packed.deliver(folder), preload=PRELOAD)
 
             try:
-                code = serve_rank0(place, place.key(), CATALOGUE, PRELOAD, prepare_job)
+                code = serve_rank0(place, key, CATALOGUE, PRELOAD, prepare_job)
             except (EngineError, OSError) as error:
                 code = _ended(place.rank, error)
             else:
@@ -103,11 +104,12 @@ class Party:
                     quietly()
         raise SystemExit(code)
 
-    def _found(self) -> LaunchedProcess:
-        """Return this process, not rank 0's, once rank 0's host is found. Raises SystemExit."""
+    def _found(self) -> tuple[LaunchedProcess, bytes]:
+        """Return this process, not rank 0's, and its key, once rank 0's host is found. Raises SystemExit."""
         try:
-            return self._process()
-        except ValueError as error:
+            place = self._process()
+            return place, place.key()
+        except (ValueError, OSError) as error:
             raise SystemExit(_ended(self.placement.rank, error)) from None
 
     def followed(self, run: RunHandle) -> RunHandle:

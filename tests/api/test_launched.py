@@ -12,6 +12,7 @@ from torch import nn
 
 from ddp import Trainer
 from ddp.launcher.environment import Placement
+from ddp.launcher.rank0_address import Unreachable
 from ddp.trainer import launched
 from tests.api.test_script import HEAD
 from tests.warm import Process, Warm
@@ -117,3 +118,18 @@ def test_a_second_trainer_of_a_script_is_refused(two: launched.Party, monkeypatc
     two._parts = made()._parts
     with pytest.raises(ValueError, match="a second Trainer runs in a script under slurm, whose other processes"):
         two.provide(made()._parts)
+
+
+def test_a_host_that_is_not_found_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the other processes: rank 0's caller gets the error."""
+
+    def lost(*_: object) -> None:
+        raise Unreachable("rank 0's host is not reached within 60 s")
+
+    monkeypatch.setattr(launched, "process_of", lost)
+    with pytest.raises(SystemExit) as ended:
+        launched.Party(Placement("slurm", 1, 2, 1, 2)).serve(made()._parts)
+    assert ended.value.code == launched.FAILED
+    assert capsys.readouterr().err == "ddp: rank 1 ends: rank 0's host is not reached within 60 s\n"
