@@ -217,17 +217,17 @@ def _slurm(environ: Environment) -> Placement | None:
         which = f"slurm: SLURM_PROCID is {rank}, but neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is set"
         raise ValueError(f"{which}: start the ranks with srun")
     size = _number({"SLURM_NTASKS": _tasks(environ)}, "SLURM_NTASKS")
-    named = (
+    source = (
         "SLURM_JOB_NODELIST"
         if not environ.get("SLURM_STEP_NODELIST") and "SLURM_JOB_NODELIST" in environ
         else "SLURM_STEP_NODELIST"
     )
-    names = host_names(_text(environ, named))
+    names = host_names(_text(environ, source))
     nodes = _number(environ, "SLURM_STEP_NUM_NODES", len(names))
     counts = _counts(environ, size, nodes)
     node = _number(environ, "SLURM_NODEID", _block(counts, rank))
     if not len(names) == nodes == len(counts):
-        lists = f"{named} names {len(names)} hosts, SLURM_STEP_TASKS_PER_NODE {len(counts)}"
+        lists = f"{source} names {len(names)} hosts, SLURM_STEP_TASKS_PER_NODE {len(counts)}"
         raise ValueError(f"slurm: {lists}, SLURM_STEP_NUM_NODES is {nodes}: were variables of another step kept?")
     for name, value in (("RANK", rank), ("WORLD_SIZE", size)):
         if environ.get(name, str(value)) != str(value):
@@ -245,9 +245,9 @@ def _slurm(environ: Environment) -> Placement | None:
 
 def _counts(environ: Environment, size: int, nodes: int) -> tuple[int, ...]:
     """Return the tasks on each host of a step; where SLURM does not say, they are spread as it does."""
-    said = environ.get("SLURM_STEP_TASKS_PER_NODE")
-    if said is not None or not nodes:
-        return tasks_per_node(said or str(size))
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE")
+    if text is not None or not nodes:
+        return tasks_per_node(text or str(size))
     return tuple(size // nodes + (place < size % nodes) for place in range(nodes))
 
 

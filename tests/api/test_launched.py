@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +38,8 @@ def srun(rank: int, port: int, nodes: int) -> dict[str, str]:
         "SLURM_JOB_ID": "41", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2",
         "SLURM_LOCALID": str(local), "SLURM_NODEID": str(rank if nodes == 2 else 0), "SLURM_STEP_NUM_NODES": str(nodes),
         "SLURM_STEP_NODELIST": names, "SLURM_STEP_TASKS_PER_NODE": f"{beside}(x{nodes})",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DDP_KEY": "k" * 32, "WARM_PICTURES": "none",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DDP_KEY": "k" * 32,
+        "SLURM_RESTART_COUNT": "1", "WARM_PICTURES": "none",
     }  # fmt: skip
 
 
@@ -62,7 +64,7 @@ def test_a_script_trains_the_same_bits_and_its_other_process_ends_where_it_begin
         first, second = (process.result() for process in processes)
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
     (folder,) = tmp_path.glob("runs/net/nccl_sync/w2-*")
-    assert (folder / "metrics.json").is_file()
+    assert json.loads((folder / "metrics.json").read_text())["restarts"] == 1
     assert second[1] == "top level\n"
     alone = tmp_path / "alone"
     alone.mkdir()
