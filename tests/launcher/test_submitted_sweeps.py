@@ -56,7 +56,7 @@ def test_a_sweep_is_waited_for_while_the_queue_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its job is over only once the queue says so, for longer than a client of NFS may see files late."""
-    folder, answers = sweep(tmp_path), iter([None, None, Counter(RUNNING=1), None, Counter[str](), Counter[str]()])
+    folder, answers = sweep(tmp_path), iter([None, None, Counter(RUNNING=1), None, *[Counter[str]()] * 3])
     seconds = iter(range(0, 1000, 61))
     monkeypatch.setattr(slurm_sweep, "queued", lambda job: next(answers))
     monkeypatch.setattr(slurm_sweep.time, "monotonic", lambda: next(seconds))
