@@ -76,7 +76,7 @@ def _sbatch(folder: Path, tasks: list[CellBatch], settings: SlurmSettings) -> st
     from submitit import SlurmExecutor
 
     executor = SlurmExecutor(folder / "submitit", max_num_timeout=1000)
-    asked: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "partition": settings.partition,
         "account": settings.account,
         "qos": settings.qos,
@@ -93,7 +93,7 @@ def _sbatch(folder: Path, tasks: list[CellBatch], settings: SlurmSettings) -> st
         array_parallelism=settings.at_once,
         signal_delay_s=settings.signal_s,
         additional_parameters={"requeue": True},
-        **{name: value for name, value in asked.items() if value},
+        **{name: value for name, value in parameters.items() if value},
     )
     with executor.batch():
         jobs = [executor.submit(task) for task in tasks]
@@ -103,7 +103,7 @@ def _sbatch(folder: Path, tasks: list[CellBatch], settings: SlurmSettings) -> st
 def _awaited(folder: Path) -> Exit:
     """Wait until all cells have their results, or the job has left the queue."""
     seen = moved = time.monotonic()
-    noted, said = about(folder), ""
+    noted, words = about(folder), ""
     while True:
         left = len(noted["cells"]) - len(codes_of(folder))
         if not left:
@@ -116,9 +116,9 @@ def _awaited(folder: Path) -> Exit:
             return gravest([Exit.FAILED, show(folder)])
         if not states or not all(state.startswith("PENDING") for state in states):
             moved = now
-        elif now - moved > PENDS_S and (words := _in_words(states)) != said:
+        elif now - moved > PENDS_S and words != _in_words(states):
+            words = _in_words(states)
             print(f"job {noted['job']}: {words}", flush=True)
-            said = words
         time.sleep(LOOK_S)
 
 

@@ -207,7 +207,7 @@ def test_a_signal_before_the_end_of_a_tasks_time_makes_a_checkpoint_and_has_it_r
     slurm: Cluster, tmp_path: Path, number: signal.Signals
 ) -> None:
     """No checkpoint is due. submitit waits for SIGUSR2; here both are sent by hand."""
-    words = ("model=mlp", "mode=nccl_sync", "train.epochs=40", "checkpoint.spacing_s=1000", "seed=3")
+    words = ("model=mlp", "mode=nccl_cadence", "train.epochs=12", "checkpoint.spacing_s=1000", "seed=3")
     sweep = submitted(slurm, tmp_path, *words, "launch.exclusive=false")
     job = json.loads((sweep / "sweep.json").read_text())["job"]
     logs = (tmp_path / "runs").glob
