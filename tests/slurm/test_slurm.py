@@ -234,4 +234,4 @@ def test_a_run_on_two_nodes_has_a_key_of_its_own(slurm: Cluster, tmp_path: Path)
     assert "1 of 1 cells done, 0 of them failed" in out
     (result,) = results(tmp_path).values()
     assert result["launcher"]["hosts"] == ["n1", "n2"]
-    assert f"results   {next((tmp_path / 'runs').glob('*/*/w*'))}" in out
+    assert f"results   {next(iter(results(tmp_path)))}" in out
