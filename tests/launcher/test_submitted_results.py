@@ -152,6 +152,25 @@ def test_a_task_passes_sigusr1_on_and_asks_for_a_requeue(tmp_path: Path, monkeyp
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == before
 
 
+def test_a_task_that_is_told_between_two_cells_trains_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    executable(tmp_path / "python", "exec sleep 20")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr("bench.runner.slurm_batch.requeue", lambda folder, environ: calls.append("requeue"))
+    batch = CellBatch(str(tmp_path), str(tmp_path), [(0, [])], {0: str(tmp_path / "w1")})
+    monkeypatch.setattr("bench.runner.slurm_batch.in_vain", lambda *about: batch._pass_on(signal.SIGTERM, None))
+    kill = os.kill
+    monkeypatch.setattr(
+        "bench.runner.slurm_batch.os.kill",
+        lambda pid, number: kill(pid, number) if pid != os.getpid() else calls.append(number),
+    )
+    batch()
+    assert calls == ["requeue", signal.SIGKILL]
+    assert not (tmp_path / "0.json").exists()
+
+
 def test_a_job_that_pends_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
