@@ -112,7 +112,7 @@ def test_a_cell_that_comes_no_further_is_given_up(tmp_path: Path, monkeypatch: p
         return [in_vain(folder, 0, 0, tmp_path / "w1") for _ in range(count)]
 
     assert starts(2) == [False] * 2
-    (tmp_path / ".tmp-w1-7" / "checkpoints" / "0001").mkdir(parents=True)
+    (tmp_path / ".tmp-w1-7" / "checkpoints" / "0000").mkdir(parents=True)
     assert starts(4) == [False] * 3 + [True]
     assert not in_vain(folder, 0, 1, tmp_path / "w1")  # of another rank
     executable(tmp_path / "python", "exit 0")
