@@ -95,6 +95,8 @@ class CellBatch:
         with log.open("ab") as file:
             # Of a group of its own: SLURM's signals go to a task's, and ranks know none.
             self._running = subprocess.Popen(words, cwd=self.cwd, env=own, stdout=file, stderr=file, process_group=0)
+        if self._told:  # between two cells
+            self._running.terminate()
         code = self._running.wait()
         if code < 0 and not self._told:
             time.sleep(ALSO_S)

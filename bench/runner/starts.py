@@ -25,12 +25,12 @@ def in_vain(folder: Path, number: int, rank: int, place: Path) -> bool:
 
 
 def _reached(place: Path, folder: Path) -> int:
-    """Return the number of the last checkpoint of a run that was made since the sweep was submitted; 0: there is none."""
+    """Return the number of the last checkpoint of a run that was made since the sweep was submitted; -1: there is none."""
     if not (noted := folder / SWEEP).exists():  # it is submitted just now
-        return 0
-    since, last = noted.stat().st_mtime, 0
+        return -1
+    since, last = noted.stat().st_mtime, -1
     beside = [place, place.with_name(place.name + FAILED), *place.parent.glob(f".tmp-{place.name}-*")]
     for made in (each for run in beside for each in (run / CHECKPOINTS).glob("[0-9]*") if each.name.isdecimal()):
         with suppress(FileNotFoundError):  # a later one has taken its place
-            last = max(last, int(made.name) if made.stat().st_mtime >= since else 0)
+            last = max(last, int(made.name) if made.stat().st_mtime >= since else -1)
     return last

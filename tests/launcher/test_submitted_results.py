@@ -112,7 +112,7 @@ def test_a_cell_that_comes_no_further_is_given_up(tmp_path: Path, monkeypatch: p
         return [in_vain(folder, 0, 0, tmp_path / "w1") for _ in range(count)]
 
     assert starts(2) == [False] * 2
-    (tmp_path / ".tmp-w1-7" / "checkpoints" / "0001").mkdir(parents=True)
+    (tmp_path / ".tmp-w1-7" / "checkpoints" / "0000").mkdir(parents=True)
     assert starts(4) == [False] * 3 + [True]
     assert not in_vain(folder, 0, 1, tmp_path / "w1")  # of another rank
     executable(tmp_path / "python", "exit 0")
@@ -150,6 +150,25 @@ def test_a_task_passes_sigusr1_on_and_asks_for_a_requeue(tmp_path: Path, monkeyp
     assert calls == ["requeue", signal.SIGKILL]
     assert not (tmp_path / "0.json").exists()
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == before
+
+
+def test_a_task_that_is_told_between_two_cells_trains_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    executable(tmp_path / "python", "exec sleep 20")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr("bench.runner.slurm_batch.requeue", lambda folder, environ: calls.append("requeue"))
+    batch = CellBatch(str(tmp_path), str(tmp_path), [(0, [])], {0: str(tmp_path / "w1")})
+    monkeypatch.setattr("bench.runner.slurm_batch.in_vain", lambda *about: batch._pass_on(signal.SIGTERM, None))
+    kill = os.kill
+    monkeypatch.setattr(
+        "bench.runner.slurm_batch.os.kill",
+        lambda pid, number: kill(pid, number) if pid != os.getpid() else calls.append(number),
+    )
+    batch()
+    assert calls == ["requeue", signal.SIGKILL]
+    assert not (tmp_path / "0.json").exists()
 
 
 def test_a_job_that_pends_says_why(

@@ -217,6 +217,7 @@ def test_a_signal_before_the_end_of_a_tasks_time_makes_a_checkpoint_and_has_it_r
     (waiting,) = [each for each in ours(slurm) if task in each.cmdline() and each.name().startswith("python")]
     waiting.send_signal(number)
     until(lambda: "Restarts=1" in slurm.run("scontrol", "show", "job", job), 60.0)
+    time.sleep(3.0)  # SLURM revokes what begins in the second of the requeue
 
     def over() -> bool:
         hasten(slurm)
