@@ -121,6 +121,8 @@ def test_distances_go_with_weights(
     [
         (900_000_000, 0, ""),
         (900_000, 0, "reports a peak of 900,000 bytes, and it measured 800,000,000"),
+        (793_000_000, 0, ""),
+        (781_250_000, 0, "reports a peak of 781,250,000 bytes"),  # kB of 1,000 bytes
         (900_000_000_000, 0, "on a machine of 16,000,000,000"),
         (900_000_000, 7, "a peak of its device of 7 bytes, and it measured 1,000"),
     ],

@@ -10,8 +10,9 @@ from bench.validate.records import recorded
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 
-NEARLY = 0.9
-"""Of what was measured, that a peak is at least: the system counts a process's pages in batches."""
+LESS, LESS_BYTES = 0.01, 8 << 20
+"""By so much a peak may be below what was measured: the system counts a process's pages in batches, one for each core.
+The first is relative; the second is of no device."""
 
 
 def check(case: Case) -> Verdict | None:
@@ -34,10 +35,9 @@ def _amiss(run: Run, known: Records) -> str:
     for end in known.finished:
         measured = known.memory.get(end.rank)
         least_bytes = () if measured is None else (measured.rss_bytes, measured.device_bytes or 0)
-        for where, peak, least in zip(
-            ("", " of its device"), (end.peak_rss_bytes, end.peak_device_bytes), least_bytes, strict=False
-        ):
-            if peak < NEARLY * least:
+        kinds = (("", end.peak_rss_bytes, LESS_BYTES), (" of its device", end.peak_device_bytes, 0))
+        for (where, peak, less), least in zip(kinds, least_bytes, strict=False):
+            if peak < least - max(LESS * least, less):
                 return f"rank {end.rank} reports a peak{where} of {peak:,} bytes, and it measured {least:,}"
         if isinstance(most, int) and end.peak_rss_bytes > most:
             return f"rank {end.rank} reports a peak of {end.peak_rss_bytes:,} bytes on a machine of {most:,}"
