@@ -100,11 +100,12 @@ def test_large_buffers_may_travel_too() -> None:
         ("nccl_cadence", (("parameters", "float32"),), BARE),
         ("nccl_cadence", (("parameters", "float32"), ("buffers", "float32")), WIDE),
         ("nccl_cadence", (("parameters", "float32"), ("parameters", "float64")), BEYOND),
-        ("nccl_sync", (("parameters", "float32"),), BEYOND),
+        ("nccl_sync", (("parameters", "float32"),), BARE),
+        ("zero2", (("parameters", "float32"),), BEYOND),
         ("nccl_cadence", (), BEYOND),
     ],
 )
-def test_averages_of_a_model_without_buffers_send_little_more(
+def test_replicas_without_buffers_send_little_more(
     mode: str, groups: tuple[tuple[str, str], ...], beyond: float
 ) -> None:
     rows = [SketchGroup("row", kind, 100, dtype, trained=kind == "parameters") for kind, dtype in groups]

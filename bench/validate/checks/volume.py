@@ -54,11 +54,10 @@ def formula(run: Run) -> int | None:
 
 
 def _beyond(m: Metrics, groups: Sequence[SketchGroup]) -> float:
-    """Return what may be sent beside the trained parameters, as a part of them: little in averages where there are no
-    buffers, and parameters are of one type."""
+    """Return what may be sent beside the trained parameters, as a part of them: little from whole replicas without buffers
+    whose parameters are of one type."""
     alike = len({group.dtype for group in groups}) == 1 and all(group.kind == "parameters" for group in groups)
-    averages = m.engine == "elche" and m.backend in WHOLE and m.sync.kind == "parameters"
-    return BARE if alike and averages else max(BEYOND, _buffers(groups))
+    return BARE if alike and m.engine == "elche" and m.backend in WHOLE else max(BEYOND, _buffers(groups))
 
 
 def _buffers(groups: Sequence[SketchGroup]) -> float:
