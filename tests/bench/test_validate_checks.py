@@ -101,7 +101,6 @@ def test_large_buffers_may_travel_too() -> None:
         ("nccl_cadence", (("parameters", "float32"), ("buffers", "float32")), WIDE),
         ("nccl_cadence", (("parameters", "float32"), ("parameters", "float64")), BEYOND),
         ("nccl_sync", (("parameters", "float32"),), BARE),
-        ("zero2", (("parameters", "float32"),), BEYOND),
         ("nccl_cadence", (), BEYOND),
     ],
 )
