@@ -56,7 +56,10 @@ def facts(cells: Sequence[Cell], each: Answer, brief: bool = False) -> tuple[tup
     lines = (
         (f"What is {plain(best.cell.about.mode)}?", "" if brief else plain(meaning(best.cell.about.mode))),
         ("As good as one device?", "" if one_line else good),
-        (SURE, f"{SHOWN[each.kind]} {good.removeprefix('Yes: ') if one_line else ''} {_seeds(best, one_line)} {others}"),
+        (
+            SURE,
+            f"{SHOWN[each.kind]} {good.removeprefix('Yes: ') if one_line else ''} {_seeds(best, one_line)} {others}",
+        ),
         (LIMITS, f"{limit(best, CAUSES if brief else NAMED)} {slow(each, best)}".strip()),
         (LEFT, left(cells, each)),
     )
@@ -187,7 +190,9 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
         required = True
         texts.append(f"First rerun {what} on idle cores: commands under *Reproduce*, with `force=true`.")
     if open_:
-        texts.append(f"{more_seeds(open_)} can decide on {names(open_, options)}: `bench more` with the folder of the runs.")
+        texts.append(
+            f"{more_seeds(open_)} can decide on {names(open_, options)}: `bench more` with the folder of the runs."
+        )
     if unjudged or each.why == "baseline":
         texts.append("A baseline of one device, to judge quality by: `bench more` proposes one.")
     if best is not None and best.time is not None and each.why in ("seeds", "spread") and not best.disturbed:

@@ -177,7 +177,9 @@ def remedy(option: Option, ratio: Interval, decide: bool) -> str:
 
 def more_seeds(options: Sequence[Option]) -> str:
     """Return how many more seeds the verdicts on some want: `2 more seeds`, `1 to 3 more seeds`."""
-    counts = sorted({option.failing.lacking for option in options if option.failing is not None and option.failing.lacking})
+    counts = sorted(
+        {option.failing.lacking for option in options if option.failing is not None and option.failing.lacking}
+    )
     if not counts:
         return "More seeds"
     return plural(counts[0], "more seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} more seeds"

@@ -99,7 +99,9 @@ def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool
         short = f" {others} {are} about as quick, none with better {metric}."
         long = f" Its time cannot be told from that of {others}, whose {metric} is no better."
         if all(alike(best, other) for other in each.equals):
-            short, long = (f" {others} cannot be told {way}." for way in ("from it", f"from it, by time or by {metric}"))
+            short, long = (
+                f" {others} cannot be told {way}." for way in ("from it", f"from it, by time or by {metric}")
+            )
         text += short if brief else long
     if hopeful := undecided(each, best):
         text += f" Perhaps quicker, but not decided: {names(hopeful, each.options, EQUALS)}."

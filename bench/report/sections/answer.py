@@ -56,7 +56,7 @@ TEXTS, RATIOS = ("quality", "why", SOONER), ("time / one device's", "efficiency"
 """Columns after the first that are words; and those that want a run of one device."""
 OPTIONAL = ("why", SOONER, *RATIOS)
 """Columns that are left out where they say nothing."""
-ALLOWED = "2.5 standard deviations of *recorded* runs, at least the model's minimum"
+ALLOWED = "2.5 standard deviations of *recorded* runs, or the model's minimum"
 """How much worse is still as good, in words."""
 EVERY = "Every way of training"
 """Heading of the section with all rows."""
@@ -73,7 +73,10 @@ def section(page: Page) -> list[Block]:
     compared = bool(series) or any(each.options for *_, each in answers)
     blocks = [_block(page, number, several, *each) for number, each in enumerate(shown)]
     parts = [Part(name_of(each), each.options, taken(page, each)) for each in studied(page, series)]
-    parts += [Part(name(page, w).replace("`", ""), each.options, each.chosen if each.kind == "use" else None) for w, _, each in shown]
+    parts += [
+        Part(name(page, w).replace("`", ""), each.options, each.chosen if each.kind == "use" else None)
+        for w, _, each in shown
+    ]
     return nonempty(
         Heading(TITLE, 1),
         SmallText(_scope(page)),
@@ -169,7 +172,8 @@ def _scope(page: Page) -> str:
     ways = len({cell.label for cell in page.cells if not cell.is_solo})
     trained = [f"{plural(ways, 'way')} of training"] * (ways > 0)
     trained += ["one device"] * any(cell.is_solo for cell in page.cells)
-    text = f"{plural(len(page.runs), 'run')}{' of ' if trained else ''}{' and of '.join(trained)}: {ends or 'none readable'}."
+    of = f" of {' and of '.join(trained)}" if trained else ""
+    text = f"{plural(len(page.runs), 'run')}{of}: {ends or 'none readable'}."
     if page.problems:
         text += f" **{plural(len(page.problems), 'folder')} could not be read.**"
     if not page.workloads:
@@ -178,7 +182,7 @@ def _scope(page: Page) -> str:
     for workload in page.workloads:
         models.setdefault(plain(workload.data), {})[plain(workload.model)] = None
     on = ", ".join(f"{listed(some)} on {data}" for data, some in models.items())
-    return f"{text} Trained: {on}. {_devices(page)}".strip()
+    return f"{text} {on}. {_devices(page)}".strip()
 
 
 def _devices(page: Page) -> str:
@@ -208,12 +212,10 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
     columns: Mapping[str, bool] = {
         f"{arrow}, the quickest of those whose quality is OK; *×*: over one device's": bool(series),
         f"{arrow}, the best in quality of the quickest": any(each.kind == "use" for each in answers),
-        f"*quality OK*: no worse than allowed ({ALLOWED}), at 95 %": passed,
-        "*sooner?* at the target than one device (*no*: later)": against,
+        f"*quality OK*, at 95 %: worse by at most {ALLOWED}": passed,
+        "*sooner?* at the target than one device": against,
         "*efficiency*: speed over that of as many single devices": against or bool(series),
-        "over 100 % by chance": any(
-            option.efficiency is not None and _chance(option.efficiency) for option in options
-        ),
+        "over 100 % by chance": any(option.efficiency is not None and _chance(option.efficiency) for option in options),
         "*1 device*: one rank, 1 × but for chance": bool(series),
         "*not comparable*, *not judged*: no *baseline* (recorded runs) has this batch or task": any(
             v.name in ("REFUSED", "NO_BASELINE") for v in page.verdicts
