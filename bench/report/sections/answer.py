@@ -213,9 +213,9 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
         f"{arrow}, the quickest of those whose quality is OK; *×*: over one device's": bool(series),
         f"{arrow}, the best in quality of the quickest": any(each.kind == "use" for each in answers),
         f"*quality OK*, at 95 %: worse by at most {ALLOWED}": passed,
-        "*sooner?* at the target than one device": against,
-        "*efficiency*: speed over that of as many single devices": against or bool(series),
-        "over 100 % by chance": any(option.efficiency is not None and _chance(option.efficiency) for option in options),
+        "*sooner?* at the target": against,
+        "*efficiency*: speed / that of as many devices alone": against or bool(series),
+        "over 100 %: chance": any(option.efficiency is not None and _chance(option.efficiency) for option in options),
         "*1 device*: one rank, 1 × but for chance": bool(series),
         "*not comparable*, *not judged*: no *baseline* (recorded runs) has this batch or task": any(
             v.name in ("REFUSED", "NO_BASELINE") for v in page.verdicts
@@ -224,8 +224,7 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
         "*recorded*: runs of the baseline": not passed
         and any(compared(rows_of(each, several)) == "recorded" for each in answers),
         "*−*: median difference": any(option.judged for option in options),
-        "*pt*: percentage points": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
-        "*±*: standard deviation": any(cell.eval.sd is not None for cell in page.cells),
+        "*pt*: points of %": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
         "*unclear*: the interval's ends differ by a factor of 4 or more": any(
             ratio is not None and ratio.wide for option in options for ratio in (option.time, option.efficiency)
         ),
