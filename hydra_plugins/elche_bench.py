@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
@@ -84,11 +86,9 @@ class BenchSweeper(Sweeper):
 
     def _share(self, every: Sequence[Sequence[str]]) -> None:
         """Run points side by side where nothing is timed, there is room, and no other launcher was chosen."""
-        from hydra._internal.core_plugins.basic_launcher import BasicLauncher
-
         from bench.config.sharing import CellNeeds
 
-        if type(self.launcher) is BasicLauncher:
+        if self.config.hydra.runtime.choices["hydra/launcher"] == "basic":
             needs = [CellNeeds.of(self.loader.point(self.config, list(point))) for point in every]
             self.launcher = SharingLauncher(self.launcher, needs)
 
@@ -96,6 +96,16 @@ class BenchSweeper(Sweeper):
         """Raise HydraException for a point that does not compose; tell the task of the others."""
         for overrides in batch:
             self.foresee(self.loader.point(self.config, list(overrides)), overrides, self.params)
+
+
+class PresetFolder(SearchPathPlugin):
+    """Has Hydra look for presets in a user's folder, as `--config-dir` does, where it is started without a command line."""
+
+    folder: str | None = None
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if PresetFolder.folder is not None:
+            search_path.append("command-line", f"file://{PresetFolder.folder}")
 
 
 class SharingLauncher(Launcher):

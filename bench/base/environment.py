@@ -59,10 +59,12 @@ def simd() -> str | None:
 
 
 def launched_by(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return who started this process, for what `describe` returns; nothing where no launcher did, or none that is whole."""
+    """Return who started this process, for what `describe` returns; nothing where no launcher did, or none that is whole.
+    This host has its own name where the launcher names none."""
     with suppress(ValueError):
         if placement := read(environ):
-            name = {"name": placement.launcher, "job": placement.job, "hosts": list(placement.hosts)}
+            hosts = list(placement.hosts) or [platform.node()]
+            name = {"name": placement.launcher, "job": placement.job, "hosts": hosts}
             return {"launcher": name}
     return {}
 

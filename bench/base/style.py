@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
@@ -76,6 +77,8 @@ INKS = {
 
 LABEL, LINE = 44, 100
 """Signs of a label, and of any other line, in a picture: longer ones would leave no room for what is drawn."""
+TITLE, TITLE_LETTER, TITLE_LINE = 11, 0.093, 0.18
+"""Of a title: the size in points, the width of a letter and the height of a line in inches."""
 
 SETTINGS: Any = {
     "figure.dpi": 130,
@@ -141,6 +144,13 @@ def brief(text: str, longest: int = LABEL) -> str:
     tail = longest // 3
     lines = text.split("\n")
     return "\n".join(x if len(x) <= longest else f"{x[: longest - tail - 1]}…{x[-tail:]}" for x in lines)
+
+
+def put_title(figure: Figure, title: str) -> None:
+    """Put a title over a figure, in as many lines as its width asks for; the figure grows by them."""
+    lines = wrap(brief(title, LINE), int(figure.get_figwidth() / TITLE_LETTER))
+    figure.set_figheight(figure.get_figheight() + TITLE_LINE * (len(lines) - 1))
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=TITLE, weight="bold")
 
 
 def _leave_room(figure: Figure) -> None:

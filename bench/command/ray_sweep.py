@@ -133,7 +133,9 @@ def cancel(folder: Path) -> str:
     """Cancel a sweep and see its command gone; return why that did not come about, or nothing."""
     until = time.monotonic() + CANCEL_S
     while not (folder / OVER).exists():
-        if time.monotonic() > until or not (live(folder) or (folder / OVER).exists()):
-            return f"{folder}: its command did not end within {CANCEL_S:g} s: was it killed?"
+        if not (live(folder) or (folder / OVER).exists()):
+            return f"{folder}: its command is gone, it was killed: Ray has ended its actors"
+        if time.monotonic() > until:
+            return f"{folder}: its command did not end within {CANCEL_S:g} s"
         time.sleep(LOOK_S)
     return ""

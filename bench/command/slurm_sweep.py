@@ -6,24 +6,29 @@ Its records are never asked, as there may be no accounting. Knows nothing of wha
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from bench.base.exitcodes import Exit
+from bench.base.exitcodes import Exit, gravest
 from bench.base.usage import UsageError, reason
 from bench.command.submitted import about, codes_of, new_folder, note, show
 from bench.config.launch_settings import SlurmSettings, batches
-from bench.runner.slurm_batch import CellBatch
+from bench.runner.ray_rank import new_key
+from bench.runner.slurm_batch import KEY, CellBatch
 
 LOOK_S = 1.0
 CANCEL_S = 90.0
 """How long a cancelled job may take to leave the queue: SLURM kills what does not end in 30 s."""
-VANISHED_S = 20.0
-"""A job that is in no queue for so long is over."""
+VANISHED_S = 90.0
+"""A job that is in no queue for so long is over: results may be seen 60 s late."""
+PENDS_S = 30.0
+"""When all tasks pend for so long, it is said why."""
 ASK_S = 30.0
 OVER = "Invalid job id"
 """What squeue says of a job that has long been over."""
@@ -47,8 +52,12 @@ def submit(output: Path, left: dict[str, list[str]], settings: SlurmSettings) ->
 def _submitted(output: Path, left: dict[str, list[str]], settings: SlurmSettings) -> Path:
     """Submit the array; return the sweep's folder."""
     folder = new_folder(output, "slurm")
+    if settings.nodes > 1:
+        with open(os.open(folder / KEY, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii") as key:
+            key.write(new_key())
+    places = list(left)
     tasks = [
-        CellBatch(str(folder), str(Path.cwd()), each)
+        CellBatch(str(folder), str(Path.cwd()), each, {number: places[number] for number, _ in each})
         for each in batches(list(enumerate(left.values())), settings.cells)
     ]
     try:
@@ -67,7 +76,13 @@ def _sbatch(folder: Path, tasks: list[CellBatch], settings: SlurmSettings) -> st
     from submitit import SlurmExecutor
 
     executor = SlurmExecutor(folder / "submitit", max_num_timeout=1000)
-    more = {"partition": settings.partition} if settings.partition else {}
+    parameters: dict[str, Any] = {
+        "partition": settings.partition,
+        "account": settings.account,
+        "qos": settings.qos,
+        "mem": settings.memory,
+        "gpus_per_node": settings.gpus * settings.ranks,
+    }
     executor.update_parameters(
         job_name="bench",
         time=settings.minutes,
@@ -78,7 +93,7 @@ def _sbatch(folder: Path, tasks: list[CellBatch], settings: SlurmSettings) -> st
         array_parallelism=settings.at_once,
         signal_delay_s=settings.signal_s,
         additional_parameters={"requeue": True},
-        **more,
+        **{name: value for name, value in parameters.items() if value},
     )
     with executor.batch():
         jobs = [executor.submit(task) for task in tasks]
@@ -87,29 +102,39 @@ def _sbatch(folder: Path, tasks: list[CellBatch], settings: SlurmSettings) -> st
 
 def _awaited(folder: Path) -> Exit:
     """Wait until all cells have their results, or the job has left the queue."""
-    seen, noted = time.monotonic(), about(folder)
+    seen = moved = time.monotonic()
+    noted, words = about(folder), ""
     while True:
         left = len(noted["cells"]) - len(codes_of(folder))
         if not left:
             return show(folder)
-        states = queued(noted["job"])
+        states, now = queued(noted["job"]), time.monotonic()
         if states is None or states:
-            seen = time.monotonic()
-        elif time.monotonic() - seen > VANISHED_S:
+            seen = now
+        elif now - seen > VANISHED_S:
             print(f"job {noted['job']} is over, {left} cells have no result: see {folder}/submitit")
-            return Exit.FAILED
+            return gravest([Exit.FAILED, show(folder)])
+        if not states or not all(state.startswith("PENDING") for state in states):
+            moved = now
+        elif now - moved > PENDS_S and words != _in_words(states):
+            words = _in_words(states)
+            print(f"job {noted['job']}: {words}", flush=True)
         time.sleep(LOOK_S)
 
 
 def queued(job: str) -> Counter[str] | None:
-    """Return the tasks of a job that are in the queue, by state; None: SLURM does not answer."""
+    """Return the tasks of a job that are in the queue, by state, with the reason of those that pend; None: SLURM does not
+    answer."""
     try:
         answer = subprocess.run([*QUEUE, job], capture_output=True, text=True, timeout=ASK_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     if answer.returncode and OVER not in answer.stderr:
         return None
-    return Counter(line.split()[1] for line in answer.stdout.splitlines() if len(line.split()) > 1)
+    tasks = [line.split(maxsplit=2)[1:] for line in answer.stdout.splitlines()]
+    return Counter(
+        " ".join(task if task[0] == "PENDING" and task[1:] != ["None"] else task[:1]) for task in tasks if task
+    )
 
 
 def live(folder: Path) -> bool:
@@ -123,7 +148,15 @@ def standing(folder: Path) -> str:
     states = queued(about(folder)["job"])
     if states is None:
         return "tasks: squeue does not answer"
-    return f"tasks: {', '.join(f'{count} {state.lower()}' for state, count in states.items()) or 'none in the queue'}"
+    return _in_words(states)
+
+
+def _in_words(states: Counter[str]) -> str:
+    tasks = []
+    for each, count in states.items():
+        state, _, why = each.partition(" ")
+        tasks.append(f"{count} {state.lower()}{why and f' ({why})'}")
+    return f"tasks: {', '.join(tasks) or 'none in the queue'}"
 
 
 def cancel(folder: Path) -> str:

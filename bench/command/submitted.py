@@ -22,25 +22,27 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from bench.base.exitcodes import Exit, gravest
+from bench.base.console import PipeSafeConsole
+from bench.base.exitcodes import STATUS, Exit, gravest
+from bench.base.paths import BASELINES
 from bench.base.usage import UsageError
 from bench.base.writing import write_text
 from bench.command.cell_plan import resolve
 from bench.command.plan_command import PlannedRuns
+from bench.command.run import Session
+from bench.command.summary import CellOutcome
 from bench.config.compose import compose
-from bench.config.config import Config
+from bench.config.config import Config, typed
 from bench.config.config_checks import MAX_WORLD, Machine
 from bench.config.flags import read
 from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings, SlurmSettings
 from bench.config.spec import RunSpec
 from bench.config.user_parts import in_new_process
 from bench.results.lease import HOST
-from bench.results.runfolder import place
-from bench.runner.submitted_cell import STOP, result_file
+from bench.results.runfolder import FAILED, find_runs, place, read_object
+from bench.runner.submitted_cell import STOP, SWEEP, log_file, result_file
 from ddp.engine.modes import engine_of
 from ddp.regular_files import content
-
-SWEEP = "sweep.json"
 
 
 @dataclass
@@ -51,12 +53,17 @@ class Points(PlannedRuns):
     presets: list[str] = field(default_factory=list)
     """Words of the command line that say where presets are looked for."""
     points: list[list[str]] = field(default_factory=list)
+    outcomes: list[CellOutcome] = field(default_factory=list)
+    """What is known of each before it ends."""
 
     def job(self, composed: DictConfig) -> None:
-        before = len(self.specs)
+        before, hydra = len(self.specs), HydraConfig.get()
         super().job(composed)
         if len(self.specs) > before:
-            alone = [] if HydraConfig.get().mode is RunMode.MULTIRUN else ["force=true"]  # it is made anew
+            swept, experiment = hydra.mode is RunMode.MULTIRUN, hydra.runtime.choices.get("experiment")
+            title, config = self.specs[-1].title, typed(composed)
+            self.outcomes.append(CellOutcome(title, Exit.OK, config=config, experiment=experiment, swept=swept))
+            alone = [] if swept else ["force=true"]  # it is made anew
             self.points.append([*self.presets, *map(in_new_process, HydraConfig.get().overrides.task), *alone])
 
     def resolved(self, config: Config, keys: list[str]) -> RunSpec:
@@ -88,10 +95,21 @@ def submit(arguments: list[str], verbs: tuple[str, ...], settings: Settings) -> 
     elsewhere = sorted({str(folder) for name, folder in waiting.items() if name in undone})
     more = f", {len(undone) - len(left)} are under way: see {', '.join(elsewhere)}" if elsewhere else ""
     print(f"{len(planned.points)} cells, {len(left)} left to do{more}", flush=True)
-    if not left:
-        return Exit.OK
-    code: Exit = scheduler.submit(Path(planned.specs[0].output), left, settings)
-    return code
+    code: Exit = scheduler.submit(Path(planned.specs[0].output), left, settings) if left else Exit.OK
+    over = not elsewhere and (settings.wait if isinstance(settings, SlurmSettings) else code is not Exit.KILLED)
+    return gravest([code, _concluded(planned)]) if over or not undone else code
+
+
+def _concluded(planned: Points) -> Exit:
+    """Print what came of the runs, as the command does that trains them itself; return the gravest code."""
+    session = Session(PipeSafeConsole(highlight=False))
+    for spec, outcome in zip(planned.specs, planned.outcomes, strict=True):
+        folders = [place(*spec.key), place(*spec.key).with_name(spec.run_id + FAILED)]
+        for run in [run for folder in folders if folder.is_dir() for run in find_runs(folder)[0]][:1]:
+            known = replace(outcome, code=STATUS[run.metrics.status], folder=run.path, metrics=run.metrics)
+            outcome = replace(known, note="trained elsewhere")
+        session.cells.append(outcome)
+    return session.conclude(BASELINES, None)
 
 
 def _presets(arguments: list[str]) -> list[str]:
@@ -130,8 +148,11 @@ def about(folder: Path) -> dict[str, Any]:
     """Return what was noted of a sweep when it was submitted: its job, cells and tasks. Raise UsageError."""
     with suppress(ValueError, RecursionError):
         noted = json.loads(content(folder / SWEEP))
-        if isinstance(noted, dict):
-            return {"job": "", "cells": [], "places": [], "tasks": 0} | noted
+        if isinstance(noted, dict) and _scheduler(folder) in LAUNCHERS:
+            noted = {"job": "", "cells": [], "places": [], "tasks": 0} | noted
+            lists = isinstance(noted["cells"], list) and isinstance(noted["places"], list)
+            if isinstance(noted["job"], str) and noted["job"] and lists:
+                return noted
     raise UsageError(f"{folder / SWEEP}: not what is noted of a sweep; remove {folder} if its job is over")
 
 
@@ -145,8 +166,16 @@ def note(folder: Path, job: str, cells: dict[str, list[str]], tasks: int) -> Non
 def codes_of(folder: Path) -> list[Exit]:
     """Return the exit codes of the cells that are done; an unknown one is that of a failure."""
     files = [result_file(folder, number) for number in range(len(about(folder)["cells"]))]
-    codes = [json.loads(content(file))["code"] for file in files if file.exists()]
-    return [Exit(code) if code in set(Exit) else Exit.FAILED for code in codes]
+    return [_result(file)[0] for file in files if file.exists()]
+
+
+def _result(file: Path) -> tuple[Exit, str]:
+    """Return the exit code of a cell that is done, and why it has no run."""
+    try:
+        result = read_object(file)
+        return Exit(result["code"]), str(result.get("why", ""))
+    except (ValueError, KeyError):
+        return Exit.FAILED, ""
 
 
 def show(folder: Path) -> Exit:
@@ -155,6 +184,9 @@ def show(folder: Path) -> Exit:
     failed = sum(code != 0 for code in codes)
     where = module(_scheduler(folder)).standing(folder)
     print(f"job {noted['job']}: {len(codes)} of {len(noted['cells'])} cells done, {failed} of them failed; {where}")
+    for number, words in enumerate(noted["cells"]):
+        if (file := result_file(folder, number)).exists() and (result := _result(file))[0]:
+            print(f"failed: {' '.join(words)}: {result[1] or f'see {log_file(folder, number, 0)}'}")
     return gravest(codes)
 
 
@@ -163,13 +195,15 @@ def _scheduler(folder: Path) -> str:
 
 
 def latest(path: Path) -> Path:
-    """Return the folder of the latest sweep in a tree of runs, or the folder itself. Raise UsageError."""
-    if (path / SWEEP).is_file():
-        return path
-    folders = _sweeps(path)
+    """Return the folder of the latest sweep in a tree of runs, or the folder itself, with a note to be read. Raise
+    UsageError."""
+    path = path.resolve()
+    folders = [path] if (path / SWEEP).is_file() else _sweeps(path)
     if not folders:
         raise UsageError(f"{path}: no sweep was submitted from there: launch=slurm or launch=ray does")
-    return max(folders, key=lambda folder: folder.name.partition("-")[2])
+    folder = max(folders, key=lambda folder: folder.name.partition("-")[2])
+    about(folder)
+    return folder
 
 
 def _sweeps(path: Path) -> list[Path]:

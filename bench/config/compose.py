@@ -15,9 +15,7 @@ from typing import Any
 
 import hydra
 import yaml  # type: ignore[import-untyped]
-from hydra._internal.hydra import Hydra
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -114,14 +112,15 @@ def _searching(overrides: tuple[str, ...], folder: str | None) -> tuple[str, ...
 @contextmanager
 def _loading(folder: str | None, conf: Path = CONF) -> Iterator[ConfigLoader]:
     """Yield the loader of the configurations in `conf`, which looks for presets in `folder` too, as `--config-dir` does."""
-    with hydra.initialize_config_dir(str(conf.resolve()), version_base="1.3"):
-        instance = GlobalHydra.instance()
-        if folder is not None:
-            path = instance.config_loader().get_search_path()
-            path.prepend("command-line", f"file://{Path(folder).resolve()}", SearchPathQuery(provider="schema"))
-            instance.clear()
-            Hydra.create_main_hydra2(task_name="bench", config_search_path=path)
-        yield instance.config_loader()
+    from hydra_plugins.elche_bench import PresetFolder
+
+    PresetFolder.folder = None if folder is None else str(Path(folder).resolve())
+    try:
+        started = hydra.initialize_config_dir(str(conf.resolve()), version_base="1.3")
+    finally:
+        PresetFolder.folder = None
+    with started:
+        yield GlobalHydra.instance().config_loader()
 
 
 def _start(task: PointTask, words: list[str]) -> None:

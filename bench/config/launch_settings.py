@@ -25,6 +25,10 @@ class SlurmSettings:
     """Tasks on each host; on one host ranks are forked."""
     cpus: int = 1
     """Cores of a task."""
+    gpus: int = 0
+    """GPUs of a task."""
+    memory: str = ""
+    """Of a host, as sbatch takes it: `32G`. Empty: the cluster's default."""
     minutes: int = 60
     """Most that a task may last before it is requeued."""
     signal_s: int = 60
@@ -37,6 +41,10 @@ class SlurmSettings:
     """Whether the command waits for the end, and reports."""
     partition: str = ""
     """Empty: the default one."""
+    account: str = ""
+    """Whom the time is charged to. Empty: the default one."""
+    qos: str = ""
+    """Quality of service. Empty: the default one."""
 
     def __post_init__(self) -> None:
         _check(self)

@@ -14,7 +14,7 @@ from bench.base.style import INKS, SOLO, brief
 from bench.report.answer import Answer, Option
 from bench.report.blocks import Picture
 from bench.report.compare import is_fraction
-from bench.report.labels import along, spots
+from bench.report.labels import SIZE, along, spots
 from bench.report.page import Page
 from bench.report.page_words import compared, state
 from bench.report.plane import Extent, Place, Point, clipped, edge_of, limits, ticks
@@ -107,7 +107,10 @@ def _draw(page: Page, axes: Axes, point: Point) -> None:
             axes.plot(*zip(*bar, strict=True), lw=1.0, **line)
         for end, arrow, is_open in zip(bar, signs[1:], open_ends, strict=False):
             axes.plot(*end, arrow if is_open else signs[0], ms=5, **line)
-    axes.plot(*point.place, marker, color=colour, mfc=colour if option.passed else "none", ms=7, mew=1.4, zorder=3)
+    edge = colour if option.passed else INKS.get(colour, colour)
+    axes.plot(
+        *point.place, marker, color=colour, mfc=colour if option.passed else "none", mec=edge, ms=7, mew=1.4, zorder=3
+    )
     if failed(option):
         axes.plot(*point.place, "x", color=WRONG, ms=10, mew=1.6, zorder=4)
 
@@ -154,8 +157,8 @@ def _name(
     lines += along([onto(place) for place in edge], STEPS)
     stand = spots([(text, onto(place)) for text, place, _ in labels], marks, plane, lines)
     for (text, place, colour), spot in zip(labels, stand, strict=True):
-        leader = {"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.7, "shrinkA": 0, "shrinkB": 4}
-        look: dict[str, Any] = {"fontsize": 8, "color": INKS.get(colour, colour), "ha": spot.side}
+        leader = {"arrowstyle": "-", "color": colour, "lw": 0.8, "shrinkA": 0, "shrinkB": 4}
+        look: dict[str, Any] = {"fontsize": SIZE, "color": INKS.get(colour, colour), "ha": spot.side}
         look |= {"weight": "bold"} if text.isdecimal() else {}
         arrow = leader if spot.moved else None
         axes.annotate(text, place, (spot.x, spot.y), textcoords="offset points", arrowprops=arrow, **look)

@@ -9,17 +9,19 @@ from typing import Literal, NamedTuple
 
 Side = Literal["left", "right"]
 Place = tuple[float, float]
-LETTER, DIGIT, LINE = 4.8, 5.8, 9.0
-"""Width of a letter and of a bold digit, and height of a line, at a size of 8 points."""
+SIZE = 8.6
+"""Of the letters, typographic points."""
+LETTER, DIGIT, LINE = 5.2, 6.2, 9.7
+"""Width of a letter and of a bold digit, and height of a line, at that size."""
 MARK = 2.5
 """Half a mark's width, its corners apart."""
 NEAR: tuple[tuple[float, float, Side], ...] = (
-    (6, -12, "left"),
+    (6, -13, "left"),
     (6, 4, "left"),
     (-6, 4, "right"),
-    (-6, -12, "right"),
-    (8, -20, "left"),
-    (8, 14, "left"),
+    (-6, -13, "right"),
+    (8, -22, "left"),
+    (8, 15, "left"),
 )
 """Offsets that are tried first, in this order, and the side of the text that begins there."""
 RINGS, ANGLES = (18, 28, 40, 54, 70, 88), 24
@@ -30,9 +32,9 @@ FAR: tuple[tuple[float, float, Side], ...] = tuple(
     for angle in (2 * math.pi * k / ANGLES for k in range(ANGLES))
 )
 SPOTS = NEAR + FAR
-OUTSIDE, HIDDEN, CROSSED, MARKED, AWAY = 50.0, 30.0, 8.0, 3.0, 0.02
-"""How bad it is to lie beyond the plane; on another label; on a leader, or the own leader on a label; on a mark; to be a
-point away."""
+OUTSIDE, HIDDEN, CROSSED, MARKED, STRANGE, AWAY = 50.0, 30.0, 8.0, 3.0, 2.5, 0.02
+"""How bad it is to lie beyond the plane; on another label; on a leader, or the own leader on a label; on a mark; nearer to
+another mark than to the own; to be a point away."""
 
 
 class Spot(NamedTuple):
@@ -53,6 +55,10 @@ class _Box(NamedTuple):
 
     def holds(self, place: Place, room: float = 0.0) -> bool:
         return self.left - room <= place[0] <= self.right + room and self.low - room <= place[1] <= self.high + room
+
+    def away(self, place: Place) -> float:
+        x, y = place
+        return math.hypot(max(self.left - x, x - self.right, 0.0), max(self.low - y, y - self.high, 0.0))
 
     def meets(self, other: _Box) -> bool:
         return self.left < other.right and other.left < self.right and self.low < other.high and other.low < self.high
@@ -79,6 +85,7 @@ def spots(
             box = _Box(left, y + dy - 1, left + width, y + dy + LINE)
             leader = _leader((x, y), (x + dx, y + dy + LINE / 2)) if place >= len(NEAR) else []
             cost = _cost(box, taken, marks, lines, plane)
+            cost += STRANGE * any(box.away(mark) < box.away((x, y)) - 0.1 for mark in marks)
             cost += CROSSED * (any(map(box.holds, leaders)) + sum(any(map(b.holds, leader)) for b in taken))
             cost += MARKED * sum(_close(step, mark) for step in leader[2:] for mark in marks)
             cost += AWAY * math.hypot(dx, dy) * (place >= len(NEAR)) + 0.001 * place

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from matplotlib.figure import Figure
 
 from bench.base.number_format import decimals, grouped, plural, rate
-from bench.base.style import mode_styles, save
+from bench.base.style import mode_styles, put_title, save
 from bench.base.writing import write_text
 from bench.report.blocks import Block, Bullets, Heading, Picture, TableBlock, Text, nonempty, plain
 from bench.report.idleness import IdleShares, idle
@@ -115,7 +115,7 @@ class Page:
     def figure(self, figure: Figure, name: str, data: Table, title: str, alt: str) -> Picture:
         """Write the figure under its title, and its data beside it; `alt` says in words what it shows."""
         if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
+            put_title(figure, title)
         both = save(figure, self.out / f"{name}.png")
         self.data(name, data)
         if len(both.svg) > HEAVIEST:

@@ -160,9 +160,14 @@ def _launcher(env: dict[str, Any], stream: RunRecords) -> LauncherInfo | None:
     ready = sorted(stream.of(Ready), key=lambda event: event.rank)
     last = {event.rank: event for event in ready}.values()
     names = origin["hosts"]
-    hosts = [names[event.host] if event.host < len(names) else f"host {event.host}" for event in last]
+    hosts = [_host(event, names) for event in last]
     errors = [event.clock_error_s for event in last]
     return LauncherInfo(name=origin["name"], job=origin["job"], hosts=hosts, clock_error_s=errors)
+
+
+def _host(event: Ready, names: list[str]) -> str:
+    """Return the name of a rank's host: the launcher's, its own, or its place."""
+    return names[event.host] if event.host < len(names) else event.hostname or f"host {event.host}"
 
 
 def _resumed(stream: RunRecords) -> ResumedFrom | None:

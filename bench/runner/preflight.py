@@ -13,6 +13,8 @@ from bench.models import MODELS
 from ddp.core.loader_settings import Loading
 from ddp.data.batch_loader import refuse_samplewise
 from ddp.registries import blamed, is_ours
+from ddp.replica.flat import FlatState
+from ddp.replica.optimizers import as_one, usable
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Task
 
@@ -29,7 +31,7 @@ def checked_task(plan: RunPlan) -> Task:
     with blamed("model", name, MODELS[name]):
         try:
             task = plan.job.task()
-            _step(task, plan.spec.batch_size, plan.job.loading)
+            try_step(task, plan.spec.batch_size, plan.job.loading)
         except ValueError as error:
             if not is_ours(error):
                 raise
@@ -39,13 +41,14 @@ def checked_task(plan: RunPlan) -> Task:
     raise refused
 
 
-def _step(task: Task, batch_size: int, loading: Loading) -> None:
-    """Take one training step and evaluate once. Raise what the user's code raises, and TypeError for what it returns."""
+def try_step(task: Task, batch_size: int, loading: Loading) -> None:
+    """Take one training step and evaluate once. Raise what the user's code raises, TypeError for what it returns, and
+    ValueError for what cannot be trained here."""
     with torch.random.fork_rng(devices=[]):
         model, train, test = task.model(), task.train_data(), task.eval_data()
         for source in (train, test):
             refuse_samplewise(loading, source)
-        optimizer = task.optimizer(list(model.parameters()))
+        optimizer = usable(as_one(task.optimizer(list(model.parameters()))), FlatState(model))
         with Scalars():
             loss = task.loss(model, train.batch(torch.arange(min(batch_size, len(train)))))
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:

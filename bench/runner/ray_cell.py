@@ -16,7 +16,7 @@ from typing import Any
 from bench.base.exitcodes import Exit
 from bench.config.launch_settings import RaySettings
 from bench.runner.ray_rank import ActorPlace, RayRank, variables
-from bench.runner.submitted_cell import END_S, QUIET
+from bench.runner.submitted_cell import END_S, QUIET, log_file
 
 LOOK_S = 1.0
 END_ALL_S = END_S + 10.0
@@ -104,9 +104,8 @@ class RayCell:
             return None
         self.host = places[0].host
         own = variables(places, f"{sweep.job}.{self._number}", sweep.key, attempt)
-        log = str(sweep.folder / f"{self._number}-{{}}.log")
         calls = [
-            actor.train.remote(self._words, sweep.cwd, each, log.format(rank), attempt)
+            actor.train.remote(self._words, sweep.cwd, each, str(log_file(sweep.folder, self._number, rank)), attempt)
             for rank, (actor, each) in enumerate(zip(self._actors, own, strict=True))
         ]
         try:

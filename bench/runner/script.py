@@ -136,7 +136,7 @@ class ScriptRecorder:
         console = Console(file=io.StringIO(), quiet=True)
         try:
             plan = replace(self._plan, job=replace(job, audit=self._plan.job.audit))
-            outcome = launch(plan, console, watch=emit)
+            outcome = launch(plan, console, restarts=_placement().restarts, watch=emit)
         except UsageError as error:
             raise error.__cause__ or ValueError(str(error)) from error
         self.folder = outcome.folder
@@ -153,7 +153,7 @@ def script() -> Script:
     """Return what this process was started with."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
-    place = read(os.environ) or Placement("")
+    place = _placement()
     here = Script(
         None,
         arguments=tuple(sys.argv[1:]),
@@ -170,6 +170,11 @@ def script() -> Script:
     paths = tuple(name for name in folders if name != str(ROOT))
     sha = sha256(path.read_bytes()).hexdigest()
     return replace(here, path=str(path), sha256=sha, module=module, pythonpath=paths)
+
+
+def _placement() -> Placement:
+    """Return what a launcher says of this process."""
+    return read(os.environ) or Placement("")
 
 
 def _kind(source: Any) -> str:

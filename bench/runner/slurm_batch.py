@@ -1,7 +1,7 @@
 """What a task of an array does: some cells one after the other, each a command of its own. The result of each is a file.
 
 Runs inside of SLURM, sent there by submitit, which calls `checkpoint` before the end of the task's time and has it requeued.
-SIGTERM does the same. Knows neither settings nor the scheduler's records.
+SIGTERM and SIGUSR1 do the same. Knows neither settings nor the scheduler's records.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,10 +23,18 @@ import psutil
 from bench.base.environment import inherited
 from bench.base.exitcodes import Exit
 from bench.base.interrupts import ENDING, SAVE
-from bench.runner.submitted_cell import END_S, QUIET, STOP, result_file, write_result
+from bench.runner.starts import MOST, in_vain
+from bench.runner.submitted_cell import END_S, QUIET, STOP, log_file, result_file, write_result
 
 SAVE_S = 12.0
 """What a cell gets for a checkpoint, before it is interrupted: SLURM kills 30 s after SIGTERM."""
+TOLD = (signal.SIGTERM, signal.SIGUSR1)
+KEY = "key"
+"""File of a sweep's folder: the secret of runs on several hosts."""
+IN_VAIN = (
+    f"{MOST} starts in a row made no later checkpoint: set launch.minutes higher, or checkpoint.every and "
+    "checkpoint.spacing_s lower"
+)
 ASK_S = 10.0
 LOOK_S = 0.1
 ALSO_S = 1.0
@@ -40,32 +49,58 @@ class CellBatch:
     """Of the sweep's results."""
     cwd: str
     cells: list[tuple[int, list[str]]]
+    places: dict[int, str] = field(default_factory=dict)
+    """Where the run of each lies."""
 
     def __call__(self) -> None:
         """Train them; one that has a result already is passed over. What ends because the task is to end has none: it is
         done again. A cell that is killed alone has failed."""
         self._running: subprocess.Popen[bytes] | None = None
-        self._told = False
-        signal.signal(signal.SIGTERM, self._pass_on)
-        for number, overrides in self.cells:
-            if result_file(Path(self.folder), number).exists():
-                continue
-            words = [sys.executable, "-P", "-m", "bench", "-m", *overrides, *QUIET]
+        self._told, folder, rank = False, Path(self.folder), int(os.environ.get("SLURM_PROCID", "0"))
+        with self._listening():
+            for number, overrides in self.cells:
+                if result_file(folder, number).exists():
+                    continue
+                if number in self.places and in_vain(folder, number, rank, Path(self.places[number])):
+                    if not rank:
+                        write_result(folder, number, Exit.FAILED, os.uname().nodename, IN_VAIN)
+                    continue
+                code = self._trained(overrides, log_file(folder, number, rank))
+                # The node is going, or the job was cancelled: no result, no next cell.
+                ended = code == Exit.KILLED or (code < 0 and (self._told or -code in ENDING))
+                code = Exit.FAILED if code < 0 else code  # out of memory, or a crash
+                if not ended and not rank:
+                    write_result(folder, number, code, os.uname().nodename)
+                if ended or self._told:
+                    if self._told:
+                        requeue(folder, os.environ)
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Pass on what tells a task to end."""
+        before = {number: signal.signal(number, self._pass_on) for number in TOLD}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _trained(self, overrides: list[str], log: Path) -> int:
+        """Train a cell; return its exit code."""
+        words = [sys.executable, "-P", "-m", "bench", "-m", *overrides, *QUIET]
+        own, key = inherited() | {SAVE: str(SAVE_S)}, Path(self.folder, KEY)
+        if key.exists():
+            own |= {"DDP_KEY_FILE": str(key)}
+        with log.open("ab") as file:
             # Of a group of its own: SLURM's signals go to a task's, and ranks know none.
-            own = inherited() | {SAVE: str(SAVE_S)}
-            self._running = subprocess.Popen(words, cwd=self.cwd, env=own, process_group=0)
-            code = self._running.wait()
-            if code < 0 and not self._told:
-                time.sleep(ALSO_S)
-            # The node is going, or the job was cancelled: no result, no next cell.
-            ended = code == Exit.KILLED or (code < 0 and (self._told or -code in ENDING))
-            code = Exit.FAILED if code < 0 else code  # out of memory, or a crash
-            if not ended and os.environ.get("SLURM_PROCID", "0") == "0":
-                write_result(Path(self.folder), number, code, os.uname().nodename)
-            if ended or self._told:
-                if self._told:
-                    requeue(Path(self.folder), os.environ)
-                os.kill(os.getpid(), signal.SIGKILL)
+            self._running = subprocess.Popen(words, cwd=self.cwd, env=own, stdout=file, stderr=file, process_group=0)
+        if self._told:  # between two cells
+            self._running.terminate()
+        code = self._running.wait()
+        if code < 0 and not self._told:
+            time.sleep(ALSO_S)
+        return code
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         """Tell the cell that runs; after it there is no other one."""
@@ -85,7 +120,7 @@ class CellBatch:
                 while cell.status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
                     time.sleep(LOOK_S)
             running.kill()
-        return DelayedSubmission(CellBatch(self.folder, self.cwd, self.cells))
+        return DelayedSubmission(replace(self))
 
 
 def requeue(folder: Path, environ: Any) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 QUIET = ("report=false", "validate=false")
 """Overrides of each: the sweep reports once."""
+SWEEP = "sweep.json"
+"""File in the folder of a sweep: what was submitted."""
 STOP = "stop"
 """File in the folder of a sweep that is cancelled."""
 END_S = 25.0
@@ -19,9 +21,14 @@ def result_file(folder: Path, number: int) -> Path:
     return folder / f"{number}.json"
 
 
-def write_result(folder: Path, number: int, code: int, host: str) -> None:
-    """Write the exit code of a cell, and where it ran, whole or not at all."""
+def log_file(folder: Path, number: int, rank: int) -> Path:
+    """Return where the output of a rank of a cell lies."""
+    return folder / f"{number}-{rank}.log"
+
+
+def write_result(folder: Path, number: int, code: int, host: str, why: str = "") -> None:
+    """Write the exit code of a cell, where it ran, and why it ended without a run, whole or not at all."""
     file = result_file(folder, number)
     part = file.with_suffix(f".part-{os.getpid()}")
-    part.write_text(json.dumps({"code": code, "host": host}), encoding="utf-8")
+    part.write_text(json.dumps({"code": code, "host": host, "why": why}), encoding="utf-8")
     part.replace(file)

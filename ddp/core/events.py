@@ -52,8 +52,7 @@ class Ready(FromRank):
     """Fewest samples that its model should be trained on at once."""
     sketched: tuple[SketchGroup, ...] = ()
     """What sketches of the model are of, row by row; rank 0 says so for all."""
-    sketch: Sketch = ""
-    """Of the model as it begins."""
+    sketch: Sketch = ""  # of the model as it begins
     data: DataContent | None = None
     optimizer: OptimizerSketch = ()
     """Of what the rank's own optimizer keeps, by name, where the run resumes from a checkpoint."""
@@ -61,6 +60,7 @@ class Ready(FromRank):
     """Of the parameters, those that are not trained: no gradient of them travels."""
     lasting: Lasting = ()
     """Of what the rank keeps beside, where the run resumes from a checkpoint."""
+    hostname: str = ""  # of a rank that a node agent forked
 
 
 @dataclass(frozen=True)

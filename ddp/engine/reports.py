@@ -35,6 +35,7 @@ def ready(job: Job, rank: int, replica: Replica, device: str, transport: str, la
         optimizer=sketcher.optimizer(replica.optimizer) if job.resume is not None else (),
         frozen=frozen,
         lasting=lasting,
+        hostname=job.hostname,
         at=now(),  # last: digests and sketches take time
     )
 

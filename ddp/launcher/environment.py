@@ -14,7 +14,9 @@ from ddp.launcher.hostlist import hosts as host_names
 from ddp.launcher.hostlist import tasks_per_node
 
 Environment = Mapping[str, str]
-RAY = "ray"
+RAY, MPI = "ray", "mpi"
+BATCH_STEP = ("batch", "4294967291")
+"""What SLURM calls the step of a batch script."""
 LOWEST_PORT, PORTS = 10_000, 20_000
 """Ports for rank 0, below those that systems hand out by themselves."""
 
@@ -55,7 +57,7 @@ class Placement:
 def read(environ: Environment) -> Placement | None:
     """Return the placement that a launcher's variables describe; None: there is no launcher. Raises ValueError for variables
     that contradict each other, in one line with the remedy."""
-    for reader in (_torchrun, _declared, _ray, _open_mpi, _pmi, _slurm):
+    for reader in (_torchrun, _declared, _ray, _open_mpi, _pmi, _pmix, _slurm):
         placement = reader(environ)
         if placement is not None:
             _check(placement)
@@ -125,12 +127,16 @@ def _ray(environ: Environment) -> Placement | None:
 
 
 def _open_mpi(environ: Environment) -> Placement | None:
-    if "OMPI_COMM_WORLD_RANK" not in environ:
-        return None
-    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-    rank, size, local, beside = (_number(environ, f"OMPI_COMM_WORLD_{name}") for name in names)
-    job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid", "")
-    return _mpi(environ, rank, size, local, beside, job)
+    """Read Open MPI's variables, or those of MVAPICH 2 and 3, which have the same endings."""
+    for prefix in ("OMPI", "MV2", "MVP"):
+        if f"{prefix}_COMM_WORLD_RANK" in environ:
+            names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+            rank, size, local, beside = (_number(environ, f"{prefix}_COMM_WORLD_{name}") for name in names)
+            start = (
+                environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or environ.get("MPIRUN_ID", "")
+            )
+            return _mpi(environ, rank, size, local, beside, start)
+    return None
 
 
 def _pmi(environ: Environment) -> Placement | None:
@@ -138,14 +144,21 @@ def _pmi(environ: Environment) -> Placement | None:
     if not {"PMI_RANK", "PMI_SIZE"} <= environ.keys():
         return None
     rank, size = _number(environ, "PMI_RANK"), _number(environ, "PMI_SIZE")
-    slurm = environ.get("SLURM_PROCID"), environ.get("SLURM_STEP_NUM_TASKS")
-    if slurm == (str(rank), str(size)):
+    if (environ.get("SLURM_PROCID"), _tasks(environ)) == (str(rank), str(size)):
         return None
     local = _number(environ, "MPI_LOCALRANKID", rank)
     return _mpi(environ, rank, size, local, _number(environ, "MPI_LOCALNRANKS", size), environ.get("PMI_JOBID", ""))
 
 
-def _mpi(environ: Environment, rank: int, size: int, local: int, beside: int, job: str) -> Placement:
+def _pmix(environ: Environment) -> None:
+    """Refuse a rank of PMIx, whose variables do not say of how many; SLURM's own do."""
+    if "PMIX_RANK" in environ and not _in_step(environ):
+        raise ValueError(
+            f"PMIX_RANK={environ['PMIX_RANK']}, but no variable says of how many ranks: start them with mpirun or torchrun"
+        )
+
+
+def _mpi(environ: Environment, rank: int, size: int, local: int, beside: int, start: str) -> Placement:
     """Return the placement of a process of mpirun, which tells of its own host alone: ranks are taken to fill one host after
     the other, or to be dealt out in turn."""
     if beside < 1 or size % beside:
@@ -158,32 +171,63 @@ def _mpi(environ: Environment, rank: int, size: int, local: int, beside: int, jo
         raise ValueError(
             f"mpirun: rank {rank} is the {local}th of its host: start them with mpirun --map-by ppr:N:node"
         )
+    restarts = _number(environ, "SLURM_RESTART_COUNT", 0)
+    names = host_names(environ["SLURM_JOB_NODELIST"]) if environ.get("SLURM_JOB_NODELIST") else ()
     return Placement(
-        *("mpi", rank, size, local, beside, rank // beside if filled else rank % nodes, nodes),
-        job=job,
+        *(MPI, rank, size, local, beside, rank // beside if filled else rank % nodes, nodes),
+        hosts=names[:nodes] if len(names) >= nodes else (),
+        job=_slurm_job(environ) or start,
         address=environ.get("MASTER_ADDR", ""),
         port=_number(environ, "MASTER_PORT", 0),
-        step=environ.get("SLURM_RESTART_COUNT", ""),
-        restarts=_number(environ, "SLURM_RESTART_COUNT", 0),
+        step=f"{start}.{restarts}" if _slurm_job(environ) else "",
+        restarts=restarts,
     )
+
+
+def _tasks(environ: Environment) -> str:
+    """Return how many tasks a step of SLURM has, as its variables say; "": they do not."""
+    return environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS", "")
+
+
+def _in_step(environ: Environment) -> bool:
+    """Return whether srun started this process: a batch script, and the shell of salloc, have some of a task's variables."""
+    if "SLURM_PROCID" not in environ:
+        return False
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
+    inside = step not in BATCH_STEP and bool(step or environ.get("SLURM_STEP_NODELIST"))
+    return inside or _number(environ, "SLURM_PROCID") > 0
+
+
+def _slurm_job(environ: Environment) -> str:
+    """Return SLURM's job, "" outside of one."""
+    array = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array[0]}_{array[1]}" if array[0] and array[1] else environ.get("SLURM_JOB_ID", "")
 
 
 def _slurm(environ: Environment) -> Placement | None:
     if "SLURM_JOB_ID" not in environ:
         return None
-    array = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    job = f"{array[0]}_{array[1]}" if array[0] and array[1] else environ["SLURM_JOB_ID"]
+    job = _slurm_job(environ)
     restarts = _number(environ, "SLURM_RESTART_COUNT", 0)
     step = f"{environ.get('SLURM_STEP_ID', 'batch')}.{restarts}"
-    if not {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"} <= environ.keys():
-        # A batch script, or the shell of salloc: what it starts without srun is one process, however many tasks it has.
+    if not _in_step(environ):  # what a batch script starts without srun is one process, however many tasks it has
         return Placement("slurm", job=job, restarts=restarts, step=step)
-    rank, size = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
-    names, node = host_names(_text(environ, "SLURM_STEP_NODELIST")), _number(environ, "SLURM_NODEID", 0)
+    rank = _number(environ, "SLURM_PROCID")
+    if not _tasks(environ):
+        which = f"slurm: SLURM_PROCID is {rank}, but neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is set"
+        raise ValueError(f"{which}: start the ranks with srun")
+    size = _number({"SLURM_NTASKS": _tasks(environ)}, "SLURM_NTASKS")
+    source = (
+        "SLURM_JOB_NODELIST"
+        if not environ.get("SLURM_STEP_NODELIST") and "SLURM_JOB_NODELIST" in environ
+        else "SLURM_STEP_NODELIST"
+    )
+    names = host_names(_text(environ, source))
     nodes = _number(environ, "SLURM_STEP_NUM_NODES", len(names))
-    counts = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
+    counts = _counts(environ, size, nodes)
+    node = _number(environ, "SLURM_NODEID", _block(counts, rank))
     if not len(names) == nodes == len(counts):
-        lists = f"SLURM_STEP_NODELIST names {len(names)} hosts, SLURM_STEP_TASKS_PER_NODE {len(counts)}"
+        lists = f"{source} names {len(names)} hosts, SLURM_STEP_TASKS_PER_NODE {len(counts)}"
         raise ValueError(f"slurm: {lists}, SLURM_STEP_NUM_NODES is {nodes}: were variables of another step kept?")
     for name, value in (("RANK", rank), ("WORLD_SIZE", size)):
         if environ.get(name, str(value)) != str(value):
@@ -197,6 +241,19 @@ def _slurm(environ: Environment) -> Placement | None:
         port=_number(environ, "MASTER_PORT", 0),
         step=step,
     )
+
+
+def _counts(environ: Environment, size: int, nodes: int) -> tuple[int, ...]:
+    """Return the tasks on each host of a step; where SLURM does not say, they are spread as it does."""
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE")
+    if text is not None or not nodes:
+        return tasks_per_node(text or str(size))
+    return tuple(size // nodes + (place < size % nodes) for place in range(nodes))
+
+
+def _block(counts: tuple[int, ...], rank: int) -> int:
+    """Return the place of a rank's host where ranks fill one host after the other."""
+    return next((place for place in range(len(counts)) if rank < sum(counts[: place + 1])), 0)
 
 
 def _check(placement: Placement) -> None:

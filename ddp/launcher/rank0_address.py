@@ -24,6 +24,8 @@ ASK_S = 5.0
 """How long the scheduler and the resolver may take to answer, each."""
 CONNECT_S = 3.0
 """How long one address may take to accept a connection."""
+LOOK_S = 1.0
+"""How long a name that has no address yet is left alone."""
 LOOPBACK = "127.0.0.1"
 REMEDY = "export MASTER_ADDR, the address of rank 0's host, on all of them"
 _NODE_ADDR = re.compile(r"\bNodeAddr=(\S+)")
@@ -43,6 +45,8 @@ class Known(NamedTuple):
     candidates: tuple[Candidate, ...]
     tried: tuple[str, ...] = ()
     """What gave no address, and why."""
+    unresolved: bool = False
+    """Whether a name has none so far: that of a pod may come after this process."""
 
 
 class Unreachable(ValueError):
@@ -99,12 +103,14 @@ def candidates(
     """Collect addresses of rank 0's host. `MASTER_ADDR` alone counts where it is set; one host meets on loopback."""
     known: list[Candidate] = []
     tried: list[str] = []
+    unresolved: list[str] = []
 
     def resolved(name: str, source: str) -> None:
         try:
             addresses = look_up(name)
         except OSError as error:
             tried.append(f"{source}: {error}")
+            unresolved.append(name)
             return
         for address in addresses:
             if is_loopback(address) and placement.nodes > 1 and name != address:
@@ -114,7 +120,7 @@ def candidates(
 
     if placement.address:
         resolved(placement.address, f"MASTER_ADDR={placement.address}")
-        return Known(tuple(known), tuple(tried))
+        return Known(tuple(known), tuple(tried), bool(unresolved))
     if placement.nodes == 1:
         return Known((Candidate(LOOPBACK, "one host"),))
     if placement.hosts:
@@ -129,7 +135,7 @@ def candidates(
     launching = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
     if launching:  # of the host of srun, which is rank 0's in a batch script; else in its network, as a rule
         known.append(Candidate(launching, f"SLURM_LAUNCH_NODE_IPADDR={launching}"))
-    return Known(tuple(dict.fromkeys(known)), tuple(tried))
+    return Known(tuple(dict.fromkeys(known)), tuple(tried), bool(unresolved))
 
 
 def own_address(known: Known, here: Sequence[Interface] | None = None) -> str:
@@ -149,20 +155,35 @@ def own_address(known: Known, here: Sequence[Interface] | None = None) -> str:
     raise Unreachable(f"rank 0 does not know where to listen: {_told(known, notes)}; this host has {have}; {REMEDY}")
 
 
+def awaited_address(look: Callable[[], Known], patience_s: float) -> str:
+    """Return `own_address` of what `look` finds, again for `patience_s` while a name has no address. Raises Unreachable."""
+    until = time.monotonic() + patience_s
+    while True:
+        known = look()
+        try:
+            return own_address(known)
+        except Unreachable:
+            if not known.unresolved or time.monotonic() >= until:
+                raise
+        time.sleep(min(LOOK_S, patience_s))
+
+
 def reachable(
     known: Known,
     port: int,
     patience_s: float,
     connect: Callable[[tuple[str, int], float], socket.socket] = socket.create_connection,
     here: Sequence[Interface] | None = None,
+    look: Callable[[], Known] | None = None,
 ) -> str:
     """Return the first candidate that accepts a connection, trying them in turn, as rank 0 may be on its way; addresses in a
-    network of this host come before others of the same source. Raises Unreachable after `patience_s`."""
+    network of this host come before others of the same source. `look` finds candidates again while no name has an address.
+    Raises Unreachable: after `patience_s`, or at once where there is nothing to try."""
     here = interfaces() if here is None else here
-    order = sorted(known.candidates, key=lambda each: (_rank(each, known), not _near(each.address, here)))
-    until, notes = time.monotonic() + patience_s, dict[str, str]()
-    while order:
-        for candidate in order:
+    looked, notes = time.monotonic(), dict[str, str]()
+    until = looked + patience_s
+    while known.candidates or (known.unresolved and look is not None):
+        for candidate in sorted(known.candidates, key=lambda each: (_rank(each, known), not _near(each.address, here))):
             left = until - time.monotonic()
             if left <= 0:
                 break
@@ -175,10 +196,11 @@ def reachable(
         if time.monotonic() >= until:
             break
         time.sleep(min(0.2, max(until - time.monotonic(), 0.0)))
+        if not known.candidates and look is not None and time.monotonic() > looked + LOOK_S:
+            known, looked = look(), time.monotonic()
     tries = _told(known, list(notes.values()))
-    raise Unreachable(
-        f"rank 0's host is not reached within {patience_s:g} s: {tries}; does rank 0 run? If so, {REMEDY}"
-    )
+    waited = f"not reached within {patience_s:g} s" if known.candidates or known.unresolved else "not to be found"
+    raise Unreachable(f"rank 0's host is {waited}: {tries}; does rank 0 run? If so, {REMEDY}")
 
 
 def _rank(candidate: Candidate, known: Known) -> int:

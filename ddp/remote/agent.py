@@ -6,6 +6,7 @@ It decides nothing. When the coordinator is gone, or silent beyond the deadline,
 from __future__ import annotations
 
 import json
+import os
 import queue
 import socket
 import threading
@@ -173,6 +174,7 @@ class NodeAgent:
             local_rank=own.local_rank,
             clock_shift=lacks,
             clock_error_s=error,
+            hostname=os.uname().nodename,
         )
 
 

@@ -25,7 +25,7 @@ Catalogue = Mapping[str, tuple[Callable[..., Task], tuple[Any, ...]]]
 
 LOCAL = frozenset(
     {"task", "policy", "scratch", "checkpoint_folder", "resume", "offers", "preload", "elsewhere", "threads"}
-    | {"host", "local_rank", "clock_shift", "clock_error_s"}
+    | {"host", "local_rank", "clock_shift", "clock_error_s", "hostname"}
 )
 """Fields of a `Job` that are made anew where it arrives."""
 _TYPES = get_type_hints(Job, localns={"ThreadGroup": Any})  # of a local field, so there is no need to import it

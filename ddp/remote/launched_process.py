@@ -9,13 +9,16 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from ddp.comm.store_answer import answered
 from ddp.core.errors import EngineError, ProtocolError, RankLost
-from ddp.launcher.environment import Placement, read
-from ddp.launcher.rank0_address import candidates, own_address, reachable
+from ddp.launcher.environment import MPI, Placement, read
+from ddp.launcher.rank0_address import awaited_address, candidates, reachable
 from ddp.remote.handshake import shared_key
 from ddp.remote.secret import opened, own_key
 
@@ -28,6 +31,8 @@ STORE_S = 60.0
 READY_S = 300.0
 """How long node agents wait for rank 0 to say where it listens: behind its imports and configuration, before its data."""
 LOOK_S = 0.05
+PROXIES = ("hydra_pmi_proxy", "mpispawn")
+"""Processes of MPICH and MVAPICH that start the ranks of a host."""
 REMEDY = "put the same secret on every host, and its path in DDP_KEY_FILE: openssl rand -hex 32 > key; chmod 600 key"
 
 
@@ -80,11 +85,12 @@ def launched_process(environ: Mapping[str, str]) -> LaunchedProcess | None:
 
 def process_of(placement: Placement, environ: Mapping[str, str]) -> LaunchedProcess:
     """Return the process of a placement. Raise ValueError."""
-    own, host, port = placement, placement.address, placement.port or placement.own_port
+    own = placement if placement.launcher != MPI or placement.nodes > 1 else _of_this_start(placement)
+    host, port = own.address, own.port or own.own_port
     attempt = f"machines/{own.restarts}"
     if own.launcher != TORCHRUN:
-        known = candidates(own, environ)
-        host = own_address(known) if own.rank == 0 else reachable(known, port, STORE_S)
+        look = partial(candidates, own, environ)
+        host = awaited_address(look, STORE_S) if own.rank == 0 else reachable(look(), port, STORE_S, look=look)
         attempt = f"machines/{own.job}/{own.step}"
     store = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return LaunchedProcess(
@@ -100,6 +106,16 @@ def process_of(placement: Placement, environ: Mapping[str, str]) -> LaunchedProc
         own.job,
         own.local_rank,
     )
+
+
+def _of_this_start(placement: Placement) -> Placement:
+    """Add to `step` the process of mpirun that started all ranks of this host: the variables of MPICH tell no start from
+    another."""
+    for process in psutil.Process().parents():
+        with suppress(psutil.Error):
+            if process.name() in PROXIES:
+                return replace(placement, step=f"{placement.step}/{process.pid}")
+    return placement
 
 
 def open_store(place: LaunchedProcess) -> Store:

@@ -176,6 +176,8 @@ class Job:
     """What this host's clock lacks to the coordinator's, seconds."""
     clock_error_s: float = 0.0
     """Most that `clock_shift` may be off."""
+    hostname: str = ""
+    """What this host calls itself, where a node agent forks the rank."""
 
 
 class RankProcess(Protocol):

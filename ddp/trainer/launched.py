@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -23,7 +24,8 @@ from ddp.remote.launched_node import serve_rank0
 from ddp.remote.launched_process import LaunchedProcess, process_of
 from ddp.remote.rendezvous import RemoteRank, RendezvousServer
 from ddp.replica.task import Job, Task
-from ddp.trainer.handle import end_all
+from ddp.trainer import ray_train
+from ddp.trainer.handle import RunHandle, end_all
 from ddp.trainer.task import Parts, pack
 
 LOOPBACK = "127.0.0.1"
@@ -54,6 +56,7 @@ class Party:
     _parts: Parts | None = None
     """What the script trains; of one `Trainer`, as others cannot be known in the other processes."""
     _head: HeadNode | None = field(default=None)
+    _dismissed: bool = False
 
     @property
     def leads(self) -> bool:
@@ -65,7 +68,7 @@ class Party:
 
     def provide(self, parts: Parts) -> ScriptRanks:
         """Return the ranks of the other processes, in rank 0's. Raises ValueError, OSError, RankLost."""
-        if self._parts is not None and self._parts is not parts:
+        if self._dismissed or (self._parts is not None and self._parts is not parts):
             raise ValueError(
                 f"a second Trainer runs in a script under {self.placement.launcher}, whose other processes serve the first: "
                 "give it a script of its own"
@@ -76,9 +79,11 @@ class Party:
         return ScriptRanks(self._head.rendezvous, _sizes(parts))
 
     def serve(self, parts: Parts) -> NoReturn:
-        """Serve rank 0's run in a process that is not rank 0's, until its script is over. Raises SystemExit; ValueError if
-        the functions or data cannot be sent to the rank's process."""
-        packed, place = pack(parts), self._process()
+        """Serve rank 0's run in a process that is not rank 0's, until its script is over, in a worker of Ray Train until the
+        run is. Raises SystemExit; ValueError if the functions or data cannot be sent to the rank's process."""
+        quietly = ray_train.quiet_end() if ray_train.within(self.placement) else None
+        packed = pack(parts)
+        place, key = self._found()
         with ExitStack() as folders:
 
             def prepare_job(job: Job) -> Job:
@@ -91,20 +96,51 @@ class Party:
                 return replace(job, task=packed.deliver(folder), preload=PRELOAD)
 
             try:
-                code = serve_rank0(place, place.key(), CATALOGUE, PRELOAD, prepare_job)
+                code = serve_rank0(place, key, CATALOGUE, PRELOAD, prepare_job)
             except (EngineError, OSError) as error:
-                print(f"ddp: rank {place.rank} ends: {error}", file=sys.stderr)
-                code = FAILED
+                code = _ended(place.rank, error)
+            else:
+                if quietly is not None:  # what went wrong is rank 0's to say
+                    quietly()
         raise SystemExit(code)
+
+    def _found(self) -> tuple[LaunchedProcess, bytes]:
+        """Return this process, not rank 0's, and its key, once rank 0's host is found. Raises SystemExit."""
+        try:
+            place = self._process()
+            return place, place.key()
+        except (ValueError, OSError) as error:
+            raise SystemExit(_ended(self.placement.rank, error)) from None
+
+    def followed(self, run: RunHandle) -> RunHandle:
+        """Return `run`, at whose end Ray Train's other workers are dismissed: it ends none before all have ended theirs."""
+        if ray_train.within(self.placement):
+            threading.Thread(target=self._follow, args=(run,), name="dismissing", daemon=True).start()
+        return run
+
+    def _follow(self, run: RunHandle) -> None:
+        run.wait()
+        self.dismiss()
+        if self._head is not None:
+            self._head.rendezvous.close()
 
     def dismiss(self) -> None:
         """Say to the other processes that the script is over."""
         end_all()
+        if self._dismissed:
+            return
+        self._dismissed = True
         try:
             head = self._head or HeadNode(self._process(), CATALOGUE, "ddp")
         except ValueError:  # there is nobody to be found
             return
         head.dismiss(1 if getattr(sys, "last_value", None) is not None else 0)
+
+
+def _ended(rank: int, error: Exception) -> int:
+    """Say in one line why a process that is not rank 0's ends, and return its exit code."""
+    print(f"ddp: rank {rank} ends: {error}", file=sys.stderr)
+    return FAILED
 
 
 @dataclass(frozen=True)
@@ -130,6 +166,8 @@ def party() -> Party | None:
     placement = read(os.environ)
     if placement is None or placement.world_size == 1:
         return None
+    if ray_train.within(placement):
+        ray_train.quiet_end()
     together = Party(placement)
     if together.leads:
         atexit.register(together.dismiss)

@@ -223,8 +223,7 @@ class Trainer:
             checkpoint_folder=arguments.folder_of("checkpoint_folder", checkpoint_folder),
         )
         checks.check_parts(self._job.policy)
-        if size > 1:
-            # Settings that have an entry for each rank are refused here, not in the run.
+        if size > 1:  # settings that have an entry for each rank are refused here, not in the run
             self._job.policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
         self._callback = checkpoint_callback
         self._recording = check_recording(output, name, metric, higher_is_better, target, audit)
@@ -269,7 +268,8 @@ class Trainer:
             forkserver.warm(job.preload)  # here, where it can be kept from Ctrl-C
             if self._party is not None:
                 job = replace(job, elsewhere=self._party.provide(self._parts))
-        return RunHandle(job, engine, packed, devices, self._callback, recorder, names, observers=seen)
+        handle = RunHandle(job, engine, packed, devices, self._callback, recorder, names, observers=seen)
+        return handle if self._party is None else self._party.followed(handle)
 
     def _subject(self, devices: list[str]) -> RunSubject:
         """Return what timelines and monitors call a run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from torch import nn
 
 from ddp import Trainer
 from ddp.launcher.environment import Placement
+from ddp.launcher.rank0_address import Unreachable
 from ddp.trainer import launched
 from tests.api.test_script import HEAD
 from tests.warm import Process, Warm
@@ -36,7 +38,8 @@ def srun(rank: int, port: int, nodes: int) -> dict[str, str]:
         "SLURM_JOB_ID": "41", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2",
         "SLURM_LOCALID": str(local), "SLURM_NODEID": str(rank if nodes == 2 else 0), "SLURM_STEP_NUM_NODES": str(nodes),
         "SLURM_STEP_NODELIST": names, "SLURM_STEP_TASKS_PER_NODE": f"{beside}(x{nodes})",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DDP_KEY": "k" * 32, "WARM_PICTURES": "none",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DDP_KEY": "k" * 32,
+        "SLURM_RESTART_COUNT": "1", "WARM_PICTURES": "none",
     }  # fmt: skip
 
 
@@ -61,7 +64,7 @@ def test_a_script_trains_the_same_bits_and_its_other_process_ends_where_it_begin
         first, second = (process.result() for process in processes)
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
     (folder,) = tmp_path.glob("runs/net/nccl_sync/w2-*")
-    assert (folder / "metrics.json").is_file()
+    assert json.loads((folder / "metrics.json").read_text())["restarts"] == 1
     assert second[1] == "top level\n"
     alone = tmp_path / "alone"
     alone.mkdir()
@@ -117,3 +120,18 @@ def test_a_second_trainer_of_a_script_is_refused(two: launched.Party, monkeypatc
     two._parts = made()._parts
     with pytest.raises(ValueError, match="a second Trainer runs in a script under slurm, whose other processes"):
         two.provide(made()._parts)
+
+
+def test_a_host_that_is_not_found_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the other processes: rank 0's caller gets the error."""
+
+    def lost(*_: object) -> None:
+        raise Unreachable("rank 0's host is not reached within 60 s")
+
+    monkeypatch.setattr(launched, "process_of", lost)
+    with pytest.raises(SystemExit) as ended:
+        launched.Party(Placement("slurm", 1, 2, 1, 2)).serve(made()._parts)
+    assert ended.value.code == launched.FAILED
+    assert capsys.readouterr().err == "ddp: rank 1 ends: rank 0's host is not reached within 60 s\n"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from omegaconf import OmegaConf
 
 from bench.config.hydra_errors import PRESETS, known_keys
 from bench.config.key_docs import key_docs
+from bench.config.objective import direction, objective
 from bench.results.planned import planned
 from tests.bench.conftest import Bench
 from tests.bench.streams import make_spec, write_run
@@ -121,3 +125,27 @@ def test_help_imports_neither_torch_nor_plug_ins(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = done.stdout.splitlines()[-1]
     assert not any(f"'{name}'" in modules for name in ("torch", "pandas", "matplotlib", "optuna", "hydra_plugins"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "of_a_failed_one", "way"),
+    [
+        ("metric", 0.9, -inf, "maximize"),
+        ("samples_per_s", 100.0, -inf, "maximize"),
+        ("time_to_target", 2.5, inf, "minimize"),
+    ],
+)
+def test_what_a_search_goes_by(name: str, value: float, of_a_failed_one: float, way: str) -> None:
+    final, target = SimpleNamespace(eval=0.9, higher_is_better=True), SimpleNamespace(reached=True, seconds=2.5)
+    run = SimpleNamespace(status="ok", final=final, target=target, throughput=SimpleNamespace(samples_per_s=100.0))
+    assert objective(name, run) == value
+    run.status = "failed"
+    assert objective(name, run) == of_a_failed_one
+    sweeper = {"sweeper": {"direction": "?", "params": None}}
+    composed = OmegaConf.create({"objective": name, "model": {"name": "mlp"}, "hydra": sweeper})
+    assert direction(composed, ()) == [f"hydra.sweeper.direction={way}"]
+
+
+def test_a_run_that_never_got_to_its_target_is_the_worst() -> None:
+    run = SimpleNamespace(status="ok", target=SimpleNamespace(reached=False, seconds=None), final=None)
+    assert objective("time_to_target", run) == inf

@@ -33,9 +33,10 @@ def test_labels_never_hide_each_other_and_stand_in_the_frame(places: list[tuple[
 
 
 def test_labels_lie_on_no_mark_and_on_no_other_label() -> None:
-    at = (50.0, 50.0)
-    both = spots([("one device", at), ("nccl_sync", at)], [at, (70.0, 43.0)], (200.0, 100.0))
+    at = (60.0, 50.0)
+    both = spots([("one device", at), ("nccl_sync", at)], [at, (80.0, 43.0)], (200.0, 100.0))
     assert [spot.side for spot in both] == ["left", "right"]
     assert both[0].y > 0, "below is a mark"
-    assert spots([("a", at)], [at, *along([at, (100.0, 50.0)])], (200.0, 100.0))[0].y < 0
+    beside = spots([("a", at)], [at, *along([at, (100.0, 50.0)])], (200.0, 100.0))[0]
+    assert beside[:3] == (-6, 4, "right"), "right of it another mark were nearer to the label than its own"
     assert spots([("long name", (195.0, 50.0))], [], (200.0, 100.0))[0].side == "right", "it ends at the plane's edge"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -21,6 +22,7 @@ WIDTH, HEIGHT, WORDS = 1400, 900, 1500
 LABELS = """[...document.querySelectorAll('.plots text')].map((e) => [e.textContent, e.getBoundingClientRect()])
     .filter(([text]) => /^([0-9]+|one device|[a-z]+_.*)$/.test(text.trim()))
     .map(([text, box]) => [text, box.left, box.top, box.right, box.bottom])"""
+FOLDED = """'<details class="section" open><summary><h2>More</h2></summary>a word</details>'"""
 MARGIN = 1.5
 """Pixels of a text's box that no ink is in."""
 
@@ -45,6 +47,40 @@ def test_all_of_page_one_is_in_the_window(page: Page, pages: dict[str, Path], na
     ends = "[...document.querySelectorAll('main > *')].map((e) => e.getBoundingClientRect().bottom)"
     assert 500 < max(page.evaluate(ends)) <= HEIGHT
     assert 500 < len(page.inner_text("main").split()) <= WORDS
+
+
+@pytest.mark.parametrize("name", ["example", *slow("many"), "scaling"])
+def test_page_one_is_one_printed_page_and_what_is_unfolded_begins_the_next(
+    page: Page,  # noqa: F811
+    pages: dict[str, Path],
+    name: str,
+) -> None:
+    page.goto(pages[name].as_uri())
+    assert printed(page) == 1
+    page.evaluate(f"document.querySelector('main').insertAdjacentHTML('beforeend', {FOLDED})")
+    assert printed(page) == 2
+
+
+def printed(page: Page) -> int:  # noqa: F811
+    """Count the pages of paper."""
+    return len(re.findall(rb"/Type\s*/Page\b", page.pdf(prefer_css_page_size=True)))
+
+
+def test_on_a_telephone_what_is_recommended_stands_first_and_nothing_is_blank(
+    page: Page,  # noqa: F811
+    pages: dict[str, Path],
+) -> None:
+    page.set_viewport_size({"width": 400, "height": HEIGHT})
+    page.goto(pages["example"].as_uri())
+    table = page.locator(".verdicts:has(tr.marked)").first
+    tops = table.locator("tbody tr").evaluate_all(
+        "(rows) => rows.map((e) => [e.matches('.marked'), e.getBoundingClientRect().top])"
+    )
+    assert not tops[0][0], "nor is it the first of the table"
+    assert min(tops, key=lambda each: each[1])[0]
+    whys = table.locator("td.why").evaluate_all("(all) => all.map((e) => [e.innerText.trim(), e.checkVisibility()])")
+    assert len({bool(text) for text, _ in whys}) == 2
+    assert all(bool(text) == shown for text, shown in whys)
 
 
 @pytest.mark.parametrize(("name", "last"), [("example", "9"), ("many", "16")])

@@ -19,7 +19,7 @@ from tests.browser import browser, page  # noqa: F401
 from tests.slow import few, slow
 
 WORDS, BYTES = 1500, 2_000_000
-READABLE = 6.5
+READABLE = 9
 """Pixels of a text in a plot, at 400 pixels: three times as many of a telephone's."""
 UNFOLD = "document.querySelectorAll('details').forEach((each) => (each.open = true))"
 REACHED = (
@@ -117,6 +117,18 @@ def test_on_a_telephone_no_table_and_no_page_is_wider_than_the_window(
     if name != "dashboard":
         names = "[...document.querySelectorAll('td')].map((e) => e.dataset.name)"
         assert all(tab.evaluate(names)), "each cell says what it is"
+    tab.context.close()
+
+
+def test_on_a_telephone_the_wheel_moves_the_page_by_what_it_turns(browser: Browser, pages: dict[str, Path]) -> None:  # noqa: F811
+    """The contents stand last there: to mark where the reader is must not lead him to them."""
+    tab = opened(browser, pages["run"].as_uri(), 400)
+    tab.mouse.move(200, 400)
+    for _ in range(6):
+        tab.mouse.wheel(0, 300)
+        tab.wait_for_timeout(60)
+    assert tab.evaluate("document.querySelector('nav a.here') !== null"), "it is marked all the same"
+    assert tab.evaluate("scrollY") == 1800
     tab.context.close()
 
 

@@ -72,7 +72,7 @@ def evaluate(model, batch):
 
 
 def task(recipe, data_dir):
-    adam = partial(torch.optim.AdamW, lr=recipe.lr)
+    adam = {optimizer}
     data = lambda: as_source(Pairs(200))
     return Task(Net, adam, loss, evaluate, data, data, SCHEDULES["constant"])
 
@@ -83,6 +83,7 @@ SETUP = Setup("own", "ours", "none", "accuracy", True, RECIPES, task)
 PLAIN = {
     "sample": "self.x[index], self.y[index]",
     "tie": "pass",
+    "optimizer": "partial(torch.optim.AdamW, lr=recipe.lr)",
     "inputs": "batch[0]",
     "labels": "batch[1]",
     "loss": "F.cross_entropy(logits, batch[1])",
@@ -96,6 +97,12 @@ BROUGHT = {
         "inputs": 'batch["x"]',
         "labels": 'batch["y"]',
         "loss": 'F.cross_entropy(logits, batch["y"])',
+    },
+    "penalty": {
+        "about": "two optimizers, and a gradient within the loss",
+        "optimizer": "lambda parameters: [torch.optim.SGD(parameters[::2], 0.1), torch.optim.AdamW(parameters[1::2], 0.1)]",
+        "loss": "F.cross_entropy(logits, batch[1])"
+        " + torch.autograd.grad(logits.sum(), hidden, create_graph=True)[0].square().mean()",
     },
 }
 

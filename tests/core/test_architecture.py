@@ -170,3 +170,8 @@ def test_policies_are_named_in_their_own_rooms_only() -> None:
                 imported.add((place, node.module))
     assert named == {METRICS_SYNC}
     assert imported == set()
+
+
+def test_hydra_is_used_by_its_public_names_alone() -> None:
+    files = [file for folder in (*PACKAGES, "hydra_plugins") for file in (ROOT / folder).rglob("*.py")]
+    assert not [file for file in files if "hydra._" in file.read_text(encoding="utf-8")]

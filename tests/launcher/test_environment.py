@@ -18,6 +18,9 @@ SRUN = {
     "SLURM_LOCALID": "0", "SLURM_NODEID": "1", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[1-2]",
     "SLURM_STEP_TASKS_PER_NODE": "2,1",
 }  # fmt: skip
+FEW = {
+    "SLURM_JOB_ID": "41", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "n[1-2]",
+}  # fmt: skip
 BATCH = {"SLURM_JOB_ID": "41", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
@@ -61,10 +64,25 @@ DECLARED = {
         # The nearest launcher counts.
         (DECLARED | TORCHRUN, Placement("torchrun", 3, 4, 1, 2, 1, 2, (), "r7", 2, "first", 29400, "2")),
         (SRUN | TORCHRUN, Placement("torchrun", 3, 4, 1, 2, 1, 2, (), "r7", 2, "first", 29400, "2")),
-        (BATCH | OPEN_MPI, Placement("mpi", 3, 4, 1, 2, 1, 2, (), "prterun-9", 0, "10.0.0.1")),
+        # mpirun in a batch script: the job is SLURM's, which keeps it where it starts the script again.
+        (BATCH | OPEN_MPI | {"SLURM_JOB_NODELIST": "n[1-2]"},
+         Placement("mpi", 3, 4, 1, 2, 1, 2, ("n1", "n2"), "41", 0, "10.0.0.1", 0, "prterun-9.0")),
+        ({name.replace("OMPI", "MV2"): value for name, value in OPEN_MPI.items()},
+         Placement("mpi", 3, 4, 1, 2, 1, 2, (), "prterun-9", 0, "10.0.0.1")),
+        # A step by few variables.
+        (FEW, Placement("slurm", 1, 2, 0, 1, 1, 2, ("n1", "n2"), "41", 0, "", 0, "batch.0")),
+        (FEW | {"SLURM_PROCID": "0"}, Placement("slurm", 0, 2, 0, 1, 0, 2, ("n1", "n2"), "41", 0, "", 0, "batch.0")),
+        ({name: value for name, value in SRUN.items() if name != "SLURM_STEP_NUM_TASKS"},
+         Placement("slurm", 2, 3, 0, 1, 1, 2, ("n1", "n2"), "41", 0, "", 0, "0.0")),
+        ({name: value for name, value in FEW.items() if name != "SLURM_STEP_NODELIST"} | {"SLURM_JOB_NODELIST": "n[1-2]"},
+         Placement("slurm", 1, 2, 0, 1, 1, 2, ("n1", "n2"), "41", 0, "", 0, "batch.0")),
+        (BATCH | {"SLURM_STEP_ID": "4294967291", "SLURM_JOB_NODELIST": "n[1-2]"},
+         Placement("slurm", job="41", step="4294967291.0")),
+        (SRUN | {"PMIX_RANK": "2"}, Placement("slurm", 2, 3, 0, 1, 1, 2, ("n1", "n2"), "41", 0, "", 0, "0.0")),
         (SRUN | {"PMI_RANK": "2", "PMI_SIZE": "3"},  # srun --mpi=pmi2 sets both
          Placement("slurm", 2, 3, 0, 1, 1, 2, ("n1", "n2"), "41", 0, "", 0, "0.0")),
-        (SRUN | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"} | MPICH, Placement("mpi", 1, 2, 1, 2, 0, 1)),
+        (SRUN | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"} | MPICH,
+         Placement("mpi", 1, 2, 1, 2, 0, 1, job="41", step=".0")),
     ],
 )  # fmt: skip
 def test_what_a_launcher_says(environ: dict[str, str], placement: Placement | None) -> None:
@@ -89,6 +107,9 @@ def test_what_a_launcher_says(environ: dict[str, str], placement: Placement | No
         (SRUN | {"SLURM_LOCALID": "1"}, "the local rank is 1, of 1 ranks of its host"),
         (SRUN | {"RANK": "1"}, "slurm: RANK=1, but srun says 2: unset RANK"),
         (SRUN | {"WORLD_SIZE": "8"}, "slurm: WORLD_SIZE=8, but srun says 3: unset WORLD_SIZE"),
+        ({"SLURM_JOB_ID": "41", "SLURM_PROCID": "1"},
+         "SLURM_PROCID is 1, but neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is set: start the ranks with srun"),
+        (BATCH | {"PMIX_RANK": "1"}, "PMIX_RANK=1, but no variable says of how many ranks: start them with mpirun"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, "4 ranks, 3 of them on this host: start as many on each host"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "0"}, "start as many on each host"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_RANK": "0"}, "rank 3 is the 0th of its host"),

@@ -55,6 +55,6 @@ def test_each_rank_of_a_host_has_a_gpu_of_its_own(
 
 def test_the_place_on_the_host_is_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launched_process, "candidates", lambda *_: None)
-    monkeypatch.setattr(launched_process, "reachable", lambda *_: "first")
+    monkeypatch.setattr(launched_process, "reachable", lambda *_, **__: "first")
     placement = Placement("slurm", 6, 8, 3, 4, 0, 2, ("n1", "n2"), "41")
     assert launched_process.process_of(placement, {}).local_rank == 3

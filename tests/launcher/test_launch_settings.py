@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,11 @@ from bench.base.environment import launched_by, shared_cores
 from bench.base.usage import UsageError
 from bench.command import submitted
 from bench.config.launch_settings import RaySettings, SlurmSettings, batches, taken
+from bench.results.analyze import _host
 from bench.runner.ray_rank import ActorPlace, RayRank, variables
 from bench.runner.slurm_batch import CellBatch, requeue
 from bench.runner.submitted_cell import result_file
+from ddp.core.events import Ready
 from ddp.launcher.environment import read
 
 
@@ -93,8 +97,15 @@ def test_a_host_that_is_shared_is_told_and_the_job_is_named() -> None:
     assert "SLURM gave 2 of 4 cores" in str(shared_cores(job, 4))
     assert shared_cores(job, 2) is None
     assert shared_cores({}, 4) is None
-    assert launched_by(job) == {"launcher": {"name": "slurm", "job": "7", "hosts": []}}
+    assert launched_by(job) == {"launcher": {"name": "slurm", "job": "7", "hosts": [os.uname().nodename]}}
     assert launched_by({}) == {}
+
+
+@pytest.mark.parametrize(("names", "hosts"), [(["a"], ["a", "b"]), (["a", "n2"], ["a", "n2"]), ([], ["host 0", "b"])])
+def test_a_host_without_a_name_of_the_launchers_has_its_own(names: list[str], hosts: list[str]) -> None:
+    ready = partial(Ready, at=0.0, samples=1, parameters=1, digest="", device="cpu", transport="gloo")
+    ranks = [ready(rank=0), ready(rank=1, host=1, hostname="b")]
+    assert [_host(event, names) for event in ranks] == hosts
 
 
 def test_what_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_node_addr_comes_before_the_name_and_that_before_the_launching_host() ->
 def test_a_name_that_does_not_resolve_is_noted_and_costs_nothing_else() -> None:
     known = candidates(TWO, {}, lambda host: "127.0.0.1", deaf)
     assert known == Known(
-        (Candidate("127.0.0.1", "NodeAddr=127.0.0.1 of n1"),), ("the name n1: Name or service not known",)
+        (Candidate("127.0.0.1", "NodeAddr=127.0.0.1 of n1"),), ("the name n1: Name or service not known",), True
     )
 
 
@@ -102,6 +102,36 @@ def test_nobody_there_is_said_within_the_limit_with_all_that_was_tried() -> None
     assert "Connection refused" in said
     with pytest.raises(Unreachable, match="the launcher names no host"):
         reachable(Known(()), port, 0.1)
+
+
+def test_a_name_without_an_address_is_looked_up_again_until_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Kubernetes a pod may start before that of rank 0 has its name."""
+    monkeypatch.setattr(rank0_address, "LOOK_S", 0.0)
+    named = replace(TWO, address="pod-0")
+    answers = [deaf, deaf, answer("10.0.0.2")]
+    asked: list[Known] = []
+
+    def look() -> Known:
+        asked.append(candidates(named, {}, no_scheduler, answers[min(len(asked), 2)]))
+        return asked[-1]
+
+    assert reachable(look(), 1, 60.0, lambda *_: socket.socket(), [ETH], look) == "10.0.0.2"
+    assert len(asked) == 3
+    never = candidates(named, {}, no_scheduler, deaf)
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match=r"not reached within 0\.3 s: MASTER_ADDR=pod-0: Name or service not known"):
+        reachable(never, 1, 0.3, look=lambda: never)
+    assert time.monotonic() >= began + 0.3
+
+
+def test_rank_0_waits_for_its_own_name_and_not_for_what_will_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank0_address, "LOOK_S", 0.0)
+    monkeypatch.setattr(rank0_address, "interfaces", lambda: [LO, ETH])
+    answers = iter([Known((), ("no",), True), Known((Candidate("10.0.0.7", "b"),))])
+    assert rank0_address.awaited_address(lambda: next(answers), 60.0) == "10.0.0.7"
+    elsewhere = iter([Known((Candidate("192.0.2.1", "a"),))])
+    with pytest.raises(Unreachable, match="does not know where to listen"):
+        rank0_address.awaited_address(lambda: next(elsewhere), 60.0)
 
 
 def test_a_resolver_without_an_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

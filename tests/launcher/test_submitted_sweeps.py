@@ -39,8 +39,10 @@ def sweep(folder: Path, name: str = ".slurm-20260101-000000-001", **about: objec
 
 def test_a_queue_that_does_not_answer_is_no_end_of_a_job(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert slurm_sweep.queued("7") is None  # there is no squeue
-    script(commands, "squeue", "echo 7_0 RUNNING None; echo 7_1 PENDING Resources")
-    assert slurm_sweep.queued("7") == Counter(RUNNING=1, PENDING=1)
+    script(commands, "squeue", "echo 7_0 RUNNING None; echo 7_1 PENDING Resources; echo 7_2 PENDING launch failed")
+    states = Counter({"RUNNING": 1, "PENDING Resources": 1, "PENDING launch failed": 1})
+    assert slurm_sweep.queued("7") == states
+    assert slurm_sweep._in_words(states) == "tasks: 1 running, 1 pending (Resources), 1 pending (launch failed)"
     script(commands, "squeue", "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1")
     assert slurm_sweep.queued("7") is None
     script(commands, "squeue", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
@@ -53,9 +55,9 @@ def test_a_queue_that_does_not_answer_is_no_end_of_a_job(commands: Path, monkeyp
 def test_a_sweep_is_waited_for_while_the_queue_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its job is over only once the queue says so, for a while."""
-    folder, answers = sweep(tmp_path), iter([None, None, Counter(RUNNING=1), None, Counter[str](), Counter[str]()])
-    seconds = iter(range(0, 1000, 15))
+    """Its job is over only once the queue says so, for longer than a client of NFS may see files late."""
+    folder, answers = sweep(tmp_path), iter([None, None, Counter(RUNNING=1), None, *[Counter[str]()] * 3])
+    seconds = iter(range(0, 1000, 61))
     monkeypatch.setattr(slurm_sweep, "queued", lambda job: next(answers))
     monkeypatch.setattr(slurm_sweep.time, "monotonic", lambda: next(seconds))
     monkeypatch.setattr(slurm_sweep, "LOOK_S", 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from bench import models
 from bench.models.data import DATA, DataSet, Entry, data_set, prepare
 from bench.models.parts import accuracy, cross_entropy, task_on
 from bench.models.setup import Recipe
+from bench.runner.preflight import try_step
+from ddp.core.loader_settings import Loading
 from ddp.data import TensorSource
 from ddp.registries import Unusable
 from ddp.replica.task import Task
@@ -134,3 +137,26 @@ def test_a_module_that_cannot_be_imported_does_not_end_the_fork_server(
     importlib.reload(preloaded)
     assert "own_sound" in sys.modules
     assert not sys.modules.keys() & {"own_raises", "own_exits"}
+
+
+class Wave(torch.nn.Module):
+    """Its parameter is complex."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phase = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda data: Wave(), "parameter phase is complex64"),
+        (lambda data: torch.nn.LazyLinear(2), "weight has no shape yet"),
+    ],
+)
+def test_what_no_rank_could_train_is_said_at_once(make: Callable[[object], torch.nn.Module], said: str) -> None:
+    data = DataSet((1, 2, 2), 2, lambda: [TensorSource(torch.rand(5, 1, 2, 2), torch.arange(5) % 2)] * 2)
+    recipe = Recipe("own", 1, 4, 0.1, 0.5)
+    task = task_on(data, make, torch.optim.SGD, recipe, cross_entropy, accuracy)
+    with pytest.raises(ValueError, match=said):
+        try_step(task, 4, Loading())

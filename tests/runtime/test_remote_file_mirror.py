@@ -224,7 +224,7 @@ def job(folder: Path) -> Job:
     )
 
 
-CLOCK = ("host", "local_rank", "clock_shift", "clock_error_s")
+CLOCK = ("host", "local_rank", "clock_shift", "clock_error_s", "hostname")
 LOCAL = {"task", "policy", "scratch", "checkpoint_folder", "resume", "offers", "preload"}
 LOCAL |= {"elsewhere", "threads", *CLOCK}
 """What of a job is made anew where it arrives."""

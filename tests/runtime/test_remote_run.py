@@ -121,6 +121,8 @@ def test_two_hosts_share_nothing_but_the_connection(warm: Warm, tmp_path: Path) 
         assert ended(processes) == [0, 0], told(processes[0]) + told(processes[1])
     ours, theirs = the_run(tmp_path), forked(warm, tmp_path, *words)
     assert ours.metrics.params_sha256 == theirs.metrics.params_sha256
+    assert ours.metrics.launcher is not None
+    assert ours.metrics.launcher.hosts == [os.uname().nodename] * 2
     assert any("on 2 hosts" in warning for warning in ours.metrics.warnings)
     slices = [json.loads(line) for line in (ours.path / "events.jsonl").read_text().splitlines()]
     assert {line["rank"] for line in slices if line["type"] == "Slice" and line["kind"] == "forward"} == {0, 1}

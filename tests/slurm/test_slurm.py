@@ -202,13 +202,37 @@ def test_a_task_that_is_requeued_three_times_goes_on_each_time(slurm: Cluster, t
     assert result["resumed"] is not None
 
 
-def test_the_end_of_a_tasks_time_ends_the_cell_and_requeues_it(slurm: Cluster, tmp_path: Path) -> None:
-    """As submitit is told by its signal; here it is sent by hand."""
-    sweep = submitted(slurm, tmp_path, *LONG, "seed=3", "launch.exclusive=false")
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_before_the_end_of_a_tasks_time_makes_a_checkpoint_and_has_it_requeued(
+    slurm: Cluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    """No checkpoint is due. submitit waits for SIGUSR2; here both are sent by hand."""
+    words = ("model=mlp", "mode=nccl_cadence", "train.epochs=12", "checkpoint.spacing_s=1000", "seed=3")
+    sweep = submitted(slurm, tmp_path, *words, "launch.exclusive=false")
     job = json.loads((sweep / "sweep.json").read_text())["job"]
-    until(lambda: list((tmp_path / "runs").glob("mlp/*/.tmp-*/checkpoints/0*")))
-    words = "submitit.core._submit"
-    (waiting,) = [each for each in ours(slurm) if words in each.cmdline() and each.name().startswith("python")]
-    waiting.send_signal(signal.SIGUSR2)
+    logs = (tmp_path / "runs").glob
+    until(lambda: [each for each in logs("mlp/*/.tmp-*/training.log") if "loss" in each.read_text()])
+    assert not list(logs("mlp/*/.tmp-*/checkpoints/0*"))
+    task = "submitit.core._submit"
+    (waiting,) = [each for each in ours(slurm) if task in each.cmdline() and each.name().startswith("python")]
+    waiting.send_signal(number)
     until(lambda: "Restarts=1" in slurm.run("scontrol", "show", "job", job), 60.0)
-    done(slurm, tmp_path, *BENCH, "cancel")
+    time.sleep(3.0)  # SLURM revokes what begins in the second of the requeue
+
+    def over() -> bool:
+        hasten(slurm)
+        return (sweep / "0.json").exists()
+
+    until(over)
+    (result,) = results(tmp_path).values()
+    assert (result["status"], result["restarts"]) == ("ok", 1)
+    assert result["resumed"] is not None
+
+
+def test_a_run_on_two_nodes_has_a_key_of_its_own(slurm: Cluster, tmp_path: Path) -> None:
+    words = ("launch=slurm", "launch.nodes=2", "launch.exclusive=false")
+    out = done(slurm, tmp_path, "env", "--unset=DDP_KEY", *BENCH, *CELL, *QUIET, *words)
+    assert "1 of 1 cells done, 0 of them failed" in out
+    (result,) = results(tmp_path).values()
+    assert result["launcher"]["hosts"] == ["n1", "n2"]
+    assert f"results   {next(iter(results(tmp_path)))}" in out

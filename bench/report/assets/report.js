@@ -57,7 +57,7 @@ function name() {
         cell.dataset.name = heads[column];
         const value = document.createElement("span");
         value.append(...cell.childNodes);
-        cell.append(value);
+        if (value.hasChildNodes()) cell.append(value); // what says nothing stays empty
       });
     }
   }
@@ -89,6 +89,7 @@ unfold();
 // Contents: where the reader is.
 const links = new Map(Array.from(document.querySelectorAll("nav a"), (link) => [link.hash.slice(1), link]));
 const heads = Array.from(document.querySelectorAll("details.section, h3[id]"));
+const below = matchMedia("(max-width: 900px)"); // there the contents are at the end of the page, and to go there leaves the reader's place
 let here = null;
 function mark() {
   let found = null;
@@ -103,7 +104,7 @@ function mark() {
   here = link;
   if (!link) return;
   link.classList.add("here");
-  link.scrollIntoView({ block: "nearest" });
+  if (!below.matches) link.scrollIntoView({ block: "nearest" });
 }
 document.addEventListener("scroll", () => requestAnimationFrame(mark), { passive: true });
 mark();

@@ -22,6 +22,8 @@ LABEL_FROM = 0.06
 """Shares from here on carry their number."""
 IN_A_ROW = 4
 """Names of a legend."""
+WIDTH, LONGEST = 4.5, 28
+"""Inches of the figure, so that a telephone's user can read it, and letters of a label there."""
 LABELLED = 48
 """Of more rows they do not: nobody could read them."""
 MOST_ROWS, FEWEST_ROWS = 64, 8
@@ -103,14 +105,15 @@ def rank_bars(
     Returns the figure, its axes and the place of each bar."""
     cells = list(dict.fromkeys(labels))
     places = np.array([place + gap * cells.index(label) for place, label in enumerate(labels)])
-    figure = Figure(figsize=(5.8, size[0] + size[1] * float(places[-1] + 1)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, size[0] + size[1] * float(places[-1] + 1)), layout="constrained")
     axes = figure.subplots()
     left = np.zeros(len(places))
     for name, share in shares.items():
         axes.barh(places, share, width, left=left, color=colours[name])
         left = left + share
     firsts = [
-        f"{brief(label)}   rank 0" if rank == 0 else f"rank {rank}" for label, rank in zip(labels, ranks, strict=True)
+        f"{brief(label, LONGEST)}   rank 0" if rank == 0 else f"rank {rank}"
+        for label, rank in zip(labels, ranks, strict=True)
     ]
     axes.set_yticks(places, firsts)
     axes.set_ylim(places[-1] + 0.7, -0.7)
@@ -135,7 +138,7 @@ def _figure(rows: list[Row], group: CellGroup, whole: list[Row]) -> Picture:
             if value >= LABEL_FROM and len(rows) <= LABELLED:
                 colour = "white" if name in DARK else "black"
                 axes.text(
-                    stop - value / 2, place, f"{100 * value:.0f}", ha="center", va="center", fontsize=7.5, color=colour
+                    stop - value / 2, place, f"{100 * value:.0f}", ha="center", va="center", fontsize=8, color=colour
                 )
     axes.set_xlim(0, 1)
     axes.set_xticks(np.linspace(0, 1, 6), [f"{p} %" for p in range(0, 101, 20)])

@@ -70,7 +70,7 @@ def _figure(rows: list[IdleShares], group: CellGroup, whole: list[IdleShares]) -
     figure, axes, places = rank_bars(labels, ranks, shares, COLOURS, 0.6, 0.9, (1.2, 0.24))
     totals = np.cumsum(list(shares.values()), axis=0)[-1]
     for place, total in zip(places, totals, strict=True):
-        axes.text(total, place, f" {total:.0f}", va="center", fontsize=7.5)
+        axes.text(total, place, f" {total:.0f}", va="center", fontsize=8)
     axes.set_xlim(0, min(100.0, 1.12 * float(totals.max())) or 1)
     axes.set_xlabel("% of the rank's wall time")
     axes.grid(False, axis="y")

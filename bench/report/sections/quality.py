@@ -11,6 +11,7 @@ from bench.report.blocks import Block, Picture, plain
 from bench.report.compare import gap, is_fraction
 from bench.report.differences import Quality, qualities
 from bench.report.page import NONE, SERIES, CellGroup, Page, levels, table
+from bench.report.sections.breakdown import LONGEST, WIDTH
 
 INTRO = (
     "Final metric against the baseline that `bench validate` compares with, + is better: the median difference of all "
@@ -62,7 +63,7 @@ def _interval(row: Quality, metric: str) -> str:
 def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     rows, metric = whole[:SERIES], whole[0].cell.about.final.eval_metric
     scale, unit = (100.0, ", points") if is_fraction(metric) else (1.0, "")
-    figure = Figure(figsize=(5.8, 1.2 + 0.3 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.2 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color="#333333", lw=1)
     for place, row in enumerate(rows):
@@ -78,7 +79,7 @@ def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
         axes.axvspan(axes.get_xlim()[0], -scale * margin, color="#cc3311", alpha=0.07, lw=0)
         axes.set_xlim(min(axes.get_xlim()[0], -1.15 * scale * margin))
         axes.text(-scale * margin, -0.75, "−margin ", color="#cc3311", fontsize=8, ha="right", va="center")
-    axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label)}  n={row.difference.n}" for row in rows])
+    axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label, LONGEST)}  n={row.difference.n}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -1.1)
     axes.grid(False, axis="y")
     better = "right is better" if rows[0].cell.about.final.higher_is_better else "lower values lie to the right"

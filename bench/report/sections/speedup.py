@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None
     dash = dashes(ways)
     for place, (way, mode) in enumerate(ways.items()):
         mine = sorted((p for p in points if p.way == way), key=lambda p: p.ranks)
-        whole = mine if mine[0].ranks == 1 else [SpeedupPoint(mode, way, 1, 0, 1.0, None), *mine]
+        whole = gapped(mine if mine[0].ranks == 1 else [SpeedupPoint(mode, way, 1, 0, 1.0, None), *mine], sizes)
         colour, marker = page.styles[mode]
         x, y = np.array([p.ranks for p in whole]), np.array([p.speedup for p in whole])
         error = np.array([p.spread or 0.0 for p in whole])
@@ -94,18 +94,27 @@ def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None
         mark_sizes(axes, sizes)
         axes.set_xlabel("ranks")
         axes.set_ylim(bottom=0)
-    if cores is not None and cores < sizes[-1]:
+    limited = cores is not None and cores < sizes[-1]
+    if cores is not None and limited:
         draw_core_limit(left, *reachable(sizes[-1], cores), label=CORE_LIMIT)
         beyond = np.linspace(cores, sizes[-1], 20)
         draw_core_limit(right, beyond, 100 * cores / beyond)
-        text = f"more ranks than the {cores} cores: 100 % is out of reach "
-        right.text(sizes[-1], 4, text, ha="right", fontsize=8, color="#555555")
     left.set_title("Speed-up over one rank (samples per second)")
     right.set_title("% of the ideal")
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper")
     alt = f"Speed-up over one rank and its share of the ideal, by mode, on {', '.join(map(str, sizes))} ranks: {title}"
+    alt += f". Grey: more ranks than the {cores} cores, where 100 % is out of reach" if limited else ""
     return page.figure(figure, name, [_data(point) for point in points], title, alt)
+
+
+def gapped(points: Sequence[SpeedupPoint], sizes: Sequence[int]) -> list[SpeedupPoint]:
+    """Return the points of a way of training by number of ranks; the line through them breaks where others have a point and
+    it has none."""
+    first, last = points[0], points[-1]
+    missing = {size for size in sizes if first.ranks < size < last.ranks} - {point.ranks for point in points}
+    holes = [replace(first, ranks=size, n=0, speedup=float("nan"), spread=None) for size in missing]
+    return sorted([*points, *holes], key=lambda point: point.ranks)
 
 
 def mark_sizes(axes: Axes, sizes: Sequence[int]) -> None:

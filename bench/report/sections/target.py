@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from bench.base.number_format import plural
 from bench.base.style import brief
@@ -77,7 +78,7 @@ def _times(row: Reach, solo: Reach | None, axis: Axis) -> str:
 
 def _figure(group: CellGroup, whole: list[Reach]) -> Picture:
     rows = whole[:SERIES]
-    figure = Figure(figsize=(10.5, 1.2 + 0.3 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(9.4, 1.2 + 0.3 * len(rows)), layout="constrained")
     both: tuple[Axis, Axis] = ("samples", "seconds")
     for axes, axis in zip(figure.subplots(1, 2, sharey=True), both, strict=True):
         there = [value for row in rows for value in getattr(row, axis) if math.isfinite(value)]
@@ -95,6 +96,7 @@ def _figure(group: CellGroup, whole: list[Reach]) -> Picture:
             if middle is not None and math.isfinite(middle):
                 axes.plot([middle, middle], [place - 0.3, place + 0.3], color=colour, lw=2)
         axes.set_xlim(0, 1.25 * edge)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlabel("samples trained" if axis == "samples" else "training seconds")
         axes.grid(False, axis="y")
         axes.tick_params(labelleft=True)  # a narrow page shows one below the other

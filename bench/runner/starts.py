@@ -1,0 +1,36 @@
+"""How often a cell was started and came no further, as a file in the sweep's folder: a scheduler requeues without end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from bench.results.runfolder import CHECKPOINTS, FAILED
+from bench.runner.submitted_cell import SWEEP
+from ddp.regular_files import whole_lines
+
+MOST = 3
+"""Starts in a row from the same checkpoint, or from none."""
+
+
+def in_vain(folder: Path, number: int, rank: int, place: Path) -> bool:
+    """Return whether a cell was started so often without a later checkpoint; otherwise note one more start of this rank."""
+    file, begun = folder / f"{number}-{rank}.starts", b"%d" % _reached(place, folder)
+    with suppress(FileNotFoundError):
+        if [*whole_lines(file)][-MOST:] == [begun] * MOST:
+            return True
+    with file.open("ab") as starts:
+        starts.write(begun + b"\n")
+    return False
+
+
+def _reached(place: Path, folder: Path) -> int:
+    """Return the number of the last checkpoint of a run that was made since the sweep was submitted; -1: there is none."""
+    if not (noted := folder / SWEEP).exists():  # it is submitted just now
+        return -1
+    since, last = noted.stat().st_mtime, -1
+    beside = [place, place.with_name(place.name + FAILED), *place.parent.glob(f".tmp-{place.name}-*")]
+    for made in (each for run in beside for each in (run / CHECKPOINTS).glob("[0-9]*") if each.name.isdecimal()):
+        with suppress(FileNotFoundError):  # a later one has taken its place
+            last = max(last, int(made.name) if made.stat().st_mtime >= since else -1)
+    return last
