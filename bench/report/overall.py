@@ -15,7 +15,7 @@ from bench.report.page_tiles import lowest
 from bench.report.page_words import difference, ends, span, state
 
 
-class Part(NamedTuple):
+class Portion(NamedTuple):
     """One of several: what it is called, its ways of training, and the one that is recommended of them."""
 
     name: str
@@ -23,7 +23,7 @@ class Part(NamedTuple):
     best: Option | None
 
 
-def tiles(parts: Sequence[Part]) -> tuple[Tile, ...]:
+def tiles(parts: Sequence[Portion]) -> tuple[Tile, ...]:
     """Return what is as good as one device, time to the target and efficiency of what is recommended, and the worst result;
     none of one part alone."""
     if len(parts) < 2:
@@ -51,7 +51,7 @@ def _quality(options: Sequence[Option]) -> Tile:
 
 def _best(
     label: str,
-    parts: Sequence[Part],
+    parts: Sequence[Portion],
     of: Callable[[Option], Interval | None],
     show: Callable[[float], str],
     lowest_first: bool = True,

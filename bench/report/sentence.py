@@ -108,11 +108,11 @@ def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool
     return text
 
 
-def alike(one: Option, other: Option) -> bool:
+def alike(mine: Option, theirs: Option) -> bool:
     """Return whether the final metric of each lies in the interval of the other's."""
-    if one.quality is None or other.quality is None:
+    if mine.quality is None or theirs.quality is None:
         return False
-    a, b = one.quality.difference, other.quality.difference
+    a, b = mine.quality.difference, theirs.quality.difference
     ends = ((b.value, a.low, a.high), (a.value, b.low, b.high))
     return all(low is not None and high is not None and low <= value <= high for value, low, high in ends)
 

@@ -25,7 +25,7 @@ from bench.report.facts import facts, setup
 from bench.report.frontier import numbered, picture
 from bench.report.glossary import paragraph
 from bench.report.intervals import Interval
-from bench.report.overall import Part
+from bench.report.overall import Portion
 from bench.report.overall import tiles as overall
 from bench.report.page import NONE, Page, listed, more, number
 from bench.report.page_tiles import tiles
@@ -72,9 +72,9 @@ def section(page: Page) -> list[Block]:
     several = len(answers) + len(series) > 1
     compared = bool(series) or any(each.options for *_, each in answers)
     blocks = [_block(page, number, several, *each) for number, each in enumerate(shown)]
-    parts = [Part(name_of(each), each.options, taken(page, each)) for each in studied(page, series)]
+    parts = [Portion(name_of(each), each.options, taken(page, each)) for each in studied(page, series)]
     parts += [
-        Part(name(page, w).replace("`", ""), each.options, each.chosen if each.kind == "use" else None)
+        Portion(name(page, w).replace("`", ""), each.options, each.chosen if each.kind == "use" else None)
         for w, _, each in shown
     ]
     return nonempty(
