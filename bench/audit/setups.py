@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from bench.audit.derivative import slope
 from bench.audit.order import AuditOrder
 from bench.base.writing import write_text
 from bench.models import MODELS, load
-from bench.models.data import data_set
+from bench.models.data import DATA, DataOptions, DataSet, data_set
 from bench.models.parts import SCHEDULES
 from bench.results.audit_file import AuditItem
 from ddp.replica.scalars import Scalars
@@ -32,19 +33,8 @@ from ddp.replica.task import Task
 
 SETUPS = Path(__file__).with_name("setups.json")
 OF_MODULES = (
-    *(
-        "p",
-        "eps",
-        "momentum",
-        "affine",
-        "track_running_stats",
-        "kernel_size",
-        "stride",
-        "padding",
-        "dilation",
-        "groups",
-    ),
-    *("ceil_mode", "negative_slope", "approximate", "bidirectional", "num_layers", "batch_first", "inplace"),
+    *("p", "eps", "momentum", "affine", "track_running_stats", "kernel_size", "stride", "padding", "dilation"),
+    *("groups", "ceil_mode", "negative_slope", "approximate", "bidirectional", "num_layers", "batch_first", "inplace"),
 )
 """Attributes of modules that say what they compute; their classes say the rest."""
 OF_OPTIMIZERS = ("weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "amsgrad", "maximize", "alpha")
@@ -56,10 +46,10 @@ GRADIENT, DEVIATIONS = 1e-2, 5.0
 """How far norms of gradients may be off, relative; and sizes of initial values, in standard deviations."""
 
 
-def key(model: str, sample: Tensor, depth: object) -> str:
+def key(model: str, data: str, sample: Tensor, depth: object) -> str:
     """Return the name of a set-up in the table, by a sample of its data."""
     what = "x".join(map(str, sample.shape)) if sample.is_floating_point() else f"text of {sample.shape[0]}"
-    return f"{model} on {what}" + (f", depth {depth}" if depth else "")
+    return f"{model} on {data}, {what}" + (f", depth {depth}" if depth else "")
 
 
 def described(task: Task, sample: Tensor) -> dict[str, Any]:
@@ -189,7 +179,8 @@ def setup(order: AuditOrder, task: Task, sample: Tensor | None) -> Iterator[Audi
                 lines.append(
                     f"schedule {order.schedule} gives {own:.6g} at {point / POINTS:g}, {known:.6g} is committed"
                 )
-    entry = None if sample is None else table.get(key(order.model, sample, order.depth))
+    entry = None if sample is None else table.get(key(order.model, order.data, sample, order.depth))
+    entry = table[entry] if isinstance(entry, str) else entry  # it is as on another data set
     if entry is not None and sample is not None:
         lines += _apart(described(task, sample), entry)
     if entry is None and factors is None:
@@ -266,15 +257,29 @@ def _both(own: str, known: str) -> Iterator[tuple[list[float], list[float]]]:
 
 
 def made() -> dict[str, Any]:
-    """Return the table of all bundled set-ups, on the data of their recipes, and of all schedules."""
+    """Return the table of all bundled set-ups, on data like those of their recipes, and of all schedules."""
     table: dict[str, Any] = {f"schedule {name}": scheduled(schedule) for name, schedule in SCHEDULES.items()}
     for name in MODELS:
         for which, recipe in load(name).recipes.items():
             table[f"measure of {name}, {which}"] = [load(name).metric, load(name).higher_is_better, recipe.target]
             data = data_set(recipe.data, options=recipe.data_options)
             sample = torch.zeros(data.shape, dtype=torch.int64 if data.is_text else torch.float32)
-            table[key(name, sample, recipe.depth)] = described(load(name).task(recipe, "data"), sample)
+            own = key(name, recipe.data, sample, recipe.depth)
+            table[own] = described(load(name).task(recipe, "data"), sample)
+            options = DataOptions(seq_len=data.shape[0] if data.is_text else None)
+            for other in _like(data, options) - {recipe.data}:  # where pixels have another scale, say
+                about = described(load(name).task(replace(recipe, data=other, data_options=options), "data"), sample)
+                table[key(name, other, sample, recipe.depth)] = own if about == table[own] else about
     return table
+
+
+def _like(data: DataSet, options: DataOptions) -> set[str]:
+    """Return the bundled data sets of one form whose samples have the form of these."""
+    names = [name for name in DATA if not {"path", "classes"} & {*DATA[name].options}]
+    sets = {
+        name: data_set(name, options=options) for name in names if data.is_text == ("seq_len" in DATA[name].options)
+    }
+    return {name for name, each in sets.items() if each.shape == data.shape}
 
 
 def main() -> None:

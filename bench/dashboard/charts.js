@@ -19,6 +19,8 @@ const h = (tag, attributes, ...children) => make(null, tag, attributes, children
 const s = (tag, attributes, ...children) => make(SVG, tag, attributes, children);
 
 const color = (index) => `var(--c${index % 8})`;
+/** Of a mode, as reports have it: a dark page shows the darkest of them lighter. */
+const modeColor = (text) => (text === "#000000" ? "var(--ink)" : `var(--m${text.slice(1)}, ${text})`);
 const dash = (index) => ["", "6 3", "2 3", "8 3 2 3"][Math.floor(index / 8) % 4];
 
 function number(value, digits = 4) {
@@ -59,15 +61,15 @@ class Chart {
     new ResizeObserver(() => this.content && this.paint()).observe(this.element);
   }
 
-  /** series: [{name, color, dash, x: [], y: [], step, dots}], marks: [{x, label}]; zero: whether the axis begins there; most: where it ends at
-   *  the latest, of what cannot be more. */
+  /** series: [{name, color, dash, x: [], y: [], step, dots}], marks: [{x, label}]; unit: what y is; zero: whether the axis begins there; most:
+   *  where it ends at the latest, of what cannot be more. */
   draw(content) {
     this.content = { marks: [], zero: false, log: false, ...content };
     this.paint();
   }
 
   paint() {
-    const { series, marks, zero, log, most } = this.content, width = this.element.clientWidth || 600;
+    const { series, marks, unit, zero, log, most } = this.content, width = this.element.clientWidth || 600;
     const good = (y) => y !== null && y !== undefined && (!log || y > 0);
     const points = series.flatMap((line) => line.y.map((y, i) => [line.x[i], y]).filter(([x, y]) => good(y) && x !== null));
     if (!points.length) {
@@ -75,7 +77,7 @@ class Chart {
       this.box.replaceChildren(h("p", { class: "empty" }, "nothing yet"));
       return;
     }
-    const room = { left: 54, right: 10, top: 8, bottom: 22 };
+    const room = { left: 54, right: 10, top: unit ? 24 : 8, bottom: 22 };
     let [x0, x1] = extent([...points.map((p) => p[0]), ...series.map((line) => line.until).filter((x) => x !== undefined)]), [y0, y1] = extent(points.map((p) => p[1]));
     if (x1 === x0) { const pad = Math.min(0.5, x0 / 2); x0 -= pad; x1 += pad || 0.5; } // there is nothing before the launch
     if (zero) y0 = Math.min(0, y0);
@@ -92,8 +94,9 @@ class Chart {
     const svg = s("svg", { viewBox: `0 0 ${width} ${this.height}`, height: this.height, role: "img", "aria-label": `${series.map((line) => line.name).join(", ")} against ${this.x}` },
       rows.map((y) => [
         s("line", { class: "grid", x1: room.left, x2: width - room.right, y1: py(y), y2: py(y) }),
-        s("text", { x: room.left - 6, y: py(y) + 4, "text-anchor": "end" }, this.format(y)),
+        s("text", { x: room.left - 6, y: py(y) + 4, "text-anchor": "end" }, this.format === metric ? number(y) : this.format(y)),
       ]),
+      unit ? s("text", { class: "unit", x: 2, y: 11 }, unit) : null,
       columns.map((x) => s("text", { x: px(x), y: this.height - 6, "text-anchor": "middle" }, number(x))),
       s("text", { x: width - room.right, y: this.height - 6, "text-anchor": "end" }, this.x),
       series.map((line) => this.line(line, px, py, good)),

@@ -51,7 +51,6 @@ class RunPage {
     const tabs = this.tabs = pick(Object.fromEntries(Object.entries(TABS).map(([key, [text]]) => [key, text])), () => choice.tab,
       (tab) => { choice.tab = tab; this.draw(); });
     this.evalTitle = h("h3", {}, "Evaluation");
-    this.workTitle = h("p", { class: "quiet facts" });
     this.schedule = [half(card("Anchor and steps of a window", null, this.anchor.element)),
       half(card("How far replicas come apart", null, this.apart.element, this.parts.verdicts))];
     this.scalarCard = half(card("Recorded by the steps, mean of each epoch", null, this.scalars.element));
@@ -62,7 +61,7 @@ class RunPage {
       h("section", { class: "card" }, this.parts.head), this.faultCard,
       half(card("Training loss", h("div", { class: "tools" }, axis, log), this.loss.element)),
       half(card(this.evalTitle, null, this.eval.element)),
-      card("Ranks", tabs, h("div", { class: "scroll" }, this.parts.ranks), this.workTitle, this.work.element),
+      card("Ranks", tabs, h("div", { class: "scroll" }, this.parts.ranks), this.work.element),
       ...this.schedule, this.scalarCard, this.shareCard, half(card("Model", null, this.parts.graph)), half(card("Configuration", null, this.parts.config)),
     ];
     this.known = {};
@@ -109,21 +108,20 @@ class RunPage {
     const byEpoch = (name, value, look) => { const known = epochs.filter((e) => (value(e) ?? null) !== null);
       return known.length ? [{ name, dots: true, bridge: true, ...look, x: known.map(ended), y: known.map(value) }] : []; };
     const test = byEpoch("test loss", (e) => e.eval_loss, { color: color(2), dash: "5 3" });
-    this.loss.draw({ series: [...ranks.map((rank) => line(rank, "loss")), ...all, ...test], marks, log: choice.log });
+    this.loss.draw({ series: [...ranks.map((rank) => line(rank, "loss")), ...all, ...test], marks, unit: "loss", log: choice.log });
     this.evalTitle.textContent = `Evaluation: ${row.metric || "metric"} after each epoch`;
     this.eval.format = metric;
     this.eval.draw({ series: [...byEpoch(row.metric || "metric", (e) => e.eval, { color: color(2) }),
-      ...byEpoch(`training ${row.metric}`, (e) => e.scalars[row.metric], { color: color(0), dash: "5 3" })], marks, most: mostOf(row.metric) });
+      ...byEpoch(`training ${row.metric}`, (e) => e.scalars[row.metric], { color: color(0), dash: "5 3" })], marks, unit: row.metric || "metric", most: mostOf(row.metric) });
     const names = [...new Set(epochs.flatMap((e) => Object.keys(e.scalars)))].filter((name) => name !== row.metric).sort();
     this.scalarCard.hidden = !names.length;
-    this.scalars.draw({ series: names.flatMap((name, i) => byEpoch(name, (e) => e.scalars[name], { color: color(i), dash: dash(i) })), marks });
+    this.scalars.draw({ series: names.flatMap((name, i) => byEpoch(name, (e) => e.scalars[name], { color: color(i), dash: dash(i) })), unit: "mean of the epoch", marks });
     Object.keys(TABS).forEach((key, i) => {
       this.tabs.children[i].hidden = WHERE_THERE.includes(key) && !ranks.some((rank) => curves.ranks[rank][key].some((value) => value !== null));
     });
     const [, unit, format] = TABS[choice.tab];
-    this.workTitle.textContent = unit;
     this.work.format = format;
-    this.work.draw({ series: ranks.map((rank) => line(rank, choice.tab)), marks, zero: true, most: choice.tab === "share" || choice.tab === "gpu" ? 1 : undefined });
+    this.work.draw({ series: ranks.map((rank) => line(rank, choice.tab)), marks, unit, zero: true, most: choice.tab === "share" || choice.tab === "gpu" ? 1 : undefined });
     const windows = controller.plans.length > 0 && !controller.in_step && live.world_size > 1;
     for (const element of this.schedule) element.hidden = !windows;
     if (windows) this.drawSchedule(live);
@@ -135,9 +133,9 @@ class RunPage {
     const x = plans.map((p) => p.seconds), size = Math.max(...plans.map((p) => p.counts.length));
     const counts = Array.from({ length: size }, (_, rank) => ({ name: `rank ${rank}`, color: color(rank), dash: dash(rank), step: true,
       until: ranks[rank]?.lost_s ?? until, x, y: plans.map((p) => p.counts[rank] ?? null) }));
-    this.anchor.draw({ series: [...counts, { name: "anchor", color: "var(--ink)", step: true, until, width: 1.2, dash: "5 3", x, y: plans.map((p) => p.anchor) }], marks, zero: true });
+    this.anchor.draw({ series: [...counts, { name: "anchor", color: "var(--ink)", step: true, until, width: 1.2, dash: "5 3", x, y: plans.map((p) => p.anchor) }], marks, unit: "steps of a window", zero: true });
     this.apart.draw({ series: [{ name: "divergence", color: color(3), bridge: true, x: closed.map((c) => c.seconds), y: closed.map((c) => c.divergence) }],
-      marks: verdicts.slice(-40).map((v) => ({ x: v.seconds, label: v.verdict })), zero: true });
+      marks: verdicts.slice(-40).map((v) => ({ x: v.seconds, label: v.verdict })), unit: "divergence", zero: true });
     this.fill("verdicts", verdicts, verdictList);
   }
 }
@@ -202,6 +200,12 @@ function shares(breakdown) {
 
 const graphNote = (graph) => h("p", { class: "facts" }, `${graph.type}: ${graph.nodes.length} layers, ${number(graph.parameters)} parameters; one sample goes in as ${shape(graph.input)}`);
 
+/** Colour and dash of runs beside each other: each mode has its own colour, as in the report, and its runs have other dashes. */
+function looksOf(rows) {
+  const seen = {};
+  return rows.map((row) => { const before = (seen[row.color] = (seen[row.color] ?? -1) + 1); return { color: modeColor(row.color), dash: dash(8 * before) }; });
+}
+
 /** Several runs beside each other. */
 class Comparison {
   constructor() {
@@ -220,22 +224,22 @@ class Comparison {
   update(runs) {
     this.runs = runs;
     const title = (run) => `${run.row.model} · ${run.row.mode} · ${run.row.run_id}`;
-    const there = runs.map((run, i) => ({ ...run, i })).filter((run) => run.live);
-    const line = (what) => there.map(({ live, i, ...run }) => ({ name: title(run), color: color(i), dash: dash(i), bridge: true,
+    const looks = looksOf(runs.map((run) => run.row)), there = runs.map((run, i) => ({ ...run, look: looks[i] })).filter((run) => run.live);
+    const line = (what) => there.map(({ live, look, ...run }) => ({ name: title(run), ...look, bridge: true,
       x: along(live.curves, live.curves.ranks.all[what] || []), y: live.curves.ranks.all[what] || [] }));
     for (const chart of [this.loss, this.eval, this.rate]) chart.x = choice.x;
-    this.loss.draw({ series: line("loss"), log: choice.log });
-    this.rate.draw({ series: line("samples_per_s"), zero: true });
-    this.eval.draw({ series: there.map(({ live, i, ...run }) => { const done = live.epochs.filter((e) => e.eval !== null); return { name: title(run), color: color(i), dash: dash(i), dots: true, bridge: true,
+    this.loss.draw({ series: line("loss"), unit: "loss", log: choice.log });
+    this.rate.draw({ series: line("samples_per_s"), unit: "samples/s", zero: true });
+    this.eval.draw({ series: there.map(({ live, look, ...run }) => { const done = live.epochs.filter((e) => e.eval !== null); return { name: title(run), ...look, dots: true, bridge: true,
       x: done.map((e) => (choice.x === "s" ? e.seconds : e.epoch + 1)), y: done.map((e) => e.eval) }; }),
-      most: runs.every((run) => mostOf(run.row.metric) === 1) ? 1 : undefined });
+      unit: [...new Set(runs.map((run) => run.row.metric || "metric"))].join(", "), most: runs.every((run) => mostOf(run.row.metric) === 1) ? 1 : undefined });
     const heads = ["run", "status", "epochs", "time left", "time", "loss", "evaluation", "samples/s"];
     this.table.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 ? "text" : null }, name)))),
-      h("tbody", {}, runs.map((run, i) => h("tr", {}, h("td", { class: "text" }, h("i", { class: "swatch", style: { background: color(i) } }), title(run)), h("td", { class: "text" }, status(run.row)),
+      h("tbody", {}, runs.map((run, i) => h("tr", {}, h("td", { class: "text" }, h("i", { class: "swatch", style: { background: looks[i].color } }), title(run)), h("td", { class: "text" }, status(run.row)),
         [`${run.row.epoch} / ${run.row.epochs ?? "–"}`, time(run.row.left_s), time(run.row.seconds), metric(run.row.loss), metric(run.row.eval), [number(run.row.samples_per_s), run.row.over ? h("small", {}, ` ${run.row.over}`) : null]].map((text) => h("td", {}, text)))))));
     const configs = runs.map((run) => new Map(run.about ? run.about.config : []));
     const keys = [...new Set(configs.flatMap((config) => [...config.keys()]))].filter((key) => !["run_id", "config_hash"].includes(key) && new Set(configs.map((config) => config.get(key))).size > 1);
-    this.config.replaceChildren(keys.length ? h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "text" }, "key"), runs.map((run, i) => h("th", {}, h("i", { class: "swatch", style: { background: color(i) } }), run.row.mode)))),
+    this.config.replaceChildren(keys.length ? h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "text" }, "key"), runs.map((run, i) => h("th", {}, h("i", { class: "swatch", style: { background: looks[i].color } }), run.row.mode)))),
       h("tbody", {}, keys.map((key) => h("tr", {}, h("td", {}, key), configs.map((config) => h("td", { class: "value" }, config.get(key) ?? "–")))))) : h("p", { class: "quiet" }, "nowhere"));
   }
 }

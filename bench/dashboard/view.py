@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 
+from bench.base.mode_styles import mode_style
 from bench.dashboard.about import RUNNING, RunCard
 from bench.dashboard.ranks import pace, ranks
 from bench.results.analysis import faults
@@ -27,6 +28,7 @@ def row(about: RunCard, history: RunHistory) -> Json:
     """Return a line in the list of runs: of one with a result what that says, else what its records do."""
     model, mode, run_id = about.name
     known: Json = {"key": about.key, "model": model, "mode": mode, "run_id": run_id, "status": about.status}
+    known["color"] = mode_style(str(mode))[0]
     known["world_size"] = _size(about, history.run) or None
     known["cell"] = str(metrics.config_hash if (metrics := about.metrics) else about.setting("config_hash"))[:32]
     known["problem"] = about.problems[0] if about.problems else None

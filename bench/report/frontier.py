@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from bench.base.style import INKS, SOLO, brief
+from bench.base.mode_styles import SOLO
+from bench.base.style import INKS, brief
 from bench.report.answer import Answer, Option
 from bench.report.blocks import Picture
 from bench.report.compare import is_fraction

@@ -18,8 +18,9 @@ from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
+from bench.base.mode_styles import mode_styles
 from bench.base.number_format import decimals, grouped, plural, rate
-from bench.base.style import mode_styles, put_title, save
+from bench.base.style import put_title, save
 from bench.base.writing import write_text
 from bench.report.blocks import Block, Bullets, Heading, Picture, TableBlock, Text, nonempty, plain
 from bench.report.idleness import IdleShares, idle

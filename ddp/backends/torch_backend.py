@@ -224,7 +224,22 @@ class TorchStep:
         """Return the replica's model in DistributedDataParallel."""
         places = [self.device] if self.device.type == "cuda" else None
         settings = ddp_settings(self.replica.model, self.replica.task, self._accumulate)
-        return nn.parallel.DistributedDataParallel(self.replica.model, device_ids=places, **settings)
+        return PeerModule(self.replica.model, device_ids=places, **settings)
+
+
+class PeerModule(nn.parallel.DistributedDataParallel):
+    """PyTorch's wrapper, which says what to do where a step asks it for what only the model has."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if hasattr(self._modules.get("module"), name):
+                raise AttributeError(
+                    f"the step uses the model's own {name}, and PyTorch's DistributedDataParallel trains what model(...) "
+                    "computes: have forward compute it, or take another mode (nccl_sync takes it)"
+                ) from error
+            raise
 
 
 def ddp_settings(model: nn.Module, task: Task, accumulate: int = 1) -> dict[str, Any]:

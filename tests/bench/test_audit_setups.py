@@ -27,9 +27,10 @@ from tests.runtime import toy
 TABLE: dict[str, Any] = json.loads(SETUPS.read_text(encoding="utf-8"))
 
 
-def task_of(model: str) -> tuple[Task, torch.Tensor]:
-    """The task of a model's quick recipe, and a sample of its data."""
+def task_of(model: str, other: str = "") -> tuple[Task, torch.Tensor]:
+    """The task of a model's quick recipe, perhaps on other data, and a sample of them."""
     recipe = load(model).recipes["quick"]
+    recipe = replace(recipe, data=other or recipe.data)
     data = data_set(recipe.data, options=recipe.data_options)
     sample = torch.zeros(data.shape, dtype=torch.int64 if data.is_text else torch.float32)
     return load(model).task(recipe, "data"), sample
@@ -101,10 +102,11 @@ def detached(module: nn.Module) -> None:
         module.register_forward_pre_hook(lambda _, inputs: (inputs[0].detach(),))
 
 
-def found(order: Any, model: str, change: Callable[[Task], Task] = lambda task: task) -> list[str]:
+def found(order: Any, model: str, change: Callable[[Task], Task] = lambda task: task, data: str = "") -> list[str]:
     """What is said of a set-up."""
-    task, sample = task_of(model)
-    named = replace(order, model=model, schedule=load(model).recipes["quick"].schedule)
+    task, sample = task_of(model, data)
+    recipe = load(model).recipes["quick"]
+    named = replace(order, model=model, data=data or recipe.data, schedule=recipe.schedule)
     items = list(setup(named, change(task), sample))
     assert len(items) == 1
     return [item.line for item in items if item.outcome == "different"]
@@ -113,6 +115,17 @@ def found(order: Any, model: str, change: Callable[[Task], Task] = lambda task: 
 @pytest.mark.parametrize("model", ["mlp", "lenet", "logistic", "resnet", "conv_ae", "gpt_nano"])
 def test_sound_set_ups_are_as_committed(order: Any, model: str) -> None:
     assert found(order, model) == []
+
+
+def test_losses_in_units_of_pixels_are_those_of_their_data(order: Any) -> None:
+    assert found(order, "conv_ae", data="digits") == []
+    assert "loss is" in found(order, "conv_ae", lambda task: task_of("conv_ae")[0], "digits")[0]
+
+
+def test_a_set_up_on_data_of_a_users_own_is_held_to_no_others(order: Any) -> None:
+    task, sample = task_of("conv_ae")
+    named = replace(order, model="conv_ae", data="stains", schedule=load("conv_ae").recipes["quick"].schedule)
+    assert [item.outcome for item in setup(named, task, sample)] == ["equal"]  # of its schedule
 
 
 @pytest.mark.parametrize(
@@ -195,8 +208,8 @@ def test_nothing_is_said_of_others(order: Any) -> None:
 
 
 def test_names_tell_data_and_depth_apart() -> None:
-    assert key("resnet", torch.zeros(3, 8, 8), None) == "resnet on 3x8x8"
-    assert key("gpt_nano", torch.zeros(9, dtype=torch.int64), None) == "gpt_nano on text of 9"
-    assert key("resnet", torch.zeros(1, 8, 8), 8).endswith(", depth 8")
+    assert key("resnet", "stains", torch.zeros(3, 8, 8), None) == "resnet on stains, 3x8x8"
+    assert key("gpt_nano", "tales", torch.zeros(9, dtype=torch.int64), None) == "gpt_nano on tales, text of 9"
+    assert key("resnet", "digits", torch.zeros(1, 8, 8), 8).endswith(", depth 8")
     assert setups.POINTS == 20
     assert Path(SETUPS).name == "setups.json"

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.base.environment import BUSY
-from bench.base.style import mode_style, styled
+from bench.base.mode_styles import mode_style
+from bench.base.style import styled
 from bench.report import losses
 from bench.report.answer import Answer, Option, answer
 from bench.report.blocks import Beside, Block, Facts, LeadText, SmallText, Tiles, Verdicts

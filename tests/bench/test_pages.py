@@ -5,6 +5,7 @@ Contrast, names, headings and roles are axe's to judge, which the extra `dev` ha
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ import pytest
 from PIL import Image, ImageChops
 from playwright.sync_api import Browser, Page
 
+from bench.base.mode_styles import mode_style
 from bench.report import write_report
 from benchmarks import screenshots
+from benchmarks.site import ROOT
 from tests.bench.generated import plant
 from tests.browser import browser, page  # noqa: F401
 from tests.slow import few, slow
 
 WORDS, BYTES = 1500, 2_000_000
+COMMITTED = {name: ROOT / "reports" / name / "report.html" for name in ("example", "scaling")}
 READABLE = 9
 """Pixels of a text in a plot, at 400 pixels: three times as many of a telephone's."""
 UNFOLD = "document.querySelectorAll('details').forEach((each) => (each.open = true))"
@@ -37,7 +41,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = screenshots.pages(folder)
     plant(folder / "twenty", 20)
     write_report(folder / "twenty", folder / "many")
-    return found | {"many": folder / "many" / "report.html"}
+    return found | COMMITTED | {"many": folder / "many" / "report.html"}
 
 
 def opened(browser: Browser, address: str, width: int, theme: Any = "light") -> Page:  # noqa: F811
@@ -61,7 +65,8 @@ def violations(tab: Page) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "look"), few(["page-one", "run", "dashboard"], [(1400, "light"), (1400, "dark"), (400, "dark")])
+    ("name", "look"),
+    few(["page-one", "run", "dashboard", *COMMITTED], [(1400, "light"), (1400, "dark"), (400, "dark")]),
 )
 def test_axe_finds_nothing_wrong(
     browser: Browser,  # noqa: F811
@@ -95,6 +100,26 @@ def test_the_keyboard_reaches_all_that_can_be_pressed(browser: Browser, pages: d
     assert count > 10
     assert left == []
     tab.context.close()
+
+
+def test_runs_beside_each_other_have_the_colours_of_the_report(browser: Browser, pages: dict[str, Path]) -> None:  # noqa: F811
+    modes = ("nccl_cadence", "nccl_sync", "solo")
+    tab = opened(browser, pages["dashboard"].as_uri(), 1400)
+    keys = tab.eval_on_selector_all("#runs li", "(all) => all.map((e) => e.dataset.key)")
+    tab.evaluate("(keys) => choose(keys)", sorted(keys))
+    tab.wait_for_function("document.querySelectorAll('#detail .chart').length === 3")
+    lines = tab.locator("#detail .chart").first.locator("svg path")
+    strokes = lines.evaluate_all("(all) => all.map((e) => getComputedStyle(e).stroke)")
+    assert strokes == [shown_as(mode_style(mode)[0]) for mode in modes[:2]] + ["rgb(28, 33, 40)"], "solo's is the ink"
+    ticks = tab.eval_on_selector_all(".chart text[text-anchor=end]", "(all) => all.map((e) => e.textContent)")
+    assert not [text for text in ticks if re.fullmatch(r"0\.\d*0", text)], "no digit too many"
+    assert tab.eval_on_selector_all("#detail .chart svg", "(all) => all.every((e) => e.querySelector('.unit'))")
+    tab.context.close()
+
+
+def shown_as(colour: str) -> str:
+    """A colour as a browser names it."""
+    return f"rgb({', '.join(str(int(colour[k : k + 2], 16)) for k in (1, 3, 5))})"
 
 
 def test_a_fold_opens_by_the_keyboard(page: Page, pages: dict[str, Path]) -> None:  # noqa: F811
@@ -155,7 +180,7 @@ def test_on_a_telephone_every_plot_is_in_sight_and_its_texts_can_be_read(
     tab.context.close()
 
 
-@pytest.mark.parametrize("name", ["page-one", *slow("run"), "many"])
+@pytest.mark.parametrize("name", ["page-one", *slow("run"), "many", *COMMITTED])
 def test_a_report_is_short_before_it_is_unfolded_and_light(page: Page, pages: dict[str, Path], name: str) -> None:  # noqa: F811
     page.goto(pages[name].as_uri())
     assert 50 < len(page.inner_text("main").split()) <= WORDS

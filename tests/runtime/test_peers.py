@@ -169,3 +169,27 @@ def test_signs_of_life_that_are_limited_come_to_an_end() -> None:
             time.sleep(0.4)
         assert len(beats) - before <= 3
     assert len(beats) >= 2
+
+
+class Halves(nn.Module):
+    """Its parts have methods of their own, which a step calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.odd = nn.Linear(6, 2)
+
+    def encode(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.odd(inputs)  # type: ignore[no-any-return]
+
+
+def _encoded(model: nn.Module, batch: Tensors) -> torch.Tensor:
+    return nn.functional.cross_entropy(model.encode(batch[0]), batch[1])  # type: ignore[operator]
+
+
+def halves() -> Task:
+    return replace(toy.task(), model=Halves, loss=_encoded)
+
+
+def test_a_step_that_uses_the_models_own_methods_hears_what_to_do(play: Play) -> None:
+    with pytest.raises(RankFailed, match=r"the step uses the model's own encode, and PyTorch's .*nccl_sync takes it"):
+        play("sync", "torch_ddp", halves)

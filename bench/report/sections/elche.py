@@ -109,3 +109,4 @@ def _panel(axes: Axes, cell: Cell, plan: Elche) -> None:
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.set_xlabel("seconds since launch")
+    axes.set_ylabel("steps")
