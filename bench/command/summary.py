@@ -193,7 +193,8 @@ def _summed(verdicts: Sequence[Verdict]) -> list[str]:
     seeds = max((verdict.figures.seeds for verdict in verdicts if verdict.figures is not None), default=0)
     if kinds == {"INCONCLUSIVE"}:
         if any(verdict.more for verdict in failing):
-            return [f"no check failed; {number_format.plural(seeds, 'seed')} cannot decide yet"]
+            more = f", {lacking} more can" if (lacking := max(verdict.lacking for verdict in failing)) else ""
+            return [f"no check failed; {number_format.plural(seeds, 'seed')} cannot decide yet{more}"]
         return [f"no check failed; not decided: {', '.join(dict.fromkeys(verdict.check for verdict in failing))}"]
     if kinds == {"NO_BASELINE"}:
         return ["nothing to compare the result with"]

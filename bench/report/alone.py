@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from statistics import fmean, geometric_mean
 
 from bench.base.number_format import plural
-from bench.report.answer import Timing
 from bench.report.blocks import Tile, plain
 from bench.report.compare import Rival, mean_share
 from bench.report.losses import NAMED, WORDS
 from bench.report.page import NONE, levels, number, percent
 from bench.report.time_to_target import Axis, reach
+from bench.report.timing import Timing
 from bench.results.cells import Cell, measured
 
 LEAST = 0.01

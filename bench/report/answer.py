@@ -19,10 +19,9 @@ from bench.report.differences import Quality, qualities, ratio
 from bench.report.intervals import Interval
 from bench.report.page import Page
 from bench.report.time_to_target import Reach, reach
+from bench.report.timing import Timing
 from bench.results.cells import Cell
-from bench.results.schema import Metrics
 from bench.validate import Verdict
-from bench.validate.checks.speed import disturbed
 from bench.validate.fingerprint import one_machine
 
 Kind = Literal["use", "one", "open", "nothing"]
@@ -33,36 +32,6 @@ Why = Literal[
 """What a recommendation lacks."""
 GRAVEST = ("FAIL", "REFUSED", "SUSPICIOUS", "XPASS", "VARIANCE_SHIFT", "EXPIRED", "INCONCLUSIVE", "NO_BASELINE")
 """Verdicts that did not pass, the first first."""
-ENOUGH = 2
-"""Undisturbed seeds, from which on the disturbed ones are left out of times."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The runs of a cell that its times are taken from, one for each seed."""
-
-    runs: tuple[Metrics, ...]
-    disturbed: bool
-    """Whether other programs used the cores of some of them."""
-
-    @staticmethod
-    def of(cell: Cell) -> Timing:
-        """Return the undisturbed runs, if there are `ENOUGH` or nothing was disturbed; else all."""
-        runs = [run.metrics for run in cell.counted if run.metrics.status != "killed" and run.metrics.timing]
-        quiet = [m for m in runs if not disturbed(m)]
-        if len(quiet) >= ENOUGH or len(quiet) == len(runs):
-            return Timing(tuple(quiet), disturbed=False)
-        return Timing(tuple(runs), disturbed=True)
-
-    @property
-    def seconds(self) -> list[float | None]:
-        """To the target, by run; None: it never came there."""
-        return [m.target.seconds if m.target.reached else None for m in self.runs]
-
-    @property
-    def speeds(self) -> list[float | None]:
-        """Samples per second of the runs that finished."""
-        return [m.throughput.samples_per_s for m in self.runs if m.status == "ok"]
 
 
 @dataclass(frozen=True)
@@ -198,14 +167,21 @@ def _option(page: Page, rival: Rival, quality: Quality | None, failing: dict[str
     wrong = failing.get(rival.cell.name)
     if rival.solo is None:
         return Option(rival, whole, mine, None, None, quality, wrong, _limits(page, rival, failing), mine.disturbed)
-    theirs, base = Timing.of(rival.solo), reach(rival.solo)
-    there = rival.one_clock and all(side.reached == side.n > 0 for side in (whole, base))
-    time = Interval.of(ratio(theirs.seconds, mine.seconds)) if there else None
+    theirs, time = Timing.of(rival.solo), time_over_solo(rival)
     speed = Interval.of(ratio(theirs.speeds, mine.speeds)) if rival.one_clock else None
     limits = _limits(page, rival, failing)
     if not one_machine([*theirs.runs, *mine.runs]):
         limits = (*limits, "another machine than one device's")
     return Option(rival, whole, mine, time, speed, quality, wrong, limits, mine.disturbed or theirs.disturbed)
+
+
+def time_over_solo(rival: Rival) -> Interval | None:
+    """Return the seconds to the target over solo's, of geometric means; None: a seed of either missed it, or two clocks."""
+    both = () if rival.solo is None else (rival.solo, rival.cell)
+    if not both or not rival.one_clock or any(side.reached < side.n or not side.n for side in map(reach, both)):
+        return None
+    theirs, mine = (Timing.of(cell).seconds for cell in both)
+    return Interval.of(ratio(theirs, mine))
 
 
 def _limits(page: Page, rival: Rival, failing: dict[str, Verdict]) -> tuple[str, ...]:

@@ -58,6 +58,8 @@ class Tiles:
     """Figures side by side."""
 
     items: tuple[Tile, ...]
+    slim: bool = False
+    """In small letters, where the page has much to say."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
-from bench.results.cells import Cell, Sample, solo_of
+from bench.report.timing import Timing
+from bench.results.cells import Cell, Sample, measured, solo_of
 from bench.results.schema import Metrics
 
 
@@ -26,10 +28,11 @@ class Rival:
 
     @property
     def speedup(self) -> float | None:
-        """Mean samples per second over solo's."""
-        if self.solo is None or not self.one_clock or not self.cell.speed.mean or not self.solo.speed.mean:
+        """Samples per second over solo's: geometric means of undisturbed runs, as of `Option.speed`."""
+        if self.solo is None or not self.one_clock:
             return None
-        return self.cell.speed.mean / self.solo.speed.mean
+        sides = [[rate for rate in measured(Timing.of(cell).speeds) if rate > 0] for cell in (self.cell, self.solo)]
+        return geometric_mean(sides[0]) / geometric_mean(sides[1]) if all(sides) else None
 
     @property
     def one_clock(self) -> bool:

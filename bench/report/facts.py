@@ -10,15 +10,16 @@ from statistics import geometric_mean
 
 from bench.base.number_format import plural
 from bench.report import alone
-from bench.report.answer import Answer, Kind, Option, Timing
+from bench.report.answer import Answer, Kind, Option
 from bench.report.blocks import plain
 from bench.report.glossary import meaning
-from bench.report.losses import INSIDE, cause, costs, in_words, lost
+from bench.report.losses import INSIDE, NAMED, cause, costs, in_words, lost
 from bench.report.page import levels, listed, number, percent
 from bench.report.page_words import (
     UNMEASURED,
     between,
     difference,
+    more_seeds,
     names,
     percents,
     permitted,
@@ -28,10 +29,13 @@ from bench.report.page_words import (
     span,
     state,
 )
+from bench.report.timing import Timing
 from bench.results.cells import Cell, measured
 from bench.validate.checks.speed import disturbed
 
 SURE, LIMITS, LEFT = "How sure is that?", "What limits it?", "What is left to do?"
+CAUSES = 2
+"""Of lost speed, that are named where the page has much to say."""
 OPTIONAL = "Nothing required; optional:"
 SHOWN: dict[Kind, str] = {
     "use": "Sooner and as good, both at 95 %:",
@@ -47,14 +51,19 @@ def facts(cells: Sequence[Cell], each: Answer, brief: bool = False) -> tuple[tup
     best = each.chosen
     if best is None:
         return ()
+    good, others = as_good(best), disturbances(cells, each.options)
+    one_line = brief and each.kind == "use"
     lines = (
         (f"What is {plain(best.cell.about.mode)}?", "" if brief else plain(meaning(best.cell.about.mode))),
-        ("As good as one device?", f"{as_good(best)} {_others(each) if brief else ''}".strip()),
-        (SURE, f"{SHOWN[each.kind]} {_seeds(best)} {disturbances(cells, each.options)}".strip()),
-        (LIMITS, f"{limit(best)} {slow(each, best)}".strip()),
+        ("As good as one device?", "" if one_line else good),
+        (
+            SURE,
+            f"{SHOWN[each.kind]} {good.removeprefix('Yes: ') if one_line else ''} {_seeds(best, one_line)} {others}",
+        ),
+        (LIMITS, f"{limit(best, CAUSES if brief else NAMED)} {slow(each, best)}".strip()),
         (LEFT, left(cells, each)),
     )
-    return tuple((question, text) for question, text in lines if text)
+    return tuple((question, " ".join(text.split())) for question, text in lines if text)
 
 
 def setup(cells: Sequence[Cell], each: Answer) -> str:
@@ -63,7 +72,7 @@ def setup(cells: Sequence[Cell], each: Answer) -> str:
     if solo is None:
         return ""
     about, w = solo.about, solo.workload
-    text = f"One device, trained here: {plain(about.final.eval_metric)} {levels(solo.eval)}"
+    text = f"One device here: mean {plain(about.final.eval_metric)} {levels(solo.eval)}"
     times = Timing.of(solo).seconds
     if (seconds := measured(times)) and len(seconds) == len(times):
         text += f", target {about.target.value or 0.0:g} after {number(geometric_mean(seconds))} s"
@@ -85,13 +94,7 @@ def as_good(best: Option) -> str:
     return f"{verdict}: {metric} {difference(best)}{interval}; {permitted(best)}."
 
 
-def _others(each: Answer) -> str:
-    """Return how many ways of training are as good as one device."""
-    passed = sum(option.passed for option in each.options)
-    return f"In all, {passed} of {plural(len(each.options), 'way')} are." if passed > 1 else ""
-
-
-def _seeds(best: Option) -> str:
+def _seeds(best: Option, brief: bool = False) -> str:
     """Return how many seeds the figures of a way of training are of, its own and one device's told apart."""
     solo, quality = best.rival.solo, best.quality
     ours, theirs = len(best.cell.one_each), 0 if solo is None else len(solo.one_each)
@@ -100,6 +103,8 @@ def _seeds(best: Option) -> str:
     if timed is not None and (timed.n, timed.n_base) != (ours, theirs):
         text += f" Times are of {timed.n} and {timed.n_base} of them."
     if quality is not None and quality.verdict is not None:
+        if brief and quality.difference.n == ours:
+            return f"{text.removesuffix('.')}, {quality.difference.n_base} recorded."
         looked = "" if quality.difference.n == ours else f"{plural(quality.difference.n, 'seed')} of it "
         text += f" Quality: {looked}against {plural(quality.difference.n_base, 'recorded seed')} of one device."
     return f"{text} One seed shows no spread." if ours == 1 else text
@@ -119,7 +124,7 @@ def disturbances(cells: Sequence[Cell], options: Sequence[Option]) -> str:
     return f"**Other programs used the same cores in {where}**: {means}."
 
 
-def limit(best: Option) -> str:
+def limit(best: Option, most: int = NAMED) -> str:
     """Return how far from the ideal it is, and where the rest went: shares that add up."""
     ranks, efficiency = best.cell.about.world_size, best.efficiency
     texts = [f"Its times are of {listed(best.limits)}."] if best.limits else []
@@ -128,7 +133,7 @@ def limit(best: Option) -> str:
     elif efficiency is not None and efficiency.wide:
         texts.append(f"Its efficiency is {UNMEASURED} ({between(efficiency)}).")
     elif efficiency is not None and ranks > 1:
-        shares = missing_share(best)
+        shares = missing_share(best, most)
         words = f"Efficiency {percent(efficiency.value)} ({percents(efficiency)})"
         texts.append(f"{words}; {shares}." if shares else f"{words}.")
     if best.rival.solo is None and (spent := alone.spent(best.cell)):
@@ -136,10 +141,10 @@ def limit(best: Option) -> str:
     return " ".join(texts)
 
 
-def missing_share(best: Option) -> str:
+def missing_share(best: Option, most: int = NAMED) -> str:
     """Return where the speed went that it lacks, by the largest causes: `missing 26 %: 15 % waiting for others, …`."""
     efficiency, (shares, hidden) = best.efficiency, _shares(best)
-    return in_words(1 - efficiency.value, shares, hidden) if shares and efficiency is not None else ""
+    return in_words(1 - efficiency.value, shares, hidden, most) if shares and efficiency is not None else ""
 
 
 def _shares(option: Option) -> tuple[dict[str, float], bool]:
@@ -169,7 +174,7 @@ def slow(each: Answer, best: Option) -> str:
 
 def in_each_step(option: Option) -> str:
     """Return why collectives inside the steps are slow on small models, which the breakdown cannot tell from computing."""
-    return f" (a fixed cost of every step in hooks and {plain(option.cell.about.transport)})"
+    return f" ({plain(option.cell.about.transport)} costs each step a fixed time)"
 
 
 def left(cells: Sequence[Cell], each: Answer) -> str:
@@ -185,7 +190,9 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
         required = True
         texts.append(f"First rerun {what} on idle cores: commands under *Reproduce*, with `force=true`.")
     if open_:
-        texts.append(f"More seeds for {names(open_, options)}: `bench more` with the folder of the runs trains them.")
+        texts.append(
+            f"{more_seeds(open_)} can decide on {names(open_, options)}: `bench more` with the folder of the runs."
+        )
     if unjudged or each.why == "baseline":
         texts.append("A baseline of one device, to judge quality by: `bench more` proposes one.")
     if best is not None and best.time is not None and each.why in ("seeds", "spread") and not best.disturbed:

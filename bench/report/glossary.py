@@ -44,7 +44,7 @@ def meaning(mode: str) -> str:
 def paragraph(names: Iterable[str]) -> str:
     """Return the glossary as one text with markup; empty where there is nothing to say."""
     parts = [f"*{plain(name)}*: {plain(text)}" for name, text in glossary(names).items()]
-    return f"In the names: {'; '.join(parts)}." if parts else ""
+    return f"Names: {'; '.join(parts)}." if parts else ""
 
 
 def policy_words(name: str) -> str:

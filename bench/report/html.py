@@ -106,6 +106,8 @@ def _block(block: Block, folder: Path) -> str:
             return f"<p>{inline(text)}</p>"
         case LeadText(text):
             return f'<p class="lead">{inline(text)}</p>'
+        case Tiles(items, slim) if slim:
+            return f'<dl class="facts">{"".join(map(_slim, items))}</dl>'
         case Tiles(items):
             return f'<dl class="tiles">{"".join(map(_tile, items))}</dl>'
         case SmallText(text):
@@ -124,6 +126,10 @@ def _block(block: Block, folder: Path) -> str:
             return _picture(block, folder)
         case TableBlock():
             return _table(block)
+
+
+def _slim(tile: Tile) -> str:
+    return f"<div><dt>{inline(tile.label)}</dt><dd><strong>{inline(tile.value)}</strong> {inline(tile.note)}</dd></div>"
 
 
 def _tile(tile: Tile) -> str:

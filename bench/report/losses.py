@@ -83,4 +83,4 @@ def cause(shares: Mapping[str, float], hidden: bool = False) -> str:
 
 
 def _rest(share: int) -> str:
-    return f"{share} % {REST}" if share > 0 else f"less {-share} % gained elsewhere"
+    return f"{share} % {REST}" if share > 0 else f"but the rest is {-share} % cheaper"

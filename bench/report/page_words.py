@@ -175,6 +175,16 @@ def remedy(option: Option, ratio: Interval, decide: bool) -> str:
     return f"about {plural(more, 'more seed')} {'may show it' if decide else 'would narrow it'}"
 
 
+def more_seeds(options: Sequence[Option]) -> str:
+    """Return how many more seeds the verdicts on some want: `2 more seeds`, `1 to 3 more seeds`."""
+    counts = sorted(
+        {option.failing.lacking for option in options if option.failing is not None and option.failing.lacking}
+    )
+    if not counts:
+        return "More seeds"
+    return plural(counts[0], "more seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} more seeds"
+
+
 def compared(options: Sequence[Option]) -> str:
     """Return whose final metric differences are to: that of recorded runs, where all have a verdict, else one device's."""
     return "recorded" if options and all(option.judged for option in options) else "one device's"

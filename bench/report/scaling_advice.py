@@ -14,7 +14,7 @@ from bench.report.scaling_words import Studied, best_of, known, name_of, quicker
 
 Advice = Literal["several", "one", "open"]
 ONE, OPEN = "one device", "none yet"
-SPEED, TIME, QUALITY = "speed (95 %)", "time to target (95 %)", "quality"
+SPEED, TIME, QUALITY = "speed (95 %)", "time to target", "quality"
 """Headings."""
 
 
@@ -68,12 +68,11 @@ def lead(page: Page, shown: Sequence[Studied]) -> str:
 
 def answers(page: Page, shown: Sequence[Studied]) -> Verdicts:
     """Return a row for each series: what to take, why, and the figures of what it is judged by."""
-    rows, marked, judged = [], [], []
-    for place, each in enumerate(shown):
+    rows, judged = [], []
+    for each in shown:
         best = best_of(page, each.options)
         kind, why = advice(best)
         who = "" if best is None else f"{plain(best.cell.about.mode)}\N{NO-BREAK SPACE}×{best.cell.about.world_size}"
-        marked += [place] * (kind == "several")
         judged += [] if best is None else [best]
         rows.append(
             {
@@ -86,14 +85,14 @@ def answers(page: Page, shown: Sequence[Studied]) -> Verdicts:
                 QUALITY: NONE if best is None else _quality(best, bool(page.verdicts)),
             }
         )
-    return Verdicts(tuple(rows), left=3, badges=badges(judged), marked=tuple(marked))
+    return Verdicts(tuple(rows), left=3, badges=badges(judged))
 
 
 def _why(each: Studied, best: Option | None, who: str, kind: Advice, why: str) -> str:
     hopeful = undecided(each.options, best) if kind == "several" else []
-    names = listed(plain(option.cell.about.mode) for option in hopeful) if hopeful else ""
+    names = plain(hopeful[0].cell.about.mode) if len(hopeful) == 1 else f"{len(hopeful)} others" if hopeful else ""
     text = why if kind == "several" or not who else f"{who}: {why}"
-    return f"{text}; perhaps quicker still, not yet shown to be as good: {names}" if names else text
+    return f"{text}; undecided: {names}" if names else text
 
 
 def undecided(options: Sequence[Option], best: Option | None) -> list[Option]:

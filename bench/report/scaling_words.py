@@ -12,9 +12,9 @@ from typing import NamedTuple
 from bench.base.number_format import plural
 from bench.report.answer import Option
 from bench.report.blocks import plain
-from bench.report.facts import LEFT, LIMITS, SURE, disturbances, missing_share
+from bench.report.facts import CAUSES, LEFT, LIMITS, SURE, disturbances, missing_share
 from bench.report.page import Page, listed, percent
-from bench.report.page_words import permitted, standing, state
+from bench.report.page_words import more_seeds, permitted, reason, standing, state
 from bench.report.scaling_series import ScalingSeries
 from bench.results.cells import Cell
 from bench.validate.verdict import Name
@@ -67,13 +67,14 @@ def facts(
 ) -> tuple[tuple[str, str], ...]:
     """Return the questions on all series together, and their answers; `beside`: what is in none of them."""
     options = [option for each in shown for option in each.options]
+    judged = quality(options) if page.verdicts else "Not judged: there is no baseline."
     lines = (
-        ("As good as one device?", quality(options) if page.verdicts else "Not judged: there is no baseline."),
-        (SURE, f"{seeds(options)} {disturbances(cells, options)}".strip()),
+        ("As good as one device?", judged if len(shown) == 1 else ""),
+        (SURE, f"{seeds(options)} {limit(options) if len(shown) > 1 else ''} {disturbances(cells, options)}".strip()),
         (LIMITS, f"{shared(page, [each.series for each in shown])} {losses(page, shown)}".strip()),
         (LEFT, left(page, shown, beside)),
     )
-    return tuple((question, text) for question, text in lines if text)
+    return tuple((question, " ".join(text.split())) for question, text in lines if text)
 
 
 def quality(options: Sequence[Option]) -> str:
@@ -86,8 +87,13 @@ def quality(options: Sequence[Option]) -> str:
     passed = sum(option.passed for option in single)
     others = [f"{words}: {len(some)}" for words, some in groups.items() if not some[0].passed]
     text = f"{passed} of {plural(len(single), 'result')} are{once}{''.join(f'; {text}' for text in others)}."
-    (limit, *more) = {permitted(option) for option in options if permitted(option)} or {""}
-    return text if more or not limit else f"{text} {limit[0].upper()}{limit[1:]}."
+    return f"{text} {limit(options)}".strip()
+
+
+def limit(options: Sequence[Option]) -> str:
+    """Return how much worse is still as good, where that is one number."""
+    (text, *more) = {permitted(option) for option in options if permitted(option)} or {""}
+    return "" if more or not text else f"{text[0].upper()}{text[1:]}."
 
 
 def seeds(options: Sequence[Option]) -> str:
@@ -112,7 +118,7 @@ def losses(page: Page, shown: Sequence[Studied]) -> str:
     causes = []
     for each in shown:
         best = best_of(page, each.options)
-        if best is not None and best.efficiency is not None and known(best) and (where := missing_share(best)):
+        if best is not None and best.efficiency is not None and known(best) and (where := missing_share(best, CAUSES)):
             causes.append((best.efficiency.value, f"{name_of(each)}: {where}"))
     return " ".join(f"{text}." for _, text in sorted(causes))
 
@@ -131,11 +137,10 @@ def left(page: Page, shown: Sequence[Studied], beside: Sequence[Option] = ()) ->
     if unfinished := sum(not option.cell.ok for option in beside):
         texts.append(f"Look into {plural(unfinished, 'way')} of training of which no run finished.")
     if open_:
-        texts.append(f"More seeds for what is not decided ({open_}): `bench more` trains them.")
+        undecided = [option for option in options if standing(option) == "INCONCLUSIVE"]
+        texts.append(f"{more_seeds(undecided)} (`bench more`) can decide on {open_}.")
     if unjudged:
-        texts.append(f"A baseline for {unjudged}: `bench more` proposes one.")
-    if shared(page, [each.series for each in shown]):
-        texts.append("More devices need a core each.")
+        texts.append(f"Without a baseline{'' if open_ else ' (`bench more` proposes one)'}: {unjudged}.")
     return " ".join(texts) or "Nothing required; optional: more seeds would narrow the intervals."
 
 
@@ -154,7 +159,7 @@ def _places(shown: Sequence[Studied], *verdicts: Name, worded: bool = False) -> 
         for option in each.options:
             if standing(option) in verdicts and option.cell.name not in named:
                 named.add(option.cell.name)
-                result = f" ({state(option)})" if worded else ""
+                result = f" ({plain(reason(option))})" if worded else ""
                 sizes[plain(option.cell.about.mode)].append(f"{option.cell.about.world_size}{result}")
         if sizes:
             names = ", ".join(f"{mode} on {listed(some)}" for mode, some in sizes.items())

@@ -97,10 +97,24 @@ def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool
     if each.equals:
         others, are = names(each.equals, each.options, EQUALS), "are" if len(each.equals) > 1 else "is"
         short = f" {others} {are} about as quick, none with better {metric}."
-        text += short if brief else f" Its time cannot be told from that of {others}, whose {metric} is no better."
+        long = f" Its time cannot be told from that of {others}, whose {metric} is no better."
+        if all(alike(best, other) for other in each.equals):
+            short, long = (
+                f" {others} cannot be told {way}." for way in ("from it", f"from it, by time or by {metric}")
+            )
+        text += short if brief else long
     if hopeful := undecided(each, best):
-        text += f" Perhaps quicker, not yet shown to be as good: {names(hopeful, each.options, EQUALS)}."
+        text += f" Perhaps quicker, but not decided: {names(hopeful, each.options, EQUALS)}."
     return text
+
+
+def alike(mine: Option, theirs: Option) -> bool:
+    """Return whether the final metric of each lies in the interval of the other's."""
+    if mine.quality is None or theirs.quality is None:
+        return False
+    a, b = mine.quality.difference, theirs.quality.difference
+    ends = ((b.value, a.low, a.high), (a.value, b.low, b.high))
+    return all(low is not None and high is not None and low <= value <= high for value, low, high in ends)
 
 
 def undecided(each: Answer, best: Option) -> list[Option]:

@@ -101,14 +101,16 @@ def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool
     own = claim.case.own is not None
     figures = LevelFigures(float(claim.comparison.worse), low, high, claim.margin, claim.seeds, claim.base_seeds, own)
     line = f"{'; '.join([text, *extra])}: {why}"
-    more = _more(claim.case.cell, claim.seeds) if name == "INCONCLUSIVE" else ""
-    return replace(verdict(name, claim.check, claim.case.cell, line), figures=figures, more=more)
+    judged = replace(verdict(name, claim.check, claim.case.cell, line), figures=figures)
+    return _more(judged, claim.case.cell, claim.seeds) if name == "INCONCLUSIVE" else judged
 
 
-def _more(cell: Cell, seeds: int) -> str:
-    """Return the command for the seeds up to the next look; empty after the last."""
+def _more(judged: Verdict, cell: Cell, seeds: int) -> Verdict:
+    """Return the verdict with the seeds up to the next look and their command; after the last look, with none."""
     following = next_look(seeds)
-    return "" if following is None else next_runs.training(cell, following)
+    if following is None:
+        return judged
+    return replace(judged, more=next_runs.training(cell, following), lacking=len(next_runs.lacking(cell, following)))
 
 
 def _sensitivity(claim: LevelClaim) -> str:
@@ -154,7 +156,7 @@ def _direction(claim: LevelClaim) -> str:
     shown = claim.show(abs(worse))
     if shown == claim.show(0.0):
         return "equal"
-    return f"{'worse' if worse > 0 else 'better'} by {shown}"
+    return f"{'worse' if worse > 0 else 'better'} by {shown} in the median"
 
 
 def _spread(claim: Spread, p: float) -> Verdict:
@@ -179,7 +181,7 @@ def _rate(claim: Rate, p: float) -> Verdict:
     more = next_look(len(claim.case.cell.one_each))
     need = next_runs.seeds(claim.case.cell, more) if more else "not to be explained by chance alone, nor proved"
     shortfall = verdict("INCONCLUSIVE", claim.check, claim.case.cell, f"{text}: more than expected; {need}")
-    return replace(shortfall, more=_more(claim.case.cell, len(claim.case.cell.one_each)))
+    return _more(shortfall, claim.case.cell, len(claim.case.cell.one_each))
 
 
 def _footer(levels: Sequence[LevelClaim], spreads: Sequence[Spread], rates: Sequence[Rate]) -> list[str]:

@@ -91,6 +91,8 @@ class Verdict:
     """Of a level."""
     more: str = ""
     """The command that trains what a decision lacks; empty: no training decides."""
+    lacking: int = 0
+    """Seeds that the command trains of the cell."""
 
     @property
     def why(self) -> str:

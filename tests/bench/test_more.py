@@ -33,7 +33,7 @@ def test_more_trains_the_seeds_that_a_decision_lacks(tmp_path: Path, library: Pa
     runs = cell(tmp_path / "runs", "nccl_sync", (0.91,))
     (run,) = find_runs(runs)[0]
     verdicts = judge([run.path], library).verdicts
-    assert in_words(verdicts) == ["no check failed; 1 seed cannot decide yet"]
+    assert in_words(verdicts) == ["no check failed; 1 seed cannot decide yet, 2 more can"]
     assert what_next(verdicts, run.path) == [("next", f"python -m bench more {run.path}")]
     (command,) = lacking(runs, library)
     assert " seed=1,2" in command

@@ -93,3 +93,12 @@ def test_no_label_of_a_point_lies_on_another(page: Page, pages: dict[str, Path],
     for (one, *a), (other, *b) in combinations(labels, 2):
         apart = a[2] - MARGIN <= b[0] or b[2] - MARGIN <= a[0] or a[3] - MARGIN <= b[1] or b[3] - MARGIN <= a[1]
         assert apart, (one, other)
+
+
+@pytest.mark.parametrize("name", ["example", "scaling"])
+def test_the_committed_page_one_is_in_the_window(page: Page, name: str) -> None:  # noqa: F811
+    """Its cells are longer than those of made-up runs."""
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    page.goto((drawn.REPORTS / name / "report.html").as_uri())
+    ends = "[...document.querySelectorAll('main > :not(details)')].map((e) => e.getBoundingClientRect().bottom)"
+    assert 500 < max(page.evaluate(ends)) <= HEIGHT

@@ -80,7 +80,7 @@ STUDY = {("nccl_sync", 1): 1000.0, **WEAK}
     [
         (dict.fromkeys(STUDY, "PASS"), STUDY, "**cpu_async ×2**; quicker, and sooner at the target"),
         ({**dict.fromkeys(STUDY, "PASS"), ("cpu_async", 2): "FAIL"}, STUDY, "**nccl_sync ×2**; quicker, and sooner"),
-        ({**dict.fromkeys(STUDY, "PASS"), ("cpu_async", 2): "INCONCLUSIVE"}, STUDY, "as good: cpu_async"),
+        ({**dict.fromkeys(STUDY, "PASS"), ("cpu_async", 2): "INCONCLUSIVE"}, STUDY, "; undecided: cpu_async"),
         (dict.fromkeys(STUDY, "FAIL"), STUDY, "none yet; cpu_async ×2: quicker, but accuracy too low"),
         ({}, STUDY, "none yet; cpu_async ×2: quicker, but its quality is not judged"),
         (dict.fromkeys(STUDY, "PASS"), dict.fromkeys(STUDY, 600.0), "one device; cpu_async ×2: it is slower"),
@@ -161,7 +161,7 @@ def test_every_number_of_devices_has_its_own_verdict(tmp_path: Path) -> None:
     )
     todo = left(page, [each])
     assert "nccl_sync on 2" in todo
-    assert "nccl_sync on 4 (accuracy too low)." in todo
+    assert "nccl_sync on 4 (proved > 0.50 pt worse)." in todo
     assert all(text for _, text in facts(page, [each], page.cells))
 
 

@@ -25,11 +25,17 @@ from bench.report.facts import facts, setup
 from bench.report.frontier import numbered, picture
 from bench.report.glossary import paragraph
 from bench.report.intervals import Interval
+from bench.report.overall import Portion
+from bench.report.overall import tiles as overall
 from bench.report.page import NONE, Page, listed, more, number
 from bench.report.page_tiles import tiles
 from bench.report.page_words import RECOMMENDED, arrival, badges, compared, difference, reason, share, state, times
+from bench.report.scaling_advice import taken
 from bench.report.scaling_series import ScalingSeries, answered, scaling
+from bench.report.scaling_words import name_of
 from bench.report.sections.scaled import blocks as scaling_blocks
+from bench.report.sections.scaled import studied
+from bench.report.sentence import name_of as name
 from bench.report.sentence import sentence
 from bench.results.cells import Cell, Workload
 
@@ -50,7 +56,7 @@ TEXTS, RATIOS = ("quality", "why", SOONER), ("time / one device's", "efficiency"
 """Columns after the first that are words; and those that want a run of one device."""
 OPTIONAL = ("why", SOONER, *RATIOS)
 """Columns that are left out where they say nothing."""
-ALLOWED = "2.5 standard deviations of the *recorded* runs, or the model's floor"
+ALLOWED = "2.5 standard deviations of *recorded* runs, or the model's minimum"
 """How much worse is still as good, in words."""
 EVERY = "Every way of training"
 """Heading of the section with all rows."""
@@ -66,9 +72,15 @@ def section(page: Page) -> list[Block]:
     several = len(answers) + len(series) > 1
     compared = bool(series) or any(each.options for *_, each in answers)
     blocks = [_block(page, number, several, *each) for number, each in enumerate(shown)]
+    parts = [Portion(name_of(each), each.options, taken(page, each)) for each in studied(page, series)]
+    parts += [
+        Portion(name(page, w).replace("`", ""), each.options, each.chosen if each.kind == "use" else None)
+        for w, _, each in shown
+    ]
     return nonempty(
         Heading(TITLE, 1),
         SmallText(_scope(page)),
+        Tiles(overall(parts), slim=True),
         scaling_blocks(page, series),
         *blocks,
         more(len(answers) - WORKLOADS, "workload", "see *Quality against one device* and *Time to target*"),
@@ -158,9 +170,10 @@ def _scope(page: Page) -> str:
     counts = Counter(metrics.status for metrics in page.runs)
     ends = ", ".join(f"**{count} {status}**" for status, count in sorted(counts.items(), key=lambda c: c[0] != "ok"))
     ways = len({cell.label for cell in page.cells if not cell.is_solo})
-    text = f"{plural(len(page.runs), 'run')} of {plural(ways, 'way')} of training"
-    text += " and of one device" if any(cell.is_solo for cell in page.cells) else ""
-    text += f": {ends or 'none readable'}."
+    trained = [f"{plural(ways, 'way')} of training"] * (ways > 0)
+    trained += ["one device"] * any(cell.is_solo for cell in page.cells)
+    of = f" of {' and of '.join(trained)}" if trained else ""
+    text = f"{plural(len(page.runs), 'run')}{of}: {ends or 'none readable'}."
     if page.problems:
         text += f" **{plural(len(page.problems), 'folder')} could not be read.**"
     if not page.workloads:
@@ -169,17 +182,19 @@ def _scope(page: Page) -> str:
     for workload in page.workloads:
         models.setdefault(plain(workload.data), {})[plain(workload.model)] = None
     on = ", ".join(f"{listed(some)} on {data}" for data, some in models.items())
-    return f"{text} Trained: {on}. {_devices(page)}".strip()
+    return f"{text} {on}. {_devices(page)}".strip()
 
 
 def _devices(page: Page) -> str:
     """Say what a device is here."""
+    if all(m.world_size == 1 for m in page.runs):
+        return ""
     kinds = {device.partition(":")[0] for m in page.runs for device in m.devices}
     cores = {cores for cell in page.cells if (cores := page.cores(cell)) is not None}
     if kinds == {"cpu"} and len(cores) == 1:
         made = {plain(cpu) for m in page.runs if (cpu := m.env.get("cpu"))}
         of = f" of {made.pop()}" if len(made) == 1 else ""
-        return f"×2: on two devices, here processes (*ranks*) that share {plural(cores.pop(), 'core')}{of}; no GPU."
+        return f"×2: two devices (processes: *ranks*) on {plural(cores.pop(), 'core')}{of}; no GPU."
     return "×2: two devices, each with a process of its own (a *rank*)." if kinds else ""
 
 
@@ -197,22 +212,19 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
     columns: Mapping[str, bool] = {
         f"{arrow}, the quickest of those whose quality is OK; *×*: over one device's": bool(series),
         f"{arrow}, the best in quality of the quickest": any(each.kind == "use" for each in answers),
-        f"*quality OK*: no worse than allowed ({ALLOWED}), at 95 %": passed,
-        "*not decided*: more seeds would tell": any(v.name == "INCONCLUSIVE" for v in page.verdicts),
-        "*sooner?* at the target than one device (*no*: later), at 95 %": against,
-        "*efficiency*: speed over that of as many single devices": against or bool(series),
-        "above 100 % by chance": any(
-            option.efficiency is not None and _chance(option.efficiency) for option in options
-        ),
-        "*1 device*: the same program as plain training, off 1 × by chance": bool(series),
-        "*not comparable*, *not judged*: no *baseline* (recorded runs of one device) has this batch or task": any(
+        f"*quality OK*, at 95 %: worse by at most {ALLOWED}": passed,
+        "*sooner?* at the target": against,
+        "*efficiency*: speed / that of as many devices alone": against or bool(series),
+        "over 100 %: chance": any(option.efficiency is not None and _chance(option.efficiency) for option in options),
+        "*1 device*: one rank, 1 × but for chance": bool(series),
+        "*not comparable*, *not judged*: no *baseline* (recorded runs) has this batch or task": any(
             v.name in ("REFUSED", "NO_BASELINE") for v in page.verdicts
         ),
         "*red*: what a check found; *Verdicts* says more": any(v.name == "FAIL" for v in page.verdicts),
         "*recorded*: runs of the baseline": not passed
         and any(compared(rows_of(each, several)) == "recorded" for each in answers),
-        "*pt*: percentage points": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
-        "*±*: standard deviation of seeds": any(cell.eval.sd is not None for cell in page.cells),
+        "*−*: median difference": any(option.judged for option in options),
+        "*pt*: points of %": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
         "*unclear*: the interval's ends differ by a factor of 4 or more": any(
             ratio is not None and ratio.wide for option in options for ratio in (option.time, option.efficiency)
         ),

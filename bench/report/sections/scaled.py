@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -16,13 +16,13 @@ from bench.report.answer import Option, options_of
 from bench.report.blocks import BADGE, Block, Facts, LeadText, Picture, Text, Verdicts, nonempty, plain
 from bench.report.compare import Rival, rivals
 from bench.report.page import NONE, Page, listed, more, percent
-from bench.report.page_words import NAMES, RECOMMENDED, badges, difference, reason, state
+from bench.report.page_words import NAMES, RECOMMENDED, badges, difference, reason, standing, state
 from bench.report.scaling_advice import answers, lead, taken
 from bench.report.scaling_series import SHOWN, ScalingSeries, dashes, first, outside, reachable, way_of
 from bench.report.scaling_words import Studied, facts, known, speed, title
 from bench.report.sections.speedup import CORE_LIMIT, draw_core_limit, mark_sizes
 
-WIDE, NARROW = (4.4, 2.5), (2.85, 1.65)
+WIDE, NARROW = (4.4, 2.5), (2.85, 1.5)
 """Inches of the plot of a series: of one of two, of one of more."""
 LOWEST = "worst quality"
 """Heading of the column of the number of devices with the worst result."""
@@ -34,8 +34,7 @@ def blocks(page: Page, series: Sequence[ScalingSeries]) -> list[Block]:
     """Return what page one says of scaling, model by model."""
     if not series:
         return []
-    ordered = first(series)
-    shown = [Studied(each, sorted(_options(page, each), key=_place)) for each in ordered]
+    ordered, shown = first(series), studied(page, series)
     rest = more(len(series) - SHOWN, "series", "not shown")
     cells = list(dict.fromkeys(cell.name for each in ordered for cell in (each.solo, *each.cells)))
     trained = [cell for cell in page.cells if cell.name in cells]
@@ -50,6 +49,11 @@ def blocks(page: Page, series: Sequence[ScalingSeries]) -> list[Block]:
         rest,
         questions,
     )
+
+
+def studied(page: Page, series: Sequence[ScalingSeries]) -> list[Studied]:
+    """Return the series of page one, each with its ways of training in their order."""
+    return [Studied(each, sorted(_options(page, each), key=_place)) for each in first(series)]
 
 
 def _beside(page: Page, series: Sequence[ScalingSeries]) -> list[Option]:
@@ -85,29 +89,32 @@ def _place(option: Option) -> tuple[str, int]:
 
 
 def table(page: Page, shown: Sequence[Studied]) -> Verdicts:
-    """Return a row for each way of training in each series: on each number of devices its speed over one device's, its
-    efficiency, and what came of the verdicts."""
+    """Return a row for each way of training in each series, those that failed first: on each number of devices its speed
+    over one device's, its efficiency, and what came of the verdicts."""
     sizes = sorted({size for series, _ in shown for size in series.sizes})[-COLUMNS:]
     cores = page.cores(shown[0].series.solo)
-    rows: list[dict[str, str]] = []
-    marked = []
+    rows: list[tuple[dict[int, Option], bool, dict[str, str]]] = []
     for studied in shown:
         series, options = studied
         best = taken(page, studied)
         for way, group in groupby(options, key=lambda option: way_of(option.cell)):
             sized = {option.cell.about.world_size: option for option in group}
             here = best is not None and way_of(best.cell) == way
-            marked += [len(rows)] * here
-            rows.append(
-                {
-                    "scaling": plain(title(series)),
-                    "way of training": f"**{RECOMMENDED}{plain(way)}**" if here else plain(way),
-                    **{_head(size, cores): _cell(sized.get(size), bool(page.verdicts)) for size in sizes},
-                    LOWEST: _lowest(min([o for o in sized.values() if o.judged] or sized.values(), key=_behind)),
-                }
-            )
+            row = {
+                "scaling": plain(title(series)),
+                "way of training": f"**{RECOMMENDED}{plain(way)}**" if here else plain(way),
+                **{_head(size, cores): _cell(sized.get(size), bool(page.verdicts)) for size in sizes},
+                LOWEST: _lowest(min(_failed(sized.values()) or sized.values(), key=_behind)),
+            }
+            rows.append((sized, here, row))
+    rows.sort(key=lambda row: not _failed(row[0].values()))
     every = [option for _, options in shown for option in options]
-    return Verdicts(tuple(rows), left=2, badges=badges(every), marked=tuple(marked))
+    marked = tuple(place for place, (_, here, _) in enumerate(rows) if here)
+    return Verdicts(tuple(row for *_, row in rows), left=2, badges=badges(every), marked=marked)
+
+
+def _failed(options: Iterable[Option]) -> list[Option]:
+    return [option for option in options if standing(option) == "FAIL"]
 
 
 def _lowest(option: Option) -> str:

@@ -9,7 +9,9 @@ from matplotlib.ticker import EngFormatter
 
 from bench.base.number_format import plural
 from bench.base.style import brief
+from bench.report.answer import time_over_solo
 from bench.report.blocks import Block, Picture, Text, plain
+from bench.report.compare import Rival
 from bench.report.page import NONE, SERIES, CellGroup, Page, number, table
 from bench.report.time_to_target import Axis, Reach, reach
 
@@ -19,8 +21,9 @@ NEVER = "not reached"
 INTRO = (
     "Samples trained by all ranks, and training seconds, at the first evaluation that reached the target of the recipe. "
     "Medians over the n seeds of a cell; one that never came there counts as infinitely long, so a median may be "
-    f"*{NEVER}*. What was interrupted by hand is left out. Every rank has a batch of "
-    "its own, so N ranks that meet in every step train N batches in it, and may need more samples than one."
+    f"*{NEVER}*. *× solo's seconds* is page one's: of geometric means, where no seed missed. What was interrupted by "
+    "hand is left out. Every rank has a batch of its own, so N ranks that meet in every step train N batches in it, and "
+    "may need more samples than one."
 )
 
 
@@ -64,9 +67,10 @@ def _median(row: Reach, axis: Axis) -> str:
 
 
 def _times(row: Reach, solo: Reach | None, axis: Axis) -> str:
+    if axis == "seconds":
+        time = None if row is solo else time_over_solo(Rival(row.cell, solo.cell if solo else None))
+        return NONE if time is None else f"{time.value:.2f}"
     mine, theirs = row.middle(axis), solo.middle(axis) if solo else None
-    if axis == "seconds" and solo and row.cell.about.source != solo.cell.about.source:
-        return NONE  # seconds of two clocks
     if row is solo or mine is None or not theirs or math.isinf(mine) or math.isinf(theirs):
         return NONE
     return f"{mine / theirs:.2f}"

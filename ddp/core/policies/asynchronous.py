@@ -1,4 +1,4 @@
-"""`async`: as cadence; fast ranks may run ahead. They do if averages do not block, or with max_overshoot."""
+"""`async`: as cadence; fast ranks run ahead, on nccl only with max_overshoot."""
 
 from __future__ import annotations
 
