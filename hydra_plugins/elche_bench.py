@@ -5,6 +5,7 @@ heavy. What they do is in `bench.config.sweep_points` and `group_loader`. Annota
 finder executes a module before it is known by its name, which dataclasses then look up.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,13 +100,14 @@ class BenchSweeper(Sweeper):
 
 
 class PresetFolder(SearchPathPlugin):
-    """Has Hydra look for presets in a user's folder, as `--config-dir` does, where it is started without a command line."""
+    """Has Hydra look for presets in a user's folder, as `--config-dir` does, where it is started without a command line.
 
-    folder: str | None = None
+    Which folder stands elsewhere: Hydra's finder executes this module again, and makes other classes."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        if PresetFolder.folder is not None:
-            search_path.append("command-line", f"file://{PresetFolder.folder}")
+        folder = getattr(sys.modules.get("bench.config.preset_folder"), "folder", None)
+        if folder is not None:
+            search_path.append("command-line", f"file://{folder}")
 
 
 class SharingLauncher(Launcher):

@@ -39,7 +39,7 @@ from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings, Slurm
 from bench.config.spec import RunSpec
 from bench.config.user_parts import in_new_process
 from bench.results.lease import HOST
-from bench.results.runfolder import FAILED, find_runs, place, read_object
+from bench.results.runfolder import FAILED, METRICS, find_runs, place, read_object
 from bench.runner.submitted_cell import STOP, SWEEP, log_file, result_file
 from ddp.engine.modes import engine_of
 from ddp.regular_files import content
@@ -105,7 +105,8 @@ def _concluded(planned: Points) -> Exit:
     session = Session(PipeSafeConsole(highlight=False))
     for spec, outcome in zip(planned.specs, planned.outcomes, strict=True):
         folders = [place(*spec.key), place(*spec.key).with_name(spec.run_id + FAILED)]
-        for run in [run for folder in folders if folder.is_dir() for run in find_runs(folder)[0]][:1]:
+        runs = [run for folder in folders if folder.is_dir() for run in find_runs(folder)[0]]
+        for run in sorted(runs, key=lambda run: (run.path / METRICS).stat().st_mtime)[-1:]:
             known = replace(outcome, code=STATUS[run.metrics.status], folder=run.path, metrics=run.metrics)
             outcome = replace(known, note="trained elsewhere")
         session.cells.append(outcome)

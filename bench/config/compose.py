@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from bench.base.console import VERBOSITY
 from bench.base.paths import CONF
 from bench.base.usage import UsageError, usage
+from bench.config import preset_folder
 from bench.config.config import register
 from bench.config.flags import read
 from bench.config.hydra_errors import beyond, complain, nameless, names_several, nowhere
@@ -112,13 +113,11 @@ def _searching(overrides: tuple[str, ...], folder: str | None) -> tuple[str, ...
 @contextmanager
 def _loading(folder: str | None, conf: Path = CONF) -> Iterator[ConfigLoader]:
     """Yield the loader of the configurations in `conf`, which looks for presets in `folder` too, as `--config-dir` does."""
-    from hydra_plugins.elche_bench import PresetFolder
-
-    PresetFolder.folder = None if folder is None else str(Path(folder).resolve())
+    preset_folder.folder = None if folder is None else str(Path(folder).resolve())
     try:
         started = hydra.initialize_config_dir(str(conf.resolve()), version_base="1.3")
     finally:
-        PresetFolder.folder = None
+        preset_folder.folder = None
     with started:
         yield GlobalHydra.instance().config_loader()
 

@@ -124,7 +124,7 @@ def answer(page: Page, cells: list[Cell]) -> Answer:
     sound = [option for option in options if option.sound]
     if sooner := [option for option in sound if option.sooner]:
         quickest, *others = sooner
-        alike = [quickest, *(each for each in others if not _apart(quickest, each))]
+        alike = [quickest, *(each for each in others if not apart(quickest, each))]
         best = max(alike, key=_gain)
         return Answer("use", options, best, tuple(each for each in alike if each is not best))
     if sound and all(option.later for option in sound):
@@ -215,9 +215,10 @@ def _gain(option: Option) -> float:
     return -math.inf if option.quality is None else option.quality.difference.value
 
 
-def _apart(best: Option, other: Option) -> bool:
-    apart = ratio(best.timing.seconds, other.timing.seconds)
-    return apart is not None and apart.decided
+def apart(best: Option, other: Option) -> bool:
+    """Tell whether which of two is sooner at the target is decided."""
+    time = ratio(best.timing.seconds, other.timing.seconds)
+    return time is not None and time.decided
 
 
 def order(option: Option) -> tuple[object, ...]:

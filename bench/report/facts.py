@@ -98,13 +98,14 @@ def _seeds(best: Option, brief: bool = False) -> str:
     """Return how many seeds the figures of a way of training are of, its own and one device's told apart."""
     solo, quality = best.rival.solo, best.quality
     ours, theirs = len(best.cell.one_each), 0 if solo is None else len(solo.one_each)
-    text = f"{plural(ours, 'seed')} of it{'' if solo is None else f', {theirs} of one device'}."
+    text = f"{plural(ours, 'seed')} of it{'' if solo is None else f', {theirs} of one device'}"
+    judged = quality is not None and quality.verdict is not None
+    short = brief and quality is not None and judged and quality.difference.n == ours
+    text += f", {quality.difference.n_base} recorded." if short and quality is not None else "."
     timed = best.time or best.speed
     if timed is not None and (timed.n, timed.n_base) != (ours, theirs):
         text += f" Times are of {timed.n} and {timed.n_base} of them."
-    if quality is not None and quality.verdict is not None:
-        if brief and quality.difference.n == ours:
-            return f"{text.removesuffix('.')}, {quality.difference.n_base} recorded."
+    if quality is not None and judged and not short:
         looked = "" if quality.difference.n == ours else f"{plural(quality.difference.n, 'seed')} of it "
         text += f" Quality: {looked}against {plural(quality.difference.n_base, 'recorded seed')} of one device."
     return f"{text} One seed shows no spread." if ours == 1 else text
@@ -183,15 +184,16 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
     open_ = [option for option in options if option.failing is not None and option.failing.name == "INCONCLUSIVE"]
     unjudged = [option for option in options if option.failing is not None and option.failing.name == "NO_BASELINE"]
     grave = [option for option in options if option.failing is not None and option not in [*open_, *unjudged]]
+    grave += [option for option in open_ if option.failing is not None and not option.failing.lacking]
     texts = []
     required = bool(unjudged or grave or each.kind in ("open", "nothing"))
     if busy := sum(disturbed(run.metrics) for cell in cells for run in cell.runs):
         what = "the disturbed run" if busy == 1 else f"the {busy} disturbed runs"
         required = True
         texts.append(f"First rerun {what} on idle cores: commands under *Reproduce*, with `force=true`.")
-    if open_:
+    if short := [option for option in open_ if option.failing is not None and option.failing.lacking]:
         texts.append(
-            f"{more_seeds(open_)} can decide on {names(open_, options)}: `bench more` with the folder of the runs."
+            f"{more_seeds(short)} can decide on {names(short, options)}: `bench more` with the folder of the runs."
         )
     if unjudged or each.why == "baseline":
         texts.append("A baseline of one device, to judge quality by: `bench more` proposes one.")

@@ -10,9 +10,12 @@ from bench.base.number_format import plural
 from bench.report.answer import Option, order
 from bench.report.blocks import Tile, plain
 from bench.report.intervals import Interval
-from bench.report.page import percent
+from bench.report.page import NONE, percent
 from bench.report.page_tiles import lowest
 from bench.report.page_words import difference, ends, span, state
+
+GOOD = "as good as one device"
+"""What the first figure is called."""
 
 
 class Portion(NamedTuple):
@@ -26,9 +29,9 @@ class Portion(NamedTuple):
 def tiles(parts: Sequence[Portion]) -> tuple[Tile, ...]:
     """Return what is as good as one device, time to the target and efficiency of what is recommended, and the worst result;
     none of one part alone."""
-    if len(parts) < 2:
-        return ()
     single = list({option.cell.name: option for part in parts for option in part.options}.values())
+    if len(parts) < 2 or not single:
+        return ()
     names = {option.cell.name: part.name for part in reversed(parts) for option in part.options}
     worst = lowest(single)
     shown = (
@@ -42,11 +45,13 @@ def tiles(parts: Sequence[Portion]) -> tuple[Tile, ...]:
 
 def _quality(options: Sequence[Option]) -> Tile:
     """Return how many are as good as one device, and how many came to what else, the gravest first."""
+    if not any(option.judged or option.failing is not None for option in options):
+        return Tile(GOOD, NONE, "no verdicts: there is no baseline")
     passed = sum(option.passed for option in options)
     others = sorted((option for option in options if option.failing), key=lambda option: order(option)[:1])
     counts = Counter(map(state, others))
     notes = "; ".join(f"{words}: {count}" for words, count in counts.items())
-    return Tile("as good as one device", f"{passed} of {plural(len(options), 'way')}", notes)
+    return Tile(GOOD, f"{passed} of {plural(len(options), 'result')}", notes)
 
 
 def _best(
@@ -76,4 +81,5 @@ def _times(ratio: float) -> str:
 
 def _worst(name: str, option: Option) -> Tile:
     interval = f" ({span(option).removesuffix(' pt')})" if span(option) else ""
-    return Tile("worst result", difference(option), f"{name}, {plain(option.cell.label)}{interval}")
+    metric = plain(option.cell.about.final.eval_metric)
+    return Tile(f"worst {metric}", difference(option), f"{name}, {plain(option.cell.label)}{interval}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from bench.base.number_format import plural
 from bench.report.answer import Answer, Option
 from bench.report.blocks import Tile, plain
+from bench.report.differences import Quality
 from bench.report.intervals import Interval
 from bench.report.page import NONE, percent
 from bench.report.page_words import UNMEASURED, between, difference, names, percents, remedy, span, state
@@ -79,11 +80,14 @@ def _measured(
 
 
 def lowest(options: Sequence[Option]) -> Option | None:
-    """Return the way of training that is furthest below its baseline, in its margins where it has one."""
+    """Return the way of training that is furthest below its baseline, in margins of its metric."""
     known = [(option.quality, option) for option in options if option.quality is not None]
-    if not known:
-        return None
-    return min(known, key=lambda pair: pair[0].difference.value / (pair[0].margin or 1.0))[1]
+    margins = {option.cell.about.final.eval_metric: each.margin for each, option in known if each.margin}
+
+    def behind(pair: tuple[Quality, Option]) -> float:
+        return pair[0].difference.value / (pair[0].margin or margins.get(pair[1].cell.about.final.eval_metric) or 1.0)
+
+    return min(known, key=behind)[1] if known else None
 
 
 def _lowest(option: Option) -> Tile:

@@ -138,9 +138,10 @@ def left(page: Page, shown: Sequence[Studied], beside: Sequence[Option] = ()) ->
         texts.append(f"Look into {plural(unfinished, 'way')} of training of which no run finished.")
     if open_:
         undecided = [option for option in options if standing(option) == "INCONCLUSIVE"]
-        texts.append(f"{more_seeds(undecided)} (`bench more`) can decide on {open_}.")
+        some = "" if all(option.failing is not None and option.failing.lacking for option in undecided) else "some of "
+        texts.append(f"{more_seeds(undecided)} (`bench more`) can decide on {some}{open_}.")
     if unjudged:
-        texts.append(f"Without a baseline{'' if open_ else ' (`bench more` proposes one)'}: {unjudged}.")
+        texts.append(f"Without a comparable baseline{'' if open_ else ' (`bench more` proposes one)'}: {unjudged}.")
     return " ".join(texts) or "Nothing required; optional: more seeds would narrow the intervals."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bench.base.number_format import plural
-from bench.report.answer import Answer, Option, Why
+from bench.report.answer import Answer, Option, Why, apart
 from bench.report.blocks import plain
 from bench.report.page import Page, listed
 from bench.report.page_words import (
@@ -98,7 +98,7 @@ def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool
         others, are = names(each.equals, each.options, EQUALS), "are" if len(each.equals) > 1 else "is"
         short = f" {others} {are} about as quick, none with better {metric}."
         long = f" Its time cannot be told from that of {others}, whose {metric} is no better."
-        if all(alike(best, other) for other in each.equals):
+        if all(alike(best, other) and not apart(best, other) for other in each.equals):
             short, long = (
                 f" {others} cannot be told {way}." for way in ("from it", f"from it, by time or by {metric}")
             )

@@ -48,7 +48,8 @@ def try_step(task: Task, batch_size: int, loading: Loading) -> None:
         model, train, test = task.model(), task.train_data(), task.eval_data()
         for source in (train, test):
             refuse_samplewise(loading, source)
-        optimizer = usable(as_one(task.optimizer(list(model.parameters()))), FlatState(model))
+        state = FlatState(model)
+        optimizer = usable(as_one(task.optimizer(list(model.parameters()))), state)
         with Scalars():
             loss = task.loss(model, train.batch(torch.arange(min(batch_size, len(train)))))
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:

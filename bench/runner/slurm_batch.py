@@ -33,7 +33,7 @@ KEY = "key"
 """File of a sweep's folder: the secret of runs on several hosts."""
 IN_VAIN = (
     f"{MOST} starts in a row made no later checkpoint: set launch.minutes higher, or checkpoint.every and "
-    "checkpoint.spacing_s lower"
+    "checkpoint.spacing_s lower; where it was preempted, submit it again"
 )
 ASK_S = 10.0
 LOOK_S = 0.1
@@ -61,9 +61,13 @@ class CellBatch:
             for number, overrides in self.cells:
                 if result_file(folder, number).exists():
                     continue
-                if number in self.places and in_vain(folder, number, rank, Path(self.places[number])):
-                    if not rank:
-                        write_result(folder, number, Exit.FAILED, os.uname().nodename, IN_VAIN)
+                if self._told:  # between two cells
+                    self._end(folder)
+                # Rank 0 alone decides: the others would join its next cell.
+                if not rank and number in self.places and in_vain(folder, number, Path(self.places[number])):
+                    write_result(folder, number, Exit.FAILED, os.uname().nodename, IN_VAIN)
+                    if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+                        self._end(folder)
                     continue
                 code = self._trained(overrides, log_file(folder, number, rank))
                 # The node is going, or the job was cancelled: no result, no next cell.
@@ -71,10 +75,15 @@ class CellBatch:
                 code = Exit.FAILED if code < 0 else code  # out of memory, or a crash
                 if not ended and not rank:
                     write_result(folder, number, code, os.uname().nodename)
-                if ended or self._told:
-                    if self._told:
-                        requeue(folder, os.environ)
+                if self._told:
+                    self._end(folder)
+                if ended:
                     os.kill(os.getpid(), signal.SIGKILL)
+
+    def _end(self, folder: Path) -> None:
+        """End the task, and have it start again."""
+        requeue(folder, os.environ)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     @contextmanager
     def _listening(self) -> Iterator[None]:

@@ -13,9 +13,9 @@ MOST = 3
 """Starts in a row from the same checkpoint, or from none."""
 
 
-def in_vain(folder: Path, number: int, rank: int, place: Path) -> bool:
-    """Return whether a cell was started so often without a later checkpoint; otherwise note one more start of this rank."""
-    file, begun = folder / f"{number}-{rank}.starts", b"%d" % _reached(place, folder)
+def in_vain(folder: Path, number: int, place: Path) -> bool:
+    """Return whether a cell was started so often without a later checkpoint; otherwise note one more start."""
+    file, begun = folder / f"{number}.starts", b"%d" % _reached(place, folder)
     with suppress(FileNotFoundError):
         if [*whole_lines(file)][-MOST:] == [begun] * MOST:
             return True

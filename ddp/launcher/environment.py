@@ -15,6 +15,8 @@ from ddp.launcher.hostlist import tasks_per_node
 
 Environment = Mapping[str, str]
 RAY, MPI = "ray", "mpi"
+STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST")
+"""Variables that a step of SLURM has: its number, its number of old, and its hosts."""
 BATCH_STEP = ("batch", "4294967291")
 """What SLURM calls the step of a batch script."""
 LOWEST_PORT, PORTS = 10_000, 20_000
@@ -144,7 +146,7 @@ def _pmi(environ: Environment) -> Placement | None:
     if not {"PMI_RANK", "PMI_SIZE"} <= environ.keys():
         return None
     rank, size = _number(environ, "PMI_RANK"), _number(environ, "PMI_SIZE")
-    if (environ.get("SLURM_PROCID"), _tasks(environ)) == (str(rank), str(size)):
+    if _in_step(environ) and (environ.get("SLURM_PROCID"), environ.get(_tasks(environ), "")) == (str(rank), str(size)):
         return None
     local = _number(environ, "MPI_LOCALRANKID", rank)
     return _mpi(environ, rank, size, local, _number(environ, "MPI_LOCALNRANKS", size), environ.get("PMI_JOBID", ""))
@@ -175,7 +177,7 @@ def _mpi(environ: Environment, rank: int, size: int, local: int, beside: int, st
     names = host_names(environ["SLURM_JOB_NODELIST"]) if environ.get("SLURM_JOB_NODELIST") else ()
     return Placement(
         *(MPI, rank, size, local, beside, rank // beside if filled else rank % nodes, nodes),
-        hosts=names[:nodes] if len(names) >= nodes else (),
+        hosts=names if len(names) == nodes else (),  # of fewer hosts than the job has: not known which
         job=_slurm_job(environ) or start,
         address=environ.get("MASTER_ADDR", ""),
         port=_number(environ, "MASTER_PORT", 0),
@@ -185,17 +187,21 @@ def _mpi(environ: Environment, rank: int, size: int, local: int, beside: int, st
 
 
 def _tasks(environ: Environment) -> str:
-    """Return how many tasks a step of SLURM has, as its variables say; "": they do not."""
-    return environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS", "")
+    """Return the name of the variable that says how many tasks a step of SLURM has; "": none does."""
+    return next((name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if environ.get(name)), "")
 
 
 def _in_step(environ: Environment) -> bool:
     """Return whether srun started this process: a batch script, and the shell of salloc, have some of a task's variables."""
     if "SLURM_PROCID" not in environ:
         return False
-    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
-    inside = step not in BATCH_STEP and bool(step or environ.get("SLURM_STEP_NODELIST"))
-    return inside or _number(environ, "SLURM_PROCID") > 0
+    inside = _step(environ) not in ("", *BATCH_STEP)
+    return inside or _number(environ, "SLURM_PROCID") > 0  # of no step: refused
+
+
+def _step(environ: Environment) -> str:
+    """Return SLURM's step, or where it is, as far as variables say; "": they do not."""
+    return next((value for name in STEP if (value := environ.get(name))), "")
 
 
 def _slurm_job(environ: Environment) -> str:
@@ -209,14 +215,14 @@ def _slurm(environ: Environment) -> Placement | None:
         return None
     job = _slurm_job(environ)
     restarts = _number(environ, "SLURM_RESTART_COUNT", 0)
-    step = f"{environ.get('SLURM_STEP_ID', 'batch')}.{restarts}"
+    step = f"{environ.get('SLURM_STEP_ID') or environ.get('SLURM_STEPID') or 'batch'}.{restarts}"
     if not _in_step(environ):  # what a batch script starts without srun is one process, however many tasks it has
         return Placement("slurm", job=job, restarts=restarts, step=step)
     rank = _number(environ, "SLURM_PROCID")
-    if not _tasks(environ):
-        which = f"slurm: SLURM_PROCID is {rank}, but neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is set"
-        raise ValueError(f"{which}: start the ranks with srun")
-    size = _number({"SLURM_NTASKS": _tasks(environ)}, "SLURM_NTASKS")
+    if not _tasks(environ) or not _step(environ):
+        lacks = "SLURM_STEP_ID" if _tasks(environ) else "SLURM_STEP_NUM_TASKS"
+        raise ValueError(f"slurm: SLURM_PROCID is {rank}, but {lacks} is not set: start the ranks with srun")
+    size = _number(environ, _tasks(environ))
     source = (
         "SLURM_JOB_NODELIST"
         if not environ.get("SLURM_STEP_NODELIST") and "SLURM_JOB_NODELIST" in environ

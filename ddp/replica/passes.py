@@ -149,7 +149,7 @@ def backward(loss: Tensor) -> None:
     except RuntimeError as error:
         if "backward through the graph a second time" in str(error):
             raise ValueError(
-                "the step called backward() on what its loss is made of, or keeps a tensor of an earlier step: return the "
-                "loss, leave backward, the optimizer's step and zero_grad to the engine, and detach() what is kept"
+                "the step called backward() on what its loss is made of: return the loss, and leave backward, the "
+                "optimizer's step and zero_grad to the engine; or it keeps a tensor of an earlier step: detach() that"
             ) from error
         raise

@@ -57,6 +57,7 @@ class Party:
     """What the script trains; of one `Trainer`, as others cannot be known in the other processes."""
     _head: HeadNode | None = field(default=None)
     _dismissed: bool = False
+    _dismissing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def leads(self) -> bool:
@@ -68,7 +69,9 @@ class Party:
 
     def provide(self, parts: Parts) -> ScriptRanks:
         """Return the ranks of the other processes, in rank 0's. Raises ValueError, OSError, RankLost."""
-        if self._dismissed or (self._parts is not None and self._parts is not parts):
+        if self._dismissed:
+            raise ValueError("the other workers of Ray Train ended with the first run: train in one")
+        if self._parts is not None and self._parts is not parts:
             raise ValueError(
                 f"a second Trainer runs in a script under {self.placement.launcher}, whose other processes serve the first: "
                 "give it a script of its own"
@@ -120,21 +123,25 @@ class Party:
 
     def _follow(self, run: RunHandle) -> None:
         run.wait()
-        self.dismiss()
+        self._dismiss()
         if self._head is not None:
             self._head.rendezvous.close()
 
     def dismiss(self) -> None:
         """Say to the other processes that the script is over."""
         end_all()
-        if self._dismissed:
-            return
-        self._dismissed = True
-        try:
-            head = self._head or HeadNode(self._process(), CATALOGUE, "ddp")
-        except ValueError:  # there is nobody to be found
-            return
-        head.dismiss(1 if getattr(sys, "last_value", None) is not None else 0)
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        with self._dismissing:
+            if self._dismissed:
+                return
+            self._dismissed = True
+            try:
+                head = self._head or HeadNode(self._process(), CATALOGUE, "ddp")
+            except ValueError:  # there is nobody to be found
+                return
+            head.dismiss(1 if getattr(sys, "last_value", None) is not None else 0)
 
 
 def _ended(rank: int, error: Exception) -> int:

@@ -18,8 +18,8 @@ CONTEXT = "ray.train.v2._internal.execution.context"
 
 
 def within(placement: Placement) -> bool:
-    """Return whether Ray Train started this process; `launch=ray` names itself."""
-    return placement.launcher == RAY and not os.environ.get("DDP_LAUNCHER")
+    """Return whether Ray Train started this process: `launch=ray` names itself, and a user's own actors do not know it."""
+    return placement.launcher == RAY and not os.environ.get("DDP_LAUNCHER") and "ray.train" in sys.modules
 
 
 def quiet_end() -> Callable[[], None]:

@@ -17,6 +17,7 @@ from bench.config.objective import direction, objective
 from bench.results.planned import planned
 from tests.bench.conftest import Bench
 from tests.bench.streams import make_spec, write_run
+from tests.warm import ROOT
 
 MINE = "# @package _global_\ndefaults: [override /model: mlp, override /mode: solo]\ntrain: {epochs: 1}\n"
 
@@ -149,3 +150,15 @@ def test_what_a_search_goes_by(name: str, value: float, of_a_failed_one: float, 
 def test_a_run_that_never_got_to_its_target_is_the_worst() -> None:
     run = SimpleNamespace(status="ok", target=SimpleNamespace(reached=False, seconds=None), final=None)
     assert objective("time_to_target", run) == inf
+
+
+def test_a_new_process_finds_presets_of_the_users_own_folder(own: Path, tmp_path: Path) -> None:
+    """Hydra's finder executes its plug-ins again, the first time."""
+    code = (
+        "from bench.results.planned import planned\nfrom pathlib import Path\n"
+        f"print([point.mode for point in planned(Path({str(tmp_path)!r}), 'mine', presets=Path({str(own)!r})).points])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout == "['solo']\n", done.stderr

@@ -28,6 +28,8 @@ OWN = {
     ("base/environment.py", "read_text"): "of /proc",
     ("results/journal.py", "open"): "its own file, to append to",
     ("command/compare_command.py", "open"): "GitHub's step summary, to append to",
+    ("command/slurm_sweep.py", "open"): "the sweep's own key, to write",
+    ("command/slurm_sweep.py", "os.open"): "the sweep's own key, to write",
     ("command/summary.py", "open"): "the run's own log, to append to",
     ("loggers/tensorboard_events.py", "open"): "pictures that this command drew",
     ("loggers/tensorboard_events.py", "read_bytes"): "pictures that this command drew",

@@ -14,7 +14,7 @@ from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics, ResumedFrom
 from bench.validate import Terms, judge
 from bench.validate.checks.curve import course
-from bench.validate.checks.volume import BARE, BEYOND, WIDE, _beyond, _buffers, formula
+from bench.validate.checks.volume import BARE, BEYOND, FLAG, WIDE, _beyond, _buffers, formula
 from bench.validate.revision import accept, write_proposals
 from ddp.core.event_parts import SketchGroup
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one, with_eval
@@ -100,7 +100,8 @@ def test_large_buffers_may_travel_too() -> None:
         ("nccl_cadence", (("parameters", "float32"),), BARE),
         ("nccl_cadence", (("parameters", "float32"), ("buffers", "float32")), WIDE),
         ("nccl_cadence", (("parameters", "float32"), ("parameters", "float64")), BEYOND),
-        ("nccl_sync", (("parameters", "float32"),), BARE),
+        ("nccl_sync", (("parameters", "float32"),), BARE + FLAG / 100),
+        ("nccl_sync", (("parameters", "float32"), ("parameters", "float32")), BARE + FLAG / 100),
         ("nccl_cadence", (), BEYOND),
     ],
 )

@@ -18,10 +18,13 @@ pytestmark = pytest.mark.timeout(300)
 CELL = ("model=mlp", "mode=nccl_sync", "data.name=digits", "train.epochs=1")
 QUIET = ("report=false", "validate=false", "audit=false")
 PLACES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+FOUND = shutil.which("mpirun", path=PLACES) or ""
 OPEN_MPI = (
-    ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none") if shutil.which("ompi_info", path=PLACES) else ()
+    ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
+    if Path(FOUND).with_name("ompi_info").exists()
+    else ()
 )
-MPIRUN = (shutil.which("mpirun", path=PLACES) or "", *OPEN_MPI, "-np", "2", sys.executable, "-P")
+MPIRUN = (FOUND, *OPEN_MPI, "-np", "2", sys.executable, "-P")
 needs_mpirun = pytest.mark.skipif(not MPIRUN[0], reason="mpirun is not installed: the package mpich has it")
 BARE = SCRIPT.replace(", output='runs', name='net', audit=False", "")
 TWICE = SCRIPT + (

@@ -98,7 +98,7 @@ def test_what_is_asked_of_slurm_comes_to_sbatch(tmp_path: Path, monkeypatch: pyt
     for words in ("gpus-per-node=4", "mem=32G", "account=team", "qos=long"):
         assert f"#SBATCH --{words}\n" in asked
     slurm_sweep._submitted(tmp_path, {"w1-s0": ["seed=0"]}, SlurmSettings())
-    assert not {"gpus", "mem=", "account", "qos"} & set((tmp_path / "asked").read_text().replace("-", "=").split("="))
+    assert not {"gpus", "mem", "account", "qos"} & set((tmp_path / "asked").read_text().replace("-", "=").split("="))
 
 
 def test_a_cell_that_comes_no_further_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,12 +109,12 @@ def test_a_cell_that_comes_no_further_is_given_up(tmp_path: Path, monkeypatch: p
     folder = noted(tmp_path / SLURM)
 
     def starts(count: int) -> list[bool]:
-        return [in_vain(folder, 0, 0, tmp_path / "w1") for _ in range(count)]
+        return [in_vain(folder, 0, tmp_path / "w1") for _ in range(count)]
 
     assert starts(2) == [False] * 2
     (tmp_path / ".tmp-w1-7" / "checkpoints" / "0000").mkdir(parents=True)
     assert starts(4) == [False] * 3 + [True]
-    assert not in_vain(folder, 0, 1, tmp_path / "w1")  # of another rank
+    assert not in_vain(folder, 1, tmp_path / "w1")  # of another cell
     executable(tmp_path / "python", "exit 0")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     CellBatch(str(folder), str(tmp_path), [(0, []), (1, [])], {0: str(tmp_path / "w1"), 1: str(tmp_path / "w2")})()

@@ -17,7 +17,7 @@ from bench.config.compose import _searching
 from bench.config.config import register
 from bench.prove.oracle import OracleCourse, PlainTrainer
 from bench.runner import supervise
-from bench.runner.preflight import _step
+from bench.runner.preflight import try_step
 from ddp import record_scalar
 from ddp.core.loader_settings import Loading
 from ddp.core.spans import Batch
@@ -76,6 +76,6 @@ def recorded_task() -> Task:
 
 
 def test_an_own_model_may_record_scalars_where_its_loss_is_tried_and_proved() -> None:
-    _step(recorded_task(), 4, Loading())
+    try_step(recorded_task(), 4, Loading())
     trainer = PlainTrainer(OracleCourse(recorded_task, 1, 4, 1))
     assert trainer.loss(Batch(0, 0, 4, 4)).requires_grad

@@ -68,14 +68,14 @@ def section(page: Page) -> list[Block]:
     inside = answered(page, series)
     answers = [(w, cells, answer(page, cells)) for w, cells in page.workloads.items() if w not in inside]
     answers.sort(key=lambda each: KINDS.index(each[2].kind))
-    shown = answers[:WORKLOADS]
+    shown = answers[:WORKLOADS]  # of the others, their figures alone
     several = len(answers) + len(series) > 1
     compared = bool(series) or any(each.options for *_, each in answers)
     blocks = [_block(page, number, several, *each) for number, each in enumerate(shown)]
     parts = [Portion(name_of(each), each.options, taken(page, each)) for each in studied(page, series)]
     parts += [
         Portion(name(page, w).replace("`", ""), each.options, each.chosen if each.kind == "use" else None)
-        for w, _, each in shown
+        for w, _, each in answers
     ]
     return nonempty(
         Heading(TITLE, 1),
@@ -223,7 +223,7 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
         "*red*: what a check found; *Verdicts* says more": any(v.name == "FAIL" for v in page.verdicts),
         "*recorded*: runs of the baseline": not passed
         and any(compared(rows_of(each, several)) == "recorded" for each in answers),
-        "*−*: median difference": any(option.judged for option in options),
+        "*−*: median difference": any(compared(rows_of(each, several)) == "recorded" for each in answers),
         "*pt*: points of %": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
         "*unclear*: the interval's ends differ by a factor of 4 or more": any(
             ratio is not None and ratio.wide for option in options for ratio in (option.time, option.efficiency)

@@ -104,7 +104,7 @@ def table(page: Page, shown: Sequence[Studied]) -> Verdicts:
                 "scaling": plain(title(series)),
                 "way of training": f"**{RECOMMENDED}{plain(way)}**" if here else plain(way),
                 **{_head(size, cores): _cell(sized.get(size), bool(page.verdicts)) for size in sizes},
-                LOWEST: _lowest(min(_failed(sized.values()) or sized.values(), key=_behind)),
+                LOWEST: _lowest(min(sized.values(), key=_behind)),
             }
             rows.append((sized, here, row))
     rows.sort(key=lambda row: not _failed(row[0].values()))
@@ -180,7 +180,17 @@ def _plot(page: Page, axes: Axes, series: ScalingSeries, options: Sequence[Optio
         colour, marker = page.styles[mode]
         mine = [option for option in options if way_of(option.cell) == way]
         x, y = [option.cell.about.world_size for option in mine], [speed(option) for option in mine]
-        axes.plot(x, y, marker=marker, ls=dash[way], color=colour, ms=6, label=way)
+        there = dict(zip(x, y, strict=True))
+        line = [size for size in sizes if x[0] <= size <= x[-1]]  # breaks where others have a point and it has none
+        axes.plot(
+            line,
+            [there.get(size, math.nan) for size in line],
+            marker=marker,
+            ls=dash[way],
+            color=colour,
+            ms=6,
+            label=way,
+        )
         for size, option in zip(x, mine, strict=True):
             if option.speed is not None and option.speed.low is not None and option.speed.high is not None:
                 axes.plot([size, size], [option.speed.low, option.speed.high], "_-", color=colour, lw=1.0, ms=5)

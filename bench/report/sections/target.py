@@ -14,6 +14,7 @@ from bench.report.blocks import Block, Picture, Text, plain
 from bench.report.compare import Rival
 from bench.report.page import NONE, SERIES, CellGroup, Page, number, table
 from bench.report.time_to_target import Axis, Reach, reach
+from bench.results.cells import solo_of
 
 NEVER = "not reached"
 
@@ -36,7 +37,8 @@ def _part(group: CellGroup) -> list[Block]:
     rows = [row for row in map(reach, group.cells) if row.n and row.cell.about.target.value is not None]
     if not rows:
         return []
-    solo = next((row for row in rows if row.cell.is_solo), None)
+    one = solo_of(group.cells)
+    solo = next((row for row in rows if row.cell is one), None)
     drawn = group.draw(_figure, rows, len(rows)) if any(row.reached for row in rows) else []
     return [_goal(rows), *drawn, table(_row(row, solo) for row in rows)]
 
@@ -96,7 +98,8 @@ def _figure(group: CellGroup, whole: list[Reach]) -> Picture:
             if middle is not None and math.isfinite(middle):
                 axes.plot([middle, middle], [place - 0.3, place + 0.3], color=colour, lw=2)
         axes.set_xlim(0, 1.25 * edge)
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        if axis == "samples":
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlabel("samples trained" if axis == "samples" else "training seconds")
         axes.grid(False, axis="y")
         axes.tick_params(labelleft=True)  # a narrow page shows one below the other

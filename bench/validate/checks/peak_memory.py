@@ -10,9 +10,9 @@ from bench.validate.records import recorded
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 
-LESS, LESS_BYTES = 0.01, 8 << 20
-"""By so much a peak may be below what was measured: the system counts a process's pages in batches, one for each core.
-The first is relative; the second is of no device."""
+LESS, LESS_BYTES, BATCH = 0.01, 8 << 20, 8192
+"""By so much a peak may be below what was measured: relative; at least, but of no device; and bytes by the square of cores,
+each of which counts a process's pages in batches that grow with their number."""
 
 
 def check(case: Case) -> Verdict | None:
@@ -35,7 +35,8 @@ def _amiss(run: Run, known: Records) -> str:
     for end in known.finished:
         measured = known.memory.get(end.rank)
         least_bytes = () if measured is None else (measured.rss_bytes, measured.device_bytes or 0)
-        kinds = (("", end.peak_rss_bytes, LESS_BYTES), (" of its device", end.peak_device_bytes, 0))
+        batches = BATCH * int(run.metrics.env.get("cores") or 1) ** 2
+        kinds = (("", end.peak_rss_bytes, max(LESS_BYTES, batches)), (" of its device", end.peak_device_bytes, 0))
         for (where, peak, less), least in zip(kinds, least_bytes, strict=False):
             if peak < least - max(LESS * least, less):
                 return f"rank {end.rank} reports a peak{where} of {peak:,} bytes, and it measured {least:,}"

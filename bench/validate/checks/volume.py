@@ -22,6 +22,8 @@ WHOLE = ("nccl", "cpu")
 """Backends that average whole replicas."""
 WIDE = 4
 """So many times a parameter's bytes a value of a buffer may take: counted in double precision, there and back."""
+SEVERAL, FLAG = " to ", 2.0
+"""What the name of a row of several tensors has; and elements of a gradient that its flag of use is as large as, at most."""
 MESSAGE = 64
 """Bytes of bookkeeping that a message may have."""
 
@@ -57,7 +59,13 @@ def _beyond(m: Metrics, groups: Sequence[SketchGroup]) -> float:
     """Return what may be sent beside the trained parameters, as a part of them: little from whole replicas without buffers
     whose parameters are of one type."""
     alike = len({group.dtype for group in groups}) == 1 and all(group.kind == "parameters" for group in groups)
-    return BARE if alike and m.engine == "elche" and m.backend in WHOLE else max(BEYOND, _buffers(groups))
+    trained = sum(group.elements for group in groups if group.trained)
+    if not alike or not trained or m.engine != "elche" or m.backend not in WHOLE:
+        return max(BEYOND, _buffers(groups))
+    if m.sync.kind == "parameters":
+        return BARE
+    single = all(SEVERAL not in group.name for group in groups)
+    return BARE + FLAG * len(groups) / trained if single else BEYOND
 
 
 def _buffers(groups: Sequence[SketchGroup]) -> float:
