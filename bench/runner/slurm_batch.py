@@ -63,11 +63,13 @@ class CellBatch:
                     continue
                 if self._told:  # between two cells
                     self._end(folder)
+                    return
                 # Rank 0 alone decides: the others would join its next cell.
                 if not rank and number in self.places and in_vain(folder, number, Path(self.places[number])):
                     write_result(folder, number, Exit.FAILED, os.uname().nodename, IN_VAIN)
                     if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
                         self._end(folder)
+                        return
                     continue
                 code = self._trained(overrides, log_file(folder, number, rank))
                 # The node is going, or the job was cancelled: no result, no next cell.
@@ -77,6 +79,7 @@ class CellBatch:
                     write_result(folder, number, code, os.uname().nodename)
                 if self._told:
                     self._end(folder)
+                    return
                 if ended:
                     os.kill(os.getpid(), signal.SIGKILL)
 

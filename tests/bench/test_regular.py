@@ -35,6 +35,8 @@ OWN = {
     ("loggers/tensorboard_events.py", "read_bytes"): "pictures that this command drew",
     ("command/validate_command.py", "open"): "GitHub's step summary, to append to",
     ("runner/launch.py", "open"): "its own log, to write",
+    ("runner/slurm_batch.py", "open"): "its own log, to append to",
+    ("runner/starts.py", "open"): "its own file, to append to",
     ("runner/ray_rank.py", "open"): "its own log, to append to",
     ("faults/store.py", "open"): "its own file, to append to",
     ("command/listing.py", "read_bytes"): "the source of a module of ours",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from statistics import median
 from typing import Any
 
 import pytest
@@ -68,7 +67,8 @@ def test_el_che_gives_a_slow_device_fewer_batches_and_records_it() -> None:
     windows = [record for record in records if isinstance(record, RoundClosed)]
     assert len(windows) == graph.training_step()
     assert sum(sum(window.steps) for window in windows) == 100
-    assert median(window.steps[0] / window.steps[1] for window in windows) >= 2  # one may have been held up
+    steps = [sum(window.steps[member] for window in windows) for member in range(2)]
+    assert steps[0] > 1.5 * steps[1]  # of all windows, as in one of them the other may have been held up
     assert {type(record) for record in records} == {Ready, Slice, Plan, RoundClosed}
     assert {r.kind for r in records if isinstance(r, Slice)} >= {"forward", "backward", "optimizer", "exchange", "data"}
 

@@ -37,8 +37,8 @@ def _part(group: CellGroup) -> list[Block]:
     rows = [row for row in map(reach, group.cells) if row.n and row.cell.about.target.value is not None]
     if not rows:
         return []
-    one = solo_of(group.cells)
-    solo = next((row for row in rows if row.cell is one), None)
+    device = solo_of(group.cells)
+    solo = next((row for row in rows if row.cell is device), None)
     drawn = group.draw(_figure, rows, len(rows)) if any(row.reached for row in rows) else []
     return [_goal(rows), *drawn, table(_row(row, solo) for row in rows)]
 
