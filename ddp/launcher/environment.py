@@ -223,8 +223,8 @@ def _slurm(environ: Environment) -> Placement | None:
         lacks = "SLURM_STEP_ID" if _tasks(environ) else "SLURM_STEP_NUM_TASKS"
         raise ValueError(f"slurm: SLURM_PROCID is {rank}, but {lacks} is not set: start the ranks with srun")
     size = _number(environ, _tasks(environ))
-    lists = [name for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST") if environ.get(name)]
-    source = lists[0] if lists else "SLURM_STEP_NODELIST"
+    sources = [name for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST") if environ.get(name)]
+    source = sources[0] if sources else "SLURM_STEP_NODELIST"
     names = host_names(_text(environ, source))
     nodes = _number(environ, "SLURM_STEP_NUM_NODES", len(names))
     counts = _counts(environ, size, nodes)

@@ -35,7 +35,8 @@ def _amiss(run: Run, known: Records) -> str:
     for end in known.finished:
         measured = known.memory.get(end.rank)
         least_bytes = () if measured is None else (measured.rss_bytes, measured.device_bytes or 0)
-        batches = BATCH * int(run.metrics.env.get("cores") or 1) ** 2
+        cores = run.metrics.env.get("cores")
+        batches = BATCH * cores**2 if isinstance(cores, int) else 0
         kinds = (("", end.peak_rss_bytes, max(LESS_BYTES, batches)), (" of its device", end.peak_device_bytes, 0))
         for (where, peak, less), least in zip(kinds, least_bytes, strict=False):
             if peak < least - max(LESS * least, less):
