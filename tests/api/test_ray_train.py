@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -21,6 +23,7 @@ from ddp.trainer.ray_train import CONTEXT
 
 errors = queue.SimpleQueue()
 runner = SimpleNamespace(get_exception_queue=lambda: errors)
+sys.modules["ray.train"] = ModuleType("ray.train")
 sys.modules[CONTEXT] = ModuleType(CONTEXT)
 sys.modules[CONTEXT].get_train_context = lambda: SimpleNamespace(
     execution_context=SimpleNamespace(training_thread_runner=runner)
@@ -68,7 +71,9 @@ def test_all_workers_end_without_an_error_while_their_processes_stay(warm: Warm,
             process.kill_all()
 
 
-def test_a_ray_train_that_would_wait_for_ever_is_refused() -> None:
+def test_a_ray_train_that_would_wait_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not ray_train.within(Placement("ray", 1, 2))  # an actor of a user's own
+    monkeypatch.setitem(sys.modules, "ray.train", ModuleType("ray.train"))
     assert ray_train.within(Placement("ray", 1, 2))
     with pytest.raises(ValueError, match="this version of Ray Train does not let a worker end"):
         ray_train.quiet_end()
