@@ -99,15 +99,15 @@ def _seeds(best: Option, brief: bool = False) -> str:
     solo, quality = best.rival.solo, best.quality
     ours, theirs = len(best.cell.one_each), 0 if solo is None else len(solo.one_each)
     text = f"{plural(ours, 'seed')} of it{'' if solo is None else f', {theirs} of one device'}"
-    judged = quality is not None and quality.verdict is not None
-    short = brief and quality is not None and judged and quality.difference.n == ours
-    text += f", {quality.difference.n_base} recorded." if short and quality is not None else "."
+    judged = None if quality is None or quality.verdict is None else quality.difference
+    short = brief and judged is not None and judged.n == ours
+    text += f", {judged.n_base} recorded." if judged is not None and short else "."
     timed = best.time or best.speed
     if timed is not None and (timed.n, timed.n_base) != (ours, theirs):
         text += f" Times are of {timed.n} and {timed.n_base} of them."
-    if quality is not None and judged and not short:
-        looked = "" if quality.difference.n == ours else f"{plural(quality.difference.n, 'seed')} of it "
-        text += f" Quality: {looked}against {plural(quality.difference.n_base, 'recorded seed')} of one device."
+    if judged is not None and not short:
+        looked = "" if judged.n == ours else f"{plural(judged.n, 'seed')} of it "
+        text += f" Quality: {looked}against {plural(judged.n_base, 'recorded seed')} of one device."
     return f"{text} One seed shows no spread." if ours == 1 else text
 
 

@@ -10,12 +10,9 @@ from bench.base.number_format import plural
 from bench.report.answer import Option, order
 from bench.report.blocks import Tile, plain
 from bench.report.intervals import Interval
-from bench.report.page import NONE, percent
-from bench.report.page_tiles import lowest
+from bench.report.page import percent
+from bench.report.page_tiles import GOOD, lowest, unjudged
 from bench.report.page_words import difference, ends, span, state
-
-GOOD = "as good as one device"
-"""What the first figure is called."""
 
 
 class Portion(NamedTuple):
@@ -45,8 +42,8 @@ def tiles(parts: Sequence[Portion]) -> tuple[Tile, ...]:
 
 def _quality(options: Sequence[Option]) -> Tile:
     """Return how many are as good as one device, and how many came to what else, the gravest first."""
-    if not any(option.judged or option.failing is not None for option in options):
-        return Tile(GOOD, NONE, "no verdicts: there is no baseline")
+    if (tile := unjudged(options)) is not None:
+        return tile
     passed = sum(option.passed for option in options)
     others = sorted((option for option in options if option.failing), key=lambda option: order(option)[:1])
     counts = Counter(map(state, others))

@@ -13,6 +13,9 @@ from bench.report.intervals import Interval
 from bench.report.page import NONE, percent
 from bench.report.page_words import UNMEASURED, between, difference, names, percents, remedy, span, state
 
+GOOD = "as good as one device"
+"""What the first figure is called."""
+
 
 def tiles(each: Answer) -> tuple[Tile, ...]:
     """Return what is as good as one device, then time to the target and speed of the way of training that the answer names,
@@ -29,9 +32,8 @@ def tiles(each: Answer) -> tuple[Tile, ...]:
 
 def quality_tile(options: Sequence[Option]) -> Tile:
     """Return how many ways of training, without one device, are as good as it; and which are not, or not yet."""
-    judged = [option for option in options if option.judged or option.failing is not None]
-    if not judged:
-        return Tile("as good as one device", NONE, "no verdicts: there is no baseline", dim=True)
+    if (tile := unjudged(options)) is not None:
+        return tile
     groups: dict[str, list[Option]] = {}
     for option in options:
         if option.failing is not None:
@@ -39,7 +41,13 @@ def quality_tile(options: Sequence[Option]) -> Tile:
     notes = [f"{words}: {names(some, options)}" for words, some in groups.items()]
     passed = sum(option.passed for option in options)
     value = f"{passed} of {len(options)}" + (" ways" if len(options) > 1 else " way")
-    return Tile("as good as one device", value, "; ".join(notes) or "none is worse by more than is allowed")
+    return Tile(GOOD, value, "; ".join(notes) or "none is worse by more than is allowed")
+
+
+def unjudged(options: Sequence[Option]) -> Tile | None:
+    """Return what is said where none has a verdict."""
+    judged = any(option.judged or option.failing is not None for option in options)
+    return None if judged else Tile(GOOD, NONE, "no verdicts: there is no baseline", dim=True)
 
 
 def _group(option: Option) -> str:

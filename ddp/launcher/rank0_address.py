@@ -196,8 +196,7 @@ def reachable(
         if time.monotonic() >= until:
             break
         time.sleep(min(0.2, max(until - time.monotonic(), 0.0)))
-        anew = look is not None and (known.unresolved or not known.candidates)
-        if anew and look is not None and time.monotonic() > looked + LOOK_S:
+        if look is not None and known.unresolved and time.monotonic() > looked + LOOK_S:
             known, looked = look(), time.monotonic()
     tries = _told(known, list(notes.values()))
     waited = f"not reached within {patience_s:g} s" if known.candidates or known.unresolved else "not to be found"
