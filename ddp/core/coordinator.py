@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, cast
 
-from ddp.core import checkpoint_schedule, evaluation, event_batch, events, joining, pacing, rounds, timeouts
+from ddp.core import checkpoint_schedule, evaluation, event_batch, events, joining, pacing, rounds, shared_grants, timeouts
 from ddp.core.commands import ORDERS, Abort, Command, CoordinatorCheckpoint, Plan, RankCommand, Stop
 from ddp.core.coordinator_state import CoordinatorState, Mark
 from ddp.core.dispatch import begin_window, dispatch
@@ -135,9 +135,10 @@ class Coordinator:
         saves: tuple[Output, ...] = ()
         if checkpoint_schedule.handed_out(issued) or (plan.in_step and not cohort.shares and cohort.round is None):
             cohort, saves = checkpoint_schedule.begin(cohort, plan, at, turn=False)
+        cohort, ends = shared_grants.shorten(cohort, at)
         cohort, grants = dispatch(cohort, plan)
         cohort, paces = pacing.correct(cohort, plan, at, grants)
-        issued = (*issued, *starts, *orders, *evaluations, *saves, *grants, *paces)
+        issued = (*issued, *starts, *orders, *evaluations, *saves, *ends, *grants, *paces)
         if reason := rounds.due(cohort, plan):
             cohort, averages = rounds.open_round(cohort, plan, reason, at)
             saves = ()
@@ -204,7 +205,7 @@ def _apply(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSt
         case Offered():
             return replace(cohort, offers=cohort.offers + 1), ()
         case events.Ending():
-            return checkpoint_schedule.hasten(cohort), ()
+            return checkpoint_schedule.hasten(cohort, event.at), ()
     return timeouts.give_up(cohort, event)
 
 
