@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, cast
 
-from ddp.core import checkpoint_schedule, evaluation, event_batch, events, joining, pacing, rounds, shared_grants, timeouts
+from ddp.core import checkpoint_schedule, evaluation, event_batch, events, joining, pacing, rounds, timeouts
 from ddp.core.commands import ORDERS, Abort, Command, CoordinatorCheckpoint, Plan, RankCommand, Stop
 from ddp.core.coordinator_state import CoordinatorState, Mark
 from ddp.core.dispatch import begin_window, dispatch
@@ -22,6 +22,7 @@ from ddp.core.persistent import RankSet, Row
 from ddp.core.policies import Policy
 from ddp.core.rank_state import LastHeard, RankState
 from ddp.core.recovery import distrust, lose, recover, settle
+from ddp.core.shared_grants import shorten
 from ddp.core.values import replace
 from ddp.core.world import World
 
@@ -135,7 +136,7 @@ class Coordinator:
         saves: tuple[Output, ...] = ()
         if checkpoint_schedule.handed_out(issued) or (plan.in_step and not cohort.shares and cohort.round is None):
             cohort, saves = checkpoint_schedule.begin(cohort, plan, at, turn=False)
-        cohort, ends = shared_grants.shorten(cohort, at)
+        cohort, ends = shorten(cohort, at)
         cohort, grants = dispatch(cohort, plan)
         cohort, paces = pacing.correct(cohort, plan, at, grants)
         issued = (*issued, *starts, *orders, *evaluations, *saves, *ends, *grants, *paces)
