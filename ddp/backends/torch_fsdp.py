@@ -7,6 +7,7 @@ has its own, and the whole model gets those of rank 0, as in `torch_ddp` and as 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -16,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -141,6 +142,15 @@ def _shard(root: nn.Module, mesh: DeviceMesh, group_elements: int) -> None:
         if module is root or large:
             taken.update(own)
             fully_shard(module, mesh=mesh)
+            for name in own_methods(type(module)):
+                register_fsdp_forward_method(module, name)  # gathers, as `forward` does
+
+
+def own_methods(kind: type) -> set[str]:
+    """Return the public methods of a model's class, by which a step may use it, beside those of every module."""
+    bases = [base for base in kind.__mro__ if base not in FSDPModule.__mro__ and base not in nn.Module.__mro__]
+    named = (name for base in bases for name, value in vars(base).items() if inspect.isfunction(value))
+    return {name for name in named if not name.startswith("_") and not hasattr(nn.Module, name)}
 
 
 class Backend(TorchBackend):

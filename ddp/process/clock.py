@@ -15,7 +15,7 @@ def now() -> float:
 
 
 def shift(seconds: float) -> None:
-    """Add `seconds` to this process's clock from now on."""
+    """Offset this process's clock by `seconds` from now on."""
     global _shift
     _shift = seconds
 
