@@ -73,9 +73,8 @@ def _unkept_half(run: Run, report: AuditReport) -> str:
     """Return the half of the run ("first" or "second") of which no step was kept; empty if there is none, or if the run
     is short, lost a rank or is in graph mode."""
     known = records(run)
-    if (
-        known is None or not as_planned(run.metrics) or run.metrics.engine == "graph"
-    ):  # in graph mode each step is a window
+    # In graph mode each step is a window.
+    if known is None or not as_planned(run.metrics) or run.metrics.engine == "graph":
         return ""
     steps: Counter[int] = Counter()
     for event in known.progress:
