@@ -183,7 +183,7 @@ class RunHandle:
             self._ended.wait(PATIENCE_S)
 
     def setup_monitor(self, monitor: Monitor) -> None:
-        """Show this run on the page of `monitor`: its configuration, its model's layers, all past and future records."""
+        """Show this run on the page of `monitor`: its configuration, its model's layers, its records so far and to come."""
         self._observers.attach(monitor)
 
     def architecture_svg(self) -> str:
