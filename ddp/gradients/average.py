@@ -23,8 +23,8 @@ from ddp.replica.step_sketches import NoSketches, StepSketches, whole
 
 
 def meet_counters(batch: Batch, gradients: StepGradients, collectives: Collectives) -> None:
-    """After the exchange of `gradients`, set integer buffers to their maximum over the ranks if they may differ. Raises
-    ExchangeBroken."""
+    """Set integer buffers to their maximum over the ranks if they may differ. Call it after the exchange of `gradients`.
+    Raises ExchangeBroken."""
     # A rank without a sample did not count this batch in its buffers.
     if batch.idles or gradients.apart():
         collectives.all_reduce(gradients.counters, MAX)
