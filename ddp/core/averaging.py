@@ -20,7 +20,7 @@ STEEPEST = 16.0
 
 @dataclass(frozen=True)
 class Averaging:
-    """What an average is made of, and what becomes of it. The default is the mean weighted by samples."""
+    """How an average is computed and applied. The default is the mean weighted by samples."""
 
     gamma: float = 1.0
     """A rank weighs samples ** gamma: 1 by samples, 0 every rank that trained alike. An idle rank weighs nothing."""

@@ -46,7 +46,7 @@ def on_evaluated(cohort: CoordinatorState, event: Evaluated) -> CoordinatorState
 
 
 def adopt(cohort: CoordinatorState) -> tuple[CoordinatorState, tuple[Evaluate, ...]]:
-    """At the end of training, have a survivor evaluate the parts of the final model that lost ranks owed.
+    """Have a survivor evaluate, at the end of training, the parts of the final model that lost ranks owed.
 
     The model of an earlier epoch is gone: its evaluation stays incomplete."""
     last, rank = cohort.world.epochs - 1, cohort.live[0]
