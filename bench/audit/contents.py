@@ -1,6 +1,6 @@
 """Writes `contents.json`: the digests of the contents of data sets, training and test part, as they are read.
 
-python -m bench.audit.contents [FOLDER]    # of bundled ones, and of those whose files lie in a folder
+    python -m bench.audit.contents [FOLDER]    # of bundled ones, and of those whose files lie in a folder
 
 A data set that is made from Python's own documentation differs between versions of Python, and has a line for each.
 Lines of data sets that are not available stay unchanged.

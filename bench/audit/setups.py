@@ -1,6 +1,6 @@
 """Compares the bundled set-ups, their modules, optimizer, schedule and what they compute, with a committed description.
 
-python -m bench.audit.setups    # writes `setups.json`
+    python -m bench.audit.setups    # writes `setups.json`
 
 A run and its audit call the same set-up, so both have its errors: a lost weight decay, another epsilon, doubled
 dropout. Must not use the engine.

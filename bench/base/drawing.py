@@ -65,9 +65,8 @@ class _Both(RendererBase):
     def __init__(self, width: float, height: float, dpi: float) -> None:
         super().__init__()
         self._file = io.StringIO()
-        self._text_scale = (
-            dpi / 72
-        )  # the vector renderer takes font sizes in its own unit, which here is a pixel of the PNG
+        # The vector renderer takes font sizes in its own unit, which here is a pixel of the PNG.
+        self._text_scale = dpi / 72
         self.points: Any = RendererAgg(width, height, dpi)  # type: ignore[no-untyped-call]
         self.vectors: Any = RendererSVG(width, height, self._file, metadata=UNDATED)  # type: ignore[no-untyped-call]
         self.width, self.height, self.dpi = width, height, dpi

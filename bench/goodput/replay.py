@@ -166,9 +166,8 @@ def _elastic(policy: Policy, world: World, costs: ReplayCosts, absences: Sequenc
         if outage.start > gone.get(outage.rank, 0.0):
             deaths.append(outage)
             waits[outage.rank].append(outage.stop - outage.start + costs.start_s)
-            gone[outage.rank] = (
-                outage.stop + costs.start_s + costs.step_s
-            )  # it had not returned when its machine failed again
+            # Until then it has not returned, so a failure of its machine is none.
+            gone[outage.rank] = outage.stop + costs.start_s + costs.step_s
 
     def start_s(rank: int, life: int) -> float:
         return waits[rank][min(life, len(waits[rank])) - 1]

@@ -191,9 +191,7 @@ def _wires(stream: RunRecords, spec: RunSpec, in_step: bool, modelled: float) ->
     if taken.size > LEAST_STEPS and not modelled:
         taken, left = taken[1:], left[1:]
     if modelled and taken.size:
-        taken = taken - min(
-            modelled, float(taken.mean())
-        )  # each has its own jitter, so only the mean can be subtracted
+        taken = taken - min(modelled, float(taken.mean()))  # each has its own jitter: subtract the mean
     return taken, left
 
 

@@ -142,9 +142,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
             record = replace(record, transport=calibration.transport)
         elif isinstance(record, Averaged):
             record = replace(record, bytes=size if record.bytes else 0)
-        elif (
-            isinstance(record, Progress) and in_step
-        ):  # without the time in which it waited for others inside its steps
+        elif isinstance(record, Progress) and in_step:  # without waiting for others inside its steps
             record, worked[record.rank] = replace(record, busy_s=worked[record.rank]), 0.0
         records.append((begin + at, _later(record, begin)))
 

@@ -108,8 +108,8 @@ def _of_parquet(path: Path) -> list[Floats]:
 
 
 def _of_chrome(path: Path) -> list[Floats]:
-    """Return, by process or lane, the seconds of each step: as marked by torch.profiler, else from one `data` slice to
-    the next."""
+    """Return, by process or lane, the seconds of each step: as marked by torch.profiler, else the sum of a
+    `data` slice and the forward, backward and optimizer slices after it."""
     try:
         content = regular_files.content(path, MOST_BYTES)
         body = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)

@@ -1,7 +1,7 @@
 """Utilisation of ranks that average every H steps over slow links: a functional form that is fitted to measurements.
 Pure.
 
-utilisation = H / (H (1 + e) + (a / B) (1 + b / B) (1 - k H))
+    utilisation = H / (H (1 + e) + (a / B) (1 + b / B) (1 - k H))
 
 in units of a step. `e` is lost in every step, whatever the link; `a / B` is the time of sending at B Mbit/s; `b` makes
 slow links worse than that; `k` is what a link gains while ranks compute (burst credit). All four parameters are
