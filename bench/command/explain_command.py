@@ -32,7 +32,7 @@ SHOWN = 0.001
 
 def add(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument("path", type=path_of, metavar="RUN", help="run folder, or a trace of a job (.parquet)")
+    parser.add_argument("path", type=path_of, metavar="RUN", help="run folder, or a Parquet trace of a pipelined job (.parquet)")
     parser.add_argument("--json", type=file_of, metavar="FILE", help="also write the result to this file, as JSON")
 
 

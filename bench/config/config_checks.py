@@ -169,7 +169,8 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
     if restarts(cluster.restart) != 0:
         if backend is None or not backend.checkpoints or world_size == 1:
             why = "which makes no checkpoints" if world_size > 1 else "and one rank, which is this very process"
-            raise ValueError(f"cluster.restart with mode={config.mode.name}, {why}: choose nccl_*, cpu_* or zero*")
+            remedy = "choose nccl_*, cpu_*, zero* or torch_ddp, with world_size=2 or more"
+            raise ValueError(f"cluster.restart with mode={config.mode.name}, {why}: {remedy}")
         if backend.averages and not cluster.tolerate_loss:
             raise ValueError("cluster.restart needs cluster.tolerate_loss=true")
     _check_comers(config, world_size)
