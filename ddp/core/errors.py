@@ -51,7 +51,7 @@ class OutOfResources(EngineError):
 
 
 class Corrupted(EngineError):
-    """A rank's replica differs from what it must be: a bit has flipped. The message is one line that says how it was found."""
+    """A rank's replica is not what it must be: a bit has flipped. The message is one line that says how it was found."""
 
 
 class Aborted(EngineError):

@@ -31,8 +31,8 @@ class LRSchedule:
     `steps`: how often the scheduler steps in the whole training, such as once an epoch; its `k`-th rate holds from the
     fraction `k / steps` of the samples on. `lr`: rate of the optimizer that the scheduler is made for; factors are the
     scheduler's rates divided by `lr`. A scheduler of absolute rates, such as OneCycleLR, needs it. Raises ValueError for
-    one without it, and for a scheduler that follows a loss (ReduceLROnPlateau), or changes more than the rate (OneCycleLR and CyclicLR:
-    cycle_momentum=False).
+    one without it, and for a scheduler that follows a loss (ReduceLROnPlateau) or changes more than the rate (OneCycleLR
+    and CyclicLR: give them cycle_momentum=False).
     """
 
     def __init__(self, make: Callable[[torch.optim.Optimizer], Any], steps: int, lr: float | None = None) -> None:
