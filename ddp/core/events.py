@@ -196,6 +196,9 @@ class Finished(FromRank):
     sketch: Sketch = ""
     kept: Files = ()  # steps to be done again, and the model at the end
     work: StepWork | None = None
+    met: tuple[str, ...] | None = None  # faults of the script that came to it
+    numbers: tuple[str, ...] = ()
+    """Digests of the state of Python's and NumPy's generators: at the start, then before and after an epoch is begun."""
 
 
 @dataclass(frozen=True)

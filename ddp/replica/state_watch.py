@@ -80,14 +80,18 @@ class StateWatch:
             self._awaited["averages"] = averages
 
     @contextmanager
-    def regroups(self, generation: int) -> Iterator[None]:
+    def regroups(self, generation: int, averages: int) -> Iterator[None]:
         """Note the state before and after what is done within: the group of a generation is formed, or left. At once, for
-        what comes behind it may give this rank another's state."""
+        what comes behind it may give this rank another's state. Where ranks step alone, the next step is to find it so."""
         self._seen[REGROUPING] += 1
         before = self._digests() if self._seen[REGROUPING] <= RESTS else None
         yield
-        if before is not None:
-            self.over.append({"what": f"{REGROUPING}{generation}", "before": before, "after": self._digests()})
+        if before is None:
+            return
+        what, after = f"{REGROUPING}{generation}", self._digests()
+        self.over.append({"what": what, "before": before, "after": after})
+        if self._untouched and not self._together() and self._replica.task.epoch_callback is None:
+            self._awaited = {"what": what, "averages": averages, "before": after}
 
     def compare(self, averages: int) -> None:
         """Note the state behind what has left it alone, if one is awaited; of the model only where nothing was averaged."""

@@ -14,6 +14,7 @@ from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.records import lost_nobody, recorded
 from bench.validate.recount.figure import Figure
+from bench.validate.recount.goodput import arrivals, goodput
 from bench.validate.recount.identity import identity
 from bench.validate.recount.learning import learning
 from bench.validate.recount.losses import losses, slow_ranks
@@ -53,3 +54,5 @@ def figures(run: Run, known: Records) -> Iterator[Figure]:
     yield from timing(m, part)
     yield from meeting(m, part)
     yield from rounds(m, known)
+    yield from goodput(m, known)
+    yield from arrivals(m, known)
