@@ -82,7 +82,7 @@ class StateWatch:
     @contextmanager
     def regroups(self, generation: int, averages: int) -> Iterator[None]:
         """Note the state before and after what is done within: the group of a generation is formed, or left. At once, for
-        what comes behind it may give this rank another's state. Where ranks step alone, the next step is to find it so."""
+        what comes behind it may give this rank another's state. If none does, the next step is to find it so."""
         self._seen[REGROUPING] += 1
         before = self._digests() if self._seen[REGROUPING] <= RESTS else None
         yield
@@ -90,14 +90,16 @@ class StateWatch:
             return
         what, after = f"{REGROUPING}{generation}", self._digests()
         self.over.append({"what": what, "before": before, "after": after})
-        if self._untouched and not self._together() and self._replica.task.epoch_callback is None:
-            self._awaited = {"what": what, "averages": averages, "before": after}
+        if self._untouched and self._replica.task.epoch_callback is None:
+            self._awaited = {"what": what, "averages": averages, "before": after, "taken": self._replica.taken}
 
     def compare(self, averages: int) -> None:
         """Note the state behind what has left it alone, if one is awaited; of the model only where nothing was averaged."""
         awaited, self._awaited = self._awaited, None
         if awaited is None or (awaited.get("what", "").startswith(START) and self._together()):
             return  # in steps of all ranks the state was shared out since the start
+        if awaited.pop("taken", self._replica.taken) != self._replica.taken:
+            return
         model = awaited.pop("averages", None) == averages
         if not model:
             before = awaited["before"]

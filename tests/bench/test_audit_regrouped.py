@@ -56,12 +56,13 @@ def weakened(regroup: Any, self: Any, *about: Any) -> None:
 @pytest.mark.parametrize(
     ("mode", "breaks", "sign"),
     [
+        ("nccl_sync", wrapped(RankLoop, "_regroup", weakened), "exp_avg is another after regrouping"),
         ("nccl_cadence", wrapped(RankLoop, "_regroup", weakened), "exp_avg is another after regrouping"),
         ("nccl_sync", wrapped(GroupBackend, "join", forgotten), "exp_avg is gone after regrouping"),
         ("nccl_cadence", wrapped(GroupBackend, "join", forgotten), "exp_avg is gone after regrouping"),
         ("nccl_sync", wrapped(GroupBackend, "leave", moved), "parameters 0.weight is another after regrouping"),
     ],
-    ids=["behind", "sync", "cadence", "leave"],
+    ids=["behind it, sync", "behind it", "sync", "cadence", "leave"],
 )
 def test_what_a_change_of_the_group_changes_is_named(
     tmp_path: Path,

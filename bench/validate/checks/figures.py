@@ -18,7 +18,7 @@ from bench.validate.recount.goodput import arrivals, goodput
 from bench.validate.recount.identity import identity
 from bench.validate.recount.learning import learning
 from bench.validate.recount.losses import losses, slow_ranks
-from bench.validate.recount.rounds import rounds
+from bench.validate.recount.rounds import brought_in, rounds
 from bench.validate.recount.timing import meeting, timing
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
@@ -47,6 +47,7 @@ def figures(run: Run, known: Records) -> Iterator[Figure]:
     m, part = run.metrics, known.measured()
     yield from losses(m, known)
     if not lost_nobody(m):
+        yield from brought_in(known)
         return
     yield from slow_ranks(m, known)
     yield from identity(m, part, run.config)
