@@ -39,8 +39,7 @@ class Ready(FromRank):
     digest: str
     """sha256 of its parameters; equal on all ranks."""
     device: str
-    transport: str
-    """`none`: of one rank."""
+    transport: str  # `none`: of one rank
     loader: str = ""
     note: str = ""
     """What a reader of the results must know of the data, or of the checkpoint that the run resumes from."""
@@ -93,8 +92,7 @@ class Snapshot(FromRank):
     round: int
     steps: int
     samples: int
-    sketch: Sketch = ""
-    """Of the replica."""
+    sketch: Sketch = ""  # of the replica
     optimizer: OptimizerSketch = ()
     """Of what the rank's own optimizer keeps, by name; where that is averaged."""
 
@@ -197,8 +195,7 @@ class Finished(FromRank):
     kept: Files = ()  # steps to be done again, and the model at the end
     work: StepWork | None = None
     met: tuple[str, ...] | None = None  # faults of the script that came to it
-    numbers: tuple[str, ...] = ()
-    """Digests of the state of Python's and NumPy's generators: at the start, then before and after an epoch is begun."""
+    numbers: tuple[str, ...] = ()  # states of NumPy's and Python's generators (`ddp.data.seeded.OwnNumbers`)
 
 
 @dataclass(frozen=True)
