@@ -54,7 +54,7 @@ def set_others(states: tuple[Any, Any]) -> None:
 
 
 class OwnNumbers:
-    """Digests of the state of these generators: at the start, then before and after an epoch is begun. Not `watched`: none."""
+    """Digests of the states of these generators: at the start, before and after an epoch is begun. Not `watched`: none."""
 
     def __init__(self, watched: bool) -> None:
         self.digests: list[str] = []
