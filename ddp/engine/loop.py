@@ -297,5 +297,4 @@ class TrainingLoop:
             path = self.job.scratch / f"state-{self.rank}.pt"
             torch.save(savable(self.replica.model), path, pickle_module=cloudpickle)
         kept = self.keeper.finish() if self.keeper is not None else ()
-        numbers = tuple(self.numbers.digests)
-        self._send(reports.finished(self.job, self.rank, self.replica, self.device, kept, numbers))
+        self._send(reports.finished(self.job, self.rank, self.replica, self.device, kept, self.numbers.digests))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ddp.backends.base import AverageResult
@@ -96,10 +98,10 @@ def averaged(
 
 
 def finished(
-    job: Job, rank: int, replica: Replica, device: torch.device, kept: Files, numbers: tuple[str, ...]
+    job: Job, rank: int, replica: Replica, device: torch.device, kept: Files, numbers: Sequence[str]
 ) -> Finished:
     """Return the event that says what a rank ends with. `numbers`: digests of generators over time."""
     on_device = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
     digest, sketch, met = replica.state.digest(), replica.sketcher.model(), tuple(map(str, struck(job.scratch, rank)))
     work = replica.figures.work()
-    return Finished(now(), rank, digest, peak_rss_bytes(), on_device, sketch, kept, work, met, numbers)
+    return Finished(now(), rank, digest, peak_rss_bytes(), on_device, sketch, kept, work, met, tuple(numbers))
