@@ -68,8 +68,8 @@ def _unallowed(run: Run) -> str:
 def _never(run: Run) -> str:
     """Say which fault of the script never came, though its rank went through the step, or came behind it."""
     lost = {row.rank for row in run.metrics.faults}
-    for fault, steps, came in _others(run):
-        if not came and steps > fault.step + BEYOND:
+    for fault, steps, met in _others(run):
+        if not met and steps > fault.step + BEYOND:
             return f"rank {fault.rank} trained {steps} steps, and {fault} of the script never came"
     for fault, own in _taken(run):
         steps, gone = sum(own), fault.rank in lost
