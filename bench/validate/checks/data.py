@@ -35,13 +35,8 @@ FEW = 12
 
 
 def check(case: Case) -> Verdict | None:
-<<<<<<< HEAD
-    """Return FAIL at the first difference; SUSPICIOUS if much of the test set is trained, and no baseline says that it is
-    meant, a rank's loss is above the others', or NumPy's numbers repeat; None where nothing of it is recorded."""
-=======
-    """Return FAIL at the first difference; SUSPICIOUS if much of the test set is trained and no baseline says so, or if
-    one rank's loss is higher than the others'; None if no contents are recorded."""
->>>>>>> main
+    """Return FAIL at the first difference; SUSPICIOUS if much of the test set is trained and no baseline says so, if one
+    rank's loss is higher than the others', or if NumPy's numbers repeat; None if no contents are recorded."""
     epochs, notes, leak, higher = 0, "", False, ""
     drawn = ""
     seeds: dict[int, int] = {}

@@ -20,13 +20,9 @@ from ddp.core.faults import Fault, parse
 _EXITED = re.compile(r"\(exit code (?!255\))\d+\)")
 """Pattern of the text of a loss if the process exited by itself; code 255 stands for an unknown end."""
 TAKING = ("crash", "raise", "stall")
-<<<<<<< HEAD
-"""Kinds of faults that always cost the rank."""
-UNSEEN = ("lose", "flip")
-"""Kinds of which nothing else need tell."""
-=======
 """Kinds of scripted faults that always cost the rank."""
->>>>>>> main
+UNSEEN = ("lose", "flip")
+"""Kinds of scripted faults that may leave no other trace in the records."""
 BEYOND, UNREPORTED, FEW = 1, 4, 256
 """Steps that a lost rank may report beyond its fault; and steps that it may leave unreported: so many times its largest
 report, and a constant."""

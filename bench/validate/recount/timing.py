@@ -69,16 +69,7 @@ def _speeds(m: Metrics, known: Records, trained: float) -> Iterator[Figure]:
 
 
 def _breakdown(m: Metrics, known: Records, walls: list[float]) -> Iterator[Figure]:
-<<<<<<< HEAD
     late = lateness(known)
-=======
-    late = defaultdict[int, float](float)
-    """Rank -> seconds in collectives before the last rank arrived."""
-    for each in known.collectives.values():
-        last = max(begin for _, begin, _, _ in each)
-        for rank, begin, end, _ in each:
-            late[rank] += max(min(last, end) - begin, 0.0)
->>>>>>> main
     for rank, row in enumerate(m.breakdown):
         took = {
             kind: known.seconds[rank, kind] for kind in (*COMPUTING, *MEETING, "data", "wait", "evaluate", "checkpoint")
@@ -101,7 +92,7 @@ def _breakdown(m: Metrics, known: Records, walls: list[float]) -> Iterator[Figur
 
 
 def lateness(known: Records) -> dict[int, float]:
-    """Return by rank the seconds in collectives before the last one came."""
+    """Return rank -> seconds in collectives before the last rank arrived."""
     late = defaultdict[int, float](float)
     for each in known.collectives.values():
         last = max(begin for _, begin, _, _ in each)
