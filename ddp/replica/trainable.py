@@ -1,4 +1,4 @@
-"""What a model's factory may make, and a loss may be. Knows no engine."""
+"""Checks what a model's factory and a loss function return. Knows no engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUMMED = (
 
 
 def trainable(made: Any) -> nn.Module:
-    """Return what the model's factory has made. Raises ValueError unless it is a model in training mode."""
+    """Return the model that the factory returned. Raises ValueError unless it is an `nn.Module` in training mode."""
     if not isinstance(made, nn.Module):
         raise ValueError(f"the model's factory must return a torch.nn.Module, not {made!r:.60}")
     if not made.training:
