@@ -1,4 +1,4 @@
-"""What can go wrong in the world, as opposed to a user's mistake (ValueError) or ours (AssertionError).
+"""Errors caused by the environment, as opposed to a mistake of the user (ValueError) or of this code (AssertionError).
 
 EngineError
 +-- ProtocolError       a message that does not parse, or an event in a state that does not know it

@@ -10,7 +10,7 @@ MOST_AHEAD = 1000
 
 @dataclass(frozen=True)
 class Loading:
-    """How a rank gets at its data. ValueError for what cannot be."""
+    """How a rank reads its data. Raises ValueError for invalid settings."""
 
     kind: str = "auto"
     """`resident`: all of it on the rank's device, gathered there by index; `streaming`: gathered ahead by a thread; `auto`:

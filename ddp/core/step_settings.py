@@ -1,7 +1,6 @@
-"""`StepSettings`: how a rank does a step. Settings alone; `ddp.replica.passes` does it.
+"""`StepSettings`: how a rank does a step. Settings alone, shared by every engine, `Trainer` and the audit.
 
-The one thing that says so, for every engine, `Trainer` and the audit.
-"""
+`ddp.replica.passes` implements them."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How a rank does a step. ValueError for what cannot be."""
+    """How a rank does a step. Raises ValueError for invalid settings."""
 
     accumulate: int = 1
     """Micro-batches of a rank's step: so many forward and backward passes, whose gradients add up to the step's."""
@@ -40,15 +39,15 @@ class StepSettings:
 
     @property
     def half(self) -> bool:
-        """Return whether passes are in half precision."""
+        """Whether passes are in half precision."""
         return self.precision != "fp32"
 
     @property
     def given(self) -> dict[str, Any]:
-        """What is not as it is by itself: earlier versions know nothing of the rest."""
+        """Settings that differ from their defaults: earlier versions do not know the others."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
 
 
 NAMES = tuple(each.name for each in fields(StepSettings))
-"""Of the settings."""
+"""Names of the settings."""
 PLAIN = StepSettings()

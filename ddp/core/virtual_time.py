@@ -1,4 +1,4 @@
-"""`VirtualTime`: what a step costs in virtual time, and how it is really computed. Settings alone."""
+"""`VirtualTime`: the cost of a step in virtual time, and how it is computed for real. Settings alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PATHS = ("auto", "sequential", "vectorised")
 
 @dataclass(frozen=True)
 class VirtualTime:
-    """How ranks of engine `virtual` train. Other engines have no use for it."""
+    """How ranks of the engine `virtual` train. Other engines ignore it."""
 
     step_s: float = 0.01
     """Virtual seconds of a full batch on a rank of speed 1."""
