@@ -47,7 +47,7 @@ LARGEST = 1e12
 
 @dataclass(frozen=True)
 class ElCheSettings:
-    """Settings with the documented defaults."""
+    """Settings of the controller, with the documented defaults."""
 
     anchor: int = 10
     """Steps of every rank in the first window, and of the slowest rank afterwards until the tuner moves it."""

@@ -274,7 +274,8 @@ class GuardVerdict:
 
 @dataclass(frozen=True)
 class Resumed:
-    """For the record: a run resumes from a checkpoint of the run in `source`, which has seen the samples up to there."""
+    """For the record: a run resumes from a checkpoint of the run in `source`. The records before this one are those of its
+    model: what that run trained later is left out."""
 
     at: float
     index: int

@@ -1,4 +1,4 @@
-"""`Loading`: how a rank gets at its data. Settings alone; `ddp.data` does it."""
+"""`Loading`: how a rank reads its data. Settings alone; `ddp.data` implements them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How a rank does a step. Raises ValueError for invalid settings."""
+    """Settings of a rank's step. Raises ValueError for invalid ones."""
 
     accumulate: int = 1
     """Micro-batches of a rank's step: so many forward and backward passes, whose gradients add up to the step's."""

@@ -1,7 +1,7 @@
-"""One replica: model, optimizer, data, and what a step and an evaluation are. The same in solo and distributed runs.
+"""One replica: its model, optimizer and data, and how it does a step and an evaluation, in solo and distributed runs alike.
 
-Owns determinism: everything random comes from (seed, epoch, position). Knows nothing of other ranks: what they exchange
-inside a step is a `GradientSync`."""
+Owns determinism: all random numbers derive from (seed, epoch, position). Knows nothing of other ranks; exchanges inside a
+step go through a `GradientSync`."""
 
 from __future__ import annotations
 

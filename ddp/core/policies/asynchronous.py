@@ -64,7 +64,7 @@ class Overshoot(Lead):
 
 @dataclass(frozen=True)
 class Async(WindowSettings):
-    """Windows as of `cadence`, and how far a rank may run beyond its own."""
+    """Settings of windows, as for `cadence`, and of how far a rank may run beyond its own window."""
 
     max_overshoot: int | None = None
     """Steps a rank may run beyond its count while others catch up; null: tuned, from 1 % of an epoch's (2 to 5) on, and none

@@ -20,7 +20,7 @@ from ddp.core.world import World
 
 @dataclass(frozen=True)
 class Qsr:
-    """Windows that the learning rate sizes. While the rate rises, as in a warm-up, and until one is known, they stay at
+    """Windows sized by the learning rate. While the rate rises, as in a warm-up, and until one is known, they stay at
     `base`; the longest is an epoch."""
 
     base: int = 4
