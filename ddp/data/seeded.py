@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,20 @@ def set_others(states: tuple[Any, Any]) -> None:
     python, numpy = states
     random.setstate(python)
     np.random.set_state(numpy)
+
+
+class OwnNumbers:
+    """Digests of the states of these generators: at the start, before and after an epoch is begun. Not `watched`: none."""
+
+    def __init__(self, watched: bool) -> None:
+        self.digests: list[str] = []
+        self._watched = watched
+        self.note()
+
+    def note(self) -> None:
+        """Add the digest of how they are now, if they are watched."""
+        if self._watched:
+            self.digests.append(sha256(repr(others()).encode()).hexdigest()[:16])
 
 
 class Seeded(TorchFunctionMode):

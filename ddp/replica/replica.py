@@ -49,6 +49,9 @@ DataSource = tuple[Any, EpochOrder, Augment | None]
 class Replica:
     """A replica, built from the job. Raises what the task's functions raise."""
 
+    taken = 0
+    """How often it loaded another replica's state."""
+
     def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(derive(job.seed, "init"))
@@ -115,6 +118,7 @@ class Replica:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Load what another replica's `capture` returned."""
+        self.taken += 1
         for flat, other in zip(self.state.tensors, state["tensors"], strict=True):
             flat.copy_(other)
         self.optimizer.load_state_dict(state["optimizer"])
