@@ -8,14 +8,17 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.models.data.dataset import DataSet, Origin
 from bench.models.data.options import PLAIN, DataOptions
 from ddp import user_code
 from ddp.registries import blamed, member
 from ddp.registry import Registry
-from ddp.replica.task import Source
 from ddp.settings import known
+
+if TYPE_CHECKING:
+    from ddp.replica.task import Source
 
 __all__ = ["DATA", "DataOptions", "DataSet", "Entry", "Origin", "check", "data_set", "own_data", "prepare", "title"]
 

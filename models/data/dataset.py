@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import psutil
+from typing import TYPE_CHECKING
 
 from bench.models.data.options import DataOptions
-from ddp.replica.task import Source
+
+if TYPE_CHECKING:
+    from ddp.replica.task import Source
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Origin:
 
 def afford(size: int, what: str) -> None:
     """Raise ValueError where `what` takes more memory than is free now; `size` in bytes."""
+    import psutil
+
     free = psutil.virtual_memory().available
     if size > free:
         sizes = f"{what} takes {size / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free"
