@@ -14,7 +14,7 @@ class Loading:
 
     kind: str = "auto"
     """`resident`: all data is on the rank's device, where batches are gathered by index; `streaming`: a thread gathers
-    batches ahead; `auto`: resident if it fits, as each rank decides. A Dataset read sample by sample can only be streamed."""
+    batches ahead; `auto`: resident if it fits, as each rank decides. A Dataset read sample by sample is streamed."""
     prefetch: int | None = None
     """Batches that streaming gathers ahead; null: 4 in the first epoch, then as many as fit into memory (2 to 32)."""
     vram_max_usage: float = 0.75
