@@ -13,7 +13,7 @@ import torch
 
 from bench.audit import evaluation, reports
 from bench.audit.again import Bench
-from bench.audit.between import MOST_LINES, chains, ends, left_alone
+from bench.audit.between import MOST_LINES, chains, ends, left_alone, rounded
 from bench.audit.compare import (
     AT_ONCE,
     DEVICE_ROUNDING,
@@ -119,6 +119,7 @@ class _Auditor:
         yield from scales(self._order, self._kept.steps)
         yield from left_alone(self._order, self._kept.averages, moving)
         yield from ends(self._kept.ends)
+        yield from rounded(self._order, self._kept.ends)
         yield from delivered(self._order, self._kept.ends)
         yield from self._evaluations()
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from bench.audit.kept import BUFFERS, PARAMETERS, KeptStep, Part, Parts
 from bench.audit.order import AuditOrder
 from bench.results.audit_file import AuditItem, Outcome
 
 MOST_LINES = 3
 """Most differences of a step that a message names."""
+FEWEST, ROUNDED = 256, 0.9
+"""Fewest parameters to judge, and the fraction that must be exact in fewer bits: by chance one in 65,536 is."""
 
 
 def chains(order: AuditOrder, steps: Sequence[KeptStep], moving: Collection[str] = ()) -> Iterator[AuditItem]:
@@ -64,6 +68,23 @@ def ends(known: Mapping[int, Parts]) -> Iterator[AuditItem]:
         ]
         line = f"{apart[0]} of its model is another than rank {first}'s at the end" if apart else ""
         yield AuditItem(what="chain", outcome="different" if apart else "equal", line=line, rank=rank)
+
+
+def rounded(order: AuditOrder, known: Mapping[int, Parts]) -> Iterator[AuditItem]:
+    """Look whether the parameters that ranks of a bundled model ended with are all exact in half the bits of their type, as
+    they are if what came over a narrow wire was not added up in theirs."""
+    for rank, parts in known.items() if order.model else ():
+        singles = [part.values for name, each in parts.items() if name.kind == PARAMETERS for part in each]
+        values = torch.cat([v for v in singles if v is not None and v.dtype == torch.float32] or [torch.empty(0)])
+        values = values[values != 0]
+        exact = int((values.bfloat16().float() == values).sum())
+        if len(values) < FEWEST:
+            continue
+        coarse = exact > ROUNDED * len(values)
+        line = (
+            f"{exact} of {len(values)} parameters of the end are exact in bfloat16: they were rounded" if coarse else ""
+        )
+        yield AuditItem(what="average", outcome="different" if coarse else "equal", line=line, rank=rank)
 
 
 def _digests(parts: Sequence[Part]) -> list[str]:

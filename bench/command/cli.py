@@ -24,7 +24,6 @@ from bench.command.parser import verb_parser
 from bench.config.launch_settings import taken
 from ddp.core.errors import EngineError
 from ddp.launcher.environment import RAY, read
-from ddp.process.orphans import at_parents_end
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -73,6 +72,8 @@ def _run(arguments: list[str]) -> int:
     with usage():
         placement = read(os.environ)
     if placement is not None and placement.launcher == RAY:  # an actor whose host is lost leaves no command behind
+        from ddp.process.orphans import at_parents_end
+
         at_parents_end(signal.SIGKILL)
     if placement is not None and placement.world_size > 1:
         from bench.runner.machines import attended
@@ -188,7 +189,9 @@ def _prove(arguments: list[str]) -> int:
     from bench.command.prove_command import prove
 
     about = "Compare a few steps of a model in each mode with plain PyTorch on one device, bit by bit"
-    parser = verb_parser("prove", f"{about}. KEY=VALUE choose what; all modes if none is given.")
+    parser = verb_parser(
+        "prove", f"{about}. KEY=VALUE, or the folder of a script's run, choose what; all modes if none is given."
+    )
     return int(prove(arguments, parser, tuple(VERBS)))
 
 

@@ -32,7 +32,8 @@ SHOWN = 0.001
 
 def add(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument("path", type=path_of, metavar="RUN", help="run folder, or a Parquet trace of a pipelined job (.parquet)")
+    about = "run folder, or a Parquet trace of a pipelined job (.parquet)"
+    parser.add_argument("path", type=path_of, metavar="RUN", help=about)
     parser.add_argument("--json", type=file_of, metavar="FILE", help="also write the result to this file, as JSON")
 
 

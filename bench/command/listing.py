@@ -12,8 +12,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from bench.base.number_format import plural
 from bench.base.paths import CONF, experiments
 from bench.loggers import LOGGERS
@@ -176,6 +174,8 @@ MOST_BYTES = 1 << 20
 def show(group: str | None, folder: Path | None = None) -> None:
     """Print one group, or all groups but the heavy ones, including the experiments in a user's `folder`. Raise
     ValueError for an unknown group."""
+    from tabulate import tabulate  # not for `--help`
+
     groups = GROUPS | {"experiments": lambda: presets(folder)}
     if group is not None and group not in GROUPS:
         raise ValueError(unknown("group", group, GROUPS))

@@ -71,7 +71,7 @@ class CoordinatorState:
     round: Round | None = None
     rounds: int = 0
     opened: float = 0.0
-    """When the first round was opened."""
+    """Time at which the first round opened."""
     window: tuple[int, ...] = ()
     """Steps of each rank in the present window: the plan's counts, fitted to the epoch."""
     reserve: int = 0

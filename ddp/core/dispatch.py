@@ -133,7 +133,7 @@ def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tu
     commands: list[Train] = []
     cohort = _rebalance(cohort, plan) if cohort.window else begin_window(cohort, plan)
     rooms: dict[int, int] | None = None
-    """Of the present state; None: outdated, as something was granted."""
+    """Allowances in the present state; None: outdated, as something was granted since."""
     if any(ledger.free for ledger in cohort.ledgers):
         cohort, rooms = allowances(cohort, plan)
         if not rooms:

@@ -38,8 +38,7 @@ class Ready(FromRank):
     digest: str
     """sha256 of its parameters; equal on all ranks."""
     device: str
-    transport: str
-    """`none` if there is one rank."""
+    transport: str  # `none` if there is one rank
     loader: str = ""
     note: str = ""
     """A note for readers of the results: about the data, or about the checkpoint that the run resumes from."""
@@ -92,8 +91,7 @@ class Snapshot(FromRank):
     round: int
     steps: int
     samples: int
-    sketch: Sketch = ""
-    """Sketch of the replica."""
+    sketch: Sketch = ""  # of the replica
     optimizer: OptimizerSketch = ()
     """Sketch of the rank's optimizer state, if that is averaged."""
 
@@ -195,6 +193,8 @@ class Finished(FromRank):
     sketch: Sketch = ""
     kept: Files = ()  # saved steps for the audit to repeat, and the final model
     work: StepWork | None = None
+    met: tuple[str, ...] | None = None  # faults of the script that came to it
+    numbers: tuple[str, ...] = ()  # states of NumPy's and Python's generators (`ddp.data.seeded.OwnNumbers`)
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,8 @@ class GuardVerdict:
 
 @dataclass(frozen=True)
 class Resumed:
-    """For the record: a run resumes from a checkpoint of the run in `source`, which has seen the samples up to there."""
+    """For the record: a run resumes from a checkpoint of the run in `source`. The records before this one are those of its
+    model: what that run trained later is left out."""
 
     at: float
     index: int

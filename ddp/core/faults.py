@@ -18,7 +18,7 @@ KINDS = {
     "flip": "bit number `value` of one of its parameters is another from here on",
     "lose": "the next message to the coordinator, signs of life aside, is lost",
 }
-"""Kind -> what happens, right before the step is done."""
+"""Kind -> what happens, right before the step."""
 SLOWING = ("slow", "input", "link")
 """Kinds that last and have a factor."""
 LASTING = (*SLOWING, "heal")

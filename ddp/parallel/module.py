@@ -224,7 +224,7 @@ class DistributedDataParallel(nn.Module):
         if samples is not None:
             self.set_samples(samples)
             if samples == 0 and self._overlap:
-                self._align_buffers(again=True)  # as the others do in their forward pass
+                self._align_buffers(again=True)  # as other ranks do in their forward pass
         elif self._settled:
             return
         self._reducer.finish()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 Series = NDArray[np.float64]
 LONGEST_BLOCK = 64
-"""Steps that belong together at most."""
+"""Longest block of consecutive steps that is resampled as a whole; mean length of a slow stretch in `onoff`."""
 
 
 @dataclass(frozen=True)
