@@ -18,7 +18,7 @@ class Checkpointing:
     unit: str = "epochs"
     """`epochs` or `averages`; where gradients are averaged inside the step, and with one rank, every step is an average."""
     spacing_s: float = 2.0
-    """Least time from one to the next, and from the start to the first, seconds."""
+    """Least time between two checkpoints, and from the start to the first, seconds."""
 
     def __post_init__(self) -> None:
         if isinstance(self.every, bool) or not isinstance(self.every, int) or not 0 <= self.every <= MOST:

@@ -64,7 +64,7 @@ class ElCheSettings:
     speed_hint: tuple[float, ...] | None = None
     """Relative speeds of all ranks to begin with; null: equal until they are measured."""
     partition_ratios: tuple[float, ...] | None = None
-    """Fixed parts of the work, of all ranks, however unequal; null: in proportion to the measured speeds."""
+    """Fixed proportions of the work of all ranks, however unequal; null: in proportion to the measured speeds."""
 
     def __post_init__(self) -> None:
         for name in ("speed_hint", "partition_ratios"):

@@ -16,16 +16,16 @@ class StepSettings:
     """Settings of a rank's step. Raises ValueError for invalid ones."""
 
     accumulate: int = 1
-    """Micro-batches of a rank's step: so many forward and backward passes, whose gradients add up to the step's."""
+    """Number of micro-batches in a rank's step: forward and backward passes whose gradients are added up."""
 
     precision: str = "fp32"
-    """Type of multiplications in forward and backward passes: `fp32`, or `bf16`, `fp16` by torch's autocast, `fp16` with a
-    factor on the loss. Parameters, gradients and evaluation stay in float32."""
+    """Precision of forward and backward passes: `fp32`, or `bf16` and `fp16` by torch.autocast; `fp16` also scales the loss.
+    Parameters, gradients and evaluation stay in float32."""
 
     compile: bool = False
-    """The model's forward and backward pass go through torch.compile; evaluation does not."""
+    """Whether to compile the model's forward and backward pass with torch.compile. Evaluation is not compiled."""
     deterministic: bool = False
-    """PyTorch takes deterministic algorithms, or raises where it has none."""
+    """Whether to use only PyTorch's deterministic algorithms; PyTorch raises where it has none."""
 
     def __post_init__(self) -> None:
         parts = self.accumulate

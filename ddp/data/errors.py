@@ -1,8 +1,8 @@
-"""What can go wrong with data while it is read.
+"""Errors while data is read.
 
 DataError
-├── BadSample    a data set could not give a sample, or samples that cannot be put together
-└── LateBatch    a batch was not there within the deadline
+├── BadSample    a data set could not give a sample, or gave samples that cannot be collated
+└── LateBatch    a batch was not ready within the deadline
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Sequence
 
 
 class DataError(Exception):
-    """Data cannot be trained on as it is. Says which samples, and why."""
+    """Data cannot be trained on. The message says which samples, and why."""
 
 
 class BadSample(DataError):
-    """A data set could not give a sample, or gave samples that cannot be put together."""
+    """A data set could not give a sample, or gave samples that cannot be collated."""
 
 
 class LateBatch(DataError):
-    """A batch was not there within the deadline."""
+    """A batch was not ready within the deadline."""
 
 
 def some(indices: Sequence[int]) -> str:
-    """Write `indices` for a message: of many, the first ones and the last."""
+    """Write `indices` for a message: if there are many, the first ones and the last."""
     shown = list(indices) if len(indices) < 10 else [*indices[:8], "...", indices[-1]]
     return f"[{', '.join(map(str, shown))}]"

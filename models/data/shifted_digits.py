@@ -1,6 +1,7 @@
 """`shifted_digits`: the training part of `digits`, and each of its digits moved by a pixel up, down, left and right: 7190.
 
-Tested on the 359 digits of `digits`, as they are. An epoch is long enough for windows that cost little beside their work.
+The test is the 359 test digits of `digits`, not moved. An epoch is long enough for windows whose cost is small relative to
+their work.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from bench.models.data.digits import Labelled, origin, read, source
 from ddp.data import TensorSource
 
 MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
-"""Rows and columns; what comes in is background."""
+"""Shifts in (rows, columns); free pixels are background."""
 
 
 def _load() -> tuple[TensorSource, TensorSource]:

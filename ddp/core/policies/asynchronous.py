@@ -67,8 +67,8 @@ class Async(WindowSettings):
     """Settings of windows, as for `cadence`, and of how far a rank may run beyond its own window."""
 
     max_overshoot: int | None = None
-    """Steps a rank may run beyond its count while others catch up; null: tuned, from 1 % of an epoch's (2 to 5) on, and none
-    where ranks block."""
+    """Steps that a rank may run beyond its count while others catch up; null: tuned, initially 1 % of an epoch's steps (2 to
+    5), and 0 where ranks block."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

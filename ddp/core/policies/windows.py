@@ -48,11 +48,11 @@ class WindowSettings(ElCheSettings):
     guard: str = "level"
     """`none`, `level` (rising divergence) or `growth` (its rate per step)."""
     divergence_threshold: float = 0.05
-    """||own - average|| / ||average|| up to which a rise means nothing to the `level` guard."""
+    """Divergence, ||own - average|| / ||average||, up to which the `level` guard ignores a rise."""
     no_divergence_guard: bool = False
-    """Whatever `guard` says, none."""
+    """Switch the guard off, whatever `guard` says."""
     dispatch: str = "progressive"
-    """`progressive`: the epoch is granted in its order; `partition`: every rank has its own slice of it first."""
+    """`progressive`: ranks get the samples in the order of the epoch; `partition`: first those of their own slice of it."""
     every_step: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
