@@ -1,6 +1,7 @@
-"""The picture of page one at the head of README.md, made from a recorded sweep and its verdicts; needs Chromium.
+"""Makes the picture of page one at the head of README.md from a recorded sweep and its verdicts. Needs Chromium.
 
-The picture bears the digest of the text that it shows, so that a test holds it against the record without a browser.
+The picture contains the digest of the text that it shows, so that a test can compare it with the record without a
+browser.
 """
 
 from __future__ import annotations
