@@ -19,8 +19,8 @@ const h = (tag, attributes, ...children) => make(null, tag, attributes, children
 const s = (tag, attributes, ...children) => make(SVG, tag, attributes, children);
 
 const color = (index) => `var(--c${index % 8})`;
-/** Of a mode, as reports have it: a dark page shows the darkest of them lighter. */
-const modeColor = (text) => (text === "#000000" ? "var(--ink)" : `var(--m${text.slice(1)}, ${text})`);
+/** Of a mode, as reports have it. */
+const modeColor = (text) => (text === "#000000" ? "var(--ink)" : `var(--c${text.slice(1)}, ${text})`);
 const dash = (index) => ["", "6 3", "2 3", "8 3 2 3"][Math.floor(index / 8) % 4];
 
 function number(value, digits = 4) {

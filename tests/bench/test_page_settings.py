@@ -58,12 +58,14 @@ def test_settings_of_one_mode_have_lines_and_rows_of_their_own(tmp_path: Path, m
     assert [row["way of training"] for row in table(page, [ordered]).rows] == ways
     scaled._picture(page, [ordered])
     speedup.draw(page, [Rival(cell, page.cells[0]) for cell in page.cells], "name", "title", None)
-    group = CellGroup(page, "title", page.cells[0].workload, list(page.cells), FigureBudget(9))
-    curves._figure(2, group, [cell for cell in page.cells if cell.about.world_size == 2])
     for figure in figures:
         lines = [line for line in figure.axes[0].get_lines() if len(set(line.get_xdata())) > 1]  # type: ignore[arg-type]
         dashed = {line.get_linestyle() for line in lines if line.get_marker() not in ("None", "", "_", None)}
         assert len(dashed) == len(ways), dashed
+    group = CellGroup(page, "title", page.cells[0].workload, list(page.cells), FigureBudget(9))
+    curves._figure(2, group, [cell for cell in page.cells if cell.about.world_size == 2])
+    names = {axes.texts[0].get_text() for axes in figures[-1].axes}
+    assert names == {f"nccl_sync ×2 over {wire}, n=3" for wire in ("gloo", "shm")}, "each has plots of its own"
 
 
 def test_ways_of_one_mode_are_told_apart_by_their_dashes() -> None:
