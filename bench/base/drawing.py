@@ -42,8 +42,10 @@ _PAGE |= {colour: f"var(--c{colour[1:]}, {colour})" for colour in (*PALETTE, "#c
 """Colours that a dark page shows lighter: it has a variable for each."""
 _TAG, _FINE = re.compile(r"<[^>]*>"), re.compile(r"(\.\d\d)\d+|\n")
 """What stands between texts, and what of it nobody sees: less than a hundredth of a point."""
-_UNUSED = re.compile(r'(?<=<g) id="[^"]*(?:axis|tick|line2d|text|patch|ollection)_\d+"| transform="rotate\(-0 [^"]*"')
-"""Names of parts that nothing refers to, and turns by nothing."""
+_UNUSED = re.compile(
+    r'(?m)(?<=^   ) +|(?<=<g) id="[^"]*(?:axis|tick|line2d|text|patch|ollection)_\d+"| transform="rotate\(-0 [^"]*"'
+)
+"""Blanks within a plot, names of parts that nothing refers to, and turns by nothing."""
 _IDENTITY = re.compile(r'(\bid="|url\(#|href="#)')
 
 

@@ -45,7 +45,7 @@ class PlotScale(NamedTuple):
         axes.set_xticks(x, [f"{v / 1000:g}k" if thousands and v else f"{v:g}" for v in x], fontsize=SIZE)
         axes.set_yticks(y, [f"{v:g}" for v in y], fontsize=SIZE)
         axes.set_yticks([], minor=True)
-        axes.tick_params(length=2, pad=2)
+        axes.tick_params(left=False, bottom=False, pad=2)
         axes.set_xlabel(self.label, fontsize=SIZE, labelpad=1)
 
     def onto(self, place: Place) -> Place:
@@ -111,8 +111,8 @@ def label(
     spots = [
         (min(max(x + aside * half, half), width - half), y + up * LINE)
         for x, y in reversed(ends)
-        for up in (1, -1, 1.6, -1.6)
-        for aside in (0, 1, -1)
+        for up in (1, -1, 1.6, -1.6, 0, 2.6)
+        for aside in (0, 1, -1, 2.4, -2.4)
         if LINE / 2 <= y + up * LINE <= height - LINE / 2
     ]
     if spots:

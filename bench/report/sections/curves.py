@@ -204,4 +204,4 @@ def _draw(
     if path:
         label(axes, f"{own.places[-1][1]:.3g}", path[-1:], lines, taken, {"color": colour, "weight": "bold"})
     if other:
-        label(axes, SOLO, other, lines, taken, {"color": REFERENCE})
+        label(axes, SOLO, other[-3:], lines, taken, {"color": REFERENCE})
