@@ -14,7 +14,7 @@ from bench.report.moves import Side, moves
 from bench.report.page import CellGroup, FigureBudget, Page
 from bench.report.scaling_series import dashes, scaling, way_of
 from bench.report.scaling_words import Studied
-from bench.report.sections import curves, scaled, speedup, target
+from bench.report.sections import comparison, curves, scaled, speedup, target
 from bench.report.sections.scaled import table
 from bench.results.cells import Cell, cells
 from bench.results.runfolder import Run
@@ -85,6 +85,18 @@ def test_figures_of_models_of_like_names_have_files_of_their_own(tmp_path: Path,
     page = Page(tmp_path, tmp_path, tuple(cells(made("solo", model=one) + made("solo", model=other))), (), ())
     names = {CellGroup(page, "", work, [], FigureBudget(1)).slug("curves").casefold() for work in page.workloads}
     assert len(names) == 2
+
+
+def test_the_comparison_says_of_what_its_ratio_of_speeds_is() -> None:
+    runs = made("solo")
+    for run, rate in zip(made("nccl_sync", 2), (500.0, 1000.0, 4000.0), strict=True):
+        own = run.metrics.throughput.model_copy(update={"samples_per_s": rate})
+        runs.append(replace(run, metrics=run.metrics.model_copy(update={"throughput": own})))
+    solo, other = cells(runs)
+    ratio = Rival(other, solo).speedup
+    assert ratio == pytest.approx(2e9 ** (1 / 3) / 1010, rel=1e-3), "of geometric means"
+    assert comparison._row(Rival(other, solo))["× solo"] == f"{ratio:.2f}"
+    assert "*× solo*: samples per second over solo's, of geometric means over the undisturbed seeds" in comparison.INTRO
 
 
 def untimed() -> Cell:
