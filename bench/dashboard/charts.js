@@ -115,14 +115,16 @@ class Chart {
     this.point(this.at);
   }
 
-  /** Words at the ends of lines, below each other where the lines end beside each other. */
+  /** Words at the ends of lines, below each other where lines end beside each other; without those that would be far away. */
   ends(series, px, py, good) {
     const named = series.filter((line) => line.end).map((line) => ({ line, last: line.y.findLastIndex((y, i) => good(y) && line.x[i] !== null) })).filter((one) => one.last >= 0)
-      .map(({ line, last }) => ({ line, x: px(line.x[last]) + 5, y: py(line.y[last]) + 4 })).sort((a, b) => a.y - b.y);
-    const lowest = this.height - 24;
-    named.forEach((one, i) => { if (i) one.y = Math.max(one.y, named[i - 1].y + 11); });
-    for (let i = named.length - 1, most = lowest; i >= 0; i--, most -= 11) named[i].y = Math.min(named[i].y, most);
-    return named.map((one) => s("text", { class: "end", x: one.x, y: one.y, style: { fill: one.line.color } }, one.line.end));
+      .map(({ line, last }) => ({ line, x: px(line.x[last]) + 5, own: py(line.y[last]) + 4 })).sort((a, b) => a.own - b.own);
+    const put = [], free = (one, y) => put.every((other) => Math.abs(other.x - one.x) > 20 || Math.abs(other.y - y) >= 11);
+    for (const one of named) {
+      const y = [0, 11, -11, 22, -22].map((away) => one.own + away).find((place) => place < this.height - 14 && place > 10 && free(one, place));
+      if (y !== undefined) put.push({ ...one, y });
+    }
+    return put.map((one) => s("text", { class: "end", x: one.x, y: one.y, style: { fill: one.line.color } }, one.line.end));
   }
 
   line(line, px, py, good) {

@@ -239,7 +239,7 @@ class Comparison {
       x: done.map((e) => (choice.x === "s" ? e.seconds : e.epoch + 1)), y: done.map((e) => e.eval) }; }),
       unit: [...new Set(runs.map((run) => run.row.metric || "metric"))].join(", "), most: runs.every((run) => mostOf(run.row.metric) === 1) ? 1 : undefined });
     const heads = ["run", "status", "epochs", "time left", "time", "loss", "evaluation", "samples/s"];
-    this.table.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 ? "text" : null }, name)))),
+    this.table.replaceChildren(h("table", { class: "compared" }, h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 ? "text" : null }, name)))),
       h("tbody", {}, runs.map((run, i) => h("tr", {}, h("td", { class: "text" }, swatch(looks[i]), title(run)), h("td", { class: "text" }, status(run.row)),
         [`${run.row.epoch} / ${run.row.epochs ?? "–"}`, time(run.row.left_s), time(run.row.seconds), metric(run.row.loss), metric(run.row.eval), [number(run.row.samples_per_s), run.row.over ? h("small", {}, ` ${run.row.over}`) : null]].map((text) => h("td", {}, text)))))));
     const configs = runs.map((run) => new Map(run.about ? run.about.config : []));

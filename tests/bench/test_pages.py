@@ -138,6 +138,8 @@ def test_seeds_of_one_mode_are_told_apart(page: Page, tmp_path: Path) -> None:  
         assert sorted(chart.locator("text.end").all_text_contents()) == ["s0", "s1", "s2"]
         places = chart.locator("text.end").evaluate_all("(all) => all.map((e) => e.getBoundingClientRect().top)")
         assert min(b - a for a, b in pairwise(sorted(places))) >= 10, "no word on another"
+        heights = chart.locator(".legend span").evaluate_all("(all) => all.map((e) => e.clientHeight)")
+        assert max(heights) < 24, "the piece of a line stands beside the name"
     charts = page.locator("#detail .chart svg[role=img]").evaluate_all("(all) => all.map((e) => e.ariaLabel)")
     assert [text.partition(":")[0] for text in charts] == ["loss", "accuracy", "samples/s"], "each says its unit"
     assert all(text.endswith(", against seconds") for text in charts)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from PIL import Image, ImageStat
 
 import bench
 import ddp
-from benchmarks import site
+from benchmarks import page_one, site
 
 WORKFLOWS = site.ROOT / ".github" / "workflows"
 
@@ -54,6 +55,16 @@ def test_the_example_reports_are_pages(made: tuple[Path, list[Any]]) -> None:
         assert (pages / "reports" / name / "report.html").stat().st_size > 10_000
     assert "reports/example/report.html" in (pages / "index.md").read_text()
     assert "../reports/scaling/report.html" in (pages / "reference" / "report.md").read_text()
+
+
+def test_page_one_is_dark_on_a_dark_page(made: tuple[Path, list[Any]]) -> None:
+    pages, _ = made
+    shown = re.findall(r"!\[.+\]\(images/(page-one\S*)\)", (pages / "index.md").read_text())
+    assert shown == ["page-one.png#only-light", "page-one-dark.png#only-dark"]
+    with Image.open(page_one.PICTURE) as light, Image.open(page_one.DARK) as dark:
+        assert ImageStat.Stat(light.convert("L")).median[0] > 240
+        assert ImageStat.Stat(dark.convert("L")).median[0] < 40
+        assert dark.info == light.info, "of the same figures"
 
 
 def test_the_reference_has_every_public_name(made: tuple[Path, list[Any]]) -> None:
