@@ -1,6 +1,7 @@
-"""The picture of page one at the head of README.md and of the site, for light and dark pages, made from a recorded sweep and its verdicts; needs Chromium.
+"""The pictures of page one at the head of README.md and of the site, made from a recorded sweep and its verdicts; need
+Chromium.
 
-The picture bears the digest of the text that it shows, so that a test holds it against the record without a browser.
+A picture bears the digest of the text that it shows, so that a test holds it against the record without a browser.
 """
 
 from __future__ import annotations
@@ -102,6 +103,10 @@ def _save(pixels: bytes, place: Path, figures: str) -> None:
     info = PngInfo()
     info.add_text(FIGURES, figures)
     file = io.BytesIO()
-    picture = Image.open(io.BytesIO(pixels)).convert("RGB").quantize(2 * COLOURS, dither=Image.Dither.NONE)
+    picture = (
+        Image.open(io.BytesIO(pixels))
+        .convert("RGB")
+        .quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    )
     picture.save(file, "PNG", compress_level=9, pnginfo=info)
     write_bytes(place, file.getvalue())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from PIL import Image, ImageStat
+from PIL import Image, ImageColor, ImageStat
 
 import bench
 import ddp
+from bench.base.mode_styles import PALETTE, SOLO, mode_style
 from benchmarks import page_one, site
 
 WORKFLOWS = site.ROOT / ".github" / "workflows"
@@ -65,6 +67,11 @@ def test_page_one_is_dark_on_a_dark_page(made: tuple[Path, list[Any]]) -> None:
         assert ImageStat.Stat(light.convert("L")).median[0] > 240
         assert ImageStat.Stat(dark.convert("L")).median[0] < 40
         assert dark.info == light.info, "of the same figures"
+        for picture, colours in ((light, PALETTE), (dark, PALETTE.values())):
+            pixels = [each for _, each in picture.convert("RGB").getcolors(1 << 16)]
+            known = dict(zip(PALETTE, map(ImageColor.getrgb, colours), strict=True))
+            for mode in {metrics.mode for metrics in page_one.recorded()[0]} - {SOLO}:
+                assert min(math.dist(known[mode_style(mode)[0]], pixel) for pixel in pixels) < 12, "its colour is kept"
 
 
 def test_the_reference_has_every_public_name(made: tuple[Path, list[Any]]) -> None:
