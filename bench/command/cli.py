@@ -23,7 +23,6 @@ from bench.command.parser import verb_parser
 from bench.config.launch_settings import taken
 from ddp.core.errors import EngineError
 from ddp.launcher.environment import RAY, read
-from ddp.process.orphans import at_parents_end
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -71,6 +70,8 @@ def _run(arguments: list[str]) -> int:
     with usage():
         placement = read(os.environ)
     if placement is not None and placement.launcher == RAY:  # an actor whose host is lost leaves no command behind
+        from ddp.process.orphans import at_parents_end
+
         at_parents_end(signal.SIGKILL)
     if placement is not None and placement.world_size > 1:
         from bench.runner.machines import attended
