@@ -51,7 +51,7 @@ class BenchSweeper(Sweeper):
         from bench.config.sweep_points import ignored_sweeper
 
         if not any(word.startswith("hydra/sweeper=") for word in config.hydra.overrides.hydra):
-            sweeper = ignored_sweeper(hydra_context.config_loader, config.hydra.runtime.choices)
+            sweeper = ignored_sweeper(hydra_context.config_loader, config)
             if sweeper not in (None, "bench"):
                 raise UsageError(f"no preset can choose the sweeper: give hydra/sweeper={sweeper} on the command line")
         self.config: DictConfig = config

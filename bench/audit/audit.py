@@ -123,8 +123,8 @@ class _Auditor:
         yield from self._evaluations()
 
     def _contents(self) -> Iterator[AuditItem]:
-        """Hold the data set against the digests that are committed."""
-        known = committed(self._order.data)
+        """Hold the data set against the digests that are committed. A user's model may see another form of it."""
+        known = committed(self._order.data) if self._order.model else None
         if known is None:
             return
         for part, source in (("train", self._data.source), ("test", self._bench.test_data)):

@@ -20,7 +20,8 @@ from bench.base.usage import UsageError, reason
 from bench.command.submitted import about, codes_of, new_folder, note, show
 from bench.config.launch_settings import SlurmSettings, batches
 from bench.runner.ray_rank import new_key
-from bench.runner.slurm_batch import KEY, CellBatch
+from bench.runner.slurm_batch import CellBatch
+from bench.runner.submitted_cell import KEY, remove_key
 
 LOOK_S = 1.0
 CANCEL_S = 90.0
@@ -112,9 +113,12 @@ def _awaited(folder: Path) -> Exit:
         if states is None or states:
             seen = now
         elif now - seen > VANISHED_S:
+            remove_key(folder)
             print(f"job {noted['job']} is over, {left} cells have no result: see {folder}/submitit")
             return gravest([Exit.FAILED, show(folder)])
-        if not states or not all(state.startswith("PENDING") for state in states):
+        if states is None:  # no news
+            pass
+        elif not states or not all(state.startswith("PENDING") for state in states):
             moved = now
         elif now - moved > PENDS_S and words != _in_words(states):
             words = _in_words(states)

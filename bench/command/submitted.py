@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,7 @@ from bench.config.spec import RunSpec
 from bench.config.user_parts import in_new_process
 from bench.results.lease import HOST
 from bench.results.runfolder import FAILED, METRICS, find_runs, place, read_object
-from bench.runner.submitted_cell import STOP, SWEEP, log_file, result_file
+from bench.runner.submitted_cell import STOP, SWEEP, log_file, remove_key, result_file
 from ddp.engine.modes import engine_of
 from ddp.regular_files import content
 
@@ -129,6 +130,8 @@ def under_way(output: str) -> Iterator[tuple[str, Path]]:
             print(f"bench: {error}", file=sys.stderr)
             continue
         left = [name for number, name in places if not result_file(folder, number).exists()]
+        if not left:
+            remove_key(folder)
         if left and module(_scheduler(folder)).live(folder):
             yield from ((name, folder) for name in left)
 
@@ -182,13 +185,21 @@ def _result(file: Path) -> tuple[Exit, str]:
 def show(folder: Path) -> Exit:
     """Print how a sweep stands; return the gravest code of its cells."""
     noted, codes = about(folder), codes_of(folder)
-    failed = sum(code != 0 for code in codes)
+    ends = Counter(map(_word, codes))
     where = module(_scheduler(folder)).standing(folder)
-    print(f"job {noted['job']}: {len(codes)} of {len(noted['cells'])} cells done, {failed} of them failed; {where}")
+    of_them = f"{ends['failed']} of them failed" + (f", {ends['diverged']} diverged" if ends["diverged"] else "")
+    print(f"job {noted['job']}: {len(codes)} of {len(noted['cells'])} cells done, {of_them}; {where}")
     for number, words in enumerate(noted["cells"]):
         if (file := result_file(folder, number)).exists() and (result := _result(file))[0]:
-            print(f"failed: {' '.join(words)}: {result[1] or f'see {log_file(folder, number, 0)}'}")
+            print(f"{_word(result[0])}: {' '.join(words)}: {result[1] or f'see {log_file(folder, number, 0)}'}")
+    if len(codes) == len(noted["cells"]):
+        remove_key(folder)
     return gravest(codes)
+
+
+def _word(code: Exit) -> str:
+    """Return how a cell ended: nothing is validated there, so a regression is a loss that is not finite."""
+    return {Exit.OK: "ok", Exit.REGRESSION: "diverged"}.get(code, "failed")
 
 
 def _scheduler(folder: Path) -> str:
@@ -224,5 +235,6 @@ def cancel(path: Path) -> Exit:
     if problem:
         print(problem)
         return Exit.FAILED
+    remove_key(folder)
     show(folder)
     return Exit.OK

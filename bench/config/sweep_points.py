@@ -13,6 +13,7 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from ddp.engine.modes import engine_of
@@ -34,15 +35,15 @@ def points(overrides: Sequence[str], loader: ConfigLoader) -> list[tuple[str, ..
     return list(product(*varied.values()))
 
 
-def ignored_sweeper(loader: Any, choices: Mapping[str, Any]) -> str | None:
-    """Return the sweeper that a chosen preset asks for in vain, as Hydra takes the first of the choices, that of the primary
-    configuration; None: no preset does."""
-    for group, name in choices.items():
-        if isinstance(name, str) and not group.startswith("hydra/"):
-            preset = loader.repository.load_config(f"{group.partition('@')[0]}/{name}")
-            for each in [] if preset is None or preset.defaults_list is None else preset.defaults_list:
-                if getattr(each, "override", False) and str(each.group).lstrip("/") == "hydra/sweeper":
-                    return str(each.value)
+def ignored_sweeper(loader: Any, config: DictConfig) -> str | None:
+    """Return the sweeper that a preset, or one that it takes in, asks for in vain, as Hydra takes the first of the choices,
+    that of the primary configuration; None: no preset does."""
+    words = [*config.hydra.overrides.hydra, *config.hydra.overrides.task]
+    for part in loader.compute_defaults_list(config.hydra.job.config_name, words, RunMode.MULTIRUN).defaults:
+        preset = None if part.primary or part.config_path is None else loader.repository.load_config(part.config_path)
+        for each in [] if preset is None or preset.defaults_list is None else preset.defaults_list:
+            if getattr(each, "override", False) and str(each.group).lstrip("/") == "hydra/sweeper":
+                return str(each.value)
     return None
 
 

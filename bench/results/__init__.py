@@ -1,1 +1,1 @@
-"""Run folders as they are read: schema, records, analysis, cells. Imports no torch and starts nothing."""
+"""Reading run folders: their schema, records, analysis and cells. Imports no torch and starts nothing."""

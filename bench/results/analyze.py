@@ -1,4 +1,5 @@
-"""From the records of a run to its result: `analyze`. Pure: no clock, no files. `bench.results.analysis` has the parts."""
+"""`analyze`: from the records of a run to its result. Pure: no clock, no files. `bench.results.analysis` has the
+parts."""
 
 from __future__ import annotations
 
@@ -35,15 +36,15 @@ def analyze(
     error: str | None = None,
     restarts: int = 0,
 ) -> Metrics:
-    """Return the result of a run of `spec`, from its records in the order of their times.
+    """Return the result of a run of `spec`, from its records in order of time.
 
-    `launched` and `ended` are seconds on the clock of the records. A run that ended `ok` on a loss that is not finite has
-    diverged. Raises AssertionError if the slices of a rank overlap grossly.
+    `launched` and `ended` are seconds on the clock of the records. A run that ended `ok` with a loss that is not finite
+    becomes `diverged`. Raises AssertionError if the slices of a rank overlap grossly.
     """
     stream, finite = sort(records, launched), Finite()
     most = max(spec.world_size, *ranks_before(stream), 0)
     rows = [epoch_row(figures, most, finite) for figures in stream.epochs]
-    if spec.source == "predicted":  # what virtual ranks report of their learning says nothing
+    if spec.source == "predicted":  # losses of virtual ranks mean nothing
         rows = [row.model_copy(update=dict.fromkeys(("train_loss", "eval", "eval_loss"))) for row in rows]
     elif status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
@@ -72,7 +73,7 @@ def analyze(
 
 
 def _measured(spec: RunSpec, stream: RunRecords, launched: float, ended: float) -> dict[str, Any]:
-    """Return where the time went, what it cost."""
+    """Return the measured sections: times, speeds, costs."""
     wall, trained = walls(stream, spec.world_size), train_seconds(stream)
     ranks = breakdown(stream, wall)
     return {
@@ -113,7 +114,7 @@ _SAME_NAME = (
     *("run_id", "model", "data", "recipe", "mode", "engine", "policy", "backend", "world_size", "seed"),
     *("depth", "batch_size", "lr", "lr_scale", "config_hash", "timing"),
 )
-"""Fields that the result takes from the `RunSpec` as they are."""
+"""Fields that the result copies from the `RunSpec`."""
 
 
 HIDDEN = "collectives lie inside forward, backward and optimizer: compute holds them, and no efficiency is known"
@@ -144,7 +145,7 @@ def _notes(stream: RunRecords) -> list[str]:
 
 
 def _restarted(restarts: int, stream: RunRecords, env: dict[str, Any]) -> list[str]:
-    """Return that the launcher's last start of the processes was not the first."""
+    """Return a note if the launcher restarted the processes."""
     if not restarts:
         return []
     who = "torchrun" if env.get("launcher") is None else env["launcher"]["name"]
@@ -153,7 +154,7 @@ def _restarted(restarts: int, stream: RunRecords, env: dict[str, Any]) -> list[s
 
 
 def _launcher(env: dict[str, Any], stream: RunRecords) -> LauncherInfo | None:
-    """Return who started the ranks, with the host of each rank that became ready."""
+    """Return who started the ranks, and the host of each rank that became ready."""
     origin = env.get("launcher")
     if origin is None:
         return None
@@ -166,7 +167,7 @@ def _launcher(env: dict[str, Any], stream: RunRecords) -> LauncherInfo | None:
 
 
 def _host(event: Ready, names: list[str]) -> str:
-    """Return the name of a rank's host: the launcher's, its own, or its place."""
+    """Return the name of a rank's host: by the launcher, else its own, else its number."""
     return names[event.host] if event.host < len(names) else event.hostname or f"host {event.host}"
 
 

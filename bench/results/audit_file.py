@@ -1,6 +1,6 @@
-"""`audit.json`: what the audit of a run has found. Its form, and how it is read; imports no torch.
+"""`audit.json`: the results of a run's audit. Its schema, and how it is read. Imports no torch.
 
-It names the records that it is of, by the digest of every file that ranks kept, and it bears its own digest.
+The file names the records that it belongs to, by the digest of every file that ranks kept, and contains its own digest.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from bench.results.runfolder import read_object
 from bench.results.schema import Metrics, Strict
 
 AUDIT, FOLDER = "audit.json", "audit"
-"""The file, and the folder of what is left of the states that ranks kept."""
+"""The file; and the folder of the kept states that remain after an audit."""
 UNAUDITED = "the run is not audited: "
-"""How the warning begins that says why a run has none."""
+"""Begin of the warning that says why a run is not audited."""
 VERSION = 1
 Outcome = Literal["equal", "different", "skipped"]
 
 
 class AuditItem(Strict):
-    """One thing that was looked at."""
+    """One thing that the audit compared."""
 
     what: Literal[
         "initial",
@@ -67,24 +67,24 @@ class AuditReport(Strict):
     sha256: str = Field(default="", description="of all the rest")
 
     def count(self, outcome: Outcome, what: str | None = None) -> int:
-        """Return how many items have this outcome."""
+        """Return the number of items with this outcome, and of kind `what` if given."""
         return sum(item.outcome == outcome and what in (None, item.what) for item in self.items)
 
 
 def digest(body: dict[str, Any]) -> str:
-    """Return the sha256 of a report but for its own."""
+    """Return the sha256 of a report without its own digest."""
     return canonical.digest({key: value for key, value in body.items() if key != "sha256"})
 
 
 def write_report(folder: Path, report: AuditReport, metrics: Metrics) -> None:
-    """Write `audit.json`, bound to the records of a result. Raise OSError."""
+    """Write `audit.json`, with the digest of the result's records. Raises OSError."""
     bound = {"records_sha256": metrics.record.sha256 if metrics.record is not None else None}
     body = report.model_copy(update=bound).model_dump(mode="json")
     write_text(folder / AUDIT, json.dumps(body | {"sha256": digest(body)}, indent=1) + "\n")
 
 
 def read(folder: Path) -> AuditReport:
-    """Read `audit.json`. Raise ValueError, in one line, for a file that is missing, damaged or was changed."""
+    """Read `audit.json`. Raises ValueError, one line, if it is missing, damaged or was changed."""
     path = folder / AUDIT
     body = read_object(path)
     try:

@@ -1,4 +1,5 @@
-"""Runs grouped into cells (the seeds of one configuration), and cells into workloads. What report and validation share."""
+"""Runs grouped into cells (the seeds of one configuration), and cells into workloads. Reports and validation share
+it."""
 
 from __future__ import annotations
 
@@ -18,16 +19,16 @@ from ddp.core.step_settings import MOST_PARTS
 from ddp.core.step_settings import NAMES as STEP
 
 LARGEST = 1e100
-"""Of what counts as measured: the squares of larger numbers overflow, so they have no mean nor deviation."""
+"""Largest measured value: the squares of larger numbers overflow, so they have no mean and no deviation."""
 
 
 def measured(values: Iterable[float | None]) -> list[float]:
-    """Return the values that are there and can be reckoned with."""
+    """Return the values that exist, are finite and are at most `LARGEST`."""
     return [value for value in values if value is not None and math.isfinite(value) and abs(value) <= LARGEST]
 
 
 class Workload(NamedTuple):
-    """What is trained, whatever trains it. Results compare only where all of it is equal."""
+    """What is trained, whatever the mode. Results are comparable only if all of it is equal."""
 
     model: str
     data: str
@@ -36,13 +37,13 @@ class Workload(NamedTuple):
     batch_size: int
     lr: float
     depth: int | None = None
-    """Layers with weights; None: the model's own number."""
+    """Layers with weights; None: the model's default."""
     metric: str = ""
-    """What is evaluated."""
+    """Name of the evaluation metric."""
     max_grad_norm: float | None = None
-    """Most that a step's gradients may be; None: no limit."""
+    """Limit for the norm of a step's gradients; None: no limit."""
     step: str = ""
-    """How steps are done where it is not as by itself; the samples of a run that is not of whole passes."""
+    """Settings of a step that are not the default; and the number of samples, if that is no whole number of epochs."""
 
     @staticmethod
     def of(run: Run) -> Workload:
@@ -55,19 +56,19 @@ class Workload(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """What tells workloads of one model apart."""
+        """What distinguishes workloads of one model."""
         depth = f"depth {self.depth}, " if self.depth else ""
         return f"{depth}{self.data}, {self.recipe}, {self.course}"
 
     @property
     def course(self) -> str:
-        """How long it is trained, and how."""
+        """How long and with which settings it is trained."""
         limit = "" if self.max_grad_norm is None else f", gradients up to {self.max_grad_norm:g}"
         step = self.step and f", {self.step}"
         return f"{plural(self.epochs, 'epoch')}, batch {self.batch_size}, lr {self.lr:g}{limit}{step}"
 
     def differing(self, others: Iterable[Workload]) -> str:
-        """Return what tells it from others of its model, in words; empty: nothing that has any."""
+        """Return, as text, what distinguishes it from other workloads of its model; empty: nothing."""
         words = {
             "depth": f"depth {self.depth}" if self.depth else "",
             "data": self.data,
@@ -85,28 +86,28 @@ class Workload(NamedTuple):
 
     @property
     def title(self) -> str:
-        """For headings."""
+        """A name for headings."""
         depth = f" of depth {self.depth}" if self.depth else ""
         return f"{self.model}{depth} on {self.data}, recipe {self.recipe}"
 
 
 def norm_limit(config: Mapping[str, Any]) -> float | None:
-    """Return `train.max_grad_norm` of a resolved configuration, whatever lies there; None: no limit."""
+    """Return `train.max_grad_norm` of a resolved configuration, which may be malformed; None: no limit."""
     train = config.get("train")
     limit = train.get("max_grad_norm") if isinstance(train, dict) else None
     return float(limit) if isinstance(limit, int | float) and abs(limit) <= LARGEST else None
 
 
 def micro_batches(config: Mapping[str, Any]) -> int:
-    """Return `train.accumulate` of a resolved configuration, whatever lies there: the micro-batches of a step."""
+    """Return `train.accumulate`, the micro-batches of a step, of a resolved configuration, which may be malformed."""
     train = config.get("train")
     parts = train.get("accumulate") if isinstance(train, dict) else None
     return parts if isinstance(parts, int) and 0 < parts <= MOST_PARTS else 1
 
 
 def step_settings(config: Mapping[str, Any], global_batch: int) -> str:
-    """Return the settings of a step in a resolved configuration that are not as by themselves, whatever lies there; of a run
-    of so many steps, on `global_batch` samples each, the samples."""
+    """Return, as text, the settings of a step that are not the default, from a resolved configuration, which may be
+    malformed. With `train.steps` also the number of samples, as each step trains `global_batch`."""
     train = config.get("train")
     given = {key: train[key] for key in STEP if key in train} if isinstance(train, dict) else {}
     settings = [f"{key} {value}" for key, value in given.items() if isinstance(value, str | int | float)]
@@ -128,7 +129,7 @@ class Sample:
 
     @staticmethod
     def of(values: Sequence[float | None]) -> Sample:
-        """Return the sample of the values that are there, and `measured`."""
+        """Return the sample of those values that `measured` keeps."""
         known = measured(values)
         return Sample(len(known), fmean(known) if known else None, stdev(known) if len(known) > 1 else None)
 
@@ -142,22 +143,22 @@ class Cell:
     workload: Workload
     runs: tuple[Run, ...]
     name: str
-    """Model and label, and what else tells it from every other cell."""
+    """Model and label, and whatever else distinguishes it from every other cell."""
 
     @property
     def about(self) -> Metrics:
-        """Any run's metrics, for what all have in common."""
+        """The metrics of one run, for fields that all runs share."""
         return self.runs[0].metrics
 
     @property
     def ok(self) -> list[Metrics]:
-        """Metrics of all runs that finished, of a seed that was run again each."""
+        """Metrics of all runs that finished, including repeated runs of a seed."""
         return [run.metrics for run in self.runs if run.metrics.status == "ok"]
 
     @property
     def counted(self) -> list[Run]:
-        """The run of every seed that stands for it, in their order: a seed is one value, however often it was trained. The
-        first that finished; else the first that failed or diverged; else one that somebody interrupted."""
+        """One run for each seed, sorted by seed, however often it was trained: the first that finished, else the first
+        that failed or diverged, else one that was interrupted."""
         ordered = sorted(self.runs, key=lambda run: ("ok", "failed", "killed").index(_kind(run)))
         by_seed: dict[int, Run] = {}
         for run in ordered:
@@ -166,17 +167,17 @@ class Cell:
 
     @property
     def one_each(self) -> list[Metrics]:
-        """Metrics of those of `counted` that finished. What is said of a cell's figures is said of these."""
+        """Metrics of those of `counted` that finished. The figures of a cell are computed from these."""
         return [run.metrics for run in self.counted if run.metrics.status == "ok"]
 
     @property
     def timed(self) -> list[Metrics]:
-        """Those of `one_each` whose speed was measured. Whatever shows where time went shows these."""
+        """Those of `one_each` whose speed was measured. Figures on time use these."""
         return [metrics for metrics in self.one_each if metrics.timing]
 
     @property
     def is_solo(self) -> bool:
-        """Whether it is the reference: one rank, no engine around it."""
+        """Whether it is the reference: one rank, without an engine."""
         return self.about.engine == "solo"
 
     @property
@@ -186,12 +187,12 @@ class Cell:
 
     @property
     def marked(self) -> str:
-        """The label, with a dagger where a finished run lost a rank: its figures are those of a cohort that shrank."""
+        """The label, with a dagger if a finished run lost a rank: its figures are those of fewer ranks."""
         return f"{self.label} †" if self.bereft else self.label
 
     @property
     def status(self) -> str:
-        """For instance `3 ok, 1 failed`."""
+        """Number of runs by status, such as `3 ok, 1 failed`."""
         counts = Counter(run.metrics.status for run in self.runs)
         return ", ".join(
             f"{counts[status]} {status}" for status in ("ok", "diverged", "failed", "killed") if counts[status]
@@ -213,7 +214,7 @@ class Cell:
 
 
 def cells(runs: Sequence[Run]) -> list[Cell]:
-    """Return the cells of `runs`: by workload, solo first, then by mode and world size."""
+    """Group `runs` into cells, sorted by workload, solo first, then by mode and world size."""
     groups: dict[tuple[Workload, str, int, str], list[Run]] = defaultdict(list)
     for run in runs:
         m = run.metrics
@@ -238,7 +239,7 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
 
 
 def apart(every: Sequence[Cell], own: Collection[Path]) -> tuple[list[Cell], list[Cell]]:
-    """Return the cells with runs in the folders `own`, and with them what finished of them earlier; and all the rest."""
+    """Divide the cells into those with runs in the folders `own`, with their earlier finished runs, and all others."""
     folders = {folder.resolve() for folder in own}
     mine: list[Cell] = []
     others: list[Cell] = []
@@ -252,7 +253,7 @@ def apart(every: Sequence[Cell], own: Collection[Path]) -> tuple[list[Cell], lis
 
 
 def _kind(run: Run) -> str:
-    """Return `ok`; `failed`, by the run's own doing; or `killed`."""
+    """Return `ok`, `killed` (interrupted), or `failed` (failed or diverged)."""
     status = run.metrics.status
     return status if status in ("ok", "killed") else "failed"
 
@@ -282,7 +283,7 @@ def by_workload(cells: Sequence[Cell]) -> dict[Workload, list[Cell]]:
 
 
 def solo_of(cells: Sequence[Cell]) -> Cell | None:
-    """Return the reference among the cells of one workload: solo, in real time, at full speed, with a finished run; None if
-    there is none."""
+    """Return the reference among the cells of one workload: solo with a finished run, preferably in real time and at
+    full speed; None if there is none."""
     candidates = [cell for cell in cells if cell.is_solo and cell.ok]
     return min(candidates, key=lambda cell: (bool(cell.about.source), bool(cell.about.emulated_speeds)), default=None)

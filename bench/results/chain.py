@@ -1,10 +1,10 @@
-"""The chain of `events.jsonl`: every line ends with a digest of itself and of the line before it.
+"""The hash chain of `events.jsonl`: every line ends with a digest of itself and of the line before it.
 
-    {"n":17,"type":"Progress", ... ,"d":"3fa9c1d2"}
+{"n":17,"type":"Progress", ... ,"d":"3fa9c1d2"}
 
-`d` is the beginning of sha256(`d` of the line before, then all of this line that stands before `,"d"`). So a line that was
-changed, dropped, added or moved has a neighbour that it does not fit, and the others still fit theirs. The sha256 of the
-whole file, which `metrics.json` has, binds all of them. Knows no kind of record.
+`d` is the beginning of sha256(`d` of the line before + this line up to `,"d"`). If a line is changed, removed, added or
+moved, a line at that place does not match its predecessor, and all others still do. `metrics.json` has the sha256 of
+the whole file, which binds all lines. Knows no kind of record.
 """
 
 from __future__ import annotations
@@ -19,69 +19,70 @@ from bench.results.runfolder import METRICS
 from ddp import regular_files
 
 START = b"0" * 8
-"""In place of the digest of a line before the first one."""
+"""Stands in for the digest of the line before the first one."""
 _OPEN, _CLOSE = b',"d":"', b'"}'
 _SUFFIX = len(_OPEN) + len(START) + len(_CLOSE)
 _DIGEST = slice(len(_OPEN) - _SUFFIX, -len(_CLOSE))
-"""Where it stands in a line."""
+"""Position of the digest in a line."""
 
 
 class Seal(NamedTuple):
-    """What binds a file of records as a whole."""
+    """Binds a file of records as a whole."""
 
     lines: int
     sha256: str
 
 
 def linked(line: bytes, before: bytes) -> bytes:
-    """Return the line, a JSON object without its end, with its digest. `before`: the digest of the line before it."""
+    """Return the line, a JSON object without newline, with its digest. `before`: the digest of the line before it."""
     body = line[:-1]
     return body + _link(before, body)
 
 
 def digest_of(line: bytes) -> bytes:
-    """Return the digest that a line, without its end, carries; empty: none."""
+    """Return the digest in a line (without newline); empty: it has none."""
     if line[-_SUFFIX : len(_OPEN) - _SUFFIX] != _OPEN or line[-len(_CLOSE) :] != _CLOSE:
         return b""
     return line[_DIGEST]
 
 
 def unlinked(line: bytes) -> bytes:
-    """Return the line, without its end, as it was before it got a digest."""
+    """Return the line (without newline) without its digest."""
     return b"%b}" % line[:-_SUFFIX] if digest_of(line) else line
 
 
 def chained(lines: Iterable[bytes], before: bytes = START) -> Iterator[bytes]:
-    """Yield lines without ends, each with its digest. `before`: of the line before them."""
+    """Yield lines (without newlines), each with its digest. `before`: digest of the line before the first one."""
     size = len(START)
-    for line in lines:  # `linked`, without two calls for each of so many
+    for line in lines:  # same as `linked`, but without two function calls per line
         body = line[:-1]
         before = sha256(before + body).hexdigest()[:size].encode()
         yield body + _OPEN + before + _CLOSE
 
 
 def follows(line: bytes, before: bytes) -> bool:
-    """Return whether the digest of a line, without its end, is that of its content and of the line before it."""
+    """Return whether the digest of a line (without newline) matches its content and the line before it."""
     return line[-_SUFFIX:] == _link(before, line[:-_SUFFIX])
 
 
 def _link(before: bytes, body: bytes) -> bytes:
-    """Return the end of a line: its digest, as a field."""
+    """Return the end of a line: the field with its digest."""
     return b"%b%b%b" % (_OPEN, sha256(before + body).hexdigest()[: len(START)].encode(), _CLOSE)
 
 
 def lines(path: Path, seal: Seal | None = None, *, torn: bool = False) -> Iterator[bytes]:
-    """Yield the lines of a file of records without their ends, each held against its chain; at the end the whole against its
-    `seal`. A file of an earlier version, whose first line has no digest, is read as it is, if there is no seal for it.
+    """Yield the lines of a file of records without newlines. Each is checked against its predecessor, and at the end
+    the whole file against `seal`. A file of an earlier version, whose first line has no digest, is not checked if there
+    is no seal.
 
-    `torn`: pass over a last line that a killed process left unfinished. Raise OSError; ValueError that names the line.
+    `torn`: skip a last line that a killed process left unfinished. Raises OSError; ValueError that names the line.
     """
     for some in batches(path, seal, torn=torn):
         yield from some
 
 
 def batches(path: Path, seal: Seal | None = None, *, torn: bool = False) -> Iterator[list[bytes]]:
-    """Yield the same lines some at a time."""
+    """Yield the lines as `lines` does, several at a time."""
     before, total, count, sealed = START, sha256(), 0, seal is not None
     for block in regular_files.blocks(path):
         some = block.split(b"\n")
@@ -111,9 +112,9 @@ def batches(path: Path, seal: Seal | None = None, *, torn: bool = False) -> Iter
 
 
 def _following(some: Sequence[bytes], before: bytes) -> int:
-    """Return how many lines, the first ones, follow one another."""
+    """Return how many of the first lines match their predecessors."""
     last, size = -_SUFFIX, len(START)
-    for place, line in enumerate(some):  # `follows`, without two calls for each of so many
+    for place, line in enumerate(some):  # same as `follows`, but without two function calls per line
         before = sha256(before + line[:last]).hexdigest()[:size].encode()
         if line[last:] != _OPEN + before + _CLOSE:
             return place
@@ -121,13 +122,13 @@ def _following(some: Sequence[bytes], before: bytes) -> int:
 
 
 def seal_of(path: Path) -> Seal:
-    """Return what a file of records, as it is, would be bound by. Raise OSError."""
+    """Return the seal of a file of records as it is now. Raises OSError."""
     every = list(regular_files.lines(path))
     return Seal(len(every), sha256(b"".join(every)).hexdigest())
 
 
 def is_chained(path: Path) -> bool:
-    """Return whether the first line of a file of records carries a digest. Raise OSError."""
+    """Return whether the first line of a file of records has a digest. Raises OSError."""
     return bool(digest_of(next(regular_files.lines(path), b"").rstrip(b"\n")))
 
 
@@ -144,13 +145,13 @@ def _check_end(path: Path, actual: Seal, seal: Seal) -> None:
 
 
 def _culprit(path: Path, number: int, before: bytes, seal: Seal | None) -> str:
-    """Say what became of line `number`, the first that does not follow the one before it."""
+    """Say what happened to line `number`, the first that does not match its predecessor."""
     every = [line.rstrip(b"\n") for line in regular_files.lines(path)]
     return _change(every[number - 1 :], before, None if seal is None else len(every) - seal.lines)
 
 
 def _change(rest: Sequence[bytes], before: bytes, more: int | None) -> str:
-    """Say what became of the first line of `rest`. `more`: how many lines there are too many; None: not known."""
+    """Say what happened to the first line of `rest`. `more`: number of surplus lines in the file; None: not known."""
     own = next((place for place, line in enumerate(rest) if follows(line, before)), None)
     if own is not None:
         more_lines = f"and the next {own - 1} were" if own > 1 else "was"

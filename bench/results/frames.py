@@ -1,5 +1,5 @@
-"""Run folders as pandas frames: what `bench.load` returns. Reads through `bench.results.runfolder`; computes nothing of
-its own."""
+"""Run folders as pandas frames: the result of `bench.load`. Reads through `bench.results.runfolder`; computes nothing
+itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ddp.suggest import unknown
 
 Row = dict[str, Any]
 WHO = ("run_id", "model", "mode", "world_size", "seed", "config_hash")
-"""Columns that say of which run a row is, beside `path`."""
+"""Columns that identify the run of a row, besides `path`."""
 
 
 def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
-    """Return what `bench.load` says."""
+    """Read runs into a frame. `bench.load` has the description."""
     if what not in FRAMES:
         raise ValueError(unknown("what", what, FRAMES))
     runs, problems = find_runs(Path(path))
@@ -48,7 +48,7 @@ def _who(run: Run) -> Row:
 
 def _run(run: Run) -> Iterator[Row]:
     body = run.metrics.model_dump()
-    # What was asked for: lists as a whole, as text, so that they can be compared and grouped by.
+    # The configuration: lists as text, so that they can be compared and grouped by.
     settings = {key: value for key, value in run.config.items() if key not in ("run_id", "config_hash")}
     config = flat(_lists_as_text(settings), "config.")
     yield _who(run) | flat(body) | {"faults": len(run.metrics.faults), "warnings": len(run.metrics.warnings)} | config
@@ -102,4 +102,4 @@ FRAMES: dict[str, Callable[[Run], Iterator[Row]]] = {
     "ranks": _ranks,
     "events": _events,
 }
-"""What can be asked for -> the rows of one run."""
+"""Name of a frame -> function that yields the rows of one run."""

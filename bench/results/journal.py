@@ -1,7 +1,8 @@
-"""`events.jsonl` in the making: written line by line while the run lasts, merged with the ranks' slices at its end.
+"""Writing `events.jsonl`: line by line during the run; at its end the ranks' slices are merged in.
 
-Until then the slices lie beside it, in the run folder: whatever ends the run, they are there. Every line that the parent
-writes is a link of the chain (`bench.results.chain`); when the slices are among them, the chain is made anew over all.
+Until then the slices are in files beside it in the run folder, so they survive any end of the run. Every line that the
+parent process writes is a link of the chain (`bench.results.chain`). After the merge the chain is computed anew over
+all lines.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from ddp.process.operations import file_of
 
 
 class Journal:
-    """Appends every record to the file as it happens, behind what is there, so that a crash leaves what was known.
+    """Appends every record to the file when it happens, so that a crash loses nothing that was known.
 
-    A context manager."""
+    A context manager. Existing lines are kept.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -31,12 +33,12 @@ class Journal:
         self._last = digest_of(known[0]) if known else START
         """Digest of the last line."""
         self._merged = sha256()
-        """Of all that is in the file, once it is merged."""
+        """Hash of the file's content after the merge."""
         self._lines = 0
         self._file = path.open("ab", buffering=0)
         self._count = 0
         self.latest = 0.0
-        """The latest time of what was added."""
+        """The latest time of any added record."""
 
     def __enter__(self) -> Journal:
         return self
@@ -45,9 +47,12 @@ class Journal:
         self._file.close()
 
     def add(self, record: Record, at: float) -> None:
-        """Append `record`, which happened `at` seconds on the clock of all records. Raise OSError that names the file.
+        """Append `record`, which happened at `at` seconds on the clock of all records. Raises OSError that names the
+        file.
 
-        `n` counts them in the order in which they were known here: by it, not by time, a run can be replayed."""
+        Its number `n` counts records in the order in which they became known here; a replay follows that order, not the
+        times.
+        """
         self._append(b'{"n":%d,%b' % (self._count, encode(record, at)[1:]))
         self._count += 1
         self.latest = max(self.latest, at)
@@ -57,7 +62,7 @@ class Journal:
         whole = line + b"\n"
         left = memoryview(whole)
         try:
-            while left:  # a disk that is nearly full takes a part
+            while left:  # a nearly full disk may accept only a part
                 left = left[self._file.write(left) :]
         except OSError as error:
             error.filename = str(self._path)
@@ -66,15 +71,16 @@ class Journal:
         return whole
 
     def keep_slices(self, scratch: Path, ranks: int) -> None:
-        """Make what ranks measure land beside the file, not in `scratch`, which may be memory."""
+        """Redirect the files of the ranks' slices from `scratch`, which may be memory, to the folder of this file."""
         for rank in range(ranks):
             for name in (f"slices-{rank}.jsonl", file_of(scratch, rank).name):
                 (scratch / name).symlink_to(self._path.absolute().with_name(name))
 
     def merge(self, counted: Callable[[int], None] = lambda _: None) -> list[Record]:
-        """Weave the ranks' slices into the file, in the order of time, and remove them; return all records.
+        """Merge the ranks' slices into the file, in order of time, and remove their files; return all records.
 
-        `counted` gets their number before the work begins."""
+        `counted` is called with their number before the work begins.
+        """
         parts = sorted(self._path.parent.glob(SLICES))
         lines = woven(self._path, parts, counted)
         self._replace(lines)
@@ -83,7 +89,7 @@ class Journal:
         return decode_all(lines)
 
     def _replace(self, lines: Sequence[bytes]) -> None:
-        """Put the lines, with digests, in place of what is in the file."""
+        """Replace the file's content by the lines, with digests."""
         whole = list(chained(lines))
         body = b"\n".join([*whole, b""])
         write_bytes(self._path, body)
@@ -93,18 +99,16 @@ class Journal:
         self._merged, self._lines = sha256(body), len(whole)
 
     def end(self, record: RunEnd) -> Seal:
-        """Append the last record; return what binds the whole file. Raise OSError that names the file."""
+        """Append the last record and return the seal of the file. Raises OSError that names the file."""
         self._merged.update(self._append(encode(record)))
         return Seal(self._lines + 1, self._merged.hexdigest())
 
 
 def woven(path: Path, parts: Iterable[Path], counted: Callable[[int], None] = lambda _: None) -> list[bytes]:
-    """Return the lines of files of records, without digests, in the order of time, without last ones that a killed process
-    left unfinished.
-
-    Raise OSError."""
+    """Return the lines of files of records, without digests, in order of time. Last lines that a killed process left
+    unfinished are dropped. Raises OSError."""
     lines = [unlinked(line) for line in regular_files.whole_lines(path)]
-    for part in parts:  # no rank makes links
+    for part in parts:  # lines of ranks have no digests
         lines += regular_files.whole_lines(part)
     counted(len(lines))
     return sorted(lines, key=stamp)

@@ -1,8 +1,8 @@
-"""Which process makes a hidden folder, and whether it lives: on this host by its number, on others of a shared file system
-by a lease that it renews.
+"""Which process writes a hidden folder, and whether it lives: on this host by its process id, on other hosts of a
+shared file system by a lease that it renews.
 
-A hidden folder is named `.tmp-<name>-<pid>@<host>`; without a host it is of this one. The lease is the folder's own time,
-which the file system sets: clocks of hosts may differ. Knows nothing of what lies in a folder.
+A hidden folder is named `.tmp-<name>-<pid>@<host>`; without a host it belongs to this one. The lease is the folder's
+own modification time, set by the file system, as the clocks of hosts may differ. Knows nothing of the folder's content.
 """
 
 from __future__ import annotations
@@ -21,63 +21,64 @@ from typing import NamedTuple
 import psutil
 
 LEASE_S = 180.0
-"""A process of another host counts as dead so long after it renewed its lease. Clients of NFS see times up to 60 s late."""
+"""Seconds without renewal after which a process of another host counts as dead. NFS clients see times up to 60 s
+late."""
 RENEWAL_S = 20.0
-"""Between two renewals."""
+"""Seconds between two renewals."""
 POLL_S = 2.0
-"""Between two looks at a lease that is waited for."""
+"""Seconds between two looks at a lease that is waited for."""
 HIDDEN = re.compile(r"\.(?P<kind>tmp|old)-(?P<name>.+)-(?P<pid>\d+)(?:@(?P<host>\w+))?")
 
 
 def _host() -> str:
-    """Return a word for where process numbers mean the same: host, its boot, and the space of its numbers."""
+    """Return a name for the scope of process ids: hash of host name, boot id and PID namespace."""
     parts = [socket.gethostname()]
-    with suppress(OSError):  # Linux alone has these
+    with suppress(OSError):  # only Linux has these
         parts += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
 
 
 HOST = _host()
 _HELD: set[str] = set()
-"""Folders whose lease this process has."""
+"""Folders whose lease this process holds."""
 
 
 class Hidden(NamedTuple):
     """The parts of a hidden folder's name."""
 
     kind: str
-    """`tmp`: in the making; `old`: moved aside."""
+    """`tmp`: being written; `old`: moved aside."""
     name: str
-    """Of the folder that it becomes, or was."""
+    """Name of the final folder."""
     pid: int
     host: str
 
     @property
     def here(self) -> bool:
-        """Return whether its process is, or was, of this host."""
+        """Return whether its process is of this host."""
         return self.host == HOST
 
     @property
     def process(self) -> str:
-        """Return the process in words."""
+        """Return its process as text."""
         return f"{self.pid}" if self.here else f"{self.pid} of another host"
 
 
 def hidden(folder: Path) -> Hidden | None:
-    """Return what the name of a folder says; None if it is no hidden one."""
+    """Return the parts of a hidden folder's name; None if the folder is not hidden."""
     match = HIDDEN.fullmatch(folder.name)
     return match and Hidden(match["kind"], match["name"], int(match["pid"]), match["host"] or HOST)
 
 
 def in_making(folder: Path) -> Hidden | None:
-    """Return what the name of a folder says that is in the making; None if it is another one."""
+    """Return the parts of the name of a folder that is being written; None for any other folder."""
     own = hidden(folder)
     return own if own is not None and own.kind == "tmp" else None
 
 
 def making(place: Path) -> Path:
-    """Return the folder in which this process makes what becomes `place`: not one that another process of its number has
-    left, such as the first process of a container before the container was started again."""
+    """Return the hidden folder in which this process writes what becomes `place`. It is a new one, even if another
+    process with this id left one, such as the first process of a container before a restart."""
     folder, zeros = _own("tmp", place), ""
     while os.path.exists(folder):
         zeros += "0"
@@ -86,7 +87,7 @@ def making(place: Path) -> Path:
 
 
 def moved(place: Path) -> Path:
-    """Return where this process moves `place` aside to."""
+    """Return the path to which this process moves `place` aside."""
     return _own("old", place)
 
 
@@ -95,33 +96,33 @@ def _own(kind: str, place: Path, zeros: str = "") -> Path:
 
 
 def alive(pid: int) -> bool:
-    """Return whether another process of this number lives on this host."""
+    """Return whether another process with this id lives on this host."""
     try:
         return pid != os.getpid() and psutil.pid_exists(pid)
-    except OverflowError:  # the name of a folder may have any number
+    except OverflowError:  # a folder's name may contain any number
         return False
 
 
 def at_work(folder: Path) -> bool:
-    """Return whether this process is at work in a folder."""
+    """Return whether this process is writing to a folder."""
     return os.path.abspath(str(folder)) in _HELD
 
 
 def at_work_on(place: Path) -> bool:
-    """Return whether this process makes what becomes `place`."""
+    """Return whether this process is writing what becomes `place`."""
     beside = os.path.abspath(place.parent)
     made = [in_making(Path(folder)) for folder in _HELD.copy() if os.path.dirname(folder) == beside]
     return any(own is not None and own.here and own.name == place.name for own in made)
 
 
 def occupied(folder: Path) -> bool:
-    """Return whether a process, this one, another one or one of another host, may be at work in a hidden folder."""
+    """Return whether any process, of this host or another, may be writing to a hidden folder."""
     own = hidden(folder)
     return own is not None and (at_work(folder) or alive(own.pid) if own.here else leased(folder))
 
 
 def leased(folder: Path) -> bool:
-    """Return whether the lease of a folder has not run out, by the clock of its file system."""
+    """Return whether the lease of a folder is still valid, by the clock of its file system."""
     try:
         return now(folder.parent) - folder.stat().st_mtime < LEASE_S
     except OSError:
@@ -129,16 +130,17 @@ def leased(folder: Path) -> bool:
 
 
 def now(folder: Path) -> float:
-    """Return the time of a folder's file system, seconds since the epoch; that of this host where nothing can be written."""
+    """Return the time of a folder's file system, seconds since the epoch; this host's time if the folder is not
+    writable."""
     try:
-        with TemporaryFile(dir=folder, prefix=".clock-") as probe:  # without a name: who is killed here leaves nothing
+        with TemporaryFile(dir=folder, prefix=".clock-") as probe:  # an unnamed file: a killed process leaves nothing
             return os.fstat(probe.fileno()).st_mtime
     except OSError:
         return time.time()
 
 
 def run_out(folder: Path) -> bool:
-    """Wait until the lease of a folder has run out, at most `LEASE_S`; False as soon as its process renews it."""
+    """Wait until the lease of a folder expires, at most `LEASE_S`; return False as soon as its process renews it."""
     seen = folder.stat().st_mtime
     while leased(folder):
         time.sleep(POLL_S)
@@ -149,7 +151,7 @@ def run_out(folder: Path) -> bool:
 
 
 class Lease:
-    """Renews the lease of a folder until it is released. One whose process ends is not renewed."""
+    """Renews the lease of a folder until it is released, or the process ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._released = folder, threading.Event()
@@ -158,7 +160,7 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._released.wait(RENEWAL_S):
-            with suppress(OSError):  # a file system that is away for a while; the next renewal may reach it
+            with suppress(OSError):  # the file system may be away for a while; the next renewal may succeed
                 os.utime(self._folder)
 
     def release(self) -> None:

@@ -1,8 +1,8 @@
-"""What an experiment planned: the runs that it means, as Hydra composes them for `bench plan`. Imports no torch.
+"""The planned runs of an experiment, as Hydra composes them for `bench plan`. Imports no torch.
 
-A sweep is the product of what it varies; one rank is all that some engines have, so their world sizes are one. Points are
-told apart by what `ExperimentPoint` has: where anything else is varied as well, a point is planned once for each of its
-values.
+A sweep is the product of its varied settings. Some engines have one rank only, so their world size is always 1. Points
+are distinguished by the fields of `ExperimentPoint`. If other settings vary, too, a point is planned once for each of
+their values.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ddp.engine.modes import Mode, engine_of, mode_of, modes
 from ddp.settings import known
 
 WAY = ("mode", "engine", "policy", "backend")
-"""Groups that make a way of training."""
+"""Configuration groups that make a mode."""
 
 
 class ExperimentPoint(NamedTuple):
-    """What tells the runs of an experiment apart."""
+    """What distinguishes the runs of an experiment."""
 
     model: str
     mode: str
@@ -49,17 +49,17 @@ class PlannedExperiment:
     points: tuple[ExperimentPoint, ...]
 
     def missing(self, runs: Sequence[Run]) -> list[ExperimentPoint]:
-        """Return planned runs that have no folder, in the order of the plan."""
+        """Return the planned runs that have no folder, in the order of the plan."""
         metrics = [run.metrics for run in runs]
         there = {(ExperimentPoint(m.model, m.mode, m.world_size, m.seed), m.config_hash) for m in metrics}
         return list((Counter(self.points) - Counter(point for point, _ in there)).elements())
 
 
 def planned(root: Path, name: str | None, conf: Path = CONF, presets: Path | None = None) -> PlannedExperiment | None:
-    """Return the experiment `name`; without a name, the one whose `output` is the tree `root`, if there is one. `presets`:
-    a user's folder, whose experiments go before those of `conf`.
+    """Return the experiment `name`; without a name, the experiment whose `output` is the tree `root`, or None.
+    `presets`: a user's folder, whose experiments take precedence over those of `conf`.
 
-    Raises ValueError for a name that is none, and for a file that is no experiment or of which the runs cannot be known.
+    Raises ValueError for an unknown name, and for a file that is no experiment or whose runs cannot be determined.
     """
     files = experiments(conf, presets)
     if name is not None:
@@ -67,7 +67,7 @@ def planned(root: Path, name: str | None, conf: Path = CONF, presets: Path | Non
             raise ValueError(f"no experiment {name!r}; there are {', '.join(files)}")
         return _read(files[name], conf, presets)
     for file in files.values():
-        with suppress(ValueError):  # an experiment that nobody asked for may be anything
+        with suppress(ValueError):  # an experiment that was not requested may be broken
             if (output := _body(file).get("output")) and Path(str(output)).resolve() == root.resolve():
                 return _read(file, conf, presets)
     return None
@@ -88,8 +88,8 @@ def _read(file: Path, conf: Path, presets: Path | None) -> PlannedExperiment:
 
 
 def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[ExperimentPoint]:
-    """Return the runs of an experiment. Ways of training are composed (0.1 s each), but for modes beside the first, which
-    are as they are called; models and numbers are as written."""
+    """Return the runs of an experiment. Composing a mode takes 0.1 s, so the first is composed; others are taken by
+    their names."""
     from hydra.core.global_hydra import GlobalHydra
 
     from bench.config.sweep_points import values
@@ -105,7 +105,7 @@ def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Expe
     seeds, sizes = (list(map(_number, varied[key])) if key in varied else [base[key]] for key in ("seed", "world_size"))
     first, *others = product(*(words for key, words in varied.items() if key in WAY))
     way = _way(composed([*chosen, *first]) if first else base)
-    # A mode is what it is called, unless the experiment sets parts of one itself, as the first shows.
+    # A mode is known by its name, unless the experiment changes a part of it, which the first one shows.
     named: dict[tuple[str, ...], Mode] = {(f"mode={mode.name}",): mode for mode in modes().values()}
     named = named if named.get(first) == way else {}
     ways = [way, *(named.get(words) or _way(composed([*chosen, *words])) for words in others)]
@@ -126,7 +126,7 @@ def _way(config: DictConfig) -> Mode:
 
 
 def _number(word: str) -> int | None:
-    """Return the number of a setting that has one, or null."""
+    """Return the number in a setting; None for null."""
     key, _, text = word.partition("=")
     if text == "null":
         return None

@@ -1,6 +1,6 @@
-"""The result of a run from its records alone: computed when the run ends, and again by whoever doubts it. Pure.
+"""The result of a run from its records alone: computed when the run ends, and again by anyone who doubts it. Pure.
 
-The first record says what the run is, the last one how it ended; what lies between says the rest.
+The first record describes the run, and the last one how it ended.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.process.codec import Record
 
 ROUNDING = 1e-9
-"""Of a number, relative: what two machines may make of the same sum."""
+"""Relative difference that two machines may have in the same sum."""
 
 
 class MetricDifference(NamedTuple):
-    """A field in which two results differ; `msgspec.UNSET` where one does not have it."""
+    """A field in which two results differ; `msgspec.UNSET` if one result lacks it."""
 
     field: str
     recorded: Any
@@ -34,22 +34,24 @@ class MetricDifference(NamedTuple):
 
 
 def plain(spec: RunSpec) -> dict[str, Any]:
-    """Return the run as its first record has it: without the folder that it lies in."""
+    """Return the spec as the first record has it: without the run's folder."""
     body: dict[str, Any] = msgspec.to_builtins(replace(spec, output=""))
     return body
 
 
 def header_of(records: Sequence[Record]) -> RunHeader:
-    """Return the first record. Raise ValueError if that is another one."""
+    """Return the first record. Raises ValueError if it is no `RunHeader`."""
     if not records or not isinstance(records[0], RunHeader):
         raise ValueError("its first line does not say what the run is")
     return records[0]
 
 
 def result(records: Sequence[Record], stream: RunRecords | SplitRecords | None = None) -> Metrics:
-    """Return the result that follows from all records of a run, but for its seal. `stream`: what lies between the first and
-    the last of them, split or sorted. Raise ValueError if they are not whole; AssertionError and the like if no run can
-    have made them."""
+    """Return the result that follows from all records of a run, without its seal.
+
+    `stream`: the records between the first and the last one, if already split or sorted. Raises ValueError if records
+    are missing; AssertionError and others if no run can have made them.
+    """
     header, last = header_of(records), records[-1]
     if not isinstance(last, RunEnd):
         raise ValueError("its last line does not say how the run ended")
@@ -68,7 +70,7 @@ def result(records: Sequence[Record], stream: RunRecords | SplitRecords | None =
 
 
 def sealed(metrics: Metrics, seal: Seal) -> Metrics:
-    """Return a result with what binds it to its records, and its own digest."""
+    """Return the result with the seal of its records and its own digest."""
     open_result = metrics.model_copy(update={"record": RecordSeal(lines=seal.lines, sha256=seal.sha256, result="")})
     body = msgspec.json.decode(open_result.model_dump_json())
     record = open_result.record.model_copy(update={"result": digest(body)}) if open_result.record else None
@@ -76,14 +78,14 @@ def sealed(metrics: Metrics, seal: Seal) -> Metrics:
 
 
 def digest(body: Mapping[str, Any]) -> str:
-    """Return the digest of a result, as read from its file, without the digest that it carries."""
+    """Return the digest of a result as read from its file, without the digest that it contains."""
     record = body.get("record")
     rest = {key: value for key, value in record.items() if key != "result"} if isinstance(record, dict) else record
     return canonical.digest({**body, "record": rest})
 
 
 def differences(recorded: Any, recomputed: Any, field: str = "", slack: float = ROUNDING) -> Iterator[MetricDifference]:
-    """Yield every field in which two results differ. `slack`: how far numbers may be apart, relative."""
+    """Yield every field in which two results differ. `slack`: relative tolerance of numbers."""
     if isinstance(recorded, dict) and isinstance(recomputed, dict):
         for key in dict.fromkeys([*recorded, *recomputed]):
             name = f"{field}.{key}" if field else str(key)

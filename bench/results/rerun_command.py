@@ -1,7 +1,7 @@
 """The command that runs a cell again, from its run folder alone. Imports no torch.
 
-Whatever is part of the cell (`bench.config.plan.cell_hash`) and not the default is said, and numbers to their last digit:
-the command means this cell and no other. It is made of what lies in a folder, so every word is quoted for the shell.
+It names every setting of the cell (`bench.config.plan.cell_hash`) that is not the default, and numbers to their last
+digit, so that it gives the same cell. The folder's content is not trusted: every word is quoted for the shell.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ddp.core.virtual_time import VirtualTime
 from ddp.engine.modes import engine_of, modes
 
 _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
-"""Words, paths and faults: Hydra has meanings for most other signs."""
+"""Words, paths and faults that need no quotes; for Hydra most other characters have a meaning."""
 _MEANT_OTHERWISE = {"null", "true", "false", "inf", "nan"}
 
 
 def auditing(folder: Path) -> str:
-    """Return the shell line that audits a run by hand."""
+    """Return the shell command that audits a run."""
     return f"python -m bench audit {shlex.quote(str(folder))}"
 
 
 def command(runs: Sequence[Run]) -> str:
-    """Return a shell line for the runs of one cell, all their seeds. Settings are named where the mode does not make
-    them so."""
+    """Return a shell command for the runs of one cell, with all their seeds. It names settings that the mode does not
+    imply."""
     run = runs[0]
     if (script := script_of(run)) is not None:
         return script
@@ -71,7 +71,7 @@ def command(runs: Sequence[Run]) -> str:
 
 
 def script_of(run: Run) -> str | None:
-    """Return the shell line that starts the script that made a run; None: no script did."""
+    """Return the shell command of the script that made a run; None if no script did."""
     script = _group(run, "script")
     if not script:
         return None
@@ -87,8 +87,8 @@ def script_of(run: Run) -> str | None:
 
 
 def script_words(script: dict[str, Any]) -> list[str]:
-    """Return what Python is started with to run a script again: by torchrun, where a launcher started several processes of
-    it. Raise ValueError for those on several hosts."""
+    """Return the arguments of Python that run a script again, through torchrun if a launcher started several processes
+    of it. Raises ValueError if it ran on several hosts."""
     what = ["-m", str(script["module"])] if script.get("module") else [str(script["path"])]
     arguments, processes, hosts = (script.get(name) for name in ("arguments", "processes", "hosts"))
     if isinstance(hosts, int) and hosts > 1:
@@ -99,26 +99,26 @@ def script_words(script: dict[str, Any]) -> list[str]:
 
 
 def setting(key: str, value: Any) -> str:
-    """Return `key=value` as a word for the shell, in which Hydra reads this very value."""
+    """Return `key=value` as a word for the shell, from which Hydra reads exactly this value."""
     return shlex.quote(f"{key}={_spelt(value)}")
 
 
 def _group(run: Run, name: str) -> dict[str, Any]:
-    """Return what the configuration says of a group; nothing where it has none."""
+    """Return a group of the configuration; {} if it has none."""
     group = run.config.get(name)
     return group if isinstance(group, dict) else {}
 
 
 def _data(run: Run) -> list[str]:
-    """Return the data set and its settings; where it lies, if that is not the usual place."""
+    """Return the data set and its settings, with its folder unless that is the default."""
     named = {"name": run.metrics.data} | _group(run, "data")
     named["name"] = named_by(run.config, "data", named["name"])
     return [setting(f"data.{key}", value) for key, value in named.items() if (key, value) != ("dir", DataConfig.dir)]
 
 
 def _cluster(run: Run) -> list[str]:
-    """Return the devices and links; the fault script, with the deadline that it was met with, and whether the run was to go
-    on."""
+    """Return the settings of devices and links; with a fault script also its deadline, and whether the run tolerates
+    losses."""
     m, cluster, usual = run.metrics, _group(run, "cluster"), asdict(ClusterConfig())
     words = [setting("cluster.speeds", m.emulated_speeds)] if m.emulated_speeds else []
     if m.scripted_faults:
@@ -135,13 +135,13 @@ def _policy(name: Any) -> dict[str, Any]:
 
 
 def _changed(group: str, settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
-    """Return the settings that are not as they are by themselves."""
+    """Return the settings that differ from the default."""
     plain = json.loads(json.dumps(usual)) | {"name": settings.get("name")}
     return [setting(f"{group}.{key}", value) for key, value in settings.items() if value != plain.get(key)]
 
 
 def _spelt(value: Any) -> str:
-    """Return a value as Hydra reads it: text that means something else to it in quotes, numbers to their last digit."""
+    """Return a value in Hydra's syntax: quotes text that Hydra would interpret, and keeps all digits of numbers."""
     if isinstance(value, str):
         plain = _PLAIN.fullmatch(value) and value.lower() not in _MEANT_OTHERWISE
         return value if plain else quoted(value)

@@ -1,6 +1,6 @@
-"""The run folder, the only interface between producing and judging: what lies in it, where it lies, and how it is read.
+"""The run folder, the only interface between producing and judging results: its files, its place, and how it is read.
 
-Knows nothing of what the numbers mean, nor of how a folder comes into place (`bench.results.writer`).
+Knows nothing of what the numbers mean, nor of how a folder gets into place (`bench.results.writer`).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from ddp.process.codec import Record, decode
 METRICS, CONFIG, EVENTS, GRAPH = "metrics.json", "config.json", "events.jsonl", "graph.json"
 LOG = "training.log"
 SLICES = "slices-*.jsonl"
-"""What ranks measure themselves, while the run lasts; among the events when it is over."""
+"""Files of the ranks' own measurements during the run; at its end they are merged into the events."""
 CHECKPOINTS = "checkpoints"
-"""Folder of checkpoints in that of a run that is not finished."""
+"""Folder of checkpoints inside the folder of an unfinished run."""
 FAILED = ".failed"
-"""Suffix of a failed rerun that lies beside the finished run it must not destroy."""
+"""Suffix of the folder of a failed rerun, which must not replace the finished run beside it."""
 
 
 def place(output: Path, model: str, mode: str, run_id: str) -> Path:
-    """Return where the folder of a run lies."""
+    """Return the path of a run's folder."""
     return output / model / mode / run_id
 
 
 class Shut(ValueError):
-    """What may not be looked at. One line that names it."""
+    """Access to a file or folder is denied. The message is one line that names it."""
 
 
 def finished(output: Path, model: str, mode: str, run_id: str, timed: bool = False) -> bool:
-    """Return whether that run is there with status `ok`, and with its speed, if it is to be `timed`. Raises Shut where
-    nobody may look."""
+    """Return whether that run exists with status `ok`, and if `timed` with measured speeds. Raises Shut if access is
+    denied."""
     try:
         metrics = _read(place(output, model, mode, run_id)).metrics
         return metrics.status == "ok" and (metrics.timing or not timed)
@@ -57,7 +57,7 @@ def finished(output: Path, model: str, mode: str, run_id: str, timed: bool = Fal
 
 
 def status(folder: Path) -> str | None:
-    """Return the status of the run in `folder`; None if there is no result to be read."""
+    """Return the status of the run in `folder`; None if no result can be read."""
     try:
         return _read_metrics(folder).status
     except ValueError:
@@ -65,7 +65,7 @@ def status(folder: Path) -> str | None:
 
 
 def may_be_ok(folder: Path) -> bool:
-    """Return whether a finished run is there, as far as anybody may look."""
+    """Return whether a finished run is in `folder`; also true if access is denied."""
     try:
         return _read_metrics(folder).status == "ok"
     except ValueError as error:
@@ -73,28 +73,28 @@ def may_be_ok(folder: Path) -> bool:
 
 
 def resumable(folder: Path) -> bool:
-    """Return whether there is a checkpoint that somebody may want to resume from."""
+    """Return whether there is a checkpoint to resume from."""
     return any((folder / CHECKPOINTS).glob("[0-9]*"))
 
 
 def reached(folder: Path) -> int:
-    """Return the number of the last checkpoint; 0: there is none."""
+    """Return the number of the last checkpoint; 0 if there is none."""
     return max((int(path.name) for path in (folder / CHECKPOINTS).glob("[0-9]*") if path.name.isdecimal()), default=0)
 
 
 def going_on(folder: Path) -> str:
-    """Return the command that goes on with the run in `folder`; empty if it has no checkpoint."""
+    """Return the command that resumes the run in `folder`; empty if it has no checkpoint."""
     return resuming(folder) if resumable(folder) else ""
 
 
 def resuming(folder: Path) -> str:
-    """Return the command that goes on with the run in `folder`, which has a checkpoint or will have."""
+    """Return the command that resumes the run in `folder`, which has a checkpoint or will have one."""
     return f"python -m bench {shlex.quote(f'resume={folder.absolute()}')}"
 
 
 def writer(folder: Path) -> Hidden | None:
-    """Return who writes a hidden folder, if that process may live. One of this host that began after the last record only
-    bears its number."""
+    """Return the process that writes a hidden folder, if it may live. A process of this host that began after the last
+    record has only inherited the process id."""
     own = in_making(folder)
     if own is None:
         return None
@@ -108,8 +108,8 @@ def writer(folder: Path) -> Hidden | None:
 
 
 def unfinished(path: Path) -> list[tuple[Path, Hidden | None]]:
-    """Return the runs in `path`, a tree or the place of one, that have no folder yet: their places, and the process that
-    makes one; None: it was killed, and can be resumed."""
+    """Return the runs in `path` (a tree, or the place of one run) that have no final folder yet: (place, writing
+    process). None: the process was killed, and the run can be resumed."""
     runs = []
     for folder in sorted(path.rglob(".tmp-*-*")):
         own, process = in_making(folder), writer(folder)
@@ -120,17 +120,17 @@ def unfinished(path: Path) -> list[tuple[Path, Hidden | None]]:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder as read."""
+    """A run folder that was read."""
 
     path: Path
     metrics: Metrics
     config: dict[str, Any] = field(default_factory=dict)
-    """The resolved configuration; empty if it is not there."""
+    """The resolved configuration; empty if there is none."""
 
 
 def find_runs(path: Path) -> tuple[list[Run], list[str]]:
-    """Return the runs in `path` (a run folder or a tree), in the order of their paths; and one line for each that cannot
-    be read, and for each folder that may not be looked into. Raises ValueError if `path` is no folder."""
+    """Return the runs in `path` (a run folder or a tree), sorted by path; and a line for each run that cannot be read
+    and each folder to which access is denied. Raises ValueError if `path` is no folder."""
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; give a run folder or a tree of them, such as runs/")
     runs: list[Run] = []
@@ -159,12 +159,12 @@ def _run_folders(path: Path, unread: list[OSError]) -> Iterator[Path]:
 
 
 def _read(folder: Path) -> Run:
-    """Read it. Raises ValueError: one line that names the file and what is wrong with it."""
+    """Read a run folder. Raises ValueError, one line that names the file and what is wrong with it."""
     return Run(folder, _read_metrics(folder), _read_config(folder))
 
 
 def _read_metrics(folder: Path) -> Metrics:
-    """Read it. Raises ValueError: one line that names the file and what is wrong with it."""
+    """Read the result of a run. Raises ValueError, one line that names the file and what is wrong with it."""
     path = folder / METRICS
     body = read_object(path)
     version = body.get("schema_version")
@@ -182,7 +182,7 @@ def _read_metrics(folder: Path) -> Metrics:
 
 
 def tame_all(value: Any) -> Any:
-    """Return what JSON can hold with its texts tame."""
+    """Return a JSON value with control characters in its texts made harmless."""
     if isinstance(value, str):
         return tame(value)
     if isinstance(value, list):
@@ -196,13 +196,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def located(error: OSError) -> str:
-    """Return a line that begins with the path that an error is about."""
+    """Return the error as a line that begins with its path."""
     return f"{error.filename}: {error.strerror}"
 
 
 def there(path: Path) -> bool:
-    """Return whether there is anything of that name, readable or not; a link that leads nowhere is something. Raises
-    OSError where nobody may look."""
+    """Return whether the path exists, readable or not; a dangling link exists. Raises OSError if access is denied."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -211,7 +210,7 @@ def there(path: Path) -> bool:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read the JSON object in a file. Raises ValueError: one line that names the file and what is wrong with it."""
+    """Read the JSON object in a file. Raises ValueError, one line that names the file and what is wrong with it."""
     try:
         body = msgspec.json.decode(regular_files.content(path))
     except FileNotFoundError:
@@ -228,7 +227,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Return dotted keys and values as text, in the order of the file."""
+    """Return (dotted key, value as text) pairs, in the order of the file."""
     if not isinstance(config, dict) or not config:
         text = config if isinstance(config, str) else json.dumps(config, ensure_ascii=False)
         return [(prefix, text)] if prefix else []
@@ -236,7 +235,7 @@ def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
 
 
 def read_records(folder: Path) -> Iterator[Record]:
-    """Yield the events and commands of a run, one by one, as written. Raises ValueError that names file and line."""
+    """Yield the events and commands of a run, as written. Raises ValueError that names the file and line."""
     path = folder / EVENTS
     for number, line in enumerate(regular_files.lines(path), 1):
         try:

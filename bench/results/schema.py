@@ -1,7 +1,7 @@
-"""`Metrics`: the result of one run, as written to `metrics.json`. The one definition of every field and its unit.
+"""`Metrics`: the result of one run, as written to `metrics.json`. The only definition of every field and its unit.
 
-Numbers are finite: what was not is null and named in `nonfinite`. Unknown fields are refused. Knows nothing of how a result
-is computed (`bench.results.analysis`) or where it lies. `python -m bench.results.schema` writes the JSON Schema.
+Numbers are finite: others become null and are named in `nonfinite`. Unknown fields are refused. Knows nothing of how a
+result is computed (`bench.results.analysis`) or where it lies. `python -m bench.results.schema` writes the JSON Schema.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ddp.engine.modes import mode_of
 __all__ = ["RankTime", "Steady", "Strict", "SyncTotals", "Throughput", "Time", "TimelineTotals"]
 
 SCHEMA_VERSION = 5
-"""1 had no `timeline`, 2 no `record`, 3 no `goodput`; 4 divided evaluation by the ranks that were there first. Within one
-version `analyze` makes the same of the same records."""
+"""1 had no `timeline`, 2 no `record`, 3 no `goodput`; 4 divided evaluation by the first ranks. Within one version
+`analyze` maps equal records to equal results."""
 READABLE = (1, 2, 3, 4, 5)
 SINCE = {"goodput": 4}
-"""Field that is derived from records -> the version that began to keep it."""
+"""Field that is computed from records -> the first version that has it."""
 MOST_RANKS = 4096
-"""More are no run but a mistake."""
+"""Larger numbers of ranks are a mistake."""
 Status = Literal["ok", "diverged", "failed", "killed"]
 
 

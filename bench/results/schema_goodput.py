@@ -1,5 +1,5 @@
-"""The parts of a result that say what became of the seconds of all ranks, the measures that others make of it, and which
-ranks became slow."""
+"""Sections of a result on the use of all ranks' time, the measures that others derive from it, and ranks that became
+slow."""
 
 from __future__ import annotations
 

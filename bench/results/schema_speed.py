@@ -1,5 +1,4 @@
-"""The parts of a result that say how fast a run was and where its time went. `bench.results.schema` puts all parts
-together."""
+"""Sections of a result on how fast a run was and where its time went. `bench.results.schema` combines all sections."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ class Throughput(Strict):
 
     @property
     def steady_efficiency(self) -> float | None:
-        """Efficiency at steady state, where there is one."""
+        """Efficiency at steady state; None if there is none."""
         return None if self.steady is None else self.steady.efficiency
 
 

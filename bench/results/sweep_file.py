@@ -1,6 +1,6 @@
-"""How far a sweep under way is, as a file in its output folder: the dashboard knows from it what is planned.
+"""The progress of a running sweep, as a file in its output folder, from which the dashboard knows what is planned.
 
-It is there while its command lives, and counts for nothing afterwards. Knows nothing of runs.
+The file exists while the sweep's command runs; a file that is left behind is ignored. Knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ COUNTS = ("planned", "over")
 
 
 def write(output: Path, planned: int, over: int, seconds: float | None) -> None:
-    """Note that `over` of the `planned` runs are over, which took about `seconds` each (None: not known yet). What cannot be
-    written is left out: training goes on."""
+    """Record that `over` of the `planned` runs have ended, at about `seconds` each (None: not known yet). Errors of
+    writing are ignored, as training must go on."""
     about = {"planned": planned, "over": over, "seconds": seconds, "pid": os.getpid(), "host": lease.HOST}
     with suppress(OSError):
         output.mkdir(parents=True, exist_ok=True)
@@ -29,14 +29,14 @@ def write(output: Path, planned: int, over: int, seconds: float | None) -> None:
 
 
 def remove(output: Path) -> None:
-    """Take it away, if it is this process's."""
+    """Remove the file if this process wrote it."""
     with suppress(OSError, ValueError):
         if read_object(output / SWEEP).get("pid") == os.getpid():
             (output / SWEEP).unlink()
 
 
 def read(output: Path) -> dict[str, Any] | None:
-    """Return `planned`, `over` and `seconds` of the sweep that writes into a folder; None: there is none that lives."""
+    """Return `planned`, `over` and `seconds` of the sweep that writes into a folder; None if no such process lives."""
     try:
         about = read_object(output / SWEEP)
         counts = {name: int(about[name]) for name in COUNTS}

@@ -1,6 +1,5 @@
-"""How a run folder comes into place: it is written in a hidden folder beside its place and renamed into it, so that a folder
-that is there is whole. Owns the atomicity; knows nothing of what lies in the files.
-"""
+"""How a run folder gets into place: it is written as a hidden folder beside its place and renamed into it, so that
+every visible folder is complete. Owns that atomicity; knows nothing of the files' content."""
 
 from __future__ import annotations
 
@@ -16,22 +15,22 @@ from bench.results.lease import Lease, at_work_on, hidden, making, moved, occupi
 from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, may_be_ok, place, reached, resumable, resuming
 
 TRIES = 5
-"""So often a folder is renamed into a place that another host takes again and again."""
+"""Attempts to rename a folder into a place that another host keeps taking."""
 
 
 class NotInPlace(OSError):
-    """A run is written, but its folder cannot be put where it belongs. Names the folder that it lies in."""
+    """A run is written, but its folder cannot be moved to its place. The message names the folder that holds it."""
 
 
 class Unwritten(OSError):
-    """A run ended because something could not be written, or opened. Says what is kept."""
+    """A run ended because something could not be written or opened. The message says what is kept."""
 
 
 class RunWriter:
-    """A run folder in the making: write files under `path`, then `commit` or `discard`.
+    """A run folder that is being written: write files under `path`, then call `commit` or `discard`.
 
-    Raises ValueError with one line if the folder cannot be made (read-only disk, a file in the way, this process at work in
-    it).
+    Raises ValueError, one line, if the folder cannot be made: read-only disk, a file in the way, or this process
+    already writes it.
     """
 
     def __init__(self, output: Path, model: str, mode: str, run_id: str) -> None:
@@ -56,26 +55,28 @@ class RunWriter:
         return self._place.with_name(self._place.name + FAILED)
 
     def destination(self, status: str) -> Path:
-        """Return where the folder goes. An `ok` run replaces what is there; another one never replaces an `ok` one, nor one
-        that has a later checkpoint, but goes to `<run_id>.failed` beside it; where a later one is there too, it stays."""
+        """Return where the folder goes. An `ok` run replaces what is there. Any other run goes to `<run_id>.failed` if
+        the place holds an `ok` run or one with a later checkpoint; if that place does so too, the folder stays where it
+        is."""
         return next(self._places(status), self.path)
 
     def _places(self, status: str) -> Iterator[Path]:
-        """Yield where the folder may go."""
+        """Yield the places where the folder may go."""
         return (place for place in (self._place, self._beside) if status == "ok" or not self._outranked(place))
 
     def _outranked(self, other: Path) -> bool:
-        """Return whether this run, which is not `ok`, must not replace another one: that is `ok`, or came further."""
+        """Return whether this run, which is not `ok`, must not replace another run, as that is `ok` or has a later
+        checkpoint."""
         return may_be_ok(other) or reached(other) > reached(self.path)
 
     def _put(self, status: str) -> Path:
-        """Put the folder where it goes; return where that is."""
+        """Move the folder to its place; return that."""
         spared = None if status == "ok" else self._outranked
         return next((place for place in self._places(status) if _replace(self.path, place, spared)), self.path)
 
     def commit(self, status: str) -> Path:
-        """Rename into place; the final folder (`destination`). Checkpoints are kept until a run of the cell is `ok` and in
-        its place. Raises NotInPlace: what was written stays where it is, under `path`."""
+        """Rename the folder to its place, and return that (`destination`). Checkpoints are kept until a run of the cell
+        is `ok` and in place. Raises NotInPlace, with everything left under `path`."""
         try:
             destination = self._put(status)
         except OSError as error:
@@ -85,38 +86,41 @@ class RunWriter:
         if status == "ok":
             shutil.rmtree(destination / CHECKPOINTS, ignore_errors=True)
             shutil.rmtree(self._beside, ignore_errors=True)
-            with suppress(OSError):  # the run is in place; the next one tidies up
+            with suppress(OSError):  # the run is in place; the next one cleans up
                 _clean(self._place.parent, self._place.name, everything=True)
         return destination
 
     def left(self) -> str:
-        """Return what is there of a run that ended here, and how to go on with it."""
+        """Say what is kept of a run that ended here, and how to resume it."""
         if not resumable(self.path):
             return "nothing is kept, as there is no checkpoint yet"
         last = max((self.path / CHECKPOINTS).glob("[0-9]*"))
-        place = self.path if may_be_ok(self._place) else self._place  # of a place with a finished run nothing goes on
+        place = self.path if may_be_ok(self._place) else self._place  # a place with a finished run is not resumed
         return f"the last checkpoint is {last}; with room again, go on by: {resuming(place)}"
 
     def discard(self, copied: bool = False) -> None:
-        """Remove what was written, unless it can be resumed; then too if its checkpoint is `copied` from elsewhere."""
+        """Remove what was written, unless it can be resumed; remove it also if its checkpoint is a copy (`copied`) of
+        another's."""
         self._lease.release()
         if copied or not resumable(self.path):
             shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _replace(source: Path, destination: Path, spared: Callable[[Path], bool] | None = None) -> bool:
-    """Rename a folder over another one, which is moved aside first: `_clean` puts it back if we die in between. Return
-    False, with all as it was, if what was there is `spared`.
+    """Rename a folder over another one, which is moved aside first; `_clean` puts it back if this process dies in
+    between.
 
-    What a shared file system shows may be a minute old, so nobody asks it what is there: that is seen by what it does."""
+    Returns False, with nothing changed, if `spared` accepts what was there. A shared file system may show a state a
+    minute old, so the code does not look before it acts: errors of the renaming tell.
+    """
     aside = moved(destination)
     for left in reversed(range(TRIES)):
         with suppress(OSError):
-            os.utime(destination)  # the lease of what is aside: without it another host would put that back at once
+            os.utime(destination)  # renew the lease of the folder aside: else another host would put it back at once
         with suppress(FileNotFoundError):
             os.rename(destination, aside)
             if spared is not None and spared(aside):
-                with suppress(OSError):  # a third host's run is there already: `_clean` knows which is to stay
+                with suppress(OSError):  # a third host's run is already there: `_clean` decides which stays
                     os.rename(aside, destination)
                 return False
         try:
@@ -125,7 +129,7 @@ def _replace(source: Path, destination: Path, spared: Callable[[Path], bool] | N
             others = error.errno in (
                 EEXIST,
                 ENOTEMPTY,
-            )  # another host's run came in between, or it put back what was aside
+            )  # another host's run came in between, or it put back the folder
             if not (others and left):
                 with suppress(OSError):
                     os.rename(aside, destination)
@@ -138,7 +142,8 @@ def _replace(source: Path, destination: Path, spared: Callable[[Path], bool] | N
 
 
 def _clean(parent: Path, run_id: str, everything: bool = False) -> None:
-    """Remove what dead processes left of this run, but for what can be resumed and for whole runs; or these too."""
+    """Remove what dead processes left of this run, except for complete runs and those that can be resumed; with
+    `everything`, all."""
     for folder in parent.glob(".*-*"):
         own = hidden(folder)
         if own is None or own.name.removesuffix(FAILED) != run_id or occupied(folder):
@@ -151,9 +156,9 @@ def _clean(parent: Path, run_id: str, everything: bool = False) -> None:
 
 
 def _put_back(aside: Path, destination: Path) -> None:
-    """Put back a folder that a dead process moved aside, unless what is there now is as good; then remove it."""
+    """Put back a folder that a dead process moved aside, unless the present one is as good; then remove it."""
     if not destination.exists():
-        with suppress(OSError):  # somebody else's is there
+        with suppress(OSError):  # another process has put one there
             os.rename(aside, destination)
     elif may_be_ok(aside) and not may_be_ok(destination):
         _replace(aside, destination, may_be_ok)

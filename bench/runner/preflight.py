@@ -17,6 +17,7 @@ from ddp.replica.flat import FlatState
 from ddp.replica.optimizers import as_one, usable
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Task
+from ddp.replica.trainable import SUMMED, is_sum
 
 
 def checked_task(plan: RunPlan) -> Task:
@@ -56,6 +57,10 @@ def try_step(task: Task, batch_size: int, loading: Loading) -> None:
             raise TypeError("loss must return the mean loss of a batch, one number that the gradient is taken of")
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+        with Scalars():
+            summed = is_sum(lambda indices: task.loss(model.eval(), train.batch(indices)), len(train))
+        if summed:
+            raise ValueError(SUMMED)
         with torch.no_grad():
             sums = task.evaluate(model.eval(), test.batch(torch.arange(min(batch_size, len(test)))))
         if not isinstance(sums, tuple) or len(sums) != 2:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch import nn
 
 from bench.audit.reading import TrainingData, unknowable
 from bench.base import canonical
@@ -39,7 +40,9 @@ from ddp.launcher.environment import Placement, read
 from ddp.process.cores import cores
 from ddp.replica.flat import FlatState
 from ddp.replica.optimizers import as_one, usable
+from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job
+from ddp.replica.trainable import SUMMED, is_sum
 from ddp.trainer.mistakes import make_model
 from ddp.trainer.recording import RecordOrder
 from ddp.trainer.sketch import sketch
@@ -65,7 +68,7 @@ def recorder(order: RecordOrder) -> ScriptRecorder:
 def script_plan(order: RecordOrder, output: str) -> ScriptPlan:
     """Return the plan of a run whose folder belongs into `output`. Raise ValueError."""
     job, recording, parts = order.job, order.recording, order.parts
-    lr, graph = _sketch(parts, recording.metric)
+    lr, graph, summed = _sketch(parts, recording.metric)
     digest = TaskDigest()
     code = digest.of(
         getattr(parts, part.name) for part in fields(parts) if part.name not in ("dataset", "eval_dataset")
@@ -91,6 +94,8 @@ def script_plan(order: RecordOrder, output: str) -> ScriptPlan:
     spec = script_spec(script(), task, job, order.mode, output, machine)
     if why and recording.audit:
         spec = replace(spec, warnings=(*spec.warnings, f"{UNAUDITED}{why}"))
+    if summed:
+        spec = replace(spec, warnings=(*spec.warnings, SUMMED))
     if task.audited:
         job = replace(job, audit=spec.run_id, preload=(*job.preload, AUDITOR))
     return ScriptPlan(spec, job, graph, packed if task.audited else None)
@@ -182,11 +187,20 @@ def _kind(source: Any) -> str:
     return "tensors" if type(source) is TensorSource else type(getattr(source, "dataset", source)).__name__
 
 
-def _sketch(parts: Parts, metric: str) -> tuple[float, dict[str, Any] | None]:
-    """Return the learning rate of the optimizer's first group, and the graph of the model where it can be followed. Makes
-    the model once, and leaves random generators as they were."""
+def _sketch(parts: Parts, metric: str) -> tuple[float, dict[str, Any] | None, bool]:
+    """Return the learning rate of the optimizer's first group, the graph of the model where it can be followed, and whether
+    the loss is a sum. Makes the model once, and leaves random generators as they were."""
     with undisturbed():
         model = make_model(parts.model_factory)
         made = parts.optimizer_factory(list(model.parameters()))
         optimizer = usable(as_one(made), FlatState(model))
-        return float(optimizer.param_groups[0]["lr"]), sketch(parts, metric, model)
+        return float(optimizer.param_groups[0]["lr"]), sketch(parts, metric, model), _summed(parts, model.eval())
+
+
+def _summed(parts: Parts, model: nn.Module) -> bool:
+    try:
+        source = collated(parts.dataset, parts.collate_fn)
+        with Scalars():
+            return is_sum(lambda indices: parts.train_step(model, source.batch(indices)), len(source))
+    except Exception:  # of the user's own code: it is heard where it trains
+        return False

@@ -24,13 +24,11 @@ from bench.base.environment import inherited
 from bench.base.exitcodes import Exit
 from bench.base.interrupts import ENDING, SAVE
 from bench.runner.starts import MOST, in_vain
-from bench.runner.submitted_cell import END_S, QUIET, STOP, log_file, result_file, write_result
+from bench.runner.submitted_cell import END_S, KEY, QUIET, STOP, log_file, result_file, write_result
 
 SAVE_S = 12.0
 """What a cell gets for a checkpoint, before it is interrupted: SLURM kills 30 s after SIGTERM."""
 TOLD = (signal.SIGTERM, signal.SIGUSR1)
-KEY = "key"
-"""File of a sweep's folder: the secret of runs on several hosts."""
 IN_VAIN = (
     f"{MOST} starts in a row made no later checkpoint: set launch.minutes higher, or checkpoint.every and "
     "checkpoint.spacing_s lower; where it was preempted, submit it again"

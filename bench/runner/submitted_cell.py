@@ -12,6 +12,8 @@ SWEEP = "sweep.json"
 """File in the folder of a sweep: what was submitted."""
 STOP = "stop"
 """File in the folder of a sweep that is cancelled."""
+KEY = "key"
+"""File in the folder of a sweep: the secret of runs on several hosts, while any may start."""
 END_S = 25.0
 """What a cell gets to end when it is told to, before it is killed: SLURM itself gives 30."""
 
@@ -24,6 +26,11 @@ def result_file(folder: Path, number: int) -> Path:
 def log_file(folder: Path, number: int, rank: int) -> Path:
     """Return where the output of a rank of a cell lies."""
     return folder / f"{number}-{rank}.log"
+
+
+def remove_key(folder: Path) -> None:
+    """Remove the secret of a sweep that is over."""
+    (folder / KEY).unlink(missing_ok=True)
 
 
 def write_result(folder: Path, number: int, code: int, host: str, why: str = "") -> None:

@@ -1,7 +1,7 @@
 """The verdict on runs against the baselines. Reads run folders only; imports no torch.
 
-A cell is judged by every check in `bench.validate.checks`, one file each; `bench.validate.decision` decides what can only be
-decided over all cells; references are `bench.validate.reference`'s.
+Every check in `bench.validate.checks` judges each cell. `bench.validate.decision` decides what needs all cells at once.
+`bench.validate.reference` has the references.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ class Terms:
     optional: tuple[str, ...] = ()
     """Checks beyond the usual ones."""
     only: tuple[str, ...] = ()
-    """If any: of the usual checks only these, and `ALWAYS`: what failed or diverged is judged by nothing else."""
+    """If not empty: the only usual checks to run, and `ALWAYS`. Those are kept, as nothing else judges runs that failed
+    or diverged."""
     accept_improvement: bool = False
     allow_expired: bool = False
     allow_inconclusive: bool = False
-    """Too few seeds for a verdict is no reason to stop; anything that a person must look at still is."""
+    """Verdicts that lack seeds give exit code 0; those that a person must look at do not."""
     allowed: tuple[str, ...] = ()
     """Fields in which runs may differ from their baseline."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdicts by cell, and what holds for all of them."""
+    """The verdicts by cell, and what holds for all cells."""
 
     verdicts: list[Verdict]
     footer: list[str]
@@ -63,7 +64,8 @@ class Judgement:
 
     @property
     def code(self) -> Exit:
-        """The gravest of all: a failed run over a regression over a refusal. Nothing judged is a refusal."""
+        """The gravest exit code of all verdicts: a failed run over a regression over a refusal. Without verdicts:
+        refused."""
         return Exit(gravest(verdict.exit_code for verdict in self.verdicts)) if self.verdicts else Exit.REFUSED
 
     def __str__(self) -> str:
@@ -72,10 +74,10 @@ class Judgement:
 
 
 ALWAYS = ("status", "diverged")
-"""Checks that no choice leaves out."""
+"""Checks that run whatever `Terms.only` names."""
 
 Tree = tuple[list[Run], list[str]]
-"""What `find_runs` gives: the runs of a tree, and what could not be read."""
+"""Result of `find_runs`: the runs of a tree, and a line for each run that could not be read."""
 
 
 def judge(paths: Sequence[Path], baselines: Path, terms: Terms | None = None) -> Judgement:
@@ -87,10 +89,10 @@ def judge(paths: Sequence[Path], baselines: Path, terms: Terms | None = None) ->
 
 
 def judge_trees(trees: Mapping[Path, Tree], baselines: Path, terms: Terms | None = None) -> Judgement:
-    """Judge trees that were read already."""
+    """Judge trees that were already read."""
     runs: dict[Path, Run] = {}
     unreadable: dict[str, tuple[str, str]] = {}
-    for path, (tree, problems) in trees.items():  # one may lie in another: what is met twice is one
+    for path, (tree, problems) in trees.items():  # one tree may lie in another: each run counts once
         for run in tree:
             runs.setdefault(run.path.resolve(), run)
         for text in problems:
@@ -101,7 +103,7 @@ def judge_trees(trees: Mapping[Path, Tree], baselines: Path, terms: Terms | None
 def judge_cells(
     grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baselines: Path, terms: Terms | None = None
 ) -> Judgement:
-    """Judge cells that were read already; `unreadable`: name of a tree, and what could not be read in it."""
+    """Judge cells that were already read; `unreadable`: (name of a tree, what could not be read in it)."""
     terms = terms or Terms()
     _check_names(terms)
     registries.sound("check", CHECKS)
@@ -132,10 +134,10 @@ def judge_cells(
 
 
 def _unrooted(grouped: Sequence[Cell], library: Library) -> list[Verdict]:
-    """Refuse baselines in use that their history does not know."""
+    """Refuse baselines in use that differ from what was accepted, by their history in git."""
     used: dict[str, Reference] = {}
     for cell in grouped:
-        with suppress(Exception):  # it is refused by name
+        with suppress(Exception):  # a reference that cannot be read is refused elsewhere, by name
             if cell.ok and (match := library.match(cell)) is not None:
                 used[match.reference.config_hash] = match.reference
     lines = [unrooted(library.places[key], reference) for key, reference in used.items()]
@@ -143,15 +145,16 @@ def _unrooted(grouped: Sequence[Cell], library: Library) -> list[Verdict]:
 
 
 def _differences(cell: Cell, library: Library) -> list[FieldDifference]:
-    """Return every field in which a cell and its reference differ, whatever is judged; none where no check can read it."""
-    with suppress(Exception):  # it is refused by name
+    """Return every field in which a cell and its reference differ, whatever is judged; [] if the cell cannot be
+    read."""
+    with suppress(Exception):  # a reference that cannot be read is refused elsewhere, by name
         if cell.ok and (match := library.match(cell)) is not None:
             return [*match.differing, *elsewhere(match.reference, cell.ok)]
     return []
 
 
 def _differing(terms: Terms, grouped: Sequence[Cell], library: Library) -> list[str]:
-    """Return lines on fields that were allowed to differ; in a name that is none, a typo perhaps, nothing differs."""
+    """Return lines on the fields that may differ, and on names among them in which nothing differs: perhaps typos."""
     if not terms.allowed:
         return []
     fields = [field for cell in grouped for field in _differences(cell, library)]
@@ -161,7 +164,7 @@ def _differing(terms: Terms, grouped: Sequence[Cell], library: Library) -> list[
 
 
 def _unsealed(grouped: Sequence[Cell]) -> list[str]:
-    """Return a line on finished runs whose results nothing proves."""
+    """Return a line on finished runs without a seal, whose results nothing proves."""
     finished = [m for cell in grouped for m in cell.ok]
     if not (count := sum(m.record is None for m in finished)):
         return []
@@ -173,14 +176,14 @@ def _unsealed(grouped: Sequence[Cell]) -> list[str]:
 def _judged(
     cell: Cell, library: Library, checks: Sequence[Check], terms: Terms, beside: tuple[Cell, ...]
 ) -> list[Finding]:
-    """Return what all checks find in a cell."""
+    """Return the findings of all checks on a cell."""
     case, obstacle = _case(cell, library, terms)
     case = replace(case, beside=beside)
     return [*(result for check in checks if (result := check(case)) is not None), *obstacle]
 
 
 def _findings(cell: Cell, judged: Callable[[Cell], list[Finding]]) -> list[Finding]:
-    """Judge a cell, whatever lies in its folders: what no check is prepared for refuses this cell, and no other."""
+    """Judge a cell. If a check raises an error, this cell is refused, and all others are judged."""
     try:
         return judged(cell)
     except Exception as error:
@@ -196,8 +199,8 @@ def _findings(cell: Cell, judged: Callable[[Cell], list[Finding]]) -> list[Findi
 
 
 def _allowed(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], list[str]]:
-    """Return the verdicts with too little data as such that stop nobody; not where runs were compared though they differ,
-    nor where seeds diverged, of which there is data enough."""
+    """Return the verdicts, those that only lack data with exit code 0. Not among these are runs that were compared
+    though fields differ, and seeds that diverged: more data would not help."""
     allowed = [verdict.name == "INCONCLUSIVE" and verdict.check not in ("baseline", "diverged") for verdict in verdicts]
     eased = [replace(v, exit_code=Exit.OK) if ok else v for v, ok in zip(verdicts, allowed, strict=True)]
     return eased, [f"allowed: {sum(allowed)} INCONCLUSIVE, which count as exit code 0"] if any(allowed) else []
@@ -211,8 +214,9 @@ def _check_names(terms: Terms) -> None:
 
 
 def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdict]]:
-    """Return the cell with its reference, if they may be compared; otherwise why not. A cell without a result wants none."""
-    if not cell.ok or cell.ok[0].source == "predicted":  # what was played in virtual time has learnt nothing
+    """Return the case, with its reference if both may be compared, and the verdicts that say why not. A cell without a
+    finished run needs no reference."""
+    if not cell.ok or cell.ok[0].source == "predicted":  # a run in virtual time has learned nothing
         return Case(cell, None), []
     match = library.match(cell)
     if match is None:
@@ -231,7 +235,7 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
         line = f"the baseline of {name} expired after {match.reference.expires}: make it anew, or --allow-expired"
         return Case(cell, None), [remark("EXPIRED", "baseline", cell.name, line)]
     case = Case(cell, match, terms.allowed)
-    if every:  # declared to be allowed: it is compared, but no gate opens for it
+    if every:  # the difference was allowed: compare, but never pass
         line = f"compared with {name} though they differ, as was allowed: {_fields(every)}; proves nothing"
         return case, [remark("INCONCLUSIVE", "baseline", cell.name, line, every)]
     return case, []

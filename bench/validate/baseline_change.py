@@ -1,4 +1,5 @@
-"""In what a new baseline asks less than the one that it replaces. Pure: `bench.validate.revision` wants a reason for it."""
+"""In which respects a new baseline is weaker than the one that it replaces. Pure. `bench.validate.revision` demands a
+reason."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from bench.validate.reference import Metric, Reference
 from bench.validate.statistics import GATING_SEEDS, VARIANCE, Comparison, compare
 
 NOT_SHOWN = 0.05
-"""Level at which a new reference must be shown to be no worse than the old one."""
+"""Level at which a new reference must be shown to be not inferior to the old one."""
 GROWN = 1.01
-"""Times the old margin: what is more is no rounding."""
+"""Factor on the old margin beyond which a larger one is no rounding."""
 
 
 def weaker(old: Reference, new: Reference) -> list[str]:
-    """Return a few words for each; empty: it asks as much or more."""
+    """Return a few words for each respect in which `new` is weaker than `old`; []: it is at least as strict."""
     reasons = []
     if new.seeds < old.seeds:
         lost = f", and {GATING_SEEDS} make a gate" if old.gating and not new.gating else ""
@@ -35,7 +36,7 @@ def weaker(old: Reference, new: Reference) -> list[str]:
 
 
 def _kept(reference: Reference) -> list[str]:
-    """Return what checks go by."""
+    """Return the names of what a reference keeps for checks to compare."""
     curves = [f"curve of {name}" for name in reference.curves]
     recorded = [name for name, there in (("rates", reference.rates), ("data sets", reference.sets)) if there]
     return [*reference.metrics, *curves, *recorded]
@@ -58,10 +59,10 @@ def _metric(old: Metric, new: Metric) -> Iterator[str]:
 
 
 def as_good(old: Metric, new: Metric) -> bool:
-    """Return whether a metric is shown to be worse than before by less than the old margin, if at all."""
+    """Return whether the new metric is shown to be not inferior to the old one, by the old margin."""
     return float(compared(old, new).p_noninferior) < NOT_SHOWN
 
 
 def compared(old: Metric, new: Metric) -> Comparison:
-    """Compare two samples of their own: whichever scatters more, variances are pooled no longer."""
+    """Compare two independent samples. If either scatters more, their variances are not pooled."""
     return compare(old.moments, new.moments, old.margin, old.resolution, either=True)

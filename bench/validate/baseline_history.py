@@ -1,7 +1,8 @@
-"""Whether a baseline is what was accepted, by its history in git: each version names the digest of the one that it replaced.
+"""Whether git's history confirms a baseline: each version names the digest of the version that it replaced.
 
-An edited file with its digest made anew is found: it does not name the version before it, or asks less without a reason. Not
-found is what git does not know: a file that was never committed, a folder without git, a history that was written anew.
+This finds an edited file whose digest was recomputed: it does not name the version before it, or it is weaker without a
+reason. It does not find what git does not know: a file that was never committed, a folder without git, a rewritten
+history.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from bench.validate.baseline_change import weaker
 from bench.validate.reference import Reference
 
 SECONDS = 20.0
-"""That git may take for an answer."""
+"""Timeout of a git command."""
 VERSIONS = 3
-"""Latest commits of a file that are looked at."""
+"""Number of latest commits of a file that are read."""
 
 
 def unrooted(path: Path, reference: Reference) -> str:
-    """Say why the reference in `path` is not what was accepted; empty: it is, or git does not know the file."""
+    """Say why the reference in `path` is not an accepted one; empty: it is, or git does not know the file."""
     history = _history(path, path.stat().st_mtime_ns)
     before = next(((sha, body) for sha, body in history if body.get("digest") != reference.digest), None)
     if before is None:
@@ -36,26 +37,27 @@ def unrooted(path: Path, reference: Reference) -> str:
         )
     try:
         less = weaker(Reference.model_validate(body), reference)
-    except ValidationError:  # of another version of the schema
+    except ValidationError:  # it has another version of the schema
         return ""
     return f"{line}: it asks less ({less[0]}), and says no reason" if less and not reference.because else ""
 
 
 def committed(path: Path) -> str | None:
-    """Return the digest of the committed version of a file; None: git has none."""
+    """Return the digest in the committed version of a file; None: git has none."""
     body = _body(path, "HEAD")
     digest = None if body is None else body.get("digest")
     return digest if isinstance(digest, str) else None
 
 
 def head(folder: Path) -> str:
-    """Return the commit that a folder is in; empty: git has none."""
+    """Return the commit that the folder has checked out; empty: it has none."""
     return (_git(folder / "any", "rev-parse", "HEAD") or "").strip()
 
 
 @lru_cache(maxsize=256)
 def _history(path: Path, written: int) -> list[tuple[str, dict[str, object]]]:
-    """Return (commit, content) of the latest versions, the newest first. `written` makes another file of a changed one."""
+    """Return (commit, content) of the latest versions, newest first. `written`, the time of change, keeps the cache
+    valid."""
     listed = _git(path, "log", f"-n{VERSIONS}", "--format=%H", "--", path.name)
     return [(sha, body) for sha in (listed or "").split() if (body := _body(path, sha)) is not None]
 
@@ -70,7 +72,7 @@ def _body(path: Path, commit: str) -> dict[str, object] | None:
 
 
 def _git(path: Path, *words: str) -> str | None:
-    """Return what git says in the folder of a file; None if it says nothing, or is not there."""
+    """Return the output of a git command in the folder of a file; None if it fails, or git is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(path.parent), *words], capture_output=True, text=True, timeout=SECONDS, check=True

@@ -1,4 +1,4 @@
-"""What a loss of ranks leaves whole of a run's records: rounds of which it is known who brought something in. Pure."""
+"""The records of a run that lost ranks, reduced to rounds of which it is known which ranks contributed. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from ddp.core.events import Progress
 
 
 def unbroken(known: Records) -> Records:
-    """Return the records of a run that lost ranks, but for what a loss may have torn.
+    """Return the records of a run that lost ranks, without those that a loss may have torn.
 
-    Of snapshots those that were ordered to be averaged. Where ranks meet, a round to which not the same came as to the one
-    before has no sketches: one that was lost may be in the average, and never said so. A rank that joins counts its steps
-    anew, so that its exchanges inside them are not those that the others have by these numbers."""
+    Of snapshots, those remain that the coordinator ordered to be averaged. With a blocking backend, a round loses its
+    sketches if other ranks took part than in the round before: a lost rank may have contributed without saying so. A
+    rank that joins counts its steps from 0, so its step numbers do not match the others'; its exchanges inside steps
+    are dropped.
+    """
     known = replace(known, progress=list(_numbered(known)))
     if known.snapshots:
         members = {order.round: order.members for order in known.reduces}
@@ -32,7 +34,7 @@ def unbroken(known: Records) -> Records:
 
 
 def _numbered(known: Records) -> Iterator[Progress]:
-    """Iterate over reports, without the exchanges of ranks that have joined."""
+    """Iterate over reports, without the exchanges of ranks that joined later."""
     back: dict[int, float] = {}
     for event in known.joined:
         back.setdefault(event.rank, event.at)

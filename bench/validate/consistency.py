@@ -1,7 +1,7 @@
-"""Whether what lies in a run folder fits together, so that checks may take it at its word.
+"""Whether the files of a run folder agree with each other, so that checks may trust them.
 
-Files are read one by one by others, each against its own schema; here they are held against each other: an `events.jsonl`
-that lacks lines, a `metrics.json` that was edited. Says what is wrong, and judges no training.
+Other modules read each file against its own schema. This one compares them: it finds an `events.jsonl` that lacks
+lines, or a `metrics.json` that was edited. It says what is wrong, and judges no training.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from bench.validate.run_records import Records
 from ddp.sketches import decode
 
 CLOCK = 5
-"""Version from which on the training clock counts the ranks that are there."""
+"""First version of results whose training clock counts only the ranks that are present."""
 OF_CLOCK = ("time_s", "throughput", "epochs", "target", "goodput", "work", "elche")
-"""What follows from it."""
+"""Sections of a result that depend on the training clock."""
 ROOM = 2
-"""Samples that were granted, at most, for one that a finished run reports as trained: beyond that, reports are missing."""
+"""Most samples that may have been granted per sample that a finished run reports as trained: beyond, reports are
+missing."""
 
 
 class _Averaging(TypedDict, total=False):
@@ -39,7 +40,7 @@ class _Averaging(TypedDict, total=False):
 
 
 class _Settings(TypedDict, total=False):
-    """What is read of `config.json`; an earlier version may have had less."""
+    """The part of `config.json` that is checked; earlier versions may have had less."""
 
     train: dict[str, Any]
     training: dict[str, Any]
@@ -53,21 +54,21 @@ class _Settings(TypedDict, total=False):
 
 
 def consistent(run: Run) -> None:
-    """Raise ValueError, one line that names the file, if configuration or result cannot be, contradict each other, or the
-    result is not as it was written."""
+    """Raise ValueError if configuration or result are impossible, contradict each other, or were changed since they
+    were written. The message is one line that names the file."""
     _check_alone(run)
     if run.metrics.record is not None:
         _check_digest(run, run.metrics.record, read_object(run.path / METRICS))
 
 
 def legible(run: Run) -> None:
-    """Raise ValueError if the checks cannot go by what lies in the folder: `consistent`, the records, and that the result
+    """Raise ValueError if the checks cannot rely on the folder: `consistent`, readable records, and a result that
     follows from them."""
     seal = run.metrics.record
     body = read_object(run.path / METRICS) if seal is not None else {}
     as_written = seal is None or seal.result == digest(body)
     try:
-        # By what an edited result says of the records, these would be to blame.
+        # If the result was edited, its seal would blame the records, so they are read without it.
         known = reading(run) if as_written else unsealed(run)
     except OSError as error:
         raise ValueError(f"{run.path / EVENTS}: {error.strerror}") from None
@@ -110,8 +111,7 @@ def _check_result(run: Run, known: Reading, body: dict[str, Any], as_written: bo
 
 
 def _is_earlier(field: str, recorded: object, recomputed: object, run: Run) -> bool:
-    """Return whether a result of an earlier version has or lacks a field so because that version knew fewer, or counted
-    otherwise."""
+    """Return whether a field differs only because the result's version did not have it, or counted otherwise."""
     version = run.metrics.schema_version
     if field == "schema_version":
         return version in READABLE and version < SCHEMA_VERSION
@@ -124,8 +124,8 @@ def _is_earlier(field: str, recorded: object, recomputed: object, run: Run) -> b
 
 
 def _counted_otherwise(field: str, run: Run) -> bool:
-    """Return whether a field is another in results from before `CLOCK`: what follows from the training clock where ranks
-    were lost or late, steps of micro-batches, bytes a step of what was gone on with, peaks of several hosts."""
+    """Return whether versions before `CLOCK` computed a field otherwise: by the training clock if ranks were lost or
+    late, steps of micro-batches, bytes per step of resumed runs, and `work.peak_share`."""
     m, place = run.metrics, field.partition(".")[0].partition("[")[0]
     return (
         (bool(m.faults or m.late) and place in OF_CLOCK)
@@ -136,7 +136,7 @@ def _counted_otherwise(field: str, run: Run) -> bool:
 
 
 def _check_digest(run: Run, seal: RecordSeal, body: dict[str, Any]) -> None:
-    """Raise ValueError if a result, `body` as it lies there, is not as it was written."""
+    """Raise ValueError if the result `body` has another digest than its seal says."""
     if seal.result == digest(body):
         return
     if there(run.path / EVENTS):
@@ -151,7 +151,7 @@ def _shown(value: object) -> str:
 
 
 def sound(runs: Sequence[Run], test: Callable[[Run], None] = consistent) -> tuple[list[Run], list[tuple[Run, str]]]:
-    """Return the runs that pass the test, and a line for each that does not."""
+    """Return the runs that pass the test, and (run, reason) for each that does not."""
     kept, problems = [], []
     for run in runs:
         try:
@@ -163,7 +163,7 @@ def sound(runs: Sequence[Run], test: Callable[[Run], None] = consistent) -> tupl
 
 
 def _result(m: Metrics) -> str:
-    """Say what is wrong with a result alone."""
+    """Say what is impossible in a result, without other files; empty: nothing."""
     for name, values in _by_rank(m):
         size = most_ranks(m) if name.startswith("ledger.") else m.world_size
         if len(values) != size:
@@ -180,7 +180,7 @@ def _result(m: Metrics) -> str:
 
 
 def _by_rank(m: Metrics) -> Iterator[tuple[str, Sequence[object]]]:
-    """List what has a value for each rank, by name, where it is there at all."""
+    """Yield (name, values) of each field that must have a value for each rank."""
     if m.ledger is not None:
         yield from ((f"ledger.epochs[{n}].by_rank", row.by_rank) for n, row in enumerate(m.ledger.epochs))
     if m.breakdown:
@@ -194,7 +194,7 @@ def _by_rank(m: Metrics) -> Iterator[tuple[str, Sequence[object]]]:
 
 
 def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
-    """List all numbers in it, by name."""
+    """Yield (name, number) for all numbers in a nested value."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _numbers(inner, f"{name}.{key}" if name else key)
@@ -206,7 +206,7 @@ def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _events(m: Metrics, known: Records) -> str:
-    """Say what is wrong with records, by themselves or against the result."""
+    """Say what is wrong with records, by themselves or against the result; empty: nothing."""
     ranks = {event.rank for event in known.ready}
     if ranks != set(range(most_ranks(m))):
         who = f"ranks {_listed(ranks)}" if ranks else "no rank"
@@ -223,7 +223,7 @@ def _events(m: Metrics, known: Records) -> str:
 
 
 def _sketches(known: Records) -> str:
-    """Say what is wrong with the form of the sketches: all of one run have the groups that rank 0 names."""
+    """Say which sketch cannot be decoded, or has another number of groups than rank 0 named; empty: none."""
     for text in filter(None, known.sketches()):
         try:
             rows = len(decode(text).sizes)

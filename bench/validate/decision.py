@@ -1,8 +1,8 @@
-"""PASS, FAIL or another verdict out of the claims of all cells: of their seeds, by the levels of `statistics`. Everything
-that looks at more than one cell is here.
+"""From the claims of all cells to verdicts, by the levels of `bench.validate.statistics`. All code that needs more than
+one cell is here.
 
-Claims of failure are adjusted over the family of one validation (Holm), each kind of claim for itself: levels, better than
-can be, scatter, rates. What the tests would have found is printed with each.
+Claims of failure are adjusted over all cells of one validation (Holm), separately for each kind: levels, better than
+plausible, scatter, rates. Each line also says which loss the test would have found.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from bench.validate.statistics import (
 from bench.validate.verdict import LevelFigures, Name, Verdict, verdict
 
 SHOWN = 0.05
-"""Level of the intervals in lines, where no look sets another one."""
+"""Level of the printed intervals where no look sets one."""
 
 
 @dataclass(frozen=True)
 class Settled:
-    """The verdicts, in the order of the findings, and what must be known of all of them."""
+    """The verdicts, in the order of the findings, and lines that hold for all of them."""
 
     verdicts: list[Verdict]
     footer: list[str]
 
 
 def settle(findings: Sequence[Finding], accept_improvement: bool = False) -> Settled:
-    """Decide the claims."""
+    """Turn all claims into verdicts."""
     levels = [claim for claim in findings if isinstance(claim, LevelClaim)]
     spreads = [claim for claim in findings if isinstance(claim, Spread)]
     rates = [claim for claim in findings if isinstance(claim, Rate)]
@@ -62,7 +62,7 @@ def settle(findings: Sequence[Finding], accept_improvement: bool = False) -> Set
 
 @dataclass(frozen=True)
 class _Evidence:
-    """That of all levels, along the only axis."""
+    """The p-values of all level claims, as arrays along one axis."""
 
     p_inferior: Floats
     p_noninferior: Floats
@@ -106,7 +106,8 @@ def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool
 
 
 def _more(judged: Verdict, cell: Cell, seeds: int) -> Verdict:
-    """Return the verdict with the seeds up to the next look and their command; after the last look, with none."""
+    """Return the verdict with the seeds that the next look lacks, and the command that trains them; unchanged after the
+    last look."""
     following = next_look(seeds)
     if following is None:
         return judged
@@ -114,7 +115,7 @@ def _more(judged: Verdict, cell: Cell, seeds: int) -> Verdict:
 
 
 def _sensitivity(claim: LevelClaim) -> str:
-    """Say what the test could have found at this look."""
+    """Say which loss the test would have found at this look."""
     if math.isnan(claim.detectable):
         return f"no loss can be excluded by {plural(claim.seeds, 'seed')}"
     return f"a loss of {claim.show(claim.detectable)} would not pass with probability {FOUND:g}"
@@ -130,7 +131,7 @@ NOISY = "too close to the margin, or too much noise; train the cell again on a q
 
 
 def _word(claim: LevelClaim, call: Call) -> tuple[Name, str]:
-    """Return the verdict and the reason."""
+    """Return the verdict's name and its reason."""
     more = next_look(claim.seeds)
     if call is Call.INFERIOR:
         gross = "inferiority beyond any test: the best seed is worse than the baseline's worst by more than the margin"
@@ -208,5 +209,5 @@ def _footer(levels: Sequence[LevelClaim], spreads: Sequence[Spread], rates: Sequ
 
 
 def smallest(claim: LevelClaim) -> float:
-    """Return the least p-value that ranks of so many seeds can have."""
+    """Return the smallest p-value that a rank test of so many seeds can give."""
     return 1 / math.comb(claim.base_seeds + claim.seeds, claim.seeds)

@@ -1,8 +1,8 @@
-"""How far replicas were from their average: what ranks report is what their sketches show. Pure.
+"""Whether the distances from the average that ranks report agree with their sketches. Pure.
 
-The squared distance of two states is, on the mean over keys, that of their sketches over the mean square of a weight. One
-sketch is off by a factor of two or three; the mean over the rounds of a run is not, if their directions vary. Weights are
-the run's, so what always lies along few directions is drawn but once.
+A sketch is a set of sums with random weights, so the squared distance of two sketches, divided by the mean square of a
+weight, estimates that of the states. One estimate is off by a factor of two or three. The mean over the rounds of a run
+is much better, if the directions of the differences vary: the weights are fixed for a run.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from ddp.core.events import Averaged
 from ddp.sketches import SUMS, decode
 
 WEIGHT = (1.0 + 1.0 / 12.0) ** 2
-"""Mean square of a weight: a product of two of even odds from 0.5 to 1.5, of a random sign."""
+"""Mean square of a weight, a product of two factors that are uniform in 0.5 to 1.5, with a random sign."""
 LEAST, TIMES = 12, 5.0
-"""Fewest rounds whose mean says something, and how far it may be off."""
+"""Least number of rounds to judge a mean, and the factor by which it may be off."""
 CHANCE = 12.0
-"""Logarithm of the odds against a mean that is wrong: Chernoff's bound of a chi-squared draw."""
+"""Logarithm of the odds against a wrong mean, by Chernoff's bound for a chi-squared variable."""
 ROUNDING = 0.02
-"""Relative: sums of squares in single precision."""
+"""Relative error of sums of squares in single precision."""
 CLEAR, UNEQUAL = 1e-3, 0.1
-"""Divergence from which on rounding does not tell; how far squared distances of two replicas may be off their weights."""
+"""Least divergence that exceeds rounding; and relative error of the ratio of two replicas' squared distances."""
 
 
 def amiss(known: Records, settings: Mapping[str, Any]) -> str:
-    """Say which distance was reported that sketches do not show; empty where none is known to be wrong.
-
-    Of plain averages alone: a blend or an outer optimizer has distances of its own."""
+    """Say which reported distance the sketches contradict; empty: none. Only plain averages are judged: elastic
+    averages and outer optimizers have other distances."""
     if settings.get("elastic") is not None or settings.get("outer", "none") != "none":
         return ""
     parts, shown = known.contributions(), defaultdict[int, list[float]](list)
@@ -60,8 +59,9 @@ def amiss(known: Records, settings: Mapping[str, Any]) -> str:
 
 
 def _unequal(known: Records, parts: Mapping[int, Mapping[int, Any]], settings: Mapping[str, Any]) -> str:
-    """Say which distances of one round do not fit together: what is weighed and averaged lies so that two replicas are as
-    far as the other one weighs, and of more never all are equally far, to the bit. Narrow wires and parameters round."""
+    """Say which distances of one round contradict each other: of two replicas, each is as far from the mean as the
+    other weighs; three or more are never all equally far, to the bit. Narrow wires and parameters round too much, and
+    are left out."""
     narrow = {group.dtype for group in known.groups if group.kind == "parameters"} & {"float16", "bfloat16"}
     if narrow or settings.get("wire", "float64") != "float64":
         return ""
@@ -88,7 +88,8 @@ def _unequal(known: Records, parts: Mapping[int, Mapping[int, Any]], settings: M
 
 
 def _ratio(groups: Sequence[SketchGroup], event: Averaged, average: str) -> str:
-    """Say how a divergence is not the distance over the norm, which is known to a factor of two."""
+    """Say that a divergence is not the distance divided by the norm of the average, which sketches give up to a factor
+    of two."""
     most = float(np.square(decode(average).sizes[_trained(groups)]).sum())
     squared = (event.divergence or 0.0) ** 2 * most
     distance = event.distance or 0.0
@@ -99,7 +100,7 @@ def _ratio(groups: Sequence[SketchGroup], event: Averaged, average: str) -> str:
 
 
 def _directions(ways: Sequence[NDArray[np.float64]]) -> float:
-    """Return along how many directions differences of sketches lie: all along one are 1, however many there are."""
+    """Return the effective number of directions in which differences of sketches lie: 1 if all are parallel."""
     norms = [float(np.linalg.norm(way)) for way in ways]
     unit = np.array([way / norm for way, norm in zip(ways, norms, strict=True) if norm])
     return float(len(unit) ** 2 / np.square(unit.T @ unit).sum()) if len(unit) else 0.0

@@ -1,7 +1,8 @@
-"""What must be on record by a run's own settings: sketches of drawn steps and rounds, checkpoints. Pure.
+"""Which records a run must have by its own settings: sketches of drawn steps and rounds, and checkpoints. Pure.
 
-Of whole runs alone, that lost nobody and were not gone on with. What is drawn and when something is due is known here up
-to what happens at the borders, so that only a record with less than half of it is called wrong."""
+Only runs are judged that lost nobody and were not resumed. The draws and due times are recomputed here, except at their
+borders. So a record is called wrong only if it has less than half of what is due.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +17,26 @@ from ddp.permutation import derive
 
 ENGINES = "elche", "solo"
 SKETCHED = (None, "nccl", "cpu", "zero1", "zero2", "zero3", "torch_ddp", "torch_zero1")
-"""Backends that sketch what steps exchange."""
+"""Backends that sketch the exchanges inside steps."""
 DRAWN = 5
-"""Version of results from which on steps are drawn as here."""
+"""First version of results that draws steps in this way."""
 STEPS, MOST = 100, 0.02
-"""Steps that are drawn in a run beside the first, on the average, and their share at most."""
+"""Mean number of steps that are drawn in a run besides the first one, and their fraction at most."""
 LEAST = 4
-"""Fewest that are due, of which something can be said."""
+"""Least number of due records to judge a run."""
 SURE = 0.9
-"""Of the seconds that are known to have passed: clocks of several hosts differ."""
+"""Fraction of the known time that has surely passed, as clocks of several hosts differ."""
 LATER = 1.25
-"""So much longer than they are set times between checkpoints may be, and a second: what comes next tells that it is time."""
+"""Factor, on top of a second, by which the time between checkpoints may exceed the setting: only the next event ends
+it."""
 
 
 def unsketched_steps(m: Metrics, known: Records) -> str:
-    """Say of which rank most drawn steps have no sketch; empty: of none."""
+    """Name the rank that sketched less than half of its drawn steps; empty: none."""
     models = any(each.model for event in known.progress for each in event.exchanged)
     drawn_here = m.engine in ENGINES and m.backend in SKETCHED and m.schema_version >= DRAWN
     if not drawn_here or models or not known.groups or not known.ready:
-        return ""  # where steps exchange models, their gradients are not looked at
+        return ""  # steps that exchange models record no gradients
     key, epochs = derive(m.seed, "sketched steps"), 1 + max((event.epoch for event in known.progress), default=0)
     part = min(STEPS / (epochs * -(-known.ready[0].samples // (m.batch_size * m.world_size))), MOST)
     for rank in range(m.world_size):
@@ -47,8 +49,8 @@ def unsketched_steps(m: Metrics, known: Records) -> str:
 
 
 def unsketched_rounds(known: Records, sketched: set[int]) -> str:
-    """Say which average has no sketch though it must have one: the first, those that were evaluated, and most of those that
-    are far apart, unless the run was gone on with."""
+    """Name the average that must have a sketch and has none: the first, evaluated ones, and most of those that are far
+    apart in time, unless the run was resumed; empty: none."""
     averaged = {event.round for event in known.averaged}
     due = {0, *known.evaluated_rounds().values()} & averaged
     if missing := sorted(due - sketched):
@@ -63,13 +65,13 @@ def unsketched_rounds(known: Records, sketched: set[int]) -> str:
 
 
 def unsaved(m: Metrics, known: Records, config: dict[str, Any]) -> str:
-    """Say how few checkpoints were made of those that were due; empty: enough."""
+    """Say how many due checkpoints are missing; empty: at least half of them exist."""
     given, epochs = config.get("checkpoint"), (config.get("train") or {}).get("epochs")
     if not isinstance(given, dict) or not isinstance(epochs, int) or m.engine not in ENGINES or not known.ready:
         return ""
     every, unit, least = (given.get(name) for name in ("every", "unit", "spacing_s"))
     if not isinstance(every, int) or unit not in UNITS or not isinstance(least, int | float):
-        return ""  # of another version
+        return ""  # another version wrote it
     spacing = least * LATER + (least > 0)
     last, due = (0, max(event.at for event in known.ready)), 0
     for at, ended, averages in _marks(known):
@@ -83,7 +85,7 @@ def unsaved(m: Metrics, known: Records, config: dict[str, Any]) -> str:
 
 
 def _marks(known: Records) -> Iterator[tuple[float, int, int]]:
-    """Yield when something was averaged or evaluated: time, complete epochs, averages, both at least."""
+    """Yield (time, complete epochs, averages) of each average and evaluation; both counts are lower bounds."""
     ends: dict[int, float] = {}
     for event in known.evaluated:
         ends[event.epoch] = max(event.at, ends.get(event.epoch, event.at))
@@ -93,7 +95,7 @@ def _marks(known: Records) -> Iterator[tuple[float, int, int]]:
 
 
 def _steps_of_all(known: Records) -> Iterator[tuple[float, int]]:
-    """Yield the time of each report, and how many steps all ranks have reported."""
+    """Yield (time, steps that every rank has reported) at each report."""
     steps = dict.fromkeys((event.rank for event in known.progress), 0)
     for event in known.progress:
         steps[event.rank] += event.steps

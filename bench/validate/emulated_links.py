@@ -1,4 +1,5 @@
-"""Averages over emulated links take no less time than the links allow. A lower bound, by no code of the engine. Pure."""
+"""Averages over emulated links take at least the time that the links need. The bound shares no code with the engine.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +13,18 @@ from ddp.core.links import RING, Links, parse
 from ddp.core.policies import meets_every_step
 
 NEARLY = 0.95
-"""Of the least time, below which an average is too quick."""
+"""Fraction of the least time below which an average is too fast."""
 
 
 def quicker_than_links(m: Metrics, known: Records, config: dict[str, Any]) -> str:
-    """Say which average took less time than its links allow; empty: none. The rank that came last waited for nobody."""
+    """Name the average that was faster than its links allow; empty: none. The fastest rank's time counts, as it waited
+    for none."""
     cluster = config.get("cluster")
     words = cluster.get("links") if isinstance(cluster, dict) else None
     if not words or m.engine not in ("elche", "virtual") or meets_every_step(m.policy):
         return ""
     if m.engine == "virtual" and not any(end.elapsed for end in known.ends):
-        return ""  # an earlier version timed a part of the bytes
+        return ""  # an earlier version delayed only a part of the bytes
     links, backend = parse(words), BACKENDS.get(m.backend or "")
     if links is None or backend is None or SyncKind.COLLECTIVE not in backend.sync:
         return ""
@@ -41,8 +43,11 @@ def quicker_than_links(m: Metrics, known: Records, config: dict[str, Any]) -> st
 
 
 def least_s(links: Links, ranks: list[int], size: int) -> float:
-    """Return the least seconds of an all-reduce of `size` bytes: in a ring 2(n-1) messages of 1/n follow each other, in
-    trees and by halving and doubling 2 log2(n) messages, which move 2(n-1)/n of the bytes at least. Jitter is in favour."""
+    """Return the least seconds of an all-reduce of `size` bytes.
+
+    A ring needs 2(n-1) messages of size/n in sequence. Trees and halving-doubling need 2 log2(n) messages, and move
+    2(n-1)/n of the bytes. Jitter is taken at its best.
+    """
     count = len(ranks)
     if links.algorithm == RING:
         pairs = [(rank, ranks[(place + 1) % count]) for place, rank in enumerate(ranks)]

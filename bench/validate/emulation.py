@@ -1,6 +1,9 @@
-"""Ranks are as slow as is set: emulated devices and scripted slow ones wait behind each step for as long as they should.
+"""Ranks are as slow as configured: emulated devices and scripted slow ranks wait after each step for the time that is
+due.
 
-They wait for a typical step, without what it waited for a core. So that is known to a factor of two or so. Pure."""
+They wait in proportion to a typical step, without the time that it waited for a core. The check knows that step only up
+to a factor of about two. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ from ddp.backends import is_torch_native
 from ddp.core.faults import parse
 
 STEPS = 256
-"""Fewest of a rank of which something is said. The first one is not slowed down, and takes a hundred times as long."""
+"""Least number of a rank's steps to judge it. The first step is not slowed down and takes a hundred times as long."""
 KEPT = 5
-"""Version of results from which on a rank on a busy machine is as slow as is set."""
+"""First version of results in which a rank on a busy machine is as slow as configured."""
 WORK = ("data", "forward", "backward", "optimizer")
 
 
 def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
-    """Say which rank is slower or faster than is set; empty: none."""
+    """Name the rank that is slower or faster than configured; empty: none."""
     cluster = config.get("cluster")
     speeds = cluster.get("speeds") if isinstance(cluster, dict) else None
-    # What PyTorch's modules exchange lies in their steps.
+    # Steps of PyTorch's own modules contain their communication.
     if m.engine not in ("elche", "solo") or is_torch_native(m.backend) or known.resumed or not isinstance(speeds, list):
         return ""
     if m.schema_version < KEPT:
@@ -38,10 +41,10 @@ def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
         factor = _factor(speed, rank, steps, m.scripted_faults)
         if steps < STEPS or factor is None or any(event.work is None for event in reports):
             continue
-        # Sharded backends exchange inside the backward pass, which is slowed down as a whole.
+        # Sharded backends communicate inside the backward pass, which is slowed down as a whole.
         inside = ("exchange", "copy") if m.backend in IN_PASSES else ()
         worked, waited = sum(known.seconds[rank, kind] for kind in (*WORK, *inside)), known.seconds[rank, "slowdown"]
-        # Behind the first step, and as the rank does for a typical one: some may take much longer.
+        # The first report is left out, as it holds the first step. The median ignores steps that take much longer.
         each = [
             (work.data + work.compute - work.no_core - work.no_core_data) / event.steps
             for event in reports[1:]
@@ -57,7 +60,7 @@ def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
 
 
 def _factor(speed: float, rank: int, steps: int, script: Sequence[str]) -> float | None:
-    """Return how many times as long as it takes a step of the rank is to wait, on the mean; None: it is not known."""
+    """Return the mean time that the rank must wait per step, in units of the step; None: not known."""
     faults = sorted((fault for fault in map(parse, script) if fault.rank == rank), key=lambda fault: fault.step)
     if any(fault.kind not in ("slow", "heal") for fault in faults):
         return None

@@ -1,8 +1,9 @@
-"""Failures that are known: `expected.yaml` in the folder of baselines, which people write. Each has a reason and a last day.
+"""Known failures: people list them in `expected.yaml` in the folder of baselines, each with a reason and a last day.
 
-    - {cell: mlp cpu_async ×2, data: digits, recipe: quick, check: quality, reason: "issue 12", until: 2026-12-31}
+- {cell: mlp cpu_async ×2, data: digits, recipe: quick, check: quality, reason: "issue 12", until: 2026-12-31}
 
-A failure that is expected is no failure (XFAIL); one that passes is told (XPASS); after its last day an entry is void.
+An expected failure becomes XFAIL. If the check passes nevertheless, it becomes XPASS. After its last day an entry has
+no effect.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ class Expected(Strict):
 
     @property
     def identity(self) -> CellIdentity:
-        """The cell that it is about."""
+        """The identity of the cell."""
         return CellIdentity(self.cell, self.data, self.recipe, self.depth)
 
 
 def load(folder: Path) -> list[Expected]:
-    """Read the entries of a folder of baselines; none if it has no such file. Raises ValueError that names what is wrong."""
+    """Read the entries in a folder of baselines; [] if it has no such file. Raises ValueError that names what is
+    wrong."""
     path = folder / FILE
     if not there(path):
         return []
@@ -66,7 +68,7 @@ def load(folder: Path) -> list[Expected]:
 
 
 def apply(verdicts: Sequence[Verdict], expected: Sequence[Expected], today: date) -> list[Verdict]:
-    """Mark what is expected of the verdicts as such."""
+    """Return the verdicts, expected failures as XFAIL and unexpected passes as XPASS."""
     known: dict[tuple[CellIdentity | None, str], Expected] = {
         (entry.identity, entry.check): entry for entry in expected if today <= entry.until
     }

@@ -1,6 +1,7 @@
-"""What checks hand over: a verdict, where a cell decides it alone; else a claim that the family of all cells decides.
+"""What checks return: a verdict, if one cell is enough to decide; else a claim, which `bench.validate.decision` decides
+for all cells together.
 
-A claim has its p-values and says everything but the verdict. Knows no levels: `bench.validate.decision` does.
+A claim has its p-values and its text, but no level and no verdict.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ UNBLOCKED = "cpu"
 
 @dataclass(frozen=True)
 class Case:
-    """A cell and what it is compared with; None where there is nothing comparable."""
+    """A cell and the reference that it is compared with; None if nothing is comparable."""
 
     cell: Cell
     match: Match | None
     allowed: tuple[str, ...] = ()
     """Fields in which runs may differ from their baseline."""
     beside: tuple[Cell, ...] = ()
-    """Cells of one device that are judged with it."""
+    """Solo cells that are judged at the same time."""
 
     @property
     def own(self) -> Reference | None:
@@ -37,13 +38,13 @@ class Case:
 
     @property
     def sets(self) -> Sets | None:
-        """What the baseline was trained and evaluated on; None: nothing says it."""
+        """The data sets of the baseline; None: not recorded."""
         return self.match.reference.sets if self.match is not None else None
 
 
 @dataclass(frozen=True)
 class LevelClaim:
-    """Values against the baseline's, with a margin."""
+    """Values of the seeds against the baseline's, with a margin."""
 
     check: str
     case: Case
@@ -51,7 +52,7 @@ class LevelClaim:
     """`accuracy 0.9840 ± 0.0030 (n=3), solo 0.9890 ± 0.0020 (n=20)`."""
     comparison: Shift | Comparison
     seeds: int
-    """That were looked at, finished or diverged."""
+    """Number of seeds looked at, finished or diverged."""
     base_seeds: int
     margin: float
     margin_why: str
@@ -60,37 +61,38 @@ class LevelClaim:
     detectable: float
     """The smallest loss that would not pass at this look with probability 0.9; NaN: too few seeds to pass anything."""
     show: Callable[[float], str]
-    """A difference, for people."""
+    """Formats a difference."""
     note: str = ""
-    """What a pass must not keep quiet."""
+    """Text that a pass must not omit."""
     aside: str = ""
-    """What is mentioned and not judged."""
+    """Text on values that are not judged."""
     only_proved: bool = False
-    """Fails only where it is proved, and better is no reason to look: of what depends on the machine's day."""
+    """Fails only if a loss is proved, and better values need no explanation: for measurements that vary with the
+    machine."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How far values lie apart, against the baseline's."""
+    """How far the values of the seeds lie apart, compared with the baseline's."""
 
     check: str
     case: Case
     what: str
     p: float
-    """Small: farther."""
+    """Small: farther apart than the baseline's."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How many seeds did what hardly any of the baseline's did."""
+    """How many seeds have a property that few of the baseline's have."""
 
     check: str
     case: Case
     what: str
     p: float
-    """Small: more of them do."""
+    """Small: more seeds than in the baseline."""
     expected: bool
-    """None did, or no more than the baseline's rate lets expect."""
+    """No seed has it, or no more than the baseline's rate explains."""
 
 
 Finding = Verdict | LevelClaim | Spread | Rate

@@ -1,7 +1,8 @@
-"""What a result depends on beside its configuration: what must be equal to compare it, and what is only told.
+"""What a result depends on besides its configuration: fields that must be equal to compare results, and fields for
+information.
 
-Three groups. `required`: a difference refuses every comparison. `machine`: a difference refuses comparisons of bits and of
-time, and no other. `advisory`: for whoever looks for a cause.
+There are three groups. `required`: a difference refuses every comparison. `machine`: a difference refuses only
+comparisons of bits and of time. `advisory`: shown to people who look for a cause.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bench.results.schema import Metrics, Strict
 
 
 class FieldDifference(NamedTuple):
-    """A field in which runs are not as their reference."""
+    """A field in which a run differs from its reference."""
 
     field: str
     baseline: str
@@ -34,7 +35,7 @@ class Fingerprint(Strict):
         """Return the fingerprint of a run."""
         env = metrics.env
         torch = str(env.get("torch"))
-        recorded = {"simd": env["simd"]} if env.get("simd") else {}  # earlier versions did not
+        recorded = {"simd": env["simd"]} if env.get("simd") else {}  # earlier versions lack it
         return Fingerprint(
             required={"torch": ".".join(torch.split(".")[:2]), "device": _devices(metrics)},
             machine={"torch": torch, **{name: env.get(name) for name in ("cpu", "cores", "gpus")}} | recorded,
@@ -43,8 +44,8 @@ class Fingerprint(Strict):
 
 
 def one_machine(runs: Iterable[Metrics]) -> bool:
-    """Return whether runs were timed on one kind of machine, as far as all of them recorded it. They may differ in the
-    number of cores that they were given."""
+    """Return whether runs were timed on one kind of machine, by the fields that all recorded. The number of cores may
+    differ."""
     known = [Fingerprint.of(m).machine for m in runs]
     shared = set.intersection(*map(set, known)) - {"cores"} if known else set()
     return all(machine[name] == known[0][name] for machine in known for name in shared)
@@ -57,7 +58,7 @@ def _devices(metrics: Metrics) -> str:
 def differences(
     base: Mapping[str, JsonValue], run: Mapping[str, JsonValue], prefix: str = "env."
 ) -> list[FieldDifference]:
-    """Return the fields that are not equal, in the order of the baseline's."""
+    """Return the fields that are not equal, in the baseline's order."""
     return [
         FieldDifference(f"{prefix}{name}", _word(base.get(name)), _word(run.get(name)))
         for name in dict.fromkeys([*base, *run])
@@ -66,7 +67,7 @@ def differences(
 
 
 def beyond(differing: list[FieldDifference], allowed: Collection[str]) -> list[FieldDifference]:
-    """Return those that nobody has allowed, by the name of the field with or without its prefix."""
+    """Return the differences in fields that `allowed` does not name, with or without the prefix."""
     return [each for each in differing if not {each.field, each.field.removeprefix("env.")} & set(allowed)]
 
 
@@ -75,11 +76,11 @@ def _word(value: JsonValue) -> str:
 
 
 FREE = ("run_id", "config_hash", "seed", "checkpoint", "script")
-"""Keys of a configuration that do not make a cell."""
+"""Keys of a configuration that do not distinguish cells."""
 
 
 def cell_config(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a resolved configuration without what does not make a cell: seed, folders, deadlines."""
+    """Return a resolved configuration without keys that do not distinguish cells: seed, folders, deadlines."""
     kept = {key: value for key, value in config.items() if key not in FREE}
     for group, free in (("data", "dir"), ("cluster", "deadline_s")):
         inner = kept.get(group)

@@ -1,6 +1,6 @@
-"""Verdicts for GitHub Actions: annotations and the summary of a step, inside GitHub's limits. Pure text.
+"""Verdicts as annotations and step summary of GitHub Actions, within GitHub's limits. Pure text.
 
-Shown are 10 annotations of a kind for a step; a summary may have 1 MiB. More than that is cut where a reader is told so.
+GitHub shows 10 annotations of a kind per step, and a summary of at most 1 MiB. What exceeds that is cut, with a note.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from bench.validate.verdict import Verdict
 SHOWN = 10
 SUMMARY_BYTES = 1024 * 1024
 MESSAGE, BRIEF = 2000, 160
-"""Characters of an annotation, and of a line of the summary."""
+"""Most characters of an annotation, and of a line of the summary."""
 ERRORS = ("FAIL", "REFUSED", "EXPIRED", "NO_BASELINE")
 
 
 def commands(judgement: Judgement) -> list[str]:
-    """Return `::error` and `::warning` lines, the tenth of a kind for all the rest."""
+    """Return `::error` and `::warning` lines; the tenth of a kind stands for all further ones."""
     bad = [verdict for verdict in judgement.verdicts if verdict.name not in ("PASS", "XFAIL")]
     errors = _kind("error", [verdict for verdict in bad if verdict.name in ERRORS])
     return errors + _kind("warning", [verdict for verdict in bad if verdict.name not in ERRORS])
@@ -45,7 +45,7 @@ def _escape(text: str, beyond: Sequence[str] = ()) -> str:
 
 
 def markdown(judgement: Judgement, room: int = SUMMARY_BYTES) -> str:
-    """Return the summary, at most `room` bytes: the first that did not pass, and folded a table of all."""
+    """Return the summary, at most `room` bytes: first the verdicts that did not pass, then a folded table of all."""
     bad = [verdict for verdict in judgement.verdicts if verdict.name not in ("PASS", "XFAIL")]
     head = ["## Verdicts", "", f"**{summary(judgement)}**", "", *(f"- {line}" for line in judgement.footer[:SHOWN])]
     head += [f"- {verdict.name} {verdict.cell}, {verdict.check}: {_brief(verdict.why)}" for verdict in bad[:SHOWN]]

@@ -1,4 +1,5 @@
-"""How many samples make one step: where they are as many, training is the same, whatever the number of ranks. Pure."""
+"""The number of samples in one optimizer step. With equal numbers, training is the same for any number of ranks.
+Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +7,13 @@ from bench.results.schema import Metrics
 from ddp.core.policies import meets_every_step
 
 ALONE = ("torch_local_sgd",)
-"""Backends that meet after every step by name, and whose ranks step for themselves in between."""
+"""Backends whose policy says that ranks synchronize every step, but whose ranks also take steps of their own."""
 REPLICAS = ("cpu",)
-"""Backends that average replicas, not gradients: with an optimizer that has state, that is another step."""
+"""Backends that average replicas instead of gradients, which is another step if the optimizer has state."""
 
 
 def global_batch(m: Metrics) -> int | None:
-    """Return the samples of one step of all ranks together; None where each steps for itself, or at a scaled rate."""
+    """Return the samples of one step of all ranks together; None if ranks step separately, or at a scaled rate."""
     if m.world_size == 1:
         return m.batch_size
     together = meets_every_step(m.policy) and m.backend not in ALONE
@@ -20,5 +21,6 @@ def global_batch(m: Metrics) -> int | None:
 
 
 def same_step(m: Metrics) -> bool:
-    """Return whether ranks step with the mean gradient of their global batch, so that only rounding tells them from solo."""
+    """Return whether ranks step with the mean gradient of their global batch, so that they differ from solo only by
+    rounding."""
     return global_batch(m) is not None and (m.world_size == 1 or m.backend not in REPLICAS)

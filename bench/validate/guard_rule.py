@@ -1,5 +1,5 @@
-"""What the guard of a policy with windows must have said of each average, and that windows followed it. Pure; must not use
-the guard."""
+"""What the divergence guard must have said of each average, and that windows followed it. Pure. Recomputes the rule;
+must not import the guard."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from bench.validate.window_rule import is_cut, longest_window
 from ddp.core.commands import Plan
 
 WINDOW = re.compile(r"window (\d+),")
-"""How the reason of a plan begins that was made behind a round."""
+"""How the reason of a plan begins that was made after a round."""
 RING, RISING = 5, 3
 """Divergences that `level` remembers, and how many in a row must rise."""
 FLOOR, DECAY, STREAK = 1e-8, 0.9, 3
 SUPPRESS, NUDGE = 1e-3, 1e-2
-"""Of `growth`: least divergence, how fast the mean forgets, rounds in a row above a limit, and both limits a step."""
+"""For `growth`: the least divergence, the decay of the moving mean, the rounds in a row above a limit, and both limits
+per step."""
 HALF = 0.5
-"""What a nudge leaves of a window."""
+"""Factor on a window after a nudge."""
 QUIET = 5
 """Stable verdicts in a row after which windows may grow again."""
 
 
 def against_guard(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
-    """Say which verdict is another than the divergences give, or which window grew against one; empty: none. Of a run that
-    was gone on with nothing is said: what came before is not known."""
+    """Name the recorded verdict that differs from the recomputed one, or the window that grew against a verdict; empty:
+    none. Resumed runs are not judged, as the divergences before the checkpoint are not known."""
     threshold = settings.get("divergence_threshold")
     if m.elche is None or m.resumed or m.late or not isinstance(threshold, float) or not known.closed:
         return ""
@@ -49,7 +50,7 @@ def against_guard(m: Metrics, known: Records, settings: Mapping[str, JsonValue])
 
 
 def _level(known: Records, threshold: float) -> Iterator[tuple[int, str]]:
-    """Yield rounds in which the divergence is above the threshold, and rises."""
+    """Yield (round, verdict) where the divergence is above the threshold and rises."""
     ring: list[float] = []
     for event in known.closed:
         ring = [*ring, max(event.divergence)][-RING:]
@@ -60,7 +61,7 @@ def _level(known: Records, threshold: float) -> Iterator[tuple[int, str]]:
 
 
 def _growth(known: Records) -> Iterator[tuple[int, str]]:
-    """Yield rounds behind which the divergence has grown by too much a step, several times in a row."""
+    """Yield (round, verdict) where the divergence has grown too fast per step, several rounds in a row."""
     last, mean, count, above, far = 0.0, 0.0, 0, 0, 0
     for event in known.closed:
         most, steps = max(event.divergence), max(event.steps)
@@ -78,14 +79,15 @@ def _growth(known: Records) -> Iterator[tuple[int, str]]:
 
 
 def _grown(known: Records, verdicts: Mapping[int, str], most: int) -> str:
-    """Say behind which round windows became longer though the guard was not content, or did not become half as long."""
+    """Name the round after which windows grew though the guard was not content, or did not halve after a nudge; empty:
+    none."""
     content, plans = QUIET, {_window(plan): plan for plan in known.plans}
     before = plans.get(-1)
     for event in known.closed:
         verdict = verdicts.get(event.round, "stable")
         content = content + 1 if verdict == "stable" else 0
         after = plans.get(event.round, before)
-        # Of a window that was cut nobody knows what was asked for.
+        # The order behind a window that was cut at an epoch's end is not known.
         if before is not None and after is not None and not is_cut(before, most):
             allowed = max(1, ceil(before.anchor * HALF)) if verdict == "nudge" else before.anchor
             if content < QUIET and after.anchor > allowed:
@@ -96,6 +98,6 @@ def _grown(known: Records, verdicts: Mapping[int, str], most: int) -> str:
 
 
 def _window(plan: Plan) -> int:
-    """Return the round behind which a plan was made; -1: none."""
+    """Return the round after which a plan was made; -1: none."""
     match = WINDOW.match(plan.reason)
     return int(match[1]) if match else -1

@@ -1,4 +1,5 @@
-"""Verdicts as JUnit XML: a suite for each cell, a test case for each check. Holds no time: equal verdicts, equal bytes."""
+"""Verdicts as JUnit XML: a suite for each cell, a test case for each check. No times, so equal verdicts give equal
+bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from bench.validate.verdict import Verdict
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 SKIPPED = ("REFUSED", "EXPIRED", "NO_BASELINE", "INCONCLUSIVE", "XFAIL")
-"""Neither passed nor failed. Of the others all but `PASS` and `XPASS` are failures, and so is a run that failed."""
+"""Verdicts shown as skipped. Of the others, all but `PASS` and `XPASS` are failures, and so is a run that failed."""
 PASSED = ("PASS", "XPASS")
 
 
@@ -48,5 +49,5 @@ def _suite(parent: ElementTree.Element, cell: str, verdicts: list[Verdict], abou
 
 
 def _clean(text: str) -> str:
-    """Replace characters that no XML may have."""
+    """Replace characters that XML does not allow."""
     return _UNPRINTABLE.sub("?", text)

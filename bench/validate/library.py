@@ -1,4 +1,5 @@
-"""The folder of baselines: which reference a cell is compared with. Files: `<workload>/<mode>-w<ranks>-<hash>.json`."""
+"""The folder of baselines, and which reference a cell is compared with. Files:
+`<workload>/<mode>-w<ranks>-<hash>.json`."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from ddp import regular_files
 from ddp.core.step_settings import NAMES as STEP
 
 APART = ("epochs", "batch_size", "lr", "max_grad_norm", "global_batch_size", "lr_scale_ratio", "steps", *STEP)
-"""Keys of `train` that are fields of a workload, or belong to a way of training: how the batches of ranks make one, and how
-the rate grows with their number."""
+"""Keys of `train` that are either fields of a workload or belong to the mode: how ranks share a batch, and how the rate
+grows with their number."""
 
 
 @dataclass(frozen=True)
@@ -28,23 +29,24 @@ class Match:
 
     reference: Reference
     own: bool
-    """It is of the same cell; otherwise of one process that trains the same."""
+    """True: it is the reference of the same cell; False: of a solo cell with the same training."""
     differing: list[FieldDifference]
-    """Fields that make it not comparable."""
+    """Fields whose difference forbids a comparison."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """The references at hand."""
+    """All references that were read."""
 
     references: tuple[Reference, ...] = ()
     broken: tuple[str, ...] = ()
-    """A line for each file that cannot be trusted, and each folder that may not be looked into."""
+    """A line for each file that cannot be trusted, and each folder that cannot be read."""
     places: Mapping[str, Path] = field(default_factory=dict)
     """Hash of a cell -> file of its reference."""
 
     def match(self, cell: Cell) -> Match | None:
-        """Return the reference of the same cell, else solo's of the same model, data and recipe; or None."""
+        """Return the reference of the same cell, else that of solo with the same model, data and recipe; None if there
+        is none."""
         for reference in self.references:
             if reference.config_hash == cell.about.config_hash:
                 return Match(reference, True, _environment(reference, cell))
@@ -57,29 +59,29 @@ class Library:
 
 
 def _together(reference: Reference, cell: Cell) -> Workload:
-    """Return a cell's workload, with the reference's batch where its ranks take the shares of one as large."""
+    """Return a cell's workload, with the reference's batch size if the ranks' batches together have that size."""
     if global_batch(cell.about) == reference.batch_size:
         return cell.workload._replace(batch_size=reference.batch_size)
     return cell.workload
 
 
 def _workload(reference: Reference, cell: Cell) -> list[FieldDifference]:
-    """Return the fields in which training differs. A solo cell that is not the reference's own differs somewhere."""
+    """Return the fields in which the workloads differ. For a solo cell with another hash this is never empty."""
     theirs, mine = reference.workload._asdict(), _together(reference, cell)._asdict()
     config = cell_config(cell.runs[0].config)
     fields = [*differences(theirs, mine, prefix=""), *_training(reference.config, config)]
     if fields or not cell.is_solo or cell.about.emulated_speeds:
         return fields
-    known = {key: value for key, value in config.items() if key in reference.config}  # others came up after it was made
+    known = {key: value for key, value in config.items() if key in reference.config}  # later versions added other keys
     settings = differences(flat(reference.config), flat(known), prefix="")
-    if not settings:  # what no field shows: the recipe itself was changed
+    if not settings:  # no field shows a difference, so the recipe itself was changed
         return [FieldDifference("config_hash", reference.config_hash[:8], cell.about.config_hash[:8])]
     return [each for each in settings if not each.field.startswith("cluster.")]
 
 
 def _training(theirs: Mapping[str, JsonValue], mine: Mapping[str, JsonValue]) -> list[FieldDifference]:
-    """Return the fields of two configurations that change what is trained, whatever trains it. What is not recorded is not
-    held against anybody: files from before `training` was kept say nothing of the recipe."""
+    """Return the fields that change the training itself, whatever the mode. Fields that one side lacks are ignored:
+    older files do not record `training`."""
     fields = differences(_beyond(theirs), _beyond(mine), prefix="train.")
     base, run = theirs.get("training"), mine.get("training")
     if isinstance(base, dict) and isinstance(run, dict):
@@ -88,14 +90,14 @@ def _training(theirs: Mapping[str, JsonValue], mine: Mapping[str, JsonValue]) ->
 
 
 def _code(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the digests of a user's own model and data set; nothing where these are the project's."""
+    """Return the digests of a user's own model and data set; {} for those of the project."""
     code = config.get("code")
     parts = code.items() if isinstance(code, dict) else ()
     return {kind: part.get("sha256") for kind, part in parts if kind in TASK and isinstance(part, dict)}
 
 
 def _beyond(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return what is set of the training beyond the fields of a workload, and is no business of the way of training."""
+    """Return the settings of `train` that are neither fields of a workload nor of the mode."""
     train = config.get("train")
     return {key: value for key, value in train.items() if key not in APART} if isinstance(train, dict) else {}
 
@@ -106,8 +108,8 @@ def _environment(reference: Reference, cell: Cell) -> list[FieldDifference]:
 
 
 def files(path: Path) -> tuple[list[Path], list[str]]:
-    """Return the files of references in a folder, or the one file that `path` is; and a line for each folder in it that may
-    not be looked into."""
+    """Return the reference files in a folder, or the file `path` itself; and a line for each folder that cannot be
+    read."""
     shut: list[OSError] = []
     if not path.is_dir():
         return [path] if there(path) else [], []
@@ -116,7 +118,7 @@ def files(path: Path) -> tuple[list[Path], list[str]]:
 
 
 def load(path: Path) -> Library:
-    """Read the references in a folder, or in one file. What is not there is an empty library."""
+    """Read the references in a folder, or in one file. A missing path gives an empty library."""
     references: dict[str, Reference] = {}
     places: dict[str, Path] = {}
     listed, broken = files(path)

@@ -1,7 +1,7 @@
-"""Linear algebra of sketches: what a combination of states must have, and whether a sketch is off by more than rounding.
+"""Linear algebra of sketches: the sketch of a combination of states, and whether another differs by more than rounding.
 
-What roundings change has weights of random signs, so its effect on a weighted sum is as the root of the sum of squares, and
-not as the sum of magnitudes: a small defect shows in a large tensor. `SAFETY` standard deviations are allowed for. Knows no
+Rounding errors have random signs in a sketch, so they add up as the root of the sum of squares, not as the sum of
+magnitudes. So even a small defect of a large tensor shows. The tolerance is `SAFETY` standard deviations. Knows no
 runs.
 """
 
@@ -20,33 +20,33 @@ from ddp.sketches import Sketch, decode
 Rows = NDArray[np.float64]
 SAFETY = 8.0
 SINGLE = 2.0**-24
-"""A rounding of a number in single precision, relative, at most; recorded sums have one."""
+"""Largest relative rounding error in single precision, in which sums are recorded."""
 UNITS = {"float64": (2.0**-53, 0.0), "float32": (SINGLE, 2.0**-150), "bfloat16": (2.0**-9, 2.0**-134)}
 UNITS |= {"float16": (2.0**-11, 2.0**-25)}
-"""Type -> its relative rounding, and the absolute one of the smallest numbers."""
+"""Type -> (relative rounding error, absolute rounding error of subnormal numbers)."""
 
 
 @dataclass(frozen=True)
 class Combined:
-    """A linear combination of sketches, by group."""
+    """A linear combination of sketches, for each group of tensors."""
 
     sums: Rows
-    """[groups, sums]; not finite where one of the sketches is not."""
+    """[groups, sums]; not finite where a sketch is not."""
     magnitudes: Rows
-    """[groups, sums]: the sum of the terms' magnitudes."""
+    """[groups, sums]: the sum of the magnitudes of the terms."""
     sizes: Rows
-    """[groups]: the largest of the states."""
+    """[groups]: the largest size of the combined states."""
 
 
 @dataclass(frozen=True)
 class SketchDifference:
-    """The group in which a sketch is furthest off."""
+    """The group in which two sketches differ most."""
 
     group: str
     value: float
     wanted: float
     times: float
-    """What rounding can do, so many times."""
+    """The difference, as a multiple of what rounding can cause."""
 
     def __str__(self) -> str:
         how = f"{self.times:.3g} times what rounding can do"
@@ -54,8 +54,8 @@ class SketchDifference:
 
 
 def combine(terms: Sequence[tuple[float | Rows, Sketch]]) -> Combined:
-    """Return the sum of sketches, each times a factor (for all groups, or by group). A factor of 0 leaves one out. Raises
-    ValueError for sketches of unequal length."""
+    """Return the sum of sketches, each times a factor (for all groups, or by group). A factor of 0 leaves a sketch out.
+    Raises ValueError for sketches of different lengths."""
     if len({len(sketch.sizes) for _, sketch in terms}) > 1:
         counts = ", ".join(str(len(sketch.sizes)) for _, sketch in terms)
         raise ValueError(f"sketches have {counts} groups; all of a run have as many")
@@ -79,8 +79,8 @@ def mean(parts: Sequence[tuple[float, str]]) -> Combined:
 def apart(
     groups: Sequence[SketchGroup], given: str | Combined, wanted: Combined, roundings: float, room: float = 0.0
 ) -> SketchDifference | None:
-    """Return where a sketch, recorded or combined, is off from what it must be by more than so many roundings of every value
-    and a change of the size `room`; None: nowhere. Groups in which `wanted` is not finite are not looked at."""
+    """Return the group in which a sketch differs most from `wanted`, if the difference exceeds `roundings` roundings of
+    every value and a change of the size `room`; else None. Groups in which `wanted` is not finite are ignored."""
     actual = combine([(1.0, decode(given))]) if isinstance(given, str) else given
     if not actual.sums.shape == wanted.sums.shape == (len(groups), wanted.sums.shape[1]):
         raise ValueError(f"sketches have {len(actual.sizes)}, {len(wanted.sizes)} groups, and {len(groups)} are named")
@@ -102,6 +102,7 @@ def apart(
 
 
 def distance(first: Sketch, second: Sketch) -> float:
-    """Return an estimate of the Euclidean distance of two states, from all sums: right to a factor of two or so."""
+    """Return an estimate of the Euclidean distance of two states, from all their sums, correct to a factor of about
+    two."""
     squares = np.square(first.sums - second.sums)
     return sqrt(float(np.nansum(squares)) / max(first.sums.shape[1], 1))

@@ -1,7 +1,8 @@
-"""The losses that a run ended with, beside its metric: what each is, and how much worse it may be. They scatter far less.
+"""The final losses, which are compared besides the metric: what each is, and how much worse it may be. They scatter far
+less.
 
-Their floor is the change that goes with the floor of the metric, measured on the course of the baseline's own seeds. Knows
-no files.
+The floor of a loss's margin is the change of the loss that goes with the floor of the metric, in the baseline's own
+course of training. Knows no files.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ from bench.results.schema import Epoch, Metrics
 from bench.validate.statistics import DEVIATIONS, Moments
 
 SHARE = 0.005
-"""Floor of a loss, of its mean, where the course of the baseline does not tell what goes with the metric's."""
+"""Floor of a loss as a fraction of its mean, where the course of the baseline gives none."""
 
 
 def eval_loss(m: Metrics) -> float | None:
-    """Return the loss of the last evaluation, unit of the loss."""
+    """Return the loss of the last evaluation."""
     return next((row.eval_loss for row in reversed(m.epochs) if row.eval is not None), None)
 
 
 def train_loss(m: Metrics) -> float | None:
-    """Return the mean training loss of the last epoch, unit of the loss."""
+    """Return the mean training loss of the last epoch."""
     return m.final.train_loss
 
 
 def first_loss(m: Metrics) -> float | None:
-    """Return the mean training loss of the first epoch, unit of the loss; None for a run that did not begin there."""
+    """Return the mean training loss of epoch 0; None for a run that was resumed or did not begin there."""
     return m.epochs[0].train_loss if m.epochs and m.epochs[0].epoch == 0 and m.resumed is None else None
 
 
 LOSSES: dict[str, Callable[[Metrics], float | None]] = {"eval_loss": eval_loss, "train_loss": train_loss}
-"""Name of a metric of baselines, and of its check -> the value of a run."""
+"""Name of a baseline's metric, which is also its check's -> function that takes it from a run."""
 _COLUMNS: dict[str, Callable[[Epoch], float | None]] = {
     "eval_loss": lambda row: row.eval_loss,
     "train_loss": lambda row: row.train_loss,
@@ -42,7 +43,7 @@ _COLUMNS: dict[str, Callable[[Epoch], float | None]] = {
 
 
 def loss_metrics(runs: Sequence[Metrics], floor: float) -> dict[str, Any]:
-    """Return the bodies of a baseline's metrics for the losses that every run has; without one that is the metric itself.
+    """Return the metrics of a baseline for the losses that every run has, except for a loss that is the metric itself.
     `floor`: of the metric, in its unit."""
     bodies = {}
     for name, value in LOSSES.items():
@@ -74,11 +75,11 @@ def _body(runs: Sequence[Metrics], name: str, values: Sequence[float], floor: fl
 
 
 def loss_floor(runs: Sequence[Metrics], name: str, floor: float) -> tuple[float, str] | None:
-    """Return (how much a loss changes while the metric changes by `floor`, how that was measured); None where the course
-    does not tell: the metric never was worse than at the end, or the loss not larger.
+    """Return (change of a loss while the metric changes by `floor`, how that was measured); None if the course does not
+    show it: the metric was never worse than at the end, or the loss not larger.
 
-    Walks back from the last epoch, over medians of the seeds, to the first that is worse by `floor` at least; else to the
-    worst. What the loss has lost from there on is scaled to `floor`.
+    Walks back from the last epoch, over medians of the seeds, to the first epoch that is worse by `floor`, else to the
+    worst one. The change of the loss since then is scaled to `floor`.
     """
     column, sign = _COLUMNS[name], -1.0 if runs[0].final.higher_is_better else 1.0
     points = [(row, sign * quality, loss) for row, quality, loss in _course(runs, column)]
@@ -96,7 +97,7 @@ def loss_floor(runs: Sequence[Metrics], name: str, floor: float) -> tuple[float,
 
 
 def _course(runs: Sequence[Metrics], column: Callable[[Epoch], float | None]) -> list[tuple[int, float, float]]:
-    """Return (epoch, metric, loss), medians over the runs, of the epochs that all have evaluated."""
+    """Return (epoch, metric, loss), medians over the runs, of the epochs that all runs have evaluated."""
     points = []
     for rows in zip(*(m.epochs for m in runs), strict=False):
         qualities = [row.eval for row in rows if row.eval is not None]

@@ -1,6 +1,8 @@
-"""Mean training losses of ranks that draw from one shuffled order, stretch by stretch: chance alone tells them apart.
+"""Whether one rank's training loss is higher than the others'. All draw from one shuffled order, so only chance should
+differ.
 
-Only a loss above that of the others is named, as the mean of fewer samples is mostly below where losses have a long tail.
+The run is cut into stretches. Only a higher loss is reported: the mean of a few samples of a long-tailed loss is mostly
+low.
 """
 
 from __future__ import annotations
@@ -15,21 +17,22 @@ from bench.validate.run_records import Records
 from ddp.core.events import Progress
 
 STRETCHES, FEWEST = 16, 12
-"""Of equal numbers of samples, over the whole run; so many of them must tell of a rank."""
+"""Number of stretches, of equal numbers of samples; and how many of them a rank must have data in."""
 ROUNDS = 8
-"""Fewest averages, where they are not part of every step."""
+"""Least number of averages, unless each step averages."""
 UNEVEN = 2.0
-"""In a stretch a rank may have trained so many times as much as the others, or as little: who averages more seldom trains
+"""Factor by which a rank's samples in a stretch may differ from the others': a rank that averages less often has
 another model."""
 BEYOND = 7.0
-"""Standard errors from which on a mean is not chance; of clean runs the largest is 2.3."""
+"""Standard errors beyond which a difference is not chance; the largest in clean runs is 2.3."""
 RATIO, SHARE = 1.25, 0.01
-"""By so many times a loss is higher, in the mean of the stretches and over all of them (of clean runs 1.09 and 1.28), and by
-this share of the first stretch's."""
+"""Factor by which a loss must be higher, in the mean of the stretches and over all of them (in clean runs at most 1.09
+and 1.28); and least difference, as a fraction of the first stretch's loss."""
 
 
 def higher_loss(known: Records) -> str:
-    """Say which rank's loss is above the others' in a run that went as planned; "" if none is, or it cannot be told."""
+    """Name the rank whose loss is above the others' in a run that went as planned; empty: none, or it cannot be
+    judged."""
     reports = known.progress
     ranks = 1 + max((report.rank for report in reports), default=0)
     if ranks < 2 or known.resumed or any(plan.dispatch != "progressive" for plan in known.plans):
@@ -46,7 +49,7 @@ def higher_loss(known: Records) -> str:
 
 
 def _come_together(known: Records) -> bool:
-    """Return whether replicas are one again and again: else a slower rank has another model."""
+    """Return whether replicas become equal again and again: otherwise a slow rank has another model."""
     for header in known.headers:
         config = header.spec.get("config")
         averaging = config.get("averaging") if isinstance(config, dict) else None
@@ -57,7 +60,7 @@ def _come_together(known: Records) -> bool:
 
 
 def _stretches(reports: Sequence[Progress], ranks: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return (sums of the losses, numbers of samples), by stretch and rank."""
+    """Return (sums of losses, numbers of samples), both [stretches, ranks]."""
     size = np.array([report.samples for report in reports], np.float64)
     places = np.minimum((np.cumsum(size) - size / 2) * STRETCHES / size.sum(), STRETCHES - 1).astype(int)
     sums, counts = np.zeros((STRETCHES, ranks)), np.zeros((STRETCHES, ranks))
@@ -68,8 +71,8 @@ def _stretches(reports: Sequence[Progress], ranks: int) -> tuple[NDArray[np.floa
 
 
 def _above(sums: NDArray[np.float64], counts: NDArray[np.float64], rank: int) -> bool:
-    """Return whether a rank's losses are higher by far more than chance explains. In a stretch they are compared relative to
-    their sum, which bounds what a few samples weigh."""
+    """Return whether a rank's losses are higher by far more than chance explains. Each stretch's difference is taken
+    relative to the sum of both means, so that few samples cannot dominate."""
     own, others = sums[:, rank], sums.sum(1) - sums[:, rank]
     samples, of_others = counts[:, rank], counts.sum(1) - counts[:, rank]
     mean, other = own / samples, others / of_others
@@ -83,7 +86,7 @@ def _above(sums: NDArray[np.float64], counts: NDArray[np.float64], rank: int) ->
 
 
 def _line(reports: Sequence[Progress], rank: int) -> str:
-    """Name the epoch in which a rank's loss is most above the others'."""
+    """Name the epoch in which a rank's loss exceeds the others' most."""
     losses: dict[int, list[float]] = defaultdict(lambda: [0.0] * 4)
     for report in reports:
         place = 0 if report.rank == rank else 2

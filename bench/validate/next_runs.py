@@ -1,5 +1,5 @@
-"""What to train so that there can be a verdict: more seeds of a cell, or its baseline. Commands are
-`bench.results.rerun_command`'s."""
+"""Commands that train what a verdict lacks: more seeds of a cell, or its baseline. `bench.results.rerun_command`
+formats them."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from bench.results.runfolder import Run
 from bench.validate.statistics import GATING_SEEDS
 
 BASELINES = Path("runs/baselines")
-"""Where runs for baselines go: `propose` takes whole trees, and this one has nothing else."""
+"""Output folder of runs for baselines. `propose` reads whole trees, and this one holds nothing else."""
 USUAL = Path("runs")
-"""Where runs go if nothing is said."""
+"""The default output folder of runs."""
 
 
 def lacking(cell: Cell, wanted: int) -> list[int]:
-    """Return the seeds that a cell lacks of so many."""
+    """Return the seeds that a cell lacks to have `wanted` of them."""
     have = {m.seed for m in cell.ok}
     return [seed for seed in range(wanted + len(have)) if seed not in have][: max(wanted - len(have), 0)]
 
 
 def training(cell: Cell, wanted: int) -> str:
-    """Return the command for the seeds that a cell lacks of so many, into the tree that it lies in."""
+    """Return the command that trains the missing seeds, into the cell's own tree."""
     if (script := script_of(cell.runs[0])) is not None:
         return f"with seed={_listed(lacking(cell, wanted))} in Trainer, {script}"
     return _line(cell.runs[0], lacking(cell, wanted), _tree(cell))
 
 
 def seeds(cell: Cell, wanted: int) -> str:
-    """Say how many seeds a cell lacks of so many, with the command for them."""
+    """Say how many seeds are missing, with the command that trains them."""
     return f"{plural(len(lacking(cell, wanted)), 'more seed')} needed: {training(cell, wanted)}"
 
 
 def reference(cell: Cell) -> str:
-    """Return the command for the runs of the solo baseline of what a cell trains."""
+    """Return the command that trains the runs of the solo baseline for a cell."""
     if (script := script_of(cell.runs[0])) is not None:
         return f"with mode='solo', output='{BASELINES}' and seed={_listed(range(GATING_SEEDS))} in Trainer, {script}"
     return _line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)
@@ -50,12 +50,12 @@ ACCEPT = "python -m bench baseline accept"
 
 
 def baseline(cell: Cell) -> str:
-    """Return the commands for the solo baseline of what a cell trains."""
+    """Return the commands that train, propose and accept the solo baseline for a cell."""
     return f"{reference(cell)} && {PROPOSE} && {ACCEPT}"
 
 
 def rerun(cell: Cell) -> str:
-    """Return the command that trains a cell once more, all its seeds, where it lies."""
+    """Return the command that trains all seeds of a cell again, in the same place."""
     line = _line(cell.runs[0], [run.metrics.seed for run in cell.runs], _tree(cell))
     return script_of(cell.runs[0]) or f"{line} force=true"
 
@@ -70,13 +70,13 @@ def _line(run: Run, seeds: Iterable[int], output: Path) -> str:
 
 
 def _tree(cell: Cell) -> Path:
-    """Return the tree that a cell's runs lie in; the usual one if they were moved out of one."""
+    """Return the tree that a cell's runs lie in; the default one if they were moved."""
     m, mode = cell.about, cell.runs[0].path.parent
     return mode.parent.parent if (mode.parent.name, mode.name) == (m.model, m.mode) else USUAL
 
 
 def _solo(run: Run) -> Run:
-    """Return a run of the same training by one process, on a device that is neither slowed down nor faulty."""
+    """Return the same training as a run of one process, on a device without emulated slowness and faults."""
     plain: dict[str, Any] = {"mode": "solo", "engine": "solo", "policy": None, "backend": None, "world_size": 1}
     metrics = run.metrics.model_copy(update={**plain, "emulated_speeds": [], "scripted_faults": []})
     alone = run.metrics.engine == "solo"
@@ -86,6 +86,6 @@ def _solo(run: Run) -> Run:
     config = kept | {"cluster": {"device": cluster["device"]} if "device" in cluster else {}}
     if not alone and "train" in kept:
         train = config["train"] = {key: value for key, value in kept["train"].items() if key != "lr_scale_ratio"}
-        if "steps" in train:  # of as many samples
+        if "steps" in train:  # the same number of samples
             train["steps"] *= run.metrics.world_size
     return replace(run, metrics=metrics, config=config)

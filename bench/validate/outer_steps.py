@@ -1,4 +1,4 @@
-"""The steps of an outer optimizer between averages, by the sketches of what it averages. Knows no runs."""
+"""The steps of an outer optimizer between averages, recomputed from sketches of its inputs. Knows no runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ddp.core.event_parts import SketchGroup
 from ddp.sketches import Sketch
 
 OUTER = {"momentum": (1.0, 0.9), "nesterov": (0.7, 0.9)}
-"""Outer optimizer -> learning rate and momentum where none are set."""
+"""Outer optimizer -> its default learning rate and momentum."""
 
 
 class OuterSteps:
-    """An outer optimizer, whose steps are linear in what it averages: `ddp.replica.outer_optimizer` has the formulas."""
+    """An outer optimizer on sketches. Its steps are linear in its inputs; `ddp.replica.outer_optimizer` has the
+    formulas."""
 
     def __init__(self, settings: Mapping[str, Any], groups: tuple[SketchGroup, ...]) -> None:
         name = settings["outer"]
@@ -25,16 +26,16 @@ class OuterSteps:
         self._momentum = momentum if settings.get("outer_momentum") is None else float(settings["outer_momentum"])
         mu, ahead = self._momentum, name == "nesterov"
         self._ahead, self._carried = (1 + mu, mu**2) if ahead else (1.0, mu)
-        """Parts of the present difference and of the velocity so far in a step."""
+        """Factors of the present difference and of the previous velocity in a step."""
         self._trained = np.array([float(group.kind == "parameters") for group in groups])
         self._velocity: Sketch | None = None
         self.lost = False
-        """A step was not seen, so the velocity is not known until one is that follows another."""
+        """A step was missed, so the velocity is unknown until two results in a row are seen."""
         self.growth = 2.0 * (1 + self._lr) / (1 - self._momentum)
-        """What the roundings of one step may become over many."""
+        """Factor by which the rounding errors of one step may grow over many."""
 
     def step(self, average: Combined, last: Sketch | None) -> Combined | None:
-        """Return what becomes of a mean, the result before being `last`; None: not known."""
+        """Return the result for a mean, given the previous result `last`; None: not known."""
         if self.lost or last is None:
             return None
         here = Sketch(average.sums, average.sizes)
@@ -46,7 +47,7 @@ class OuterSteps:
         return combine([(share, here), (1.0 - share, last), (-self._lr * self._carried * on, kept)])
 
     def find(self, average: Combined, last: Sketch, result: Sketch) -> None:
-        """Take the velocity that makes `result` of a mean, the result before being `last`."""
+        """Compute the velocity from an observed step: `last` and the mean gave `result`."""
         if not self._lr * self._carried:
             return
         ahead, share = self._ahead, self._trained / self._carried

@@ -1,8 +1,8 @@
-"""From the runs of a cell to its reference: what is kept of them, and how margins, target and bands come about. Reads
-the first seed's records; writes nothing.
+"""From the runs of a cell to its reference: which values it keeps, and how it sets margins, target and bands. Reads the
+records of the first seed; writes nothing.
 
-Refuses what makes no reference: too few seeds, runs that did not finish, devices slowed down or faults made on purpose,
-seeds far off without a word on why, a source tree that was changed.
+Refuses runs that make no reference: too few seeds, unfinished runs, slowed devices or scripted faults, outlying seeds
+without a reason, a source tree with uncommitted changes.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from bench.validate.statistics import DEVIATIONS, Moments
 from bench.validate.target_crossing import samples_to
 
 QUALITY_FLOOR: dict[str, float] = {"accuracy": 0.005}
-"""Name of a metric -> the smallest margin that matters in practice, unit of the metric."""
+"""Name of a metric -> the smallest margin that matters in practice, in the metric's unit."""
 RELATIVE_FLOOR = 0.005
-"""The same for other metrics, as part of the baseline's mean."""
+"""The same for other metrics, as a fraction of the baseline's mean."""
 SAMPLES_FLOOR = math.log(1.10)
-"""A tenth more samples."""
+"""Floor of the margin on samples to the target: a tenth more."""
 SLOWER = 10.0
-"""Per cent: how much longer the same samples may take, if nothing is said."""
+"""Default margin on speed, per cent: how much longer the same samples may take."""
 CURVE_FLOOR = 0.05
-"""Of the curve's median."""
+"""Floor of a band's margin, as a fraction of the curve's median."""
 BELOW = 2.0
-"""The target lies so many standard deviations below the median of the seeds: 98 of 100 reach it."""
+"""Standard deviations from the median of the seeds to the target: 98 of 100 seeds reach it."""
 FAR = 5.0
-"""Robust standard deviations from the median beyond which a seed wants an explanation."""
+"""Robust standard deviations from the median beyond which a seed needs an explanation."""
 QUALITY_DAYS, TIME_DAYS = 180, 60
 
 
 def propose(
     cell: Cell, today: date, *, slower: float | None = None, dirty: bool = False, because: str | None = None
 ) -> Reference:
-    """Make the reference from a cell's runs; with their speeds, given how much `slower` (per cent) a cell may be. Raises
-    ValueError that names the cell and what is in the way."""
+    """Make the reference from a cell's runs. With `slower` (per cent that a cell may be slower) it also keeps their
+    speeds. Raises ValueError that names the cell and the obstacle."""
     runs = _sound(cell, dirty)
     diverged = sorted({run.metrics.seed for run in cell.runs if run.metrics.status == "diverged"})
     if diverged and not because:
@@ -146,7 +146,7 @@ def _quality(metrics: Sequence[Metrics]) -> dict[str, Any]:
 
 
 def _floor(metrics: Sequence[Metrics]) -> float:
-    """Return the smallest change of the metric that matters in practice."""
+    """Return the smallest change of the metric that matters in practice, in its unit."""
     return QUALITY_FLOOR.get(metrics[0].final.eval_metric, RELATIVE_FLOOR * abs(float(np.mean(_evals(metrics)))))
 
 
@@ -155,7 +155,7 @@ def _evals(metrics: Sequence[Metrics]) -> list[float]:
 
 
 def _spread(values: Sequence[float], resolution: float) -> float:
-    """Return the standard deviation, at least that of rounding."""
+    """Return the standard deviation, at least that of rounding to `resolution`."""
     return max(float(Moments.of(values).sd), resolution / math.sqrt(12))
 
 
@@ -166,7 +166,8 @@ def _margin(floor: float, spread: float) -> dict[str, Any]:
 
 
 def _resolution(evaluations: Iterable[float | None]) -> float:
-    """Return the smallest step between evaluations: one sample, of an accuracy. 1e-6 of the value, if all agree."""
+    """Return the smallest difference between evaluations: one sample, for an accuracy. If all are equal, 1e-6 of the
+    value."""
     known = sorted({value for value in evaluations if value is not None})
     least = 1e-6 * max(abs(known[-1]), 1.0) if known else 1e-6
     steps = [b - a for a, b in itertools.pairwise(known) if b - a > least]
@@ -174,7 +175,7 @@ def _resolution(evaluations: Iterable[float | None]) -> float:
 
 
 def _target(metrics: Sequence[Metrics], quality: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what 98 of 100 seeds reach: their median, less twice their deviation."""
+    """Return the target that 98 of 100 seeds reach: their median, two standard deviations towards the worse."""
     values = _evals(metrics)
     spread = _spread(values, quality["resolution"])
     sign = 1.0 if quality["higher_is_better"] else -1.0
@@ -185,8 +186,8 @@ def _target(metrics: Sequence[Metrics], quality: Mapping[str, Any]) -> dict[str,
 
 
 def _samples(metrics: Sequence[Metrics], target: float) -> dict[str, Any]:
-    """Return the samples to the recipe's target, which lies where curves are steep, if every seed reaches it; else to
-    `target`. Left out where fewer than two seeds have it."""
+    """Return the samples to the recipe's target, where curves are steep, if every seed reaches it; else to `target`.
+    Empty if fewer than two seeds reach that."""
     steep = metrics[0].target.value
     if steep is not None and all(samples_to(m, steep) is not None for m in metrics):
         target = steep
@@ -211,7 +212,8 @@ def _samples(metrics: Sequence[Metrics], target: float) -> dict[str, Any]:
 
 
 def _time(name: str, metrics: Sequence[Metrics], slower: float) -> dict[str, Any]:
-    """Return speeds. Their margin is as given, whatever the noise: noise makes verdicts inconclusive, not generous."""
+    """Return the metric of speeds. Its margin is `slower`, whatever the noise: noise makes verdicts inconclusive, not
+    lenient."""
     known = [m.throughput.samples_per_s for m in metrics if m.throughput.samples_per_s]
     if not 0 < slower < math.inf:
         raise ValueError(f"{slower:g} % slower is no margin: say more than 0")
@@ -239,7 +241,7 @@ def _time(name: str, metrics: Sequence[Metrics], slower: float) -> dict[str, Any
 
 
 def _curves(metrics: Sequence[Metrics]) -> dict[str, Any]:
-    """Return training loss and evaluation by epoch; as far as all seeds have them."""
+    """Return the bands of training loss and evaluation by epoch, for the epochs that all seeds have."""
     higher = metrics[0].final.higher_is_better
     curves = {}
     for name, better in (("train_loss", False), ("eval", higher)):
@@ -257,7 +259,7 @@ def _curves(metrics: Sequence[Metrics]) -> dict[str, Any]:
 
 
 def _recorded(runs: Sequence[Run]) -> dict[str, JsonValue]:
-    """Read from the records of the first seed its rates, and what it was trained and evaluated on. {} without any."""
+    """Return the learning rates and data sets that the first seed recorded; {} if it recorded none."""
     known = records(runs[0])
     if known is None or not known.ready or any(event.content is None for event in known.evaluated):
         return {}
@@ -270,15 +272,16 @@ def _recorded(runs: Sequence[Run]) -> dict[str, JsonValue]:
 
 
 def _digests(metrics: Sequence[Metrics]) -> dict[str, JsonValue]:
-    """Return seed -> digest of the final parameters, of the seeds that were trained on the machine of the first: on another
-    one the bits may be others, and the reference names one machine."""
+    """Return seed -> digest of the final parameters, only for the machine of the first seed: another may give other
+    bits, and the reference names one machine."""
     machine = Fingerprint.of(metrics[0]).machine
     here = [m for m in metrics if Fingerprint.of(m).machine == machine]
     return {str(m.seed): m.params_sha256 for m in here if m.params_sha256}
 
 
 def _far(quality: Mapping[str, Any]) -> list[int]:
-    """Return seeds far from the median, in robust deviations of at least the resolution."""
+    """Return the seeds that lie further than `FAR` robust deviations from the median; a deviation is at least the
+    resolution."""
     values = [entry["value"] for entry in quality["values"]]
     middle = median(values)
     deviation = 1.4826 * median(abs(value - middle) for value in values)

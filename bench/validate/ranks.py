@@ -1,8 +1,8 @@
-"""Tests of a shift between two samples by ranks: exact whatever the distribution, as long as both have the same shape.
+"""Rank tests of a shift between two samples: exact for any distribution, if both have the same shape.
 
-The statistic is that of Mann, Whitney and Wilcoxon: in how many of all pairs of a run and a baseline seed the run is worse,
-by more or by less than a margin. Pairs that tie count against what is to be shown. On arrays, element by element, as
-`bench.validate.statistics`; larger is worse there as here. Pure.
+The statistic is that of Mann, Whitney and Wilcoxon: the number of pairs (run, baseline seed) in which the run is worse
+by more, or by less, than a margin. Ties count against the claim. All functions work on arrays, element by element, as
+in `bench.validate.statistics`; larger is worse. Pure.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from numpy.typing import ArrayLike
 from bench.validate.statistics import FOUND, LOOKS, Flags, Floats, level
 
 DRAWS = 1000
-"""Samples drawn from a baseline's values to say what a test would have found."""
+"""Samples drawn from a baseline's values to estimate what a test would have found."""
 GROSS, GROSS_OF_FEW = 1.0, 5.0
-"""Margins between the worst seed of a baseline and the best of a cell from which on no test is needed: from the first look
-on, and of fewer seeds, which have no test."""
+"""Margins between the baseline's worst seed and a cell's best one that make a test unnecessary: from the first look on,
+and for fewer seeds, which have no test."""
 
 
 @lru_cache(maxsize=1024)
 def survival(n: int, m: int) -> Floats:
-    """Return P(U >= u) for u from 0 to nm + 1, where n and m values are drawn alike and U counts pairs (n. m. whole numbers,
-    n >= 1, m >= 1). Exact: the coefficients of the Gaussian binomial."""
+    """Return P(U >= u) for u from 0 to nm + 1, if both samples (n >= 1 and m >= 1 values) have one distribution; U
+    counts pairs.
+
+    Exact: the coefficients of the Gaussian binomial.
+    """
     counts = [1] + [0] * (n * m)
     for i in range(1, n + 1):
         for k in range(n * m, m + i - 1, -1):
@@ -44,7 +47,7 @@ def critical(n: int, m: int, at: float) -> int:
 
 @dataclass(frozen=True)
 class Shift:
-    """Runs against their baseline. All p-values are one-sided."""
+    """The comparison of runs with their baseline. All p-values are one-sided."""
 
     differences: Floats
     """Each run less each seed of the baseline, along the last axis; NaN where either has no value."""
@@ -59,9 +62,9 @@ class Shift:
     p_worse: Floats
     """Small: worse, by whatever amount."""
     gross: Flags
-    """Every run is worse than the worst seed of the baseline, by `GROSS` margins."""
+    """Every run is worse than the baseline's worst seed by `GROSS` margins."""
     gross_better: Flags
-    """Every run is better than the best seed of the baseline, by as much."""
+    """Every run is better than the baseline's best seed by as many margins."""
 
     @property
     def worse(self) -> Floats:
@@ -69,7 +72,8 @@ class Shift:
         return np.asarray(np.nanmedian(self.differences, axis=-1))
 
     def bounds(self, at: float) -> tuple[float, float]:
-        """Return one-sided bounds of one comparison's shift, each at a level: what the tests do not reject."""
+        """Return one-sided bounds of one comparison's shift, each at level `at`: the shifts that the tests do not
+        reject."""
         ordered = np.sort(self.differences[~np.isnan(self.differences)])
         place = critical(int(self.n), int(self.n_base), at)
         if place > len(ordered):
@@ -78,7 +82,7 @@ class Shift:
 
 
 def shift(base: ArrayLike, run: ArrayLike, margin: ArrayLike) -> Shift:
-    """Compare samples along the last axis, NaN where a seed has no value, infinity where it has the worst there is."""
+    """Compare samples along the last axis. NaN: the seed has no value; infinity: it has the worst possible one."""
     theirs, mine = np.asarray(base, np.float64), np.asarray(run, np.float64)
     beyond = np.asarray(margin, np.float64)
     n, m = (~np.isnan(mine)).sum(axis=-1), (~np.isnan(theirs)).sum(axis=-1)
@@ -101,7 +105,7 @@ def shift(base: ArrayLike, run: ArrayLike, margin: ArrayLike) -> Shift:
 
 
 def _tail(count: Floats, n: Floats, m: Floats) -> Floats:
-    """Look up P(U >= count) where samples of `n` and `m` are compared; 1 where one is empty."""
+    """Look up P(U >= count) for samples of `n` and `m` values; 1 if one is empty."""
     tail = np.ones(np.shape(count))
     for size, base in {(int(a), int(b)) for a, b in zip(np.ravel(n), np.ravel(m), strict=True)}:
         if size and base:
@@ -111,8 +115,9 @@ def _tail(count: Floats, n: Floats, m: Floats) -> Floats:
 
 
 def scatter(base: ArrayLike, run: ArrayLike) -> Floats:
-    """Test whether runs scatter more than their baseline: ranks of the distances from each sample's own median, the least
-    left out, which is none's doing (NaN: no value; 1 where a side has fewer than three)."""
+    """Return p-values of the claim that runs scatter more than their baseline: rank tests of the distances from each
+    sample's own median, without the least distance, as the median is itself a value (NaN: no value; 1 if a side has
+    fewer than three)."""
     theirs, mine = (_distances(np.asarray(side, np.float64)) for side in (base, run))
     n, m = ((~np.isnan(side)).sum(axis=-1) for side in (mine, theirs))
     count = (mine[..., :, None] > theirs[..., None, :]).sum(axis=(-1, -2))
@@ -120,8 +125,8 @@ def scatter(base: ArrayLike, run: ArrayLike) -> Floats:
 
 
 def _distances(values: Floats) -> Floats:
-    """Return the distances from the median, sorted; the first belongs to the median itself."""
-    ordered = np.sort(values, axis=-1)  # what is not there comes last
+    """Return the distances from the median, sorted, without the first, which is the median's own."""
+    ordered = np.sort(values, axis=-1)  # NaN sorts last
     count = (~np.isnan(values)).sum(axis=-1, keepdims=True)
     places = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, values.shape[-1] - 1)
     middle = sum(np.take_along_axis(ordered, place, axis=-1) for place in places) / 2
@@ -130,9 +135,11 @@ def _distances(values: Floats) -> Floats:
 
 @lru_cache(maxsize=1024)
 def limits(values: tuple[float, ...], seeds: int, margin: float) -> tuple[float, float]:
-    """Return (the chance that the look at `seeds` passes an equal cell, the smallest loss that it would not pass with
-    probability `FOUND`; infinite if it can pass nothing or too few seeds are looked at), by samples drawn from a baseline's
-    values."""
+    """Return (chance that the look at `seeds` passes an equal cell, smallest loss that it would not pass with
+    probability `FOUND`).
+
+    Both are estimated from samples drawn from a baseline's values. (0, NaN) if so few seeds cannot pass.
+    """
     place = critical(seeds, len(values), float(level(seeds)))
     if place > seeds * len(values):
         return 0.0, float("nan")

@@ -1,4 +1,5 @@
-"""How often something happens to the seeds of a cell that hardly happens to its baseline's: exact tests and bounds. Pure."""
+"""How often a rare event, such as divergence, happens to the seeds of a cell and to its baseline's: exact tests and
+bounds. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from bench.base import special
 from bench.validate.statistics import Floats
 
 GRID = 1001
-"""Rates at which a table is tried."""
+"""Number of rates at which the chance of a table is computed."""
 SURPRISE = 0.05
-"""Level at which one cell alone has more than its baseline lets expect."""
+"""Level at which a single cell has more events than its baseline's rate explains."""
 
 
 def upper(events: int, seeds: int) -> float:
-    """Return the upper 95 % bound of a rate (C. Clopper, E. Pearson 1934): 0 of 3 gives 63 %, 0 of 20 14 %."""
+    """Return the upper 95 % bound of a rate (C. Clopper, E. Pearson 1934): 63 % for 0 of 3, 14 % for 0 of 20."""
     if events >= seeds:
         return 1.0
     if not events:
@@ -27,9 +28,10 @@ def upper(events: int, seeds: int) -> float:
 
 @lru_cache(maxsize=256)
 def excess(base_seeds: int, seeds: int) -> Floats:
-    """Return the p-value, one-sided, of a cell's rate above its baseline's, as a table [events of the baseline, events of
-    the cell]: the largest chance, over all rates that both may have, of a table that Fisher's test finds as strange
-    (R. Boschloo 1970)."""
+    """Return the one-sided p-value of a cell's rate above its baseline's, [events of the baseline, events of the cell].
+
+    It is the largest chance, over all common rates, of a table that Fisher's test finds as extreme (R. Boschloo 1970).
+    """
     theirs, mine = np.arange(base_seeds + 1), np.arange(seeds + 1)
     total = theirs[:, None] + mine[None, :]
     fisher = _fisher(base_seeds + seeds, seeds)[total, mine[None, :]]
@@ -38,15 +40,15 @@ def excess(base_seeds: int, seeds: int) -> Floats:
     order = np.argsort(fisher, axis=None, kind="stable")
     worst = np.cumsum(chance.reshape(-1, GRID)[order], axis=0).max(axis=-1)
     ranked = fisher.ravel()[order]
-    last = np.searchsorted(ranked, ranked * (1 + 1e-9), side="right") - 1  # tables that are as strange count with it
+    last = np.searchsorted(ranked, ranked * (1 + 1e-9), side="right") - 1  # tables that are equally extreme count, too
     table = np.empty(ranked.size)
     table[order] = worst[last]
     return np.minimum(table.reshape(fisher.shape), 1.0)
 
 
 def _fisher(all_seeds: int, seeds: int) -> Floats:
-    """Return the chance that `seeds` of `all_seeds`, drawn at random, have so many of the events or more, as a table [events
-    of all, events of those drawn]. The hypergeometric law; `scipy.stats` has it, too, but takes half a second to import."""
+    """Return the chance that `seeds` of `all_seeds`, drawn at random, have at least so many events, [events of all,
+    events of those drawn]. This is the hypergeometric distribution; `scipy.stats` takes half a second to import."""
     total, mine = np.arange(all_seeds + 1)[:, None], np.arange(seeds + 1)[None, :]
     possible = (mine <= total) & (seeds - mine <= all_seeds - total)
     ways = _log_comb(total, mine) + _log_comb(all_seeds - total, seeds - mine) - _log_comb(all_seeds, seeds)

@@ -1,8 +1,8 @@
-"""What checks want of a run's `events.jsonl`, read once, and the result that follows from it. Knows what is recorded; judges
-nothing.
+"""Reads a run's `events.jsonl` once, for all checks, and computes the result that follows from it. Knows what is
+recorded; judges nothing.
 
-Most checks get those of runs that lost nobody: others train samples again and repeat rounds; what holds then of the whole is
-the business of the ledger. Of a run that was resumed, the records tell what its checkpoint knew of.
+Most checks get only runs that lost nobody. Other runs train samples again and repeat rounds; of those the ledger says
+what holds for the whole. After a resumption, the records describe what the checkpoint knew, and what came later.
 """
 
 from __future__ import annotations
@@ -58,44 +58,45 @@ ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')
 _NAMES = {cls.__name__.encode() for cls in (*WANTED, *ORDERS)}
 _MOST = (b'{"type":"Slice"', b'{"type":"Memory"')
-"""How lines begin that are by far the most, and not wanted."""
+"""Beginnings of the most frequent lines, which are not needed."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What is in an `events.jsonl`."""
+    """The content of an `events.jsonl`."""
 
     records: Records
     header: RunHeader | None = None
-    """What the run is; None: the file is from before records were sealed."""
+    """Description of the run; None: the file is older than sealed records."""
     result: Metrics | None = None
-    """The result that follows from the records, but for its seal; None as above."""
+    """The result that follows from the records, without its seal; None as above."""
 
 
 def recorded(cell: Cell, lost: bool = False) -> Iterator[tuple[Run, Records]]:
-    """Iterate over the runs of a cell that have `records`. `lost`: those that lost ranks, too. Raises what that raises."""
+    """Iterate over the runs of a cell that have `records`. `lost`: also runs that lost ranks. Raises as `records`."""
     yield from ((run, known) for run in cell.runs if (known := records(run, lost)) is not None)
 
 
 def records(run: Run, lost: bool = False) -> Records | None:
-    """Read the records of a finished run that lost nobody, or with `lost` of any; else None. Raises as `reading`."""
+    """Return the records of a finished run that lost nobody, or with `lost` of any finished run; else None. Raises as
+    `reading`."""
     known = reading(run) if run.metrics.status == "ok" and (lost or lost_nobody(run.metrics)) else None
     return None if known is None else known.records
 
 
 def lost_nobody(m: Metrics) -> bool:
-    """Return whether a run had all its ranks, as they were, from its beginning to its end; a slow one is there."""
+    """Return whether a run had all its ranks, undamaged, from beginning to end; slow ranks count as present."""
     return not (m.faults or m.late or costly(m))
 
 
 def costly(m: Metrics) -> bool:
-    """Return whether a script was to take ranks away, or what they have."""
+    """Return whether a script was to take ranks away, or to damage their state."""
     return any(fault.rpartition(":")[2].partition("*")[0] in (*LOSING, "flip") for fault in m.scripted_faults)
 
 
 def reading(run: Run) -> Reading | None:
-    """Read what a run recorded; None without events, and of a run of an earlier version that did not go as planned. Raises
-    OSError, and ValueError that names the file and line that cannot be read or was changed."""
+    """Read what a run recorded. None if it has no events, or is of an earlier version and did not go as planned. Raises
+    OSError, and ValueError that names the file and the line that cannot be read or was changed."""
     m, path = run.metrics, run.path / EVENTS
     if not there(path):
         if m.record is not None:
@@ -107,13 +108,13 @@ def reading(run: Run) -> Reading | None:
 
 
 def unsealed(run: Run) -> Reading:
-    """Read the events of a run, whatever its result says of them. Raises as `reading`."""
+    """Read the events of a run without comparing them with its result's seal. Raises as `reading`."""
     path = run.path / EVENTS
     return _read(path, path.stat().st_mtime_ns, None)
 
 
 def as_planned(m: Metrics) -> bool:
-    """Return whether a run finished, began at its beginning, and lost nobody."""
+    """Return whether a run finished, was not resumed, and lost nobody."""
     return m.status == "ok" and lost_nobody(m) and not m.resumed
 
 
@@ -127,7 +128,7 @@ def _read(path: Path, written: int, seal: Seal | None) -> Reading:
         every = _Every()
         for number, line in enumerate(lines(path, seal), 1):
             try:
-                if whole and line.startswith(codec.SLICE_HEAD):  # by far the most
+                if whole and line.startswith(codec.SLICE_HEAD):  # by far the most frequent
                     every.slices.append(codec.decode_slice(line))
                     continue
                 if not whole and not _wanted(line):
@@ -151,26 +152,26 @@ def _read(path: Path, written: int, seal: Seal | None) -> Reading:
 
 @dataclass
 class _Every:
-    """All records of a run in the order recorded, slices apart from others."""
+    """All records of a run in the order recorded; slices are kept apart."""
 
     slices: list[Slice | MeasuredSlice] = field(default_factory=list)
     since: int = 0
-    """How many of them there were when the run was last resumed."""
+    """Number of slices before the last resumption."""
     events: list[Record] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    """How many slices come before each event."""
+    """Number of slices before each event."""
 
     def add(self, event: Record) -> None:
         self.events.append(event)
         self.places.append(len(self.slices))
 
     def ends(self) -> list[Record]:
-        """Return the first record and the last one, if they are events: slices are neither."""
+        """Return the first and the last record, if these are events: the header and the end of a run."""
         first = self.events[:1] if self.places[:1] == [0] else []
         return first + (self.events[-1:] if self.places[-1:] == [len(self.slices)] else [])
 
     def between(self) -> SplitRecords:
-        """Return all but these two."""
+        """Return all records but the first and the last."""
         timed = (
             (event.at, place) for event, place in zip(self.events, self.places, strict=True) if hasattr(event, "at")
         )
@@ -187,7 +188,7 @@ def _wanted(line: bytes) -> bool:
 
 
 def _recomputed(path: Path, every: _Every, known: Records) -> tuple[RunHeader, Metrics]:
-    """Return what all records of a run say that it is, and its result. What ranks measured goes into `known`."""
+    """Return the run's description and its result, by all records. Adds the measurements of ranks to `known`."""
     try:
         header, between = header_of(every.ends()), every.between()
         known.add_slices(between.slices.where(slice(every.since, None)), between.seconds[every.since :])

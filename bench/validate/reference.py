@@ -1,8 +1,8 @@
-"""`Reference`: what one cell came to when it was accepted, seed by seed; one JSON file.
+"""`Reference`: the results of one cell when it was accepted, seed by seed; one JSON file.
 
-Written by `bench baseline`, never by hand: the file carries a digest of its content, and one that does not fit is refused.
-Means and deviations are derived from the values when they are needed. What decides a verdict is stored as it was on the day:
-margins, target, bands. Knows nothing of where files lie (`bench.validate.library`).
+`bench baseline` writes it, never a person: the file carries a digest of its content, and is refused if the digest does
+not fit. Means and deviations are computed from the values when needed. What decides a verdict is stored as it was on
+that day: margins, target, bands. Knows nothing of where files lie (`bench.validate.library`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ddp import regular_files
 
 VERSION = 1
 MIN_SEEDS = 5
-"""Fewer make no reference; fewer than `GATING_SEEDS` a provisional one."""
+"""Least number of seeds of a reference; below `GATING_SEEDS` it is provisional."""
 
 
 class Broken(ValueError):
-    """A baseline file that cannot be trusted: one line that names it and what is wrong."""
+    """A baseline file cannot be trusted; the message is one line that names the file and what is wrong."""
 
 
 class Value(Strict):
-    """Of one seed."""
+    """The value of one seed."""
 
     seed: int
     value: float = Field(description="unit of the metric")
@@ -42,7 +42,7 @@ class Value(Strict):
 
 
 class Metric(Strict):
-    """What is compared: raw values, and the margin as it was fixed when the reference was accepted."""
+    """A metric that is compared: its raw values, and its margin as it was when the reference was accepted."""
 
     unit: str
     higher_is_better: bool
@@ -58,21 +58,21 @@ class Metric(Strict):
 
     @property
     def raw(self) -> list[float]:
-        """The values as they were measured."""
+        """The values as measured."""
         return [value.value for value in self.values]
 
     @property
     def turned_values(self) -> list[float]:
-        """The values as tests want them: larger is worse."""
+        """The values on the scale of comparison: larger is worse."""
         return [self.turned(value.value) for value in self.values]
 
     @property
     def moments(self) -> Moments:
-        """The moments of these."""
+        """The moments of `turned_values`."""
         return Moments.of(self.turned_values)
 
     def turned(self, value: float) -> float:
-        """Return a value such that larger is worse, on the scale of comparison."""
+        """Return a value on the scale of comparison, where larger is worse."""
         scaled = math.log(value) if self.scale == "log" else value
         return -scaled if self.higher_is_better else scaled
 
@@ -85,7 +85,7 @@ class Target(Strict):
 
 
 class Curve(Strict):
-    """Quantiles over the seeds at each epoch, and how much wider the band is that runs must stay in."""
+    """Quantiles over the seeds at each epoch, and the margin by which the band for runs is wider."""
 
     higher_is_better: bool
     samples: list[int] = Field(description="samples trained by all ranks, median over the seeds")
@@ -96,7 +96,7 @@ class Curve(Strict):
 
 
 class Sets(Strict):
-    """What its runs trained and were evaluated on."""
+    """The data sets on which the runs were trained and evaluated."""
 
     training: int = Field(description="samples of an epoch")
     evaluated: int = Field(description="samples of an evaluation")
@@ -107,7 +107,7 @@ class Sets(Strict):
 
 
 class Reference(Strict):
-    """The file."""
+    """A baseline file."""
 
     schema_version: Literal[1] = 1
     model: str
@@ -148,18 +148,18 @@ class Reference(Strict):
 
     @property
     def seeds(self) -> int:
-        """Number of runs behind it."""
+        """Number of runs in it that did not diverge."""
         return len(self.metrics["quality"].values)
 
     @property
     def samples(self) -> tuple[Metric, float] | None:
-        """Samples to a target, and the target; None: they were not kept."""
+        """(Samples to a target, the target); None: not kept."""
         metric = self.metrics.get("samples_to_target")
         return None if metric is None else (metric, self.target.value if metric.target is None else metric.target)
 
     def misses(self, value: float) -> tuple[int, int]:
-        """Return (how many seeds never reached this value of the quality metric, of how many), those that diverged among
-        them; by the final values where nothing else is known."""
+        """Return (seeds that never reached this value of the quality metric, all seeds), both with those that diverged.
+        Final values decide if the samples to this very target are not known."""
         metric, quality = self.metrics.get("samples_to_target"), self.metrics["quality"]
         total = self.seeds + len(self.diverged)
         if metric is not None and self.samples == (metric, value):
@@ -168,18 +168,18 @@ class Reference(Strict):
 
     @property
     def gating(self) -> bool:
-        """Whether its seeds suffice to call what was not shown a failure."""
+        """Whether it has enough seeds for a cell to fail that was not shown to be good enough."""
         return self.seeds >= GATING_SEEDS
 
     @property
     def depth(self) -> int | None:
-        """Layers with weights, as its configuration has them; None: the model's own number."""
+        """Layers with weights, by its configuration; None: the model's default."""
         depth = self.config.get("depth")
         return depth if isinstance(depth, int) else None
 
     @property
     def workload(self) -> Workload:
-        """What it is the reference for."""
+        """The workload that it is a reference for."""
         trained = (self.model, self.data, self.recipe, self.epochs, self.batch_size, self.lr, self.depth, self.metric)
         return Workload(
             *trained, norm_limit(self.config), step_settings(self.config, self.batch_size * self.world_size)
@@ -187,30 +187,31 @@ class Reference(Strict):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """A name for messages."""
         ranks = "" if self.engine == "solo" else f" ×{self.world_size}"
         depth = f" of depth {self.depth}" if self.depth else ""
         return f"{self.model}{depth} {self.mode}{ranks} on {self.data}, recipe {self.recipe}"
 
     @property
     def place(self) -> Path:
-        """Its file, below the folder of baselines."""
+        """The path of its file, below the folder of baselines."""
         file = f"{self.mode}-w{self.world_size}-{self.config_hash[:8]}.json"
-        folder = re.sub(r"[^A-Za-z0-9_]+", "_", self.data).strip("_")  # options of the data have signs of all kinds
+        folder = re.sub(r"[^A-Za-z0-9_]+", "_", self.data).strip("_")  # options of the data have odd characters
         return Path(f"{self.model}-{folder}-{self.recipe}") / file
 
     def expired(self, today: date) -> bool:
-        """Return whether its last day is over."""
+        """Return whether its last day has passed."""
         return date.fromisoformat(self.expires) < today
 
 
 def digest(body: dict[str, JsonValue]) -> str:
-    """Return the digest of the content of a file, whatever digest it has."""
+    """Return the digest of a file's content, without the digest that the file itself has."""
     return canonical.digest({key: value for key, value in body.items() if key != "digest"})
 
 
 def twins(ended: Iterable[tuple[object, str]]) -> str:
-    """Say which seeds have the same digest, of pairs (seed, digest of the final parameters); empty: none have."""
+    """Say which two seeds ended with the same digest, given pairs (seed, digest of the final parameters); empty:
+    none."""
     seeds: dict[str, list[object]] = {}
     for seed, sha in sorted(ended, key=str):
         seeds.setdefault(sha, []).append(seed)
@@ -221,7 +222,7 @@ def twins(ended: Iterable[tuple[object, str]]) -> str:
 
 
 def sealed(body: dict[str, JsonValue]) -> Reference:
-    """Return the reference with its digest. Raises ValidationError for a body that is none."""
+    """Return the reference with its digest. Raises ValidationError if the body is not valid."""
     whole = Reference.model_validate(body | {"digest": ""}).model_dump(mode="json")
     return Reference.model_validate(whole | {"digest": digest(whole)})
 
@@ -232,7 +233,7 @@ def text(reference: Reference) -> str:
 
 
 def read(path: Path) -> Reference:
-    """Read the reference in a file. Raises Broken."""
+    """Read the reference in a file. Raises Broken if it cannot be trusted."""
     try:
         body = json.loads(
             regular_files.content(path).decode("utf-8"), parse_constant=_no_number, object_pairs_hook=_once
@@ -262,7 +263,8 @@ def _no_number(word: str) -> float:
 
 
 def _once(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-    """Return an object whose every key is there once: of two, a reader sees one and the program the other."""
+    """Return the object. Raises ValueError if a key occurs twice: a person may read one value, and the program the
+    other."""
     body = dict(pairs)
     if len(body) < len(pairs):
         names = [name for name, _ in pairs]
@@ -277,7 +279,7 @@ def _version(body: JsonValue) -> None:
 
 
 def _inconsistency(reference: Reference) -> str:
-    """Say what does not fit together; empty: nothing."""
+    """Say which parts of a reference contradict each other; empty: none."""
     if "quality" not in reference.metrics:
         return "it has no quality"
     if wrong := twins(reference.params_sha256.items()):

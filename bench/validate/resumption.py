@@ -1,8 +1,8 @@
-"""Whether a run that was resumed began as its checkpoint was: the model, what each rank's own optimizer keeps, and what
-lasts beside: random numbers, the loss's factor, counters.
+"""Whether a resumed run began with the state of its checkpoint: the model, each rank's optimizer state, and what else
+lasts: random number generators, the gradient scale, counters.
 
-Ranks sketch these where they save, and where they have restored them. Nothing is computed in between, so they are the same
-values. Knows no cells.
+Ranks sketch this state when they save it and after they have restored it. Nothing is computed in between, so the values
+must be equal. Knows no cells.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def most_ranks(m: Metrics) -> int:
 
 
 def begun_otherwise(known: Records) -> str:
-    """Say what was another when the run went on; empty: nothing, or it was not sketched."""
+    """Say which state differed when the run was resumed; empty: none, or it was not sketched."""
     for resumed in known.resumed:
         saved = {event.rank: event for event in _saved(known, resumed)}
         ranks = list(_ready(known, resumed))
@@ -37,7 +37,8 @@ def begun_otherwise(known: Records) -> str:
 
 
 def _saved(known: Records, resumed: Resumed) -> Iterator[Saved]:
-    """Iterate over what ranks wrote for the checkpoint, the latest last: one that broke off has the same number."""
+    """Iterate over what ranks saved for the checkpoint, the latest last: a checkpoint that broke off has the same
+    number."""
     yield from (
         event for event in known.saved if event.index == resumed.index and event.at <= resumed.at and event.sketch
     )
@@ -56,7 +57,7 @@ def _model(known: Records, saved: Saved, ready: Ready) -> str:
 
 
 def _own(resumed: Resumed, saved: dict[int, Saved], ready: Ready) -> str:
-    own = saved.get(ready.rank)  # a rank that was lost goes on with the state of another
+    own = saved.get(ready.rank)  # a rank that was lost goes on with another rank's state
     if own is None:
         return ""
     wanted, given = (
@@ -68,7 +69,8 @@ def _own(resumed: Resumed, saved: dict[int, Saved], ready: Ready) -> str:
 
 
 def _shards(saved: Sequence[Saved], ranks: Sequence[Ready]) -> str:
-    """Compare what all ranks together have in shards, however many they are: sketches of parts add up to the whole's."""
+    """Compare the sharded state of all ranks together, for any number of ranks: sketches of shards add up to that of
+    the whole."""
     before, after = _sums([event.optimizer for event in saved]), _sums([event.optimizer for event in ranks])
     for name in sorted(before.keys() | after.keys()) if before and after else ():
         if name not in before or name not in after:

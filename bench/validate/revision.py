@@ -1,7 +1,7 @@
-"""How baselines change: `propose` writes candidates from runs, `accept` puts them into place, `diff` and `audit` tell.
+"""How baselines change: `propose` writes candidates from runs, `accept` puts them in place, `diff` and `audit` report.
 
-The only writer of baseline files. A candidate that asks less than what it replaces, in whatever way, is accepted only with a
-reason, which it then carries.
+Nothing else writes baseline files. A candidate that is weaker than what it replaces, in any respect, is accepted only
+with a reason, which it then carries.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def write_proposals(
     dirty: bool = False,
     because: str | None = None,
 ) -> list[Reference]:
-    """Write candidates for the cells in `runs` (of one `mode`, if given) as files into `out`; returns them.
+    """Write candidates for the cells in `runs` (of one `mode`, if given) as files into `out`, and return them.
 
-    Raises ValueError if a run cannot be read, there is no such cell, or one makes no reference; then nothing is written.
+    Raises ValueError, with nothing written, if a run cannot be read, there is no such cell, or a cell makes no
+    reference.
     """
     tree, problems = find_runs(runs)
     if problems:
@@ -66,7 +67,8 @@ def _write(folder: Path, reference: Reference) -> None:
 
 
 def whole(path: Path) -> Library:
-    """Read the references in a file or folder. Raises ValueError if it is not there, or one of them cannot be trusted."""
+    """Read the references in a file or folder. Raises ValueError if the path does not exist or a reference cannot be
+    trusted."""
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
     library = load(path)
@@ -76,7 +78,7 @@ def whole(path: Path) -> Library:
 
 
 def some(library: Library, path: Path) -> Library:
-    """Return what was read from `path`. Raises ValueError if that is nothing, of which all would be well."""
+    """Return the library. Raises ValueError if it is empty, as nothing could be found wrong in it."""
     if not library.references and not library.broken:
         remedy = "name their folder, or make some: python -m bench baseline propose RUNS"
         raise ValueError(f"{path}: no baselines; {remedy}")
@@ -84,10 +86,12 @@ def some(library: Library, path: Path) -> Library:
 
 
 def accept(proposals: Path, baselines: Path, because: str | None = None) -> list[str]:
-    """Put candidates into place, out of `proposals`; what they replace goes, whatever its file is called. Returns lines.
+    """Move candidates from `proposals` to `baselines`, and remove the files that they replace, whatever their names.
+    Returns lines.
 
-    Raises ValueError, with nothing written, if one asks less than what it replaces and no reason is given, or is older, or a
-    file cannot be trusted."""
+    Raises ValueError, with nothing written, if a candidate is weaker than what it replaces and there is no reason, if
+    it is older, or if a file cannot be trusted.
+    """
     whole(proposals)
     candidates = [(file, read(file)) for file in files(proposals)[0]]
     if not candidates:
@@ -112,8 +116,11 @@ def accept(proposals: Path, baselines: Path, because: str | None = None) -> list
 def _accepted(
     new: Reference, old: Reference | None, because: str | None, both: str, before: str | None
 ) -> tuple[Reference | None, Reference, list[str]]:
-    """Return (what it replaces, what is written, in what it asks less). Raises ValueError if it must not be; `both`: the
-    command that shows old and new; `before`: digest of the version that git has."""
+    """Return (what it replaces, what is written, in which respects it is weaker). Raises ValueError if it must not be
+    accepted.
+
+    `both`: the command that shows old and new; `before`: digest of the version in git.
+    """
     if old is not None and new.created < old.created:
         later = f"before the baseline that it would replace ({old.created})"
         raise ValueError(f"{new.name}: proposed on {new.created}, {later}; propose anew")
@@ -128,8 +135,8 @@ def _accepted(
 
 
 def _clear(proposals: Path, done: Sequence[Path], written: Sequence[Path]) -> list[str]:
-    """Remove what was accepted or replaced, and the folders that this empties; a line for what stays. Not what was just
-    written, where both are one place."""
+    """Remove files that were accepted or replaced, and folders that become empty, but not files that were just written.
+    Returns a line for each file that could not be removed."""
     kept, left = {path.resolve() for path in written}, []
     for file in {path.resolve(): path for path in done}.values():
         if file.resolve() in kept:
@@ -145,7 +152,8 @@ def _clear(proposals: Path, done: Sequence[Path], written: Sequence[Path]) -> li
 
 
 def diff(old: Library, new: Library) -> list[str]:
-    """Return lines on what changes from `old` to `new`, by cell: means with intervals, and whether it is as good."""
+    """Return lines on what changes from `old` to `new`, by cell: means with intervals, and whether the new metric is as
+    good."""
     before = {r.config_hash: r for r in old.references}
     after = {r.config_hash: r for r in new.references}
     lines = []
@@ -178,7 +186,7 @@ def _table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> list[str]:
 
 
 def interval(metric: Metric) -> str:
-    """Format the mean (geometric, of logarithms) with its interval and the number of seeds, unit of the metric."""
+    """Format the mean (geometric for logarithms) with its interval and the number of seeds, in the metric's unit."""
     values = np.array([value.value for value in metric.values])
     scaled = np.log(values) if metric.scale == "log" else values
     moments = Moments.of(scaled)
@@ -201,7 +209,8 @@ def _judged(old: Metric, new: Metric) -> str:
 
 
 def audit(library: Library, today: date, used: frozenset[str] | None = None) -> tuple[list[str], bool]:
-    """Return a table of the references, and whether all are in order. `used`: cells of some runs; others are not used."""
+    """Return a table of the references, and whether all are in order. `used`: hashes of the cells of some runs, to show
+    the others as not used."""
     rows = [_audited(reference, today, used) for reference in library.references]
     headers = ["baseline", "cell", "seeds", "created", "expires", "sd", "margin", "power at 3, 5, 8 seeds", "state"]
     lines = _table(rows, headers)

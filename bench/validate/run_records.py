@@ -1,6 +1,7 @@
-"""`Records`: what checks want of a run's `events.jsonl`, by kind, and what follows from several of them.
+"""`Records`: the records of a run's `events.jsonl` that checks need, by kind, and what follows from several of them.
 
-Knows what is recorded; reads nothing, judges nothing."""
+Knows what is recorded; reads nothing, judges nothing.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from ddp.sketches import decode
 
 Order = Average | Apply | Evaluate
 BETWEEN_STEPS = ("wait", "evaluate", "checkpoint")
-"""Kinds of slices that lie in no step."""
+"""Kinds of slices that lie outside of steps."""
 Collective = tuple[int, float, float, int]
 """A rank's part in a collective: rank, begin, end, bytes."""
 
@@ -72,34 +73,34 @@ class Records:
     drops: list[Drop] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """How many slices of each kind every rank recorded since the run was last resumed, as what a killed process had
-    measured is gone with it; empty: an earlier version, of which they are not read."""
+    """(rank, kind) -> number of slices since the last resumption; a killed process takes its earlier measurements with
+    it. Empty: an earlier version, whose slices are not read."""
     seconds: defaultdict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
-    """How long they took."""
+    """(rank, kind) -> seconds of these slices."""
     spans: dict[tuple[int, str], tuple[float, float]] = field(default_factory=dict)
-    """Begin of the first and end of the last."""
+    """(rank, kind) -> (begin of the first slice, end of the last one)."""
     rests: defaultdict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
-    """Begin and end of what a rank did that is in no step, in no order."""
+    """Rank -> (begin, end) of its slices that lie outside of steps, in no order."""
     slowed: defaultdict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
-    """The same of what it waited to be slow."""
+    """Rank -> (begin, end) of its slices of emulated slowness."""
     collectives: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
-    """By number, what ranks say of each that they stood in."""
+    """Number of a collective -> the parts of all ranks in it."""
     hidden: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
-    """The same of those that went beside the training."""
+    """The same for collectives that ran concurrently with training."""
     turned: Counter[int] = field(default_factory=Counter)
-    """How often a rank went backward on a batch straight behind reading it, by the order of its slices."""
+    """Rank -> how often a backward pass came directly after reading a batch, without a forward pass."""
     memory: dict[int, Memory] = field(default_factory=dict)
-    """By rank, the most that it measured of its memory since the run was last resumed."""
+    """Rank -> the most memory that it measured since the last resumption."""
     processor: dict[int, tuple[Memory, Memory]] = field(default_factory=dict)
-    """By rank, where it first and last measured its processor time."""
+    """Rank -> its first and its last measurement of processor time."""
 
     @property
     def groups(self) -> tuple[SketchGroup, ...]:
-        """What sketches are of, row by row; empty: an earlier version made none."""
+        """The groups of tensors that are the rows of each sketch; empty: an earlier version made no sketches."""
         return next((event.sketched for event in self.ready if event.sketched), ())
 
     def measured(self) -> Records:
-        """Return the records since the run was last resumed, of those kinds that measurements are held against."""
+        """Return the records since the last resumption, of the kinds that are compared with measurements."""
         began = self.resumed[-1].at if self.resumed else -inf
         return replace(
             self,
@@ -112,7 +113,7 @@ class Records:
         )
 
     def measure_anew(self) -> None:
-        """Forget what was measured: another process goes on with the run."""
+        """Drop all measurements, as another process resumes the run."""
         for measurements in (
             *(self.slices, self.seconds, self.spans, self.rests, self.slowed, self.turned, self.memory),
             *(self.collectives, self.hidden, self.processor),
@@ -120,7 +121,7 @@ class Records:
             measurements.clear()
 
     def add_slices(self, slices: Slices, seconds: Floats) -> None:
-        """Take in what ranks measured since the run was last resumed. `seconds`: how long each slice took."""
+        """Add the slices that ranks measured since the last resumption. `seconds`: duration of each slice."""
         names, kinds = slices.kinds
         ranks, places = np.unique(slices.rank, return_inverse=True)
         groups = places * len(names) + kinds
@@ -145,7 +146,7 @@ class Records:
                 collectives[seq].append((part[0], part[1], part[2], part[3]))
 
     def add_memory(self, record: Memory) -> None:
-        """Take in what a rank measured of its memory."""
+        """Add a rank's measurement of its memory and processor time."""
         if record.cpu_s is not None:
             self.processor[record.rank] = self.processor.get(record.rank, (record, record))[0], record
         most = self.memory.get(record.rank, record)
@@ -154,8 +155,8 @@ class Records:
         self.memory[record.rank] = replace(record, rss_bytes=resident, device_bytes=on_device)
 
     def torn(self) -> set[int]:
-        """Return the epochs in which a run was resumed: ranks sum up beyond the snapshots that the checkpoint has of
-        them, so some of their samples are told of twice."""
+        """Return the epochs in which a run was resumed: ranks had recorded samples beyond the checkpoint, and trained
+        them again, so some are recorded twice."""
         return {
             epoch
             for at in (event.at for event in self.resumed)
@@ -163,15 +164,15 @@ class Records:
         }
 
     def contributions(self) -> dict[int, dict[int, Snapshot | Averaged]]:
-        """Return round -> rank -> what tells of its contribution: its snapshot where it made one, else its answer."""
+        """Return round -> rank -> the record of its contribution: its snapshot if it made one, else its `Averaged`."""
         rounds: dict[int, dict[int, Snapshot | Averaged]] = {}
         for event in self.snapshots or self.averaged:
             rounds.setdefault(event.round, {})[event.rank] = event
         return rounds
 
     def exchanges(self, world_size: int) -> Iterator[tuple[StepSketch, ...]]:
-        """Iterate over the sketched exchanges inside steps that all ranks recorded, each by rank. `world_size`: their number
-        in the end, which was another before the run went on with it."""
+        """Iterate over the sketched exchanges inside steps that all ranks recorded, each as a tuple by rank.
+        `world_size`: the number of ranks at the end, as a resumption may change it."""
         changes = [event for event in self.resumed if event.ranks]
         ends, sizes = [event.at for event in changes], [*(event.ranks for event in changes), world_size]
         parts = zip([-inf, *ends], [*ends, inf], sizes, strict=True)
@@ -184,7 +185,7 @@ class Records:
                 yield tuple(own[step] for own in by_rank)
 
     def evaluated_rounds(self) -> dict[int, int]:
-        """Return epoch -> the round whose average its evaluation was ordered on: the last one that was given out."""
+        """Return epoch -> the round whose average was evaluated: the last one applied before the order to evaluate."""
         rounds: dict[int, int] = {}
         last: int | None = None
         applied = any(isinstance(order, Apply) for order in self.orders)
@@ -197,7 +198,7 @@ class Records:
         return rounds
 
     def still(self, group: int) -> bool:
-        """Return whether every rank ended with a group's values as they were at the beginning."""
+        """Return whether a group has the same values on every rank at the end as at the beginning."""
         began, ended = [event.sketch for event in self.ready], [event.sketch for event in self.finished]
         known = bool(ended) and all(began) and all(ended)
         return known and len({decode(text).sums[group].tobytes() for text in (*began, *ended)}) == 1

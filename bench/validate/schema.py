@@ -1,4 +1,5 @@
-"""The JSON Schema of a baseline file, as committed beside this module. `python -m bench.validate.schema` writes it."""
+"""The JSON Schema of a baseline file, which is committed beside this module. `python -m bench.validate.schema` writes
+it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ SCHEMA_FILE = Path(__file__).with_name("reference.schema.json")
 
 
 def json_schema() -> str:
-    """Return what the file must hold."""
+    """Return the JSON Schema of a baseline file."""
     return json.dumps(Reference.model_json_schema(), indent=1, sort_keys=True) + "\n"
 
 

@@ -1,7 +1,8 @@
-"""What slows a rank down by script comes to that rank, at that step, and ends when the script says so: before and behind the
-step its reports are held against each other.
+"""Scripted slowness reaches the right rank at the right step, and ends when the script says so. The check compares a
+rank's reports before and after that step.
 
-Waiting behind steps is known to a factor of two or so, late batches and slow transfers likewise. Pure."""
+Waiting after steps, late batches and slow transfers are known to a factor of about two. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,75 +17,75 @@ from bench.validate.run_records import Records
 from ddp.core.faults import LASTING, Fault, parse
 
 FEW, STEPS = 5, 128
-"""Reports, and steps, between two faults of a rank, of which something can be said."""
+"""Least number of reports, and of steps, between two faults of a rank to judge that stretch."""
 LEAST, MOST = 3.0, 1.6
-"""How many times shorter or longer waiting may be than it should be."""
+"""Factors by which waiting may be shorter or longer than it should be."""
 CLOCK = 0.05
-"""Seconds of which nothing is said."""
+"""Tolerance in seconds."""
 IN_PASSES = ("zero2", "zero3")
-"""Backends that exchange within a pass."""
+"""Backends that communicate inside the forward or backward pass."""
 NOTABLE = 0.5
-"""Of a step, or of what a link needs: what comes late by less is not looked for."""
+"""Least delay that is looked for, as a fraction of a step, or of the time that a link needs."""
 
 
 @dataclass(frozen=True)
 class _OwnReport:
-    """A report of a rank: its steps from `first` to `last` - 1, seconds of each by kind, times that its link takes."""
+    """One report of a rank: steps `first` to `last` - 1, mean seconds per step by kind, and slowdown of its link."""
 
     first: int
     last: int
     whole: float
     data: float
     data_alone: float
-    """Without what it waited for a core."""
+    """`data` without waiting for a core."""
     compute: float
-    """Emulated slowness with it, without what it waited for a core."""
+    """Compute time with emulated slowness, without waiting for a core."""
     slowed: float
     link: float
-    """0: none was measured."""
+    """0: not measured."""
 
 
 @dataclass(frozen=True)
 class _Stretch:
-    """What a rank does between two faults of its script, and how slow it is to be then."""
+    """The reports of a rank between two of its scripted faults, and how slow the script makes it there."""
 
     fault: str
-    """What begins it; empty: the run."""
+    """The fault that begins the stretch; empty: the beginning of the run."""
     steps: float
     late: float
-    """Of a step, that each batch comes late."""
+    """Delay of each batch, as a fraction of a step."""
     link: float
     reports: Sequence[_OwnReport]
 
     @property
     def count(self) -> int:
-        """Steps that are reported."""
+        """Number of reported steps."""
         return sum(report.last - report.first for report in self.reports)
 
     @property
     def long(self) -> bool:
-        """Whether something can be said of it."""
+        """Whether it has enough reports to be judged."""
         return len(self.reports) >= FEW and self.count >= STEPS
 
     @property
     def data(self) -> float:
-        """Seconds of a typical step until its batch was there."""
+        """Median seconds per step until its batch arrived."""
         return median(report.data for report in self.reports)
 
     @property
     def compute(self) -> float:
-        """Seconds of a typical step, with emulated slowness."""
+        """Median compute seconds per step, with emulated slowness."""
         return median(report.compute for report in self.reports)
 
     @property
     def transfer(self) -> float | None:
-        """Times that a typical transfer takes what its link needs; None: too few were measured."""
+        """Median time of a transfer, as a multiple of what its link needs; None: too few measurements."""
         ratios = [report.link for report in self.reports if report.link]
         return median(ratios) if len(ratios) >= FEW else None
 
 
 def other_than_scripted(m: Metrics, known: Records, speeds: Sequence[float]) -> str:
-    """Say which fault of the script that is to slow a rank down did not, or came at another time; empty: none."""
+    """Name the scripted slowness that did not happen, or at another time; empty: none."""
     script = [parse(text) for text in m.scripted_faults]
     for rank in sorted({fault.rank for fault in script if fault.kind in LASTING}):
         resident = next((event.loader == "resident" for event in known.ready if event.rank == rank), False)
@@ -100,7 +101,7 @@ def other_than_scripted(m: Metrics, known: Records, speeds: Sequence[float]) -> 
 
 
 def _reports(known: Records, rank: int) -> Iterator[_OwnReport]:
-    """Iterate over the reports of a rank, but for the first, whose first step takes a hundred times as long."""
+    """Iterate over the reports of a rank, without the first one, whose first step takes a hundred times as long."""
     slowed, place, done = sorted(known.slowed[rank]), 0, 0
     for event in known.progress:
         if event.rank != rank or event.work is None or not event.steps:
@@ -117,7 +118,7 @@ def _reports(known: Records, rank: int) -> Iterator[_OwnReport]:
 
 
 def _stretches(reports: Iterator[_OwnReport], faults: Sequence[Fault], speed: float) -> Iterator[_Stretch]:
-    """Cut the reports of a rank where its faults come; those that a fault lies in are in none."""
+    """Cut the reports of a rank at its faults; reports that contain a fault are left out."""
     own, steps, late, link, begin, name = list(reports), 1 / speed - 1, 0.0, 1.0, 0, ""
     for fault in [*sorted(faults, key=lambda fault: fault.step), None]:
         end = inf if fault is None else fault.step
@@ -139,8 +140,8 @@ def _stretches(reports: Iterator[_OwnReport], faults: Sequence[Fault], speed: fl
 
 
 def _waited(stretch: _Stretch, within: bool) -> str:
-    """Say how much longer or shorter the rank waited behind its steps than it was to. `within`: what it exchanges within a
-    pass is slowed down with that, however long it waits for others."""
+    """Say that the rank waited longer or shorter after its steps than it should; empty: it did not. `within`: its
+    passes contain communication, which is slowed down with them, including time waiting for other ranks."""
     waited = sum(report.slowed * (report.last - report.first) for report in stretch.reports)
     worked = sum(report.whole * (report.last - report.first) for report in stretch.reports) - waited
     least = 0.0
@@ -160,7 +161,7 @@ def _waited(stretch: _Stretch, within: bool) -> str:
 
 
 def _late(stretch: _Stretch) -> str:
-    """Say that batches came in time, or transfers did, that were to be late."""
+    """Say that batches or transfers were not as late as they should be; empty: they were."""
     least = stretch.late * stretch.compute / LEAST if stretch.late >= NOTABLE and stretch.long else 0.0
     if least and stretch.data < least - CLOCK / stretch.count:
         return f"a batch took {stretch.data:.3g} s, and was to be late by {LEAST * least:.3g} s"
@@ -173,7 +174,8 @@ def _late(stretch: _Stretch) -> str:
 
 
 def _change(before: _Stretch, after: _Stretch, resident: bool) -> str:
-    """Say what is as it was before a fault. Unless data is resident its batches may be late by themselves."""
+    """Say what did not change at a fault; empty: nothing. Only resident data is judged, as other batches may be late by
+    themselves."""
     late, link = after.late - before.late, after.link - before.link
     if resident and abs(late) >= NOTABLE and before.long and after.long:
         turned, slow = after.data - before.data, after.compute if late > 0 else before.compute

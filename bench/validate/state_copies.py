@@ -1,7 +1,7 @@
-"""Whether copies of a state are of it: what ranks save is the model that all share, and what a rank joins with is what
-another sent.
+"""Whether copies of the state equal their originals: ranks save the model that all ranks share, and a rank joins with
+what another rank sent.
 
-Nothing is computed in between, so they are the same values. Knows no cells.
+Nothing is computed in between, so the values must be equal. Knows no cells.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from ddp.sketches import decode
 
 
 def saved_otherwise(known: Records) -> str:
-    """Say which checkpoint of a run that lost nobody holds another model than all share; empty: none is known to.
+    """Name the checkpoint of a run that lost nobody whose model is not the shared one; empty: none is known.
 
-    That is one on all ranks, and the average that a rank had taken last."""
+    The shared model is equal on all ranks, and is the last average that a rank applied.
+    """
     for copies in _checkpoints(known):
         first = copies[0]
         for copy in copies:
@@ -38,7 +39,7 @@ def saved_otherwise(known: Records) -> str:
 
 
 def joined_otherwise(known: Records, settings: Mapping[str, Any]) -> str:
-    """Say which rank joined with another state than it was sent; empty: none is known to. `settings`: of averages."""
+    """Name the rank that joined with another state than was sent; empty: none is known. `settings`: of averaging."""
     sent = {event.round: event for event in known.shared}
     for joined in known.joined:
         other = sent.get(joined.round)
@@ -48,8 +49,8 @@ def joined_otherwise(known: Records, settings: Mapping[str, Any]) -> str:
         if far := unlike(known.groups, joined.sketch, other.sketch or _average_before(known, joined)):
             return f"{where} another model than all share ({far})"
         if resets(settings) and not joined.optimizer:
-            continue  # it begins anew with that average; the sender may have gone on from there
-        # An averaged state is the last average's, from which the sender may have gone on, too.
+            continue  # it resets its optimizer at that average; the sender may have taken steps since
+        # An averaged state is that of the last average; the sender may have taken steps since, too.
         values = not settings.get("optimizer_state")
         if wrong := kept_otherwise(other.optimizer, joined.optimizer, values):
             return f"{where} {wrong}"
@@ -57,13 +58,14 @@ def joined_otherwise(known: Records, settings: Mapping[str, Any]) -> str:
 
 
 def resets(settings: Mapping[str, Any]) -> bool:
-    """Tell whether an average has ranks' own optimizers begin anew. `settings`: of averages."""
+    """Return whether each average resets the ranks' own optimizers. `settings`: of averaging."""
     chosen = settings.get("optimizer_reset")
     return bool(chosen) or (chosen is None and settings.get("outer") == "nesterov")
 
 
 def kept_otherwise(wanted: OptimizerSketch, given: OptimizerSketch, values: bool = True) -> str:
-    """Say how the state of a rank's optimizer is not what it must be; empty: it is. `values`: not by its names alone."""
+    """Say how the state of a rank's optimizer differs from `wanted`; empty: it does not. `values`: compare values, not
+    only names."""
     if [name for name, _ in wanted] != [name for name, _ in given]:
         return f"{_listed(given)} as the state of its optimizer, which was {_listed(wanted)}"
     for (name, old), (_, new) in zip(wanted, given, strict=True):
@@ -74,13 +76,14 @@ def kept_otherwise(wanted: OptimizerSketch, given: OptimizerSketch, values: bool
 
 
 def unlike(groups: Sequence[SketchGroup], text: str, wanted: str) -> SketchDifference | None:
-    """Return where two sketches of what should be the same values differ; None where one was not made."""
+    """Return where two sketches of equal values differ; None if they do not, or one is missing."""
     same = not text or not wanted or text == wanted
     return None if same else apart(groups, text, combine([(1.0, decode(wanted))]), 0.0)
 
 
 def _checkpoints(known: Records) -> Iterator[list[Saved]]:
-    """Iterate over checkpoints by what ranks saved for each, between one beginning of the run and the next."""
+    """Iterate over checkpoints, each as the list of what ranks saved for it; resumptions separate checkpoints of equal
+    number."""
     starts = [-inf, *(event.at for event in known.resumed), inf]
     for begin, end in pairwise(starts):
         by_index: dict[int, list[Saved]] = {}
@@ -91,20 +94,20 @@ def _checkpoints(known: Records) -> Iterator[list[Saved]]:
 
 
 def _last_average(known: Records, saved: Saved) -> Averaged | None:
-    """Return the last average that a rank had taken when it saved, since the run was resumed."""
+    """Return the last average that a rank had applied when it saved, since the run was resumed."""
     own = (each for each in _averages(known, saved.at) if each.rank == saved.rank)
     return max(own, key=lambda each: each.at, default=None)
 
 
 def _average_before(known: Records, joined: Joined) -> str:
-    """Return the sketch of the average that a rank joined behind; empty: there is none, or it was not sketched."""
+    """Return the sketch of the average before a rank joined; empty: there is none, or it was not sketched."""
     earlier = (each for each in _averages(known, joined.at) if each.round < joined.round)
     last = max(earlier, key=lambda each: each.round, default=None)
     return "" if last is None else last.sketch_average or last.sketch_after
 
 
 def _averages(known: Records, until: float) -> Iterator[Averaged]:
-    """Iterate over the averages of all ranks up to a time, since the run was last resumed before it."""
+    """Iterate over the averages of all ranks up to a time, from the last resumption before it."""
     began = max((event.at for event in known.resumed if event.at <= until), default=-inf)
     return (each for each in known.averaged if began <= each.at <= until)
 

@@ -1,10 +1,11 @@
-"""The levels behind the verdicts, and Student's test, on arrays: element by element, so that one cell and a simulated
-million are judged by the same lines (`benchmarks.calibration`). Pure; knows no cells, files or words.
+"""The significance levels behind the verdicts, and Student's test. All functions work on arrays, element by element, so
+the same code judges one cell and a simulated million (`benchmarks.calibration`). Pure; knows no cells, files or
+messages.
 
 Seeds of a cell are compared by ranks (`bench.validate.ranks`); speeds and whole baselines by Student's test.
 
-Everywhere larger is worse: callers turn the sign of metrics for which larger is better, and take the logarithm where margins
-are relative. `worse` is the mean of the runs less that of the baseline, in the unit of the values.
+Larger is always worse: callers negate metrics for which larger is better, and take logarithms where margins are
+relative. `worse` is the mean of the runs less that of the baseline, in the unit of the values.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 LOOKS = (3, 5, 8)
-"""Seeds at which a cell is looked at."""
+"""Numbers of seeds at which a cell is judged."""
 SPENT = (0.020, 0.025, 0.030)
-"""Level of each look: together 0.05 of a cell at its margin, for later looks hold the seeds of the earlier ones."""
+"""Level of each look. A cell that is worse by exactly its margin passes with at most 0.05 over all looks."""
 PROOF = 0.01
-"""Level of each look, family-wise, at which a loss counts as proved."""
+"""Family-wise level of each look at which a loss counts as proved."""
 VARIANCE = 0.01
-"""Level of the variance test; in Student's, beyond it Welch's test stands in for the pooled one."""
+"""Level of the variance test; if Student's test finds variances different at this level, it becomes Welch's."""
 FOUND = 0.9
-"""Probability with which a loss is found that verdicts print."""
+"""Probability of finding a loss that printed sensitivities refer to."""
 GATING_SEEDS = 20
-"""Seeds of a baseline from which on what was not shown may be called a failure."""
+"""Least seeds of a baseline for a cell to fail that was not shown to be good enough."""
 DEVIATIONS = 2.5
-"""Margin, in standard deviations of the baseline, where that is more than the practical floor."""
+"""Margin in standard deviations of the baseline, if that exceeds the practical floor."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Samples, one to an element. `sd` has ddof 1, and is 0 where n is 1."""
+    """The moments of samples, one sample per element. `sd` has ddof 1, and is 0 for n = 1."""
 
     n: Floats
     mean: Floats
@@ -56,14 +57,14 @@ class Moments:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs against their baseline. All p-values are one-sided."""
+    """The comparison of runs with their baseline. All p-values are one-sided."""
 
     worse: Floats
     error: Floats
     """Standard error of `worse`."""
     df: Floats
     welch: Flags
-    """Whether the variances differ so much that they were not pooled."""
+    """Whether the variances differ too much to be pooled."""
     p_inferior: Floats
     """Small: worse by more than the margin."""
     p_noninferior: Floats
@@ -73,17 +74,17 @@ class Comparison:
     p_worse: Floats
     """Small: worse, by whatever amount."""
     p_variance: Floats
-    """Small: the runs scatter more than the baseline. 1 where there is one run."""
+    """Small: the runs scatter more than the baseline. 1 for a single run."""
 
     @property
     def gross(self) -> Flags:
-        """Return that nothing is beyond a test."""
+        """Return false everywhere: Student's test has no loss that is too large to need a test."""
         return np.zeros(np.shape(self.worse), np.bool_)
 
     gross_better = gross
 
     def bounds(self, at: ArrayLike) -> tuple[Floats, Floats]:
-        """Return one-sided bounds of `worse`, each at a level."""
+        """Return one-sided bounds of `worse`, each at level `at`."""
         reach = special.stdtrit(self.df, 1 - np.asarray(at, np.float64)) * self.error
         return self.worse - reach, self.worse + reach
 
@@ -93,10 +94,10 @@ def compare(
 ) -> Comparison:
     """Test non-inferiority, inferiority and superiority by `margin`, and whether variances differ.
 
-    Variances are pooled unless a test at `VARIANCE` tells them apart: that the runs scatter more, as verdicts ask, whose
-    baselines are to be the quiet side; `either`: that one side does, whichever, where two samples stand for themselves.
+    Variances are pooled unless a test at `VARIANCE` finds that the runs scatter more; with `either`, that any side
+    does. Verdicts expect the baseline to scatter less; `either` is for two samples of equal standing.
 
-    Standard deviations are at least that of rounding to `resolution`, so a baseline whose seeds agree divides by no zero.
+    Standard deviations are at least that of rounding to `resolution`, so a baseline of equal seeds divides by no zero.
     Raises ValueError if a baseline has fewer than two values, or neither it nor the resolution has any spread.
     """
     least = np.asarray(resolution, np.float64) / np.sqrt(12)
@@ -135,7 +136,8 @@ def _error(n0: Floats, s0: Floats, n1: Floats, s1: Floats, welch: Flags) -> tupl
 
 
 def holm(p: ArrayLike) -> Floats:
-    """Adjust p-values so that comparing each with a level holds it for the whole family (the last axis; S. Holm 1979)."""
+    """Adjust p-values over the family, the last axis (S. Holm 1979): comparing each with a level then holds the level
+    for all."""
     array = np.atleast_1d(np.asarray(p, np.float64))
     count = array.shape[-1]
     order = np.argsort(array, axis=-1, kind="stable")
@@ -146,27 +148,27 @@ def holm(p: ArrayLike) -> Floats:
 
 
 def level(seeds: ArrayLike) -> Floats:
-    """Return the level of the look at so many seeds; 0 where there is none: nothing can pass."""
+    """Return the level of the look at so many seeds; 0 below the first look, where nothing can pass."""
     places = np.searchsorted(np.array(LOOKS), np.asarray(seeds), side="right")
     return np.array([0.0, *SPENT])[places]
 
 
 def look(seeds: int) -> int:
-    """Return how many of so many seeds are looked at: those of the last look that they suffice for; below the first, all.
+    """Return how many of so many seeds to judge: those of the last look that they suffice for; below the first, all.
 
-    To judge at numbers in between would be further looks, for which nothing is left to spend.
+    Judging at numbers in between would be further looks, for which no level is left.
     """
     return max((size for size in LOOKS if size <= seeds), default=seeds)
 
 
 def next_look(seeds: int) -> int | None:
-    """Return the seeds of the look that comes next; None after the last."""
+    """Return the number of seeds of the next look; None after the last."""
     return min((size for size in LOOKS if size > look(seeds)), default=None)
 
 
 def detectable(comparison: Comparison, margin: float, seeds: int) -> Floats:
-    """Return the smallest loss that Student's test at so many seeds would not pass with probability `FOUND`; NaN where
-    there is no look yet."""
+    """Return the smallest loss that Student's test at so many seeds would not pass with probability `FOUND`; NaN below
+    the first look."""
     at = float(level(seeds))
     reach = special.stdtrit(comparison.df, FOUND) - special.stdtrit(comparison.df, 1 - at) if at else np.nan
     return np.asarray(margin + reach * comparison.error)
@@ -186,23 +188,25 @@ class Evidence(Protocol):
 
 
 class Call(IntEnum):
-    """What a comparison comes to."""
+    """Outcome of a comparison."""
 
     PASS = 0
     """Not inferior: worse by less than the margin, shown at the level of the look."""
     INFERIOR = 1
     """Worse by more than the margin, proved at `PROOF` over the family, or `gross`."""
     NOT_SHOWN = 2
-    """All looks are used, the baseline has its seeds, non-inferiority is not shown, and that the cell is worse is proved."""
+    """Not shown to be non-inferior after all looks, against a baseline with enough seeds, and proved to be worse."""
     INCONCLUSIVE = 3
-    """Neither."""
+    """None of these."""
 
 
 def decide(evidence: Evidence, seeds: ArrayLike, base_seeds: ArrayLike) -> NDArray[np.int64]:
-    """Return `Call`s of comparisons after a look at `seeds` runs each. The last axis is the family of one validation.
+    """Return the `Call` of each comparison after a look at `seeds` runs each. The last axis is the family of one
+    validation.
 
-    Nothing fails that is not shown to be worse than its baseline at `PROOF`, over the family: of equal cells, any one fails
-    with no more than that at a look, whatever their distribution. (`gross` is beyond: of three seeds, one in 1,771 at most.)
+    A cell fails only if it is shown to be worse than its baseline at level `PROOF` over the family. So if all cells are
+    equal, any one fails at a look with at most that probability, for any distribution. (`gross` is extra: one in 1,771
+    at three seeds.)
     """
     count = np.asarray(seeds)
     passed = evidence.p_noninferior < level(count)
@@ -217,12 +221,14 @@ def decide(evidence: Evidence, seeds: ArrayLike, base_seeds: ArrayLike) -> NDArr
 
 
 def power(ratio: ArrayLike, seeds: int, base_seeds: ArrayLike) -> Floats:
-    """Return the chance that Student's test at `seeds` runs passes a cell that is as good as its baseline.
+    """Return the chance that Student's test at `seeds` runs passes a cell that equals its baseline, by the noncentral
+    t.
 
-    `ratio` is the margin in standard deviations of both. Noncentral t.
+    `ratio` is the margin in standard deviations of both.
     """
     base = np.asarray(base_seeds, np.float64)
     df = base + seeds - 2
     shift = np.asarray(ratio, np.float64) / np.sqrt(1 / base + 1 / seeds)
-    # Beyond 30 standard errors the chance is 1 in double precision, and the series of the noncentral t does not end.
+    # Beyond 30 standard errors the chance is 1 in double precision, and the series of the noncentral t does not
+    # converge.
     return np.asarray(1 - special.nctdtr(df, np.minimum(shift, 30.0), special.stdtrit(df, 1 - level(seeds))))

@@ -1,4 +1,4 @@
-"""When a run reached a target, from its epochs. Pure."""
+"""When a run reached a target, by its epochs. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from bench.results.schema import Metrics
 
 
 def samples_to(metrics: Metrics, target: float) -> float | None:
-    """Return the samples trained by all ranks when the evaluation metric reached `target`; None if it never did.
+    """Return the samples that all ranks had trained when the evaluation metric reached `target`; None if it never did.
 
-    The crossing is interpolated between the two evaluations around it, on a running median of three, so that neither the
-    length of an epoch nor one lucky evaluation decides.
+    The crossing is interpolated between the evaluations before and after it, on a running median of three. So neither
+    the length of an epoch nor one lucky evaluation decides.
     """
     points = [(row.samples, row.eval) for row in metrics.epochs if row.eval is not None]
     sign = 1.0 if metrics.final.higher_is_better else -1.0
@@ -20,9 +20,9 @@ def samples_to(metrics: Metrics, target: float) -> float | None:
 
 
 def crossing(at: Sequence[float], values: Sequence[float], target: float) -> float | None:
-    """Return where `values`, smoothed, first rise to `target`. Reached with the first one: there."""
+    """Return where the smoothed `values` first rise to `target`, interpolated; None: never."""
     smooth = [median(values[max(i - 1, 0) : i + 2]) for i in range(len(values))]
-    if smooth:  # a median of two is a mean, which may be what neither was
+    if smooth:  # the median of two is their mean, which neither may have been
         smooth[0], smooth[-1] = values[0], values[-1]
     for i, value in enumerate(smooth):
         if value >= target:

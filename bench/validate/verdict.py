@@ -1,4 +1,4 @@
-"""`Verdict`: what one check says of one cell; and what each kind of verdict means for the exit code."""
+"""`Verdict`: the judgement of one check on one cell; and the exit code of each kind of verdict."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ EXITS: dict[Name, Exit] = {
     "XFAIL": Exit.OK,
     "XPASS": Exit.OK,
 }
-"""A `FAIL` because a run failed has a code of its own."""
+"""Exit codes by verdict. A `FAIL` because a run failed has its own code."""
 
 
 class CellIdentity(NamedTuple):
-    """What a cell is called in whatever tree it stands. (Its name says only what tells it apart in one.)"""
+    """What identifies a cell in any tree of runs. (Its name only distinguishes it within one tree.)"""
 
     cell: str
     """Model and label."""
@@ -52,56 +52,56 @@ class CellIdentity(NamedTuple):
 
     @staticmethod
     def of(cell: Cell) -> CellIdentity:
-        """Return that of `cell`."""
+        """Return the identity of `cell`."""
         w = cell.workload
         return CellIdentity(f"{w.model} {cell.label}", w.data, w.recipe, w.depth)
 
 
 class LevelFigures(NamedTuple):
-    """What a verdict on a level goes by, for whoever shows it again; unit of the values, larger is worse."""
+    """The numbers behind a verdict on a level, in the unit of the values; larger is worse."""
 
     worse: float
     low: float
-    """One-sided bounds at the level of the look; infinite where so few seeds set none."""
+    """One-sided bounds at the level of the look; infinite if there are too few seeds."""
     high: float
     margin: float
     seeds: int
     base_seeds: int
     own: bool
-    """Against the cell's own baseline, else solo's."""
+    """True: compared with the cell's own baseline; False: with solo's."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one check says of one cell."""
+    """The judgement of one check on one cell."""
 
     name: Name
     check: str
     cell: str
     line: str
-    """What was measured, the interval, the margin and why; or what to do."""
+    """The measurement, the interval, the margin and the reason; or what to do."""
     exit_code: Exit
     reproduce: str = ""
     """The command that trains the cell again; empty: there is nothing to train."""
     fields: tuple[FieldDifference, ...] = ()
-    """What differs, where it was refused for that."""
+    """The differing fields, if it was refused for them."""
     identity: CellIdentity | None = None
-    """Of the cell; None: what is judged is no cell, or was refused."""
+    """Identity of the cell; None: not a cell, or it was refused."""
     figures: LevelFigures | None = None
-    """Of a level."""
+    """Numbers of a verdict on a level."""
     more: str = ""
-    """The command that trains what a decision lacks; empty: no training decides."""
+    """The command that trains the missing seeds; empty: training would not decide."""
     lacking: int = 0
-    """Seeds that the command trains of the cell."""
+    """Number of seeds that the command trains."""
 
     @property
     def why(self) -> str:
-        """The line without the commands in it."""
+        """The line without its commands."""
         return _COMMAND.split(self.line)[0]
 
     @property
     def text(self) -> str:
-        """The line, with its command unless all is well."""
+        """The line, with the command to reproduce it unless it is a pass."""
         return f"{self.line}; reproduce: {self.reproduce}" if self.reproduce and self.name != "PASS" else self.line
 
     def __str__(self) -> str:
@@ -109,11 +109,11 @@ class Verdict:
 
 
 def verdict(name: Name, check: str, cell: Cell, line: str, code: Exit | None = None) -> Verdict:
-    """Return a verdict on a cell, with the command for its runs and the exit code of its kind, or that of a failed run."""
+    """Return a verdict on a cell, with the command for its runs, and with the exit code `code` or that of its kind."""
     code = EXITS[name] if code is None else code
     return Verdict(name, check, cell.name, line, code, command(cell.runs), identity=CellIdentity.of(cell))
 
 
 def remark(name: Name, check: str, cell: str, line: str, fields: tuple[FieldDifference, ...] = ()) -> Verdict:
-    """Return a verdict on what cannot be judged, so that there is nothing to train again."""
+    """Return a verdict on what cannot be judged; it has no command to train again."""
     return Verdict(name, check, cell, line, EXITS[name], fields=fields)

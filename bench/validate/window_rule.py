@@ -1,5 +1,5 @@
-"""How long windows are by the rule of a policy that sizes them by the learning rate (arXiv:2310.14423). Pure; must not
-use the policy."""
+"""Whether windows follow the rule of a policy that sizes them by the learning rate (arXiv:2310.14423). Pure. Recomputes
+the rule; must not import the policy."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from ddp.core.commands import Plan
 from ddp.core.controller import MAX_RATIO
 
 FEW = 0.5
-"""Orders may be shorter than due now and then, as before speeds are known; in this part of all rounds they must not be."""
+"""Fraction of rounds in which orders may be too short, as before speeds are known."""
 BEGIN, ROUNDS, STEPS = 4, 8, 4
-"""Rounds before which speeds are not known; how many must come behind them, of how many steps, which are whole."""
+"""First round at which speeds are known; least number of rounds after it; least steps of a rank in each."""
 UNEQUAL, MOSTLY, PART = 1.8, 0.75, 0.6
-"""Times as long as another that a rank takes for a step, in such a share of rounds; of that, how much less it must train."""
+"""Ratio of two ranks' seconds per step, and fraction of rounds that must show it, for speeds to be unequal; and
+fraction of that ratio by which steps must differ."""
 
 
 def off_rule(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
-    """Say which order is longer than the rule has it, or that most are shorter; empty: none. Of a run that was gone on with
-    nothing is said: its rates stepped back."""
+    """Name the order that is longer than the rule allows, or say that most are shorter; empty: none. Resumed runs are
+    not judged, as their learning rate stepped back."""
     base, alpha = settings.get("base"), settings.get("alpha")
     if m.elche is None or m.resumed or m.late or not isinstance(base, int) or not isinstance(alpha, int | float):
         return ""
@@ -42,7 +43,7 @@ def off_rule(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> s
 
 
 def apart_from_settings(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
-    """Say which order has one rank too far ahead, other parts than are set, or is too short; empty: none."""
+    """Name the order with a rank too far ahead, other ratios than configured, or too small an anchor; empty: none."""
     lead, parts = settings.get("max_batch_diff"), settings.get("partition_ratios")
     least = settings.get("min_anchor") or settings.get("anchor")
     if m.elche is None or m.late:
@@ -63,9 +64,9 @@ def apart_from_settings(m: Metrics, known: Records, settings: Mapping[str, JsonV
 
 
 def apart_from_speeds(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
-    """Say which rank trains as many steps as a much faster one, where steps are to go by speed; empty: none."""
+    """Name the rank that trains as many steps as a much faster one, if steps should follow speeds; empty: none."""
     set_otherwise = settings.get("max_batch_diff") is not None or settings.get("partition_ratios")
-    # Those that size windows by the rate do not choose them by speeds.
+    # Policies that size windows by the learning rate do not use speeds.
     plain = "speed_hint" in settings and "base" not in settings and settings.get("dispatch") == "progressive"
     if not plain or set_otherwise or m.resumed or m.late or m.scripted_faults or m.engine != "elche":
         return ""
@@ -87,19 +88,19 @@ def apart_from_speeds(m: Metrics, known: Records, settings: Mapping[str, JsonVal
 
 
 def longest_window(m: Metrics, known: Records) -> int:
-    """Return the steps of an epoch, of all ranks together."""
+    """Return the steps of an epoch, all ranks together."""
     return ceil(known.ready[0].samples / m.batch_size) if known.ready else 0
 
 
 def is_cut(order: Plan | PlanRow, most: int) -> bool:
-    """Return whether a window is a whole epoch, of which the slowest rank has its part, whatever is asked of it."""
+    """Return whether the window is a whole epoch, so that a longer order would have no effect."""
     return sum(order.counts) > most - len(order.counts)
 
 
 def _orders(
     known: Records, elche: Elche, base: int, alpha: float, most: int
 ) -> Iterator[tuple[int, float, int, PlanRow]]:
-    """Yield of each round but the last: its number and rate, the anchor that is due behind it, and the order in force."""
+    """Yield (round, its rate, anchor due after it, order in force) of each round but the last."""
     plans, place, before = elche.plans, 0, 0.0
     rates = {event.round: event.lr for event in known.closed}
     for row, following in pairwise(elche.windows):

@@ -1,6 +1,6 @@
-"""How replicas are brought together: one file for each backend, which needs torch and is imported on use.
+"""The backends, which synchronise replicas: one file each, which needs torch and is imported when used.
 
-Owns the registry, and what must be known of a backend before it is used. Imports no torch."""
+Owns the registry of backends, and their properties that must be known before use. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddp.registry import Registry, loaded
 
 
 class SyncKind(Flag):
-    """When a backend acts. Each is a protocol of `ddp.backends.base`."""
+    """When a backend synchronises. Each kind has a protocol in `ddp.backends.base`."""
 
     STEP = auto()
     """Inside every step: `StepExchange`."""
@@ -25,24 +25,24 @@ class SyncKind(Flag):
 
 @dataclass(frozen=True)
 class BackendSpec:
-    """What must be known of a backend before it is used."""
+    """Properties of a backend that are known before use."""
 
     module: str
-    """Has `Backend`, a rank's side; with `SyncKind.SNAPSHOT` also `Reducer`, the coordinator's."""
+    """Module with `Backend`, a rank's side; with `SyncKind.SNAPSHOT` also `Reducer`, the coordinator's side."""
     sync: SyncKind
     torch_native: bool = False
-    """It is PyTorch's own: what it exchanges goes through PyTorch's process groups and through nothing else."""
+    """Whether it is one of PyTorch's own, which exchange through PyTorch's process groups alone."""
     checkpoints: bool = True
-    """Whether runs on it can save checkpoints and resume from them."""
+    """Whether runs with it can save checkpoints and resume from them."""
 
     lacks: tuple[str, ...] = ()
     """Step settings that it does not support: `fp16`, `compile`."""
     shares_gpu: bool = True
-    """Its ranks may train on one GPU, and meet over gloo."""
+    """Whether several ranks can train on one GPU, communicating over gloo."""
 
     @property
     def averages(self) -> bool:
-        """Whether it brings replicas together between steps, so that any policy goes with it."""
+        """Whether it averages replicas between steps, so that it works with any policy."""
         return bool(self.sync & (SyncKind.COLLECTIVE | SyncKind.SNAPSHOT))
 
 
@@ -54,7 +54,7 @@ _OURS = {
     "zero3": BackendSpec("ddp.backends.zero3", SyncKind.STEP, lacks=("compile",)),
     "torch_ddp": BackendSpec("ddp.backends.torch_ddp", SyncKind.STEP, torch_native=True),
     "torch_fsdp": BackendSpec(
-        # Over gloo its ranks on a GPU end by signal 11 (torch 2.11).
+        # Over gloo, ranks on a GPU end by signal 11 (torch 2.11).
         "ddp.backends.torch_fsdp",
         SyncKind.STEP,
         torch_native=True,
@@ -64,7 +64,7 @@ _OURS = {
     ),
     "torch_zero1": BackendSpec("ddp.backends.torch_zero1", SyncKind.STEP, torch_native=True, checkpoints=False),
     "torch_local_sgd": BackendSpec(
-        # Its averages come inside the optimizer, which a rank whose gradients overflow would leave out.
+        # It averages inside the optimizer's step, which a rank whose gradients overflow would skip.
         "ddp.backends.torch_local_sgd",
         SyncKind.STEP,
         torch_native=True,
@@ -78,25 +78,25 @@ _NEEDED = "{} cannot go on without a rank; the modes of backends nccl and cpu ca
 
 
 def paired_backends() -> tuple[str, ...]:
-    """Return the names of the backends that go with any policy."""
+    """Return the names of the backends that work with any policy."""
     return tuple(name for name, spec in BACKENDS.items() if spec.averages)
 
 
 def is_torch_native(name: str | None) -> bool:
-    """Return whether `name`, which may be of no backend, is one of PyTorch's own."""
+    """Return whether `name` is one of PyTorch's own backends. Unknown names are accepted."""
     return name is not None and name in BACKENDS and BACKENDS[name].torch_native
 
 
 def check_sharing(name: str | None, device: str, gpus: int, ranks: int) -> None:
-    """Raise ValueError for `ranks` of one host that would share `gpus` with a backend that cannot."""
+    """Raise ValueError if `ranks` of one host would have to share `gpus` and the backend does not support it."""
     if device == "cuda" and gpus < ranks and name is not None and name in BACKENDS and not BACKENDS[name].shares_gpu:
         raise ValueError(f"{ranks} ranks on {gpus} GPU(s), but {name} needs a GPU for every rank; use device=cpu")
 
 
 def world_of(name: str, size: int, samples: int, batch: int, epochs: int, **settings: Any) -> World:
-    """Return the world of a run on backend `name`; `settings`: further fields of it.
+    """Return the `World` of a run on backend `name`; `settings`: further fields.
 
-    A backend that acts inside steps alone cannot go on without a rank: what the rank held of the model is gone."""
+    A backend that acts only inside steps cannot continue without a rank, as the rank's part of the model would be lost."""
     spec = BACKENDS[name]
     blocking, in_step = SyncKind.SNAPSHOT not in spec.sync, SyncKind.STEP in spec.sync
     if not spec.averages:

@@ -1,10 +1,9 @@
-"""`nccl`: ranks average in an all-reduce (NCCL on GPUs, memory or gloo elsewhere). In place, on the
-transport that applies (`ddp.comm.transports`).
+"""`nccl`: ranks average in an all-reduce (NCCL on GPUs, memory or gloo elsewhere). In place, on the transport that applies
+(`ddp.comm.transports`).
 
-By default averages are taken in double precision over the wire: weight times value is exact there or off by far less
-than a float32 can tell, so the average of identical replicas is those replicas, bit for bit, whatever the weights (of
-types up to float32). A narrower wire carries the differences to the last average, which all ranks hold with the same
-bits."""
+By default averages are sent in float64: weight times value is exact there, or off by far less than a float32 can tell. So
+the average of identical replicas equals the replicas bit for bit, whatever the weights (for types up to float32). A
+narrower wire type sends the differences to the last average, which all ranks hold with the same bits."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Backend(GroupBackend):
-    """A rank's side: one process group over all ranks."""
+    """A rank's side: a process group of all ranks."""
 
     def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
         super().__init__(job, rank, loop)
@@ -47,7 +46,7 @@ class Backend(GroupBackend):
         self._counters = [flat for flat in replica.state.tensors if not flat.is_floating_point()]
         self._outer = [outer(settings, s.values) if s.kind == "parameters" else None for s in self._sections]
         self._exact = settings.wire == "float64"
-        # The last average is the initial state at first, the same bits on all ranks.
+        # At first the last average is the initial state, which has the same bits on all ranks.
         kept = not self._exact or settings.apart or settings.outer != "none"
         self._last = [section.values.clone() if kept else None for section in self._sections]
         self._wire: list[Tensor] = []
@@ -56,18 +55,19 @@ class Backend(GroupBackend):
         self._averaged = False
 
     def send_state(self, round: int) -> None:
-        """Write what the last collective gave to a file; where gradients are exchanged inside steps, the whole state."""
+        """Write the result of the last collective to a file; or the whole state, if gradients are exchanged inside
+        steps."""
         state = {"wire": self._buffer, "counters": self._counted} if self._buffer else self.loop.replica.capture()
         passed_state.write(self.job.scratch, round, state)
 
     def load_state(self, round: int) -> AverageResult:
-        """Read what was sent, and do with it what the others did."""
+        """Read what another rank sent, and apply it as the other ranks did."""
         began, replica = now(), self.loop.replica
         state = passed_state.read(self.job.scratch, round, self.loop.device)
         apart: tuple[float | None, float | None] = (0.0, 0.0)
         if "wire" in state:
             self._buffer[0].copy_(state["wire"][0])
-            self._total.fill_(1.0)  # whoever shares has divided by it already
+            self._total.fill_(1.0)  # the sender has divided by it already
             self._counted = state["counters"]
             apart = self._take()
         else:
@@ -78,7 +78,7 @@ class Backend(GroupBackend):
         return AverageResult(self.loop.meter.add("copy", began, size=size) - began, size, *apart)
 
     def gradient_sync(self, replica: Replica) -> GradientAverage:
-        """Average gradients between backward pass and optimizer."""
+        """Return the exchange that averages gradients between the backward pass and the optimizer's step."""
         self._gradients = GradientAverage(
             replica.model,
             replica.state,
@@ -101,7 +101,7 @@ class Backend(GroupBackend):
         weight = self.job.averaging.weight(samples)
         self._weight.fill_(weight)
         seconds, size = 0.0, 0
-        if not self._exact:  # shares need the total first
+        if not self._exact:  # the shares need the total weight first
             meter.add("copy", began)
             seconds, size = self.collectives.all_reduce([self._weight])
             began = now()
@@ -112,20 +112,21 @@ class Backend(GroupBackend):
             for piece in self._pieces(wire):
                 _lay(wire[piece], section.values[piece], weight, None if self._exact or last is None else last[piece])
         meter.add("copy", began)
-        # The total travels behind the values: a collective of its own would cost as much for a small model. A round that
-        # breaks leaves the replica as it was, its counters too.
+        # The total weight is sent behind the values: a collective of its own would cost as much again for a small
+        # model. A
+        # round that breaks leaves the replica unchanged, its integer buffers too.
         self._counted = [counter.clone() for counter in self._counters]
         for tensors, op in ((self._buffer, SUM), (self._counted, MAX)):
             more, sent = self.collectives.all_reduce(tensors, op)
             seconds, size = seconds + more, size + sent
         began = now()
-        # Where the total is 0 nobody trained since the last average.
+        # If the total is 0, no rank has trained since the last average.
         divergence, distance = self._take() if float(self._total) else (0.0, 0.0)
         meter.add("copy", began)
         return AverageResult(seconds, size, divergence, distance)
 
     def _make_wire(self) -> None:
-        """Make one tensor for all sections, and behind them the weight where it is exact there."""
+        """Allocate one tensor to send all sections in, followed by the weight if the wire type is exact."""
         dtype = getattr(torch, self.job.averaging.wire)
         sizes = [section.values.numel() for section in self._sections]
         whole = self.collectives.transport.empty("average", sum(sizes) + int(self._exact), dtype)
@@ -134,11 +135,11 @@ class Backend(GroupBackend):
         self._total = rest if self._exact else self._weight
 
     def _pieces(self, wire: Tensor) -> Iterator[slice]:
-        """Yield the stretches to work on at a time: on the CPU what its cache holds."""
+        """Yield the slices to work on: pieces that fit the cache on the CPU, else everything at once."""
         return pieces(wire.numel(), PIECE if wire.device.type == "cpu" else max(wire.numel(), 1))
 
     def _take(self) -> tuple[float | None, float | None]:
-        """Take over the average on the wire; return the divergence and the squared distance to it."""
+        """Apply the average in the wire tensor to the replica; return the divergence and the squared distance."""
         elastic = self.job.averaging.elastic
         total = float(self._total) if self._exact else 1.0
         norm = change = 0.0
@@ -147,7 +148,7 @@ class Backend(GroupBackend):
             for piece in self._pieces(wire):
                 own, then = section.values[piece], None if last is None else last[piece]
                 mean = wire[piece].div_(total) if self._exact else wire[piece]
-                # What came over the wire stays there as it is: who missed the round may ask for it.
+                # The wire tensor keeps the received values, as a rank that missed the round may ask for them.
                 mean = mean.to(own.dtype, copy=then is not None)
                 if then is not None and not self._exact:
                     mean.add_(then)
@@ -172,17 +173,17 @@ class Backend(GroupBackend):
         return ratio(change, norm), finite(change)
 
     def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
-        """Put the last average in place where replicas stay apart; else the replica is it, as an evaluation follows its
-        average directly."""
+        """Swap in the last average if replicas differ from it (elastic averaging); else the replica equals it already, as
+        an evaluation follows its average directly."""
         return swapped(self._pairs()) if self.job.averaging.apart and self._averaged else nullcontext()
 
     def average_state(self) -> list[Tensor]:
-        """Return the outer optimizer's velocities, the same on all ranks."""
+        """Return the velocities of the outer optimizer, which are equal on all ranks."""
         return [step.velocity for step in self._outer if step is not None]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last average, from which this replica may have gone on, and the outer optimizer's velocities; the
-        replica itself where ranks meet inside steps, or have not met."""
+        """Return the last average and the outer optimizer's velocities. The replica may have moved on from that average.
+        Return the replica itself if gradients are exchanged inside steps, and nothing before the first average."""
         if not self._averaged:
             return super().state_dict() if self._gradients is not None else {}
         pairs = zip(self._sections, self._wire, self._last, strict=True)
@@ -190,7 +191,7 @@ class Backend(GroupBackend):
         return {"averages": averages, "counters": self._counted, "kept": self.average_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become that average."""
+        """Set the replica to that average."""
         if "tensors" in state:
             super().load_state_dict(state)
         if "averages" not in state:
@@ -211,21 +212,21 @@ class Backend(GroupBackend):
         self._counted, self._averaged = [counter.clone() for counter in self._counters], True
 
     def finish(self) -> None:
-        """Become the last average."""
+        """Set the replica to the last average, if the two differ."""
         if self.job.averaging.apart and self._averaged:
             for own, last in self._pairs():
                 own.copy_(last)
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Return parameters, each beside its last average."""
+        """Return pairs of (parameters, their last average)."""
         pairs = zip(self._sections, self._last, strict=True)
         return [(section.values, last) for section, last in pairs if section.kind == "parameters" and last is not None]
 
 
 def _lay(wire: Tensor, values: Tensor, weight: float, last: Tensor | None) -> None:
-    """Lay weighted values, or their differences to `last`, on the wire."""
+    """Write values times `weight`, or their differences to `last` times `weight`, to the wire tensor."""
     if not weight:
-        wire.fill_(-0.0)  # an idle rank weighs nothing, whatever it holds; so a sum keeps the sign of its zeros
+        wire.fill_(-0.0)  # ignores any NaN of an idle rank; -0.0 keeps the sign of zeros in the sum
     elif last is None:
         wire.copy_(values).mul_(weight)
     else:

@@ -1,8 +1,7 @@
-"""What a backend is: a rank's side, which has `Backend` and some of three protocols, and the coordinator's side, `Reducer`.
+"""The interface of a backend: `Backend` and some of three protocols on each rank; `Reducer` in the coordinator's process.
 
-A backend says *how* replicas are brought together. It never says when, and never who. Which protocols it has is in its
-entry in `BACKENDS`.
-"""
+A backend decides how replicas are synchronised, never when or which ranks. Its entry in `BACKENDS` says which protocols it
+implements."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class RankContext(Protocol):
-    """What a backend sees of the training loop of its rank."""
+    """The parts of a rank's training loop that a backend uses."""
 
     device: torch.device
     meter: Meter
@@ -44,11 +43,11 @@ class RankContext(Protocol):
 
 @dataclass(frozen=True)
 class AverageResult:
-    """What an average did to a replica."""
+    """The effect of an average on a replica."""
 
     seconds: float
     bytes: int
-    """Sent by this rank, or read and written by it in shared memory."""
+    """Bytes sent by this rank, or read and written by it in shared memory."""
     divergence: float | None
     """||own - average|| / ||average|| over parameters; None: not finite."""
     distance: float | None = 0.0
@@ -56,22 +55,22 @@ class AverageResult:
 
 
 class Backend(Protocol):
-    """A rank's side: what every backend has. Made in the rank's process once its replica is built."""
+    """A rank's side, common to all backends. Created in the rank's process after its replica."""
 
     transport: str
 
     def __init__(self, job: Job, rank: int, loop: RankContext) -> None: ...
 
     def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
-        """Put the last average into the model for a `with` block, shards gathered. `exact`: no step was trained since."""
+        """Swap the last average into the model for a `with` block, shards gathered. `exact`: no step was trained since."""
         ...
 
     def average_state(self) -> list[Tensor]:
-        """Return what lasts from one average to the next beside the replicas: the outer optimizer's velocities."""
+        """Return the tensors that persist between averages besides the replica: the outer optimizer's velocities."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a rank that was started again must load: the model that all share, and `average_state`."""
+        """Return what a restarted rank must load: the model that all ranks share, and `average_state`."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -79,72 +78,76 @@ class Backend(Protocol):
         ...
 
     def finish(self) -> None:
-        """Make the replica the whole model, or the last average: training is over."""
+        """Set the replica to the whole model, or the last average: training is over."""
         ...
 
     def close(self) -> None:
-        """Release transport and files."""
+        """Release the transport and files."""
         ...
 
 
 @runtime_checkable
 class Recuts(Protocol):
-    """A backend with sharded optimizer state, which it can reshard for another number of ranks."""
+    """A backend with sharded optimizer state that can be resharded for another number of ranks."""
 
     def recut(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return this rank's state of the optimizer, from those of all ranks of a run of another number of ranks."""
+        """Return this rank's shard of the optimizer state, given the states of all ranks of a run with another number of
+        ranks."""
         ...
 
 
 class StepExchange(Backend, Protocol):
-    """Acts inside every step."""
+    """A backend that exchanges gradients inside every step."""
 
     def leave(self) -> None:
-        """Leave the present group, and be in none."""
+        """Leave the present group without joining another."""
         ...
 
     def join(self, order: Join) -> None:
-        """Form a group with these members, in place of the present one. After a failure the next collective breaks."""
+        """Form a group of these members, in place of the present one. If that fails, the next collective raises."""
         ...
 
     def gradient_sync(self, replica: Replica) -> GradientSync:
-        """Return what ranks do together inside a step. Called once, before the first step whose batch is shared."""
+        """Return what ranks do together inside a step. Called once, before the first step that ranks share."""
         ...
 
 
 class CollectiveAverage(Backend, Protocol):
-    """Averages replicas between steps, in a collective, and can make a broken one whole."""
+    """A backend that averages replicas between steps in a collective, and can repair a replica that missed one."""
 
     def leave(self) -> None:
-        """Leave the present group, and be in none."""
+        """Leave the present group without joining another."""
         ...
 
     def join(self, order: Join) -> None:
-        """Form a group with these members, in place of the present one. After a failure the next collective breaks."""
+        """Form a group of these members, in place of the present one. If that fails, the next collective raises."""
         ...
 
     def average(self, order: Average, samples: int) -> AverageResult:
-        """Average the replicas, this one weighted by its `samples`; counters take the maximum. Raises ExchangeBroken."""
+        """Average the replicas, this one weighted by its `samples`; integer buffers take the maximum. Raises
+        ExchangeBroken."""
         ...
 
     def send_state(self, round: int) -> None:
-        """Write what came out of a round; where gradients are exchanged inside steps, the replica's whole state."""
+        """Write the result of a round to a file; the replica's whole state if gradients are exchanged inside steps."""
         ...
 
     def load_state(self, round: int) -> AverageResult:
-        """Take what another rank sent."""
+        """Load what another rank sent."""
         ...
 
 
 class SnapshotAverage(Backend, Protocol):
-    """Averages replicas between steps, from snapshots, which the coordinator's `Reducer` averages while ranks go on."""
+    """A backend that averages replicas between steps from snapshots: the coordinator's `Reducer` averages, ranks train
+    on."""
 
     def snapshot(self, order: Average) -> None:
         """Copy this replica for the round."""
         ...
 
     def apply(self, round: int, exact: bool) -> AverageResult:
-        """Add (average - own snapshot). `exact`: nothing was trained since the snapshot, so take the average's bits."""
+        """Add (average - own snapshot) to the replica. `exact`: copy the average instead, as no step was trained since the
+        snapshot."""
         ...
 
 
@@ -152,16 +155,16 @@ class Reducer(Protocol):
     """The coordinator's side of `SnapshotAverage`."""
 
     def submit(self, order: Reduce) -> None:
-        """Average these snapshots beside the coordinator's loop."""
+        """Start to average these snapshots, in the background of the coordinator's loop."""
         ...
 
     def wait(self) -> None:
-        """Wait until all that was submitted is done."""
+        """Wait until everything submitted is done."""
         ...
 
 
 def _transport(job: Job, rank: int, loop: RankContext) -> Transport:
-    # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
+    # A transport that cannot detect a lost peer times out after half of the deadline.
     size, limit_s = job.world_size, job.deadline_s / 2
     ranks = {"meet": job.meet, "host_ranks": job.host_ranks, "spare_core": job.spare_core, "life": job.life}
     config = TransportConfig(job.scratch, rank, size, loop.device, limit_s, **ranks)  # type: ignore[arg-type]
@@ -172,7 +175,7 @@ def _transport(job: Job, rank: int, loop: RankContext) -> Transport:
 
 
 class GroupBackend:
-    """A process group over all ranks, which average and exchange in collectives; a replica that is always whole."""
+    """A process group of all ranks, in which they average or exchange gradients. Each replica is a whole model."""
 
     def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
         self.job, self.rank, self.loop = job, rank, loop
@@ -180,19 +183,19 @@ class GroupBackend:
         self.transport = self.collectives.transport.name
 
     def join(self, order: Join) -> None:
-        """Leave the present group, and meet the members of the new one."""
+        """Leave the present group and join the new one."""
         self.collectives.join(order)
 
     def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
-        """Do nothing: the replica's model is whole, and the same on all ranks."""
+        """Do nothing: the replica is the whole model, equal on all ranks."""
         return nullcontext()
 
     def average_state(self) -> list[Tensor]:
-        """Return nothing: all lies in the replica."""
+        """Return nothing: all state is in the replica."""
         return []
 
     def leave(self) -> None:
-        """Leave the group, and be in none."""
+        """Leave the group without joining another."""
         self.collectives.transport.leave()
 
     def state_dict(self) -> dict[str, Any]:
@@ -206,7 +209,7 @@ class GroupBackend:
             flat.copy_(other)
 
     def finish(self) -> None:
-        """Do nothing: the replica's model is whole."""
+        """Do nothing: the replica is the whole model."""
 
     def close(self) -> None:
         """Leave the group."""
@@ -217,7 +220,7 @@ _PROTOCOLS = {SyncKind.STEP: StepExchange, SyncKind.COLLECTIVE: CollectiveAverag
 
 
 def load(name: str) -> type[Backend]:
-    """Return the class of backend `name`, from its module. Raises Unusable for one that lacks what its entry says."""
+    """Return the class of backend `name`, from its module. Raises Unusable if it lacks a method that its entry promises."""
     backend: type[Backend] = _module(name).Backend
     for acts, protocol in _PROTOCOLS.items():
         if acts in BACKENDS[name].sync:
@@ -231,8 +234,8 @@ def load(name: str) -> type[Backend]:
 
 @contextmanager
 def reducing(job: Job, done: Callable[[Reduced | Exception], None]) -> Iterator[Reducer | None]:
-    """Run the reducer of the job's backend within: it calls `done` from its thread with each average, or with what went
-    wrong. Give None where ranks average among themselves."""
+    """Run the reducer of the job's backend for a `with` block. It calls `done` from its thread with each result or
+    exception. Yield None for a backend without a reducer."""
     if SyncKind.SNAPSHOT not in BACKENDS[job.backend].sync:
         yield None
         return

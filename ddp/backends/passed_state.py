@@ -1,7 +1,7 @@
-"""The file by which a rank passes its state on to others in a round: one writes it, they read it, then the round is over.
+"""The file with which one rank sends its state to others in a round: it writes the file, the others read it.
 
-Nobody reads that of an earlier round, so whoever writes removes it: it lies in memory. Knows nothing of what is in it.
-"""
+Nobody reads the file of an earlier round, and files are in memory, so the writer removes older ones. Does not know the
+contents."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from ddp.process.resource_errors import free, of_file
 
 
 def place(scratch: Path, round: int) -> Path:
-    """Return the file of a round."""
+    """Return the path of the file of a round."""
     return scratch / f"shared-{round}.pt"
 
 
 def write(scratch: Path, round: int, state: dict[str, Any]) -> None:
-    """Write the state. Where there is no room nothing is written: those are lost who need it (`read`), not who has it."""
+    """Write the state. If there is no space, write nothing: `read` then fails on the ranks that need it, not on this
+    one."""
     path = place(scratch, round)
     for old in scratch.glob("shared-*.pt"):
         if int(old.stem.rpartition("-")[2]) < round:
             old.unlink(missing_ok=True)
     try:
-        with path.open("wb") as file:  # of a path, torch keeps to itself why it could not be written
+        with path.open("wb") as file:  # given a path, torch would hide the system's error
             torch.save(state, file)
     except (OSError, RuntimeError) as error:
         path.unlink(missing_ok=True)
@@ -35,7 +36,7 @@ def write(scratch: Path, round: int, state: dict[str, Any]) -> None:
 
 
 def read(scratch: Path, round: int, device: torch.device, plain: bool = True) -> Any:
-    """Return the state; not `plain`: of whatever classes, as a rank of this run has written it. Raises OutOfResources."""
+    """Return the state. `plain=False` unpickles any class, as a rank of this run wrote it. Raises OutOfResources."""
     path = place(scratch, round)
     try:
         return torch.load(path, map_location=device, weights_only=plain)

@@ -1,15 +1,13 @@
-"""`cpu`: the parent process averages the parameters of the ranks. They lie in shared memory; ranks add the
-difference.
+"""`cpu`: the parent process averages the parameters of the ranks. They lie in shared memory; ranks add the difference.
 
-The reducer leaves in place of each snapshot its excess over the average, so that a rank has one subtraction to do. It
-measures the distances too; each reaches its rank in a file beside the excess.
+The reducer replaces each snapshot by its excess over the average, so that a rank needs one subtraction only. It also
+measures the distances; each rank reads its own in a file beside the excess.
 
-Nothing is ever torn, because the rounds of the core say who may touch what, and a round opens only when the one before
-is closed. Between the order to average and its report, a rank writes its own snapshot. Between the last report and
-`Reduced`, the reducer alone reads and writes snapshots and average. Between `Apply` and its answer, a rank reads its
-own excess and the average. It reads the average once more for an evaluation, which it was ordered to before its next
-snapshot, without which the reducer does not begin. A rank that was given up and wakes can write its own snapshot only,
-which no round holds."""
+No lock is needed, because the rounds of the core say who may access what, and a round opens only after the one before is
+closed. Between the order to average and its report, a rank writes its own snapshot. Between the last report and `Reduced`,
+only the reducer accesses snapshots and average. Between `Apply` and its answer, a rank reads its own excess and the
+average. It reads the average once more for an evaluation, which was ordered before its next snapshot, and the reducer
+cannot begin without that. A rank that was given up and wakes can only write its own snapshot, which no round uses."""
 
 from __future__ import annotations
 
@@ -37,11 +35,11 @@ from ddp.replica.task import Job
 from ddp.replica.weighted_mean import average, ratio
 
 NOBODY = "average"
-"""Stands in a file's name where a rank's number does."""
+"""Replaces the rank's number in the file name of an average."""
 
 
 def _open(scratch: Path, name: str, dtype: torch.dtype, elements: int) -> Tensor:
-    """Return a tensor in shared memory, by name; made when it is not there yet."""
+    """Return a tensor in shared memory by name; create it if it does not exist."""
     return shared(scratch / f"{name}.{str(dtype).removeprefix('torch.')}", dtype, elements)
 
 
@@ -50,12 +48,12 @@ def _like(scratch: Path, section: Section, who: int | str) -> Tensor:
 
 
 def _velocity(scratch: Path, dtype: torch.dtype, elements: int) -> Tensor:
-    """Return the outer optimizer's velocity for parameters of this type: zeros, until it moves."""
+    """Return the outer optimizer's velocity for parameters of this type, initially zero."""
     return _open(scratch, f"velocity-{str(dtype).removeprefix('torch.')}", precise(dtype), elements)
 
 
 class Backend:
-    """A rank's side: its own snapshot, and the average that all read."""
+    """A rank's side: its own snapshot, and the average that all ranks read."""
 
     transport = "memory"
 
@@ -73,7 +71,7 @@ class Backend:
         ]
         self._bytes = sum(laid.nbytes for laid in self._snapshot)
         if job.averaging.outer != "none" and not job.life:
-            # The outer optimizer steps from the initial parameters: the same bits from all ranks.
+            # The outer optimizer starts from the initial parameters, which have the same bits on all ranks.
             for section, mean in zip(self._sections, self._average, strict=True):
                 mean.copy_(section.values)
 
@@ -87,10 +85,9 @@ class Backend:
         self._loop.meter.add("copy", began, size=self._bytes)
 
     def apply(self, round: int, exact: bool) -> AverageResult:
-        """Add what the average changed; counters take the maximum.
+        """Add the change by the average to the replica; integer buffers take the maximum.
 
-        The state of the rank's own optimizer becomes the average: a difference could make a second moment negative.
-        """
+        The state of the rank's own optimizer becomes the average: adding a change could make a second moment negative."""
         began = now()
         self._loop.replica.state.gather()
         for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
@@ -100,29 +97,29 @@ class Backend:
             elif own.dtype is torch.bool:
                 own.logical_or_(mean.to(own.device))
             else:
-                signed(own).sub_(signed(excess.to(own.device)))  # what did not change keeps its bits
+                signed(own).sub_(signed(excess.to(own.device)))  # unchanged values keep their bits
         self._inner.scatter()
         self._applied = True
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
         return AverageResult(seconds, 2 * self._bytes, *map(finite, self._divergence.tolist()))
 
     def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
-        """Put the average in place of the replica for an evaluation. Before the first one, as when a run resumes from a
-        checkpoint with an epoch that lacks its evaluation alone, the replica is what all share."""
+        """Swap in the average for an evaluation. Before the first average the replica is the shared model, as when a run
+        resumes from a checkpoint with only an evaluation left to do in its epoch."""
         own = not self._applied or (exact and not self._apart)
         return nullcontext() if own else swapped(self._pairs())
 
     def average_state(self) -> list[Tensor]:
-        """Return the outer optimizer's velocities, which the reducer moves between this rank's snapshot and `Apply`
-        only."""
+        """Return the outer optimizer's velocities. The reducer changes them only between this rank's snapshot and
+        `Apply`."""
         return self._velocities
 
     def state_dict(self) -> dict[str, Any]:
-        """Return whether there is an average: all see it."""
+        """Return whether there is an average; its values are in shared memory."""
         return {"averaged": self._applied}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the average that all see, if there is one."""
+        """Set the replica to the average in shared memory, if there is one."""
         self._applied = state["averaged"]
         if self._applied:
             self._loop.replica.state.gather()
@@ -131,18 +128,18 @@ class Backend:
             self._inner.scatter()
 
     def finish(self) -> None:
-        """Become the last average."""
+        """Set the replica to the last average, if the two differ."""
         if self._apart and self._applied:
             for own, mean in self._pairs():
                 own.copy_(mean)
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Return parameters and buffers, each beside its average."""
+        """Return pairs of (parameters or buffers, their average)."""
         pairs = zip(self._sections, self._average, strict=True)
         return [(section.values, mean) for section, mean in pairs if section.kind != "optimizer"]
 
     def close(self) -> None:
-        """Do nothing: the files go with the run's scratch folder."""
+        """Do nothing: the files are removed with the run's scratch folder."""
 
 
 class Reducer:
@@ -163,11 +160,11 @@ class Reducer:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, order: Reduce) -> None:
-        """Average in the background; `done` gets what goes wrong there as well."""
+        """Average in the background; `done` gets the result or the exception."""
         self._last = self._pool.submit(self._reduce, order)
 
     def wait(self) -> None:
-        """Wait until all that was submitted is done."""
+        """Wait until everything submitted is done."""
         self._last.result()
 
     def _reduce(self, order: Reduce) -> None:
@@ -180,7 +177,7 @@ class Reducer:
                     mean = self._file(path.with_stem(f"{kind}-{NOBODY}"))
                     laid = [self._file(path.with_stem(f"{kind}-{rank}")) for rank in order.members]
                     length, apart = average(mean, laid, weights, **self._treatment(kind, path, mean))
-                    if kind == "parameters":  # the divergence is theirs alone
+                    if kind == "parameters":  # divergence is measured over parameters alone
                         norm, changes = norm + length, [a + b for a, b in zip(changes, apart, strict=True)]
                     size += (2 * len(laid) + 1) * mean.nbytes
             for rank, change in zip(order.members, changes, strict=True):
@@ -192,25 +189,26 @@ class Reducer:
             self._done(error)
 
     def _snapshots(self, kind: str, rank: int) -> list[Path]:
-        """Return the files of a kind that a rank has made; it makes them before it is ready."""
+        """Return the snapshot files of a kind that a rank created before it was ready."""
         if (kind, rank) not in self._paths:
             self._paths[kind, rank] = sorted(self._scratch.glob(f"{kind}-{rank}.*"))
         return self._paths[kind, rank]
 
     def _treatment(self, kind: str, path: Path, mean: Tensor) -> dict[str, Any]:
-        """Return how `average` is to treat files of this kind: the outer optimizer and the blend are for parameters."""
+        """Return arguments of `average` for files of this kind: only parameters have an outer optimizer and elastic
+        blending."""
         if kind != "parameters":
             return {"blend": None if kind == "optimizer" else 1.0}
         name = path.with_stem(kind)
         if name not in self._outer:
             step = self._outer[name] = outer(self._settings, mean)
-            if step is not None:  # in shared memory, for checkpoints
+            if step is not None:  # in shared memory, as ranks save it in checkpoints
                 step.velocity = _velocity(self._scratch, mean.dtype, mean.numel())
         elastic = self._settings.elastic
         return {"outer": self._outer[name], "blend": 1.0 if elastic is None else elastic}
 
     def _file(self, path: Path) -> Tensor:
-        """Return the tensor in a file that a rank has made; it stays mapped."""
+        """Return the tensor in a rank's file; it stays mapped."""
         if path not in self._files:
             dtype = getattr(torch, path.suffix[1:])
             self._files[path] = _open(self._scratch, path.stem, dtype, path.stat().st_size // dtype.itemsize)

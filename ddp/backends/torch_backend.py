@@ -1,9 +1,9 @@
-"""What PyTorch's own backends have in common: a process group, a step whose collectives hide inside it, one whole
-model.
+"""What PyTorch's own backends have in common: a process group, a step whose collectives hide inside it, one whole model.
 
-They see the same data in the same order, weighed alike: a slice's loss is scaled by samples x ranks / samples of all,
-since PyTorch divides by the number of ranks. A rank whose slice is empty passes samples of weight zero through the
-model, because every rank has to call the same collectives. Over gloo on CPUs, over NCCL where every rank has a GPU."""
+They train the same data in the same order and with the same weights as the engine's own: PyTorch divides by the number of
+ranks, so the loss of a slice is scaled by its samples x ranks / samples of all. A rank with an empty slice passes samples
+of weight zero through the model, because every rank has to call the same collectives. Over gloo on CPUs; over NCCL where
+every rank has a GPU."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from ddp.replica.replica import Replica
 
 BEATS = 3
-"""Signs of life in one step, a fifth of the deadline apart: forward and backward are a collective here, and user's code too.
-A rank that stands in them for longer is silent, as it is in the other engines."""
+"""Most signs of life in one step, a fifth of the deadline apart. The forward and backward passes contain collectives here,
+besides user code: a rank that takes longer in them counts as silent, as with other backends."""
 IDLE = 2
-"""Samples of weight zero: a norm over the batch cannot do with one."""
+"""Samples of weight zero in an empty slice: batch norm needs more than one."""
 
 
 class TorchBackend(GroupBackend):
-    """A rank's side. Each backend says what its step is."""
+    """A rank's side. Each backend defines its `step_type`."""
 
     step_type: type[TorchStep]
 
@@ -60,27 +60,26 @@ class TorchBackend(GroupBackend):
         self.steps: TorchStep | None = None
 
     def join(self, order: Join) -> None:
-        """Meet the other ranks, once. Raises EngineError the second time: a collective broke."""
+        """Join the other ranks, once. Raises EngineError the second time, as then a collective has broken."""
         if self._joined:
-            time.sleep(1.0)  # if a rank is gone, the coordinator is to hear of that first
+            time.sleep(1.0)  # if a rank is gone, the coordinator must hear of that first
             raise EngineError("a collective of PyTorch's broke though every rank is there; it cannot be taken up again")
         self._joined = True
         super().join(order)
-        if dist.is_initialized():  # else the first collective breaks
+        if dist.is_initialized():  # else the first collective raises
             limit_collectives(timedelta(seconds=self.job.deadline_s))
 
     def gradient_sync(self, replica: Replica) -> TorchStep:
-        """Return the step."""
+        """Create and return the step."""
         self.steps = self.step_type(replica, self.job, self.loop)
         return self.steps
 
     def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
-        """Assemble the whole model, at once: all ranks are at the same point of their work here, and may not be when
-        they enter."""
+        """Assemble the whole model now, not when the context is entered: only now are all ranks at the same point."""
         return self._assembled().averaged_weights()
 
     def finish(self) -> None:
-        """Make the replica the whole model."""
+        """Assemble the whole model in the replica."""
         self._assembled().finish()
 
     def _assembled(self) -> TorchStep:
@@ -93,14 +92,15 @@ class TorchBackend(GroupBackend):
 
 
 class TorchStep:
-    """One rank's part in a step: PyTorch's wrapper is built at the first one."""
+    """One rank's part in a step. PyTorch's wrapper is built at the first step."""
 
     takes_sparse = True
-    """It exchanges sparse gradients over gloo, of layers that declare them; no engine does over NCCL."""
+    """Whether it exchanges sparse gradients of layers that declare them, over gloo; over NCCL no backend does."""
     waits_behind = True
-    """It waits for other ranks at the end of the backward pass alone."""
+    """Whether it waits for other ranks only at the end of the backward pass."""
     averages_all = False
-    """Every gradient is averaged whole on every rank, in every step: so it can be sketched before and after."""
+    """Whether every gradient is averaged whole on every rank in every step, so that sketches before and after can be
+    compared."""
 
     def __init__(self, replica: Replica, job: Job, loop: RankContext) -> None:
         self.replica, self.size, self.device = replica, job.world_size, loop.device
@@ -111,17 +111,17 @@ class TorchStep:
         self._sketches = replica.step_sketches if self.averages_all else NoSketches()
         self._hooks: list[Any] = []
         self._managed: list[tuple[str, nn.Parameter]] = []
-        """What needs a gradient in every step."""
+        """Parameters that must get a gradient in every step."""
         self.slowdown, self._marked = loop.slowdown, False
         self._queued = True
 
     def build(self) -> None:
-        """Wrap the replica: `module`, and the optimizer if need be. All ranks do so at once."""
+        """Wrap the replica's model in `module`, and its optimizer if need be. A collective of all ranks."""
         raise NotImplementedError
 
     def begin(self, batch: Batch) -> float:
-        """Clear the gradients; return a factor that makes up for PyTorch, which divides by the number of ranks,
-        whatever their samples."""
+        """Clear the gradients; return the loss factor that corrects PyTorch's division by the number of ranks, which
+        ignores how many samples each has."""
         self._heart.__enter__()
         self._inside = True
         if not self._built:
@@ -139,11 +139,11 @@ class TorchStep:
         return factor
 
     def _sketch(self, parameter: Tensor, factor: float, gradient: Tensor) -> None:
-        """Note a gradient on its way to its parameter, behind whose place PyTorch averages it."""
+        """Add a gradient to the sketch before PyTorch averages it."""
         self._sketches.add([(parameter, gradient / factor, 0)])
 
     def backward(self) -> None:
-        """Leave the exchange to PyTorch's hooks; of an emulated slow rank, mark where its own work ends."""
+        """Leave the exchange to PyTorch's hooks; on an emulated slow rank, arrange to mark where its own work ends."""
         if not self.slowdown.slow or not self.waits_behind:
             return
         self._queued = False
@@ -154,29 +154,31 @@ class TorchStep:
                     parameter.register_hook(self._mark)  # type: ignore[no-untyped-call]
 
     def _mark(self, gradient: Tensor) -> None:
-        """Have autograd say when all gradients are there: before PyTorch, which asks for the same later, waits for the
-        buckets that are on their way."""
+        """Mark when all gradients are computed. This callback is queued before PyTorch's own, which waits for the buckets
+        in flight."""
         if not self._queued:
             self._queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self.slowdown.computed)
 
     def one_pass(self, last: bool) -> AbstractContextManager[None]:
-        """Have PyTorch exchange gradients in the last pass alone."""
+        """Return a context in which PyTorch exchanges gradients only if this is the last pass."""
         return nullcontext() if last else self.module.no_sync()  # type: ignore[operator]
 
     def idle(self, batch: Batch) -> None:
-        """Pass forward and backward with a weight of zero."""
+        """Run a forward and backward pass with weight zero."""
         with Scalars(), self.replica.passes.autocast():
             loss = self.replica.task.loss(self.module, self.replica.some(IDLE))
         (loss * 0.0).backward()  # type: ignore[no-untyped-call]
 
     def watch(self) -> None:
-        """Look at gradients before PyTorch does: of what no layer declares, it has to be told that they are sparse."""
+        """Check gradients before PyTorch does: it must be told of sparse ones, and knows only those that a layer
+        declares."""
         known = set(sparse.declared(self.replica.model))
         self._watch.add((name, parameter) for name, parameter in self.replica.state.named if name not in known)
 
     def exchange(self, batch: Batch) -> None:
-        """Do nothing more: the exchange is done, inside the backward pass. Raises ValueError if PyTorch left it undone."""
+        """Finish the step's exchange, which happened in the backward pass. Raises ValueError for parameters without
+        gradients."""
         refuse_unused(self._managed, self._backend)
         self._watch.rest()
         for hook in self._hooks:
@@ -186,19 +188,19 @@ class TorchStep:
         self._sketches.end(batch.samples, batch.total, whole(self.replica.state.parameters))
 
     def agree(self, finite: bool) -> bool:
-        """Return the same: every rank has all gradients."""
+        """Return `finite`: every rank has all gradients."""
         return finite
 
     def clip(self, limit: float) -> None:
-        """Clip as PyTorch does for the parameters that the optimizer moves."""
+        """Clip the optimizer's parameters with PyTorch's function."""
         torch.nn.utils.clip_grad_norm_(parameters_of(self.replica.optimizer), limit)
 
     def end(self) -> None:
-        """Leave the collective."""
+        """End the heartbeat of this step."""
         self._leave()
 
     def undo(self) -> None:
-        """Leave the collective, and take nothing back: a run that lost one ends."""
+        """End the heartbeat of this step; undo nothing, as a run that lost a rank ends."""
         self._leave()
 
     def _leave(self) -> None:
@@ -207,28 +209,28 @@ class TorchStep:
             self._heart.__exit__(None, None, None)
 
     def assemble(self) -> None:
-        """Bring the values of the whole model together. All ranks at once."""
+        """Assemble the values of the whole model in the replica. A collective of all ranks."""
         self.replica.state.gather()
         for section in self.replica.state.sections:
             if section.kind == "buffers":
                 dist.broadcast(section.values.view(torch.uint8), 0)
 
     def averaged_weights(self) -> AbstractContextManager[None]:
-        """Leave the replica the assembled values, which no step is misled by; so it has them from then on."""
+        """Do nothing: the replica keeps the assembled values, as no step depends on its own."""
         return nullcontext()
 
     def finish(self) -> None:
-        """Keep the assembled values for good."""
+        """Do nothing: the replica keeps the assembled values."""
 
     def wrapped(self) -> nn.parallel.DistributedDataParallel:
-        """Return the replica's model in DistributedDataParallel."""
+        """Return the replica's model wrapped in DistributedDataParallel."""
         places = [self.device] if self.device.type == "cuda" else None
         settings = ddp_settings(self.replica.model, self.replica.task, self._accumulate)
         return PeerModule(self.replica.model, device_ids=places, **settings)
 
 
 class PeerModule(nn.parallel.DistributedDataParallel):
-    """PyTorch's wrapper, which says what to do where a step asks it for what only the model has."""
+    """DistributedDataParallel with an error message for a step that uses attributes of the wrapped model."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -243,18 +245,18 @@ class PeerModule(nn.parallel.DistributedDataParallel):
 
 
 def ddp_settings(model: nn.Module, task: Task, accumulate: int = 1) -> dict[str, Any]:
-    """Return the settings that somebody who knows DistributedDataParallel gives it, for speed.
+    """Return the arguments that an expert would give DistributedDataParallel for speed.
 
-    A static graph cannot begin with a pass that exchanges nothing, as the first of several micro-batches is.
+    A static graph cannot begin with a pass that exchanges nothing, such as the first of several micro-batches.
 
-    Running statistics of a norm over the batch need no broadcast before each step: training does not read them, rank 0's
-    depend on its own batches alone, and `TorchStep.assemble` hands these out before they are read."""
+    Running statistics of batch norm need no broadcast before each step: training does not read them, rank 0's depend on its
+    own batches alone, and `TorchStep.assemble` broadcasts them before they are read."""
     buffers = [m for m in model.modules() if m._buffers and any(b is not None for b in m._buffers.values())]
     read = any(not isinstance(module, _NormBase) for module in buffers)
     known = inspect.signature(nn.parallel.DistributedDataParallel).parameters
     name = (
         "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    )  # its name in older versions
+    )  # the name in older versions
     return {"gradient_as_bucket_view": True, "static_graph": task.static_graph and accumulate == 1, name: read}
 
 
@@ -266,7 +268,7 @@ def managed(module: nn.Module, named: Iterable[tuple[str, nn.Parameter]]) -> lis
 
 
 def refuse_unused(named: Iterable[tuple[str, nn.Parameter]], backend: str) -> None:
-    """Raise ValueError that names parameters that a backward pass left without a gradient."""
+    """Raise ValueError that names the parameters without a gradient after a backward pass."""
     unused = [name for name, parameter in named if parameter.requires_grad and parameter.grad is None]
     if unused:
         raise ValueError(
@@ -277,5 +279,5 @@ def refuse_unused(named: Iterable[tuple[str, nn.Parameter]], backend: str) -> No
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return all parameters that it moves, group by group."""
+    """Return all parameters of the optimizer, group by group."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -10,12 +10,12 @@ from ddp.backends.torch_backend import TorchBackend, TorchStep
 
 
 class DistributedStep(TorchStep):
-    """Every rank has the whole model and optimizer."""
+    """Every rank has the whole model and the whole optimizer state."""
 
     averages_all = True
 
     def build(self) -> None:
-        """Wrap in place: the model goes on working with the flat state."""
+        """Wrap the model in place: it keeps working on the flat state."""
         self.module = self.wrapped()
 
 

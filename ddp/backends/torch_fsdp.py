@@ -1,13 +1,13 @@
 """`torch_fsdp`: PyTorch's fully_shard (FSDP2). Parameters, gradients and optimizer state are sliced over the ranks.
 
-The replica's model stays as it is and is what evaluations, the final state and callbacks see; training happens in a sharded
-twin of it, whose values come into the replica where the whole model is wanted. FSDP leaves buffers alone: every rank has its
-own, and the whole model has those of rank 0, as `torch_ddp` does and as is usual where rank 0 saves.
-"""
+The replica's model stays unsharded; evaluations, the final state and callbacks see it. Training happens in a sharded copy,
+whose values are gathered into the replica where the whole model is needed. FSDP does not synchronise buffers: every rank
+has its own, and the whole model gets those of rank 0, as in `torch_ddp` and as usual where rank 0 saves."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -26,19 +26,19 @@ from ddp.replica.optimizers import members
 from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers, tensors_of
 
 GROUP_ELEMENTS = 1_000_000
-"""Parameters that are gathered together and let go of after their forward pass: a module with so many is a group of its own.
-What is left belongs to the whole model's group, which FSDP keeps from the forward to the backward pass. PyTorch leaves the
-choice to the user; its older size-based rule took 100 million."""
+"""Fewest parameters of a module that FSDP gathers and frees as a group of its own. Smaller modules are in the whole model's
+group, which FSDP keeps gathered from the forward to the backward pass. PyTorch leaves the choice to the user; its older
+size-based rule took 100 million."""
 
 
 class FullyShardedStep(TorchStep):
-    """Every rank has a slice of everything."""
+    """Every rank has a shard of parameters, gradients and optimizer state."""
 
     takes_sparse = waits_behind = False
     group_elements = GROUP_ELEMENTS
 
     def build(self) -> None:
-        """Shard a twin of the model. The optimizer stays the same object and moves the slices from now on."""
+        """Shard a copy of the model. The optimizer stays the same object and updates the shards from now on."""
         own = list(self.replica.model.parameters())
         twin = _twin(self.replica.model)
         mesh = init_device_mesh(self.device.type, (dist.get_world_size(),))
@@ -48,12 +48,12 @@ class FullyShardedStep(TorchStep):
         for part in members(self.replica.optimizer):
             for group in part.param_groups:
                 for parameter in group["params"]:
-                    if state := part.state.pop(parameter, None):  # some optimizers have it from the beginning
+                    if state := part.state.pop(parameter, None):  # some optimizers have state from the beginning
                         part.state[places[parameter]] = _sliced(state, places[parameter])
                 group["params"] = [places[parameter] for parameter in group["params"]]
 
     def watch(self) -> None:
-        """Watch the gathered parameters: autograd knows these, and they take their places as their group's forward pass
+        """Check the gradients of the gathered parameters, which autograd uses. They exist once their group's forward pass
         begins."""
         for path, module in self.module.named_modules():
             gathers = isinstance(module, FSDPModule)
@@ -61,11 +61,11 @@ class FullyShardedStep(TorchStep):
                 module.register_forward_pre_hook(partial(self._gathered, path))
 
     def one_pass(self, last: bool) -> AbstractContextManager[None]:
-        """Have every pass exchange its gradients: no rank keeps whole ones."""
+        """Return an empty context: every pass exchanges its gradients, as no rank keeps whole ones."""
         return nullcontext()
 
     def agree(self, finite: bool) -> bool:
-        """Return whether the slices of all ranks are."""
+        """Return whether the gradient shards of all ranks are finite."""
         lacking = torch.tensor([int(not finite)], device=self.device)
         dist.all_reduce(lacking, dist.ReduceOp.MAX)
         return not int(lacking)
@@ -78,7 +78,7 @@ class FullyShardedStep(TorchStep):
         )
 
     def assemble(self) -> None:
-        """Gather every parameter; each rank's own buffers, then rank 0's."""
+        """Gather every parameter, and copy this rank's buffers; then broadcast rank 0's buffers."""
         replica = self.replica.model
         for own, sharded in zip(replica.parameters(), self.module.parameters(), strict=True):
             own.copy_(sharded.full_tensor() if isinstance(sharded, DTensor) else sharded)
@@ -87,7 +87,7 @@ class FullyShardedStep(TorchStep):
         super().assemble()
 
     def pieces(self) -> Iterator[StatePiece]:
-        """Iterate over this rank's slices, rows of every tensor, and its own buffers."""
+        """Iterate over this rank's shards (rows of every tensor) and its own buffers."""
         names = [name for name, _ in self.replica.model.named_parameters()]
         for name, parameter in zip(names, self.module.parameters(), strict=True):
             values, start = _own_rows(parameter)
@@ -103,7 +103,7 @@ class FullyShardedStep(TorchStep):
 
 
 def _sliced(state: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
-    """Return an optimizer's state of a whole parameter as that of this rank's slice. All ranks at once."""
+    """Return this rank's shard of an optimizer's state of a whole parameter. A collective of all ranks."""
 
     def part(value: Any) -> Any:
         if not isinstance(value, Tensor) or not isinstance(parameter, DTensor) or value.shape != parameter.shape:
@@ -114,7 +114,7 @@ def _sliced(state: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
 
 
 def _own_rows(parameter: Tensor) -> tuple[Tensor, int]:
-    """Return this rank's rows of a parameter, and its element at which they begin."""
+    """Return this rank's rows of a parameter, and the index of their first element."""
     if not isinstance(parameter, DTensor):
         return parameter.detach(), 0
     _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
@@ -122,26 +122,35 @@ def _own_rows(parameter: Tensor) -> tuple[Tensor, int]:
 
 
 def _twin(model: nn.Module) -> nn.Module:
-    """Return a copy in memory of its own."""
+    """Return a copy of the model in memory of its own."""
     twin = copy.deepcopy(model)
     copies: dict[Tensor, Tensor] = {}
     for module in twin.modules():
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
-            # Copied as a view, it would hold the memory of the whole flat state.
+            # a deep copy of a view would copy the whole flat state
             module._buffers[name] = copies.setdefault(buffer, buffer.clone())
     return twin
 
 
 def _shard(root: nn.Module, mesh: DeviceMesh, group_elements: int) -> None:
-    """Shard groups from the inside out, the whole model last."""
+    """Shard groups from the innermost to the outermost; the whole model is the last."""
     taken: set[nn.Parameter] = set()
     for module in [*reversed(list(root.modules())[1:]), root]:
         own = [parameter for parameter in module.parameters() if parameter not in taken]
-        containers = (nn.ModuleList, nn.ModuleDict)  # they have no forward pass to gather for
+        containers = (nn.ModuleList, nn.ModuleDict)  # without a forward pass there is no time to gather
         large = sum(parameter.numel() for parameter in own) >= group_elements and not isinstance(module, containers)
         if module is root or large:
             taken.update(own)
             fully_shard(module, mesh=mesh)
+            for name in own_methods(type(module)):
+                register_fsdp_forward_method(module, name)  # gathers, as `forward` does
+
+
+def own_methods(kind: type) -> set[str]:
+    """Return the public methods of a model's class, by which a step may use it, beside those of every module."""
+    bases = [base for base in kind.__mro__ if base not in FSDPModule.__mro__ and base not in nn.Module.__mro__]
+    named = (name for base in bases for name, value in vars(base).items() if inspect.isfunction(value))
+    return {name for name in named if not name.startswith("_") and not hasattr(nn.Module, name)}
 
 
 class Backend(TorchBackend):

@@ -1,11 +1,10 @@
 """`torch_local_sgd`: PyTorch's post-local SGD, an average of the replicas every few steps. Source: arXiv:1808.07217.
 
-For the first WARMUP steps it is `torch_ddp`; from then on every rank moves with its own gradients, and parameters are
-averaged after every PERIOD-th step. Both are the values of PyTorch's documentation. There, gradients still go through the
-host's own group; all ranks are on one host here, so that they do not (`post_local_gradient_allreduce=False`), else nothing
-would be local. The mean counts every rank alike; the optimizers' state stays with its rank. Buffers are rank 0's, as in
-`torch_ddp`. An evaluation, and the end, take the mean.
-"""
+For the first WARMUP steps it equals `torch_ddp`. Then every rank steps with its own gradients, and parameters are averaged
+after every PERIOD-th step. Both values are from PyTorch's documentation. There, gradients are still averaged within a host;
+here all ranks may be on one host, so that is off (`post_local_gradient_allreduce=False`), else nothing would be local. The
+mean counts every rank alike. Optimizer state stays with its rank. Buffers are rank 0's, as in `torch_ddp`. Evaluations and
+the final model use the mean."""
 
 from __future__ import annotations
 
@@ -28,17 +27,17 @@ PERIOD = 4
 
 
 class LocalStep(TorchStep):
-    """Every rank has a replica of its own, after the warm-up."""
+    """Every rank has a replica of its own after the warm-up."""
 
     warmup, period = WARMUP, PERIOD
     averages_all = True
     _begun = 0
-    """Steps."""
+    """Steps begun so far."""
 
     def build(self) -> None:
-        """Make hook, averager and optimizer, as documented."""
+        """Create hook, averager and optimizer as in PyTorch's documentation."""
         module = self.wrapped()
-        # The last: no gradients are averaged after the warm-up.
+        # The last argument: no gradient averaging after the warm-up.
         state = PostLocalSGDState(None, None, self.warmup, False)  # type: ignore[no-untyped-call]
         module.register_comm_hook(state, post_localSGD_hook)
         averager = PeriodicModelAverager(period=self.period, warmup_steps=self.warmup)
@@ -47,12 +46,12 @@ class LocalStep(TorchStep):
         self._places: list[Tensor] = [parameter.data for parameter in self.replica.state.parameters]
         self._watch_averages(averager)
         own = self.replica.optimizer
-        last = getattr(own, "parts", (own,))[-1]  # of several optimizers
+        last = getattr(own, "parts", (own,))[-1]  # the last of several optimizers
         last.register_step_post_hook(lambda *_: self.slowdown.computed())  # an average of the replicas may follow
         self.replica.replace_optimizer(PostLocalSGDOptimizer(own, averager))
 
     def _watch_averages(self, averager: PeriodicModelAverager) -> None:
-        """Have averages be sketched, those that the documents say are due, whatever the averager does then."""
+        """Sketch the averages that are due by PyTorch's documentation, whatever the averager really does."""
         replica, average = self.replica, averager.average_parameters
         sketches = AverageSketches(replica.step_sketches, self.warmup, self.period)
 
@@ -63,7 +62,7 @@ class LocalStep(TorchStep):
         averager.average_parameters = watched  # type: ignore[method-assign]
 
     def begin(self, batch: Batch) -> float:
-        """Begin a step, in whose gradients there is nothing to compare once they are the rank's own."""
+        """Begin a step. After the warm-up, gradients are not exchanged, so they are not sketched."""
         self._begun += 1
         if self._begun > self.warmup:
             self._sketches = NoSketches()
@@ -71,16 +70,17 @@ class LocalStep(TorchStep):
 
     @property
     def apart(self) -> bool:
-        """Whether the warm-up is over: the next step is this rank's own, and may be averaged inside PyTorch's optimizer."""
+        """Whether the warm-up is over: the next step is this rank's own; PyTorch's optimizer may average parameters after
+        it."""
         return self._built and self._local.iter >= self.warmup
 
     @property
     def averages_next(self) -> bool:
-        """Whether the next step is one with an average, by the documents."""
+        """Whether an average is due in the next step, by PyTorch's documentation."""
         return self._begun >= self.warmup and (self._begun - self.warmup) % self.period == 0
 
     def end(self) -> None:
-        """Put the averaged parameters, which PyTorch leaves elsewhere in memory, back into the flat state."""
+        """Copy the averaged parameters back into the flat state: PyTorch's averager moves them to other memory."""
         for parameter, place in zip(self.replica.state.parameters, self._places, strict=True):
             if parameter.data_ptr() != place.data_ptr():
                 place.copy_(parameter.data)
@@ -88,7 +88,7 @@ class LocalStep(TorchStep):
         super().end()
 
     def assemble(self) -> None:
-        """Take the mean of the replicas."""
+        """Compute the mean of the replicas. A collective of all ranks."""
         super().assemble()
         trained = [section.values for section in self.replica.state.sections if section.kind == "parameters"]
         self._means = [(values, values / self.size) for values in trained]
@@ -96,11 +96,11 @@ class LocalStep(TorchStep):
             dist.all_reduce(mean)
 
     def averaged_weights(self) -> AbstractContextManager[None]:
-        """Put the mean in place for as long as it is wanted."""
+        """Swap in the mean for a `with` block."""
         return swapped(self._means)
 
     def finish(self) -> None:
-        """Keep the mean for good."""
+        """Set the replica to the mean."""
         for values, mean in self._means:
             values.copy_(mean)
 

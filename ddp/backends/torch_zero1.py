@@ -1,8 +1,7 @@
 """`torch_zero1`: PyTorch's ZeroRedundancyOptimizer under DistributedDataParallel. Each rank has a part of the optimizer.
 
-Gradients and buffers are as in `torch_ddp`; after its part of the step every rank broadcasts the parameters that it moved.
-The optimizer is made anew from the class, the settings and the parameter groups of the one that the task makes.
-"""
+Gradients and buffers are as in `torch_ddp`. After its part of the step, every rank broadcasts the parameters that it
+updated. The optimizer is created anew from the class, defaults and parameter groups of the task's optimizer."""
 
 from __future__ import annotations
 
@@ -17,12 +16,13 @@ from ddp.replica.pieces import StatePiece, of_model, of_optimizer
 
 
 class ZeroStep(TorchStep):
-    """Every rank has the whole model and a part of the optimizer's state."""
+    """Every rank has the whole model and a shard of the optimizer's state."""
 
     averages_all = True
 
     def build(self) -> None:
-        """Raises ValueError for an optimizer that cannot be made again from its settings."""
+        """Wrap the model and the optimizer. Raises ValueError for an optimizer that cannot be created again from its
+        defaults."""
         self.module = self.wrapped()
         task_made = self.replica.optimizer
         if len(members(task_made)) > 1:
@@ -39,12 +39,12 @@ class ZeroStep(TorchStep):
             raise ValueError(
                 f"torch_zero1 cannot make another {kind.__name__} from its settings ({error}); use torch_ddp"
             ) from error
-        # Behind the rank's own part of the step the parts of the others are waited for.
+        # After its own part of the step, a rank waits for the others' parts.
         optimizer.optim.register_step_post_hook(lambda *_: self.slowdown.computed())
         self.replica.replace_optimizer(optimizer)
 
     def pieces(self) -> Iterator[StatePiece]:
-        """Iterate over the model, and what this rank has of the optimizer's state."""
+        """Iterate over the model, and this rank's shard of the optimizer's state."""
         own = getattr(self.replica.optimizer, "optim", self.replica.optimizer)
         yield from of_model(self.replica.model, shared=True)
         yield from of_optimizer(self.replica.state.named, own, shared=False)

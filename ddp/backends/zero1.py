@@ -15,7 +15,7 @@ from ddp.sharding.zero1 import ShardContext, ShardedStep, Zero, Zero1
 
 
 class ZeroBackend(GroupBackend):
-    """A rank's side of all kinds of sharding."""
+    """A rank's side, for every kind of sharding."""
 
     kind: Callable[[ShardContext], Zero]
 
@@ -26,19 +26,20 @@ class ZeroBackend(GroupBackend):
         self._sharded = self.kind(ShardContext(*parts, job.world_size, rank, replica.step_sketches))
 
     def gradient_sync(self, replica: Replica) -> GradientSync:
-        """Return the sharding, made at once: the optimizer has its shards before it takes over a checkpoint's state."""
+        """Return the sharded step. It exists already, as the optimizer must be sharded before it loads a checkpoint."""
         return self._sharded
 
     def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
-        """Make parameters whole within."""
+        """Gather the whole parameters for a `with` block."""
         return self._sharded.full_parameters()
 
     def recut(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return this rank's state of the optimizer, from those of all ranks of a run of another number of ranks."""
+        """Return this rank's shard of the optimizer's state, given those of all ranks of a run with another number of
+        ranks."""
         return recut(cast(ShardedStep, self._sharded), states)
 
     def finish(self) -> None:
-        """Make the model whole."""
+        """Gather the whole model for good."""
         self._sharded.unwrap()
 
 

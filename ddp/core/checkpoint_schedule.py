@@ -45,9 +45,11 @@ def due(settings: Checkpointing | None, mark: Mark, last: Mark, epochs: int) -> 
     return f"after {mark.epochs} epochs and {mark.averages} averages"
 
 
-def hasten(cohort: CoordinatorState) -> CoordinatorState:
+def hasten(cohort: CoordinatorState, at: float) -> CoordinatorState:
     """Have a checkpoint come at the next average: the end is near. Where none are made, none is."""
-    return replace(cohort, world=replace(cohort.world, checkpoints=hastened(cohort.world.checkpoints)))
+    settings = hastened(cohort.world.checkpoints)
+    ending = (at, cohort.samples) if settings is not None and settings.every else None
+    return replace(cohort, world=replace(cohort.world, checkpoints=settings), ending=ending)
 
 
 def hastened(settings: Checkpointing | None) -> Checkpointing | None:

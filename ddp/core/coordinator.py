@@ -22,6 +22,7 @@ from ddp.core.persistent import RankSet, Row
 from ddp.core.policies import Policy
 from ddp.core.rank_state import LastHeard, RankState
 from ddp.core.recovery import distrust, lose, recover, settle
+from ddp.core.shared_grants import shorten
 from ddp.core.values import replace
 from ddp.core.world import World
 
@@ -135,9 +136,10 @@ class Coordinator:
         saves: tuple[Output, ...] = ()
         if checkpoint_schedule.handed_out(issued) or (plan.in_step and not cohort.shares and cohort.round is None):
             cohort, saves = checkpoint_schedule.begin(cohort, plan, at, turn=False)
+        cohort, ends = shorten(cohort, at)
         cohort, grants = dispatch(cohort, plan)
         cohort, paces = pacing.correct(cohort, plan, at, grants)
-        issued = (*issued, *starts, *orders, *evaluations, *saves, *grants, *paces)
+        issued = (*issued, *starts, *orders, *evaluations, *saves, *ends, *grants, *paces)
         if reason := rounds.due(cohort, plan):
             cohort, averages = rounds.open_round(cohort, plan, reason, at)
             saves = ()
@@ -204,7 +206,7 @@ def _apply(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSt
         case Offered():
             return replace(cohort, offers=cohort.offers + 1), ()
         case events.Ending():
-            return checkpoint_schedule.hasten(cohort), ()
+            return checkpoint_schedule.hasten(cohort, event.at), ()
     return timeouts.give_up(cohort, event)
 
 

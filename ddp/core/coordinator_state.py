@@ -108,6 +108,8 @@ class CoordinatorState:
     saves: int = 0
     saved: Mark = Mark()
     """The last checkpoint, or the start."""
+    ending: tuple[float, int] | None = None
+    """When the end was announced, where a checkpoint is to come before it, and the samples trained by then."""
     stopping: bool = False
     samples: int = 0
     """Samples trained by all, as reported, less what was lost with a rank."""

@@ -42,7 +42,8 @@ def _calm(cohort: CoordinatorState, plan: Plan) -> bool:
     current = cohort.round
     if plan.in_step:
         whole = len(cohort.group) == len(cohort.live)
-        return bool(cohort.shares) and current is None and whole and not cohort.raised and not cohort.retries
+        calm = whole and not cohort.raised and not cohort.retries and cohort.ending is None
+        return bool(cohort.shares) and current is None and calm
     return current is not None and current.phase is Phase.COLLECTIVE and not cohort.leads and bool(cohort.window)
 
 

@@ -6,11 +6,14 @@ Knows no window, no round and no backend.
 from __future__ import annotations
 
 from ddp.core.checkpoint_schedule import averages
-from ddp.core.commands import Plan, Train
+from ddp.core.commands import Plan, Shorten, Train
 from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.ledger import Ledger
 from ddp.core.spans import Chunk, measure
 from ddp.core.values import replace
+
+WATCH_S = 0.5
+"""What ranks do in so long after the end was announced tells how far they come until an order reaches them."""
 
 
 def share_epoch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
@@ -46,3 +49,26 @@ def split(cohort: CoordinatorState, epoch: int, start: int, stop: int) -> tuple[
         seen = epoch * world.samples + start
         commands.append(Train(rank, chunk, seen, 1.0, reason))  # a step counts the whole global batch
     return cohort.after(draft, shares=tuple(zip(live, chunks, strict=True))), tuple(commands)
+
+
+def shorten(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Shorten, ...]]:
+    """Have all ranks end their grant some steps from here, once the end was announced: a checkpoint can be made there.
+
+    They train on meanwhile: the steps are half as many again as since the announcement, and two. A rank that is further
+    when the order comes fails, and the run goes on from the checkpoint before.
+    """
+    if cohort.ending is None or not cohort.shares or cohort.broken or cohort.round is not None:
+        return cohort, ()
+    (since, samples), world, chunk = cohort.ending, cohort.world, cohort.shares[0][1]
+    steps = -(-(cohort.samples - samples) // (world.batch * world.size))
+    end = max(cohort.ranks[rank].steps for rank in cohort.live) + steps + steps // 2 + 2
+    if at - since < WATCH_S or not steps or end >= chunk.steps:
+        return cohort, ()
+    stop, draft = chunk.start + end * chunk.batch, cohort.draft()
+    for rank in cohort.live:
+        queue = tuple(replace(granted, stop=stop) for granted in cohort.ranks[rank].queue)
+        queued = sum(granted.steps for granted in queue)
+        draft.put(rank, replace(cohort.ranks[rank], queue=queue, queued=queued))
+    shares = tuple((rank, replace(granted, stop=stop)) for rank, granted in cohort.shares)
+    orders = tuple(Shorten(rank, stop, "a checkpoint is due before the end") for rank in cohort.live)
+    return cohort.after(draft, shares=shares), orders

@@ -21,6 +21,7 @@ from ddp.core.commands import (
     RankCommand,
     Save,
     SendState,
+    Shorten,
     Stop,
     Train,
 )
@@ -70,11 +71,13 @@ class Worker:
     stopped: bool = False
 
     def receive(self, order: RankCommand) -> Worker:
-        """Note an order. Raises ProtocolError after a stop."""
+        """Note an order. Raises ProtocolError after a stop, and for an end that is behind the rank."""
         if self.stopped:
             raise ProtocolError(f"{order} arrived after the order to stop")
         if isinstance(order, Pace):
             return replace(self, lane=tuple(self._paced(order)))
+        if isinstance(order, Shorten):
+            return replace(self, lane=self._shortened(order))
         if self.deaf and isinstance(order, FOLLOWING):
             return self
         if isinstance(order, Train) or (isinstance(order, (Average, Evaluate, Save)) and order.in_turn):
@@ -117,6 +120,15 @@ class Worker:
                 seen += order.pace * (measure(entry.chunk.spans(entry.chunk.steps)) - own)
                 own = 0
             yield entry
+
+    def _shortened(self, order: Shorten) -> tuple[Train | Average | Evaluate | Save, ...]:
+        for place, entry in enumerate(self.lane):
+            if isinstance(entry, Train):
+                chunk = replace(entry.chunk, stop=order.stop)
+                if chunk.steps > (0 if place else self.offset):
+                    return (*self.lane[:place], replace(entry, chunk=chunk), *self.lane[place + 1 :])
+                break
+        raise ProtocolError(f"{order} came too late")
 
     def ahead(self) -> Iterator[Batch]:
         """Yield the batches that are granted and not begun, in their order."""

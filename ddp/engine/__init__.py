@@ -1,7 +1,6 @@
-"""What runs the loop. One module for each engine, with `run(job, emit) -> None`; `emit` receives every record as it happens.
+"""The engines, which run the training loop: one module each, with `run(job, emit) -> None`. `emit` receives every record.
 
-Owns the registry, and what must be known of an engine before it runs. Imports no torch.
-"""
+Owns the registry of engines, and their properties that must be known before they run. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,19 +14,20 @@ from ddp.registry import Registry, loaded
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """What must be known of an engine before it runs."""
+    """Properties of an engine that are known before it runs."""
 
     module: str
     backends: bool = False
-    """Whether it runs pairs of policy and backend; False: the engine synchronises by itself."""
+    """Whether it runs pairs of a policy and a backend; False: it synchronises the ranks itself."""
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The policies of an engine without backends, with the settings that a mode begins with; none: it averages nothing."""
+    """Policies of an engine without backends, each with the settings that its mode begins with; empty: it averages
+    nothing."""
     one_rank: bool = False
-    """It trains on one rank only."""
+    """Whether it trains on one rank only."""
     one_process: bool = False
-    """Its ranks have no processes of their own: none can be lost."""
+    """Whether its ranks share one process, so that none can be lost."""
     virtual: bool = False
-    """Ranks really train, all in this process; times come from a simulated clock."""
+    """Whether ranks train for real, in this process, while times come from a simulated clock."""
 
     lacks: tuple[str, ...] = ()
     """Step settings that it does not support: `fp16`, `compile`."""
@@ -38,11 +38,11 @@ class EngineSpec:
         return self.one_process or self.virtual
 
     def fits(self, world_size: int) -> bool:
-        """Return whether it can have `world_size` ranks."""
+        """Return whether it can run `world_size` ranks."""
         return world_size == 1 or not self.one_rank
 
 
-# In graph mode a window is one large batch: few of them, so that the recipe's learning rate still fits.
+# In graph mode a window is one large batch: take few of them, so that the recipe's learning rate still fits.
 GRAPH_POLICIES: dict[str, dict[str, Any]] = {EVERY_STEP: {}, DEFAULT: {"anchor": 1, "max_anchor": 4}}
 _OURS = {
     "solo": EngineSpec("ddp.engine.solo", one_rank=True, one_process=True),

@@ -1,7 +1,7 @@
-"""Threads that take turns: `resume` lets one run until it pauses or ends, so one runs at any time.
+"""Cooperative threads: `resume` runs one until it pauses or ends, so only one runs at any time.
 
-Each finds torch's, NumPy's and Python's generators as it left them. Knows nothing of what it runs.
-"""
+After a pause, each thread finds the random generators of torch, NumPy and Python as it left them. Does not know what
+runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddp.process.channel import PeerGone
 
 
 def generators() -> Callable[[], None]:
-    """Return what puts torch's, NumPy's and Python's generators back to what they are now."""
+    """Return a function that restores the present state of torch's, NumPy's and Python's random generators."""
     own, numbers, plain = torch.get_rng_state(), np.random.get_state(), random.getstate()
 
     def restore() -> None:
@@ -28,7 +28,7 @@ def generators() -> Callable[[], None]:
 
 
 class CooperativeThread:
-    """One such thread."""
+    """A thread that runs only between `resume` and its next `pause`."""
 
     def __init__(self) -> None:
         self.running = self.ended = self.dropped = False
@@ -38,11 +38,11 @@ class CooperativeThread:
 
     @property
     def started(self) -> bool:
-        """Whether there is a thread."""
+        """Whether the thread was created."""
         return self._thread is not None
 
     def begin(self, run: Callable[[], None], name: str) -> None:
-        """Make the thread; it begins with the first `resume`."""
+        """Create the thread; `run` begins with the first `resume`."""
         self._thread = threading.Thread(target=self._serve, args=(run,), name=name, daemon=True)
         self._thread.start()
 
@@ -59,15 +59,15 @@ class CooperativeThread:
             self._back.release()
 
     def leave(self) -> None:
-        """Do what is to be done at the end of the thread, in it."""
+        """Clean up at the end of the thread, in the thread. A hook for subclasses."""
 
     @property
     def ready(self) -> bool:
-        """Whether it can go on."""
+        """Whether the thread can continue."""
         return not self.ended and (self.dropped or self._until())
 
     def resume(self) -> None:
-        """Let it run until it pauses, or ends."""
+        """Run the thread until it pauses or ends."""
         self.running = True
         self._go.release()
         self._wait()
@@ -77,9 +77,9 @@ class CooperativeThread:
         self.running = False
 
     def end(self) -> None:
-        """Raise PeerGone where it has paused."""
+        """End the thread by raising PeerGone where it has paused, and join it."""
         self.dropped = True
-        if self.running:  # an interrupt came while it was waited for
+        if self.running:  # an interrupt arrived while this waited for the thread
             self._wait()
         if self._thread is None:
             return
@@ -88,7 +88,7 @@ class CooperativeThread:
         self._thread.join()
 
     def pause(self, until: Callable[[], bool]) -> None:
-        """Let others run until the condition holds, in its own thread. Raises PeerGone if it was dropped."""
+        """Let others run until `until()` holds. Called in the thread itself. Raises PeerGone if it was ended."""
         if self.dropped:
             raise PeerGone
         self._until = until

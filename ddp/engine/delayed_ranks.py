@@ -1,8 +1,7 @@
-"""Ranks behind links: what they and the coordinator send each other arrives when it would over them, in order.
+"""Ranks behind emulated links: delays their messages to and from the coordinator as the links would, in order.
 
-Snapshots weigh what the model weighs, as does the average that comes back; other messages weigh nothing. Nothing is lost:
-losses are delay. The coordinator is beside rank 0.
-"""
+Snapshots have the size of the model, as has the average that is sent back; other messages have size zero. Packet loss only
+causes delay: no message is lost. The coordinator is on rank 0's host."""
 
 from __future__ import annotations
 
@@ -18,40 +17,40 @@ from ddp.engine.ranks import Ranks
 from ddp.process.clock import now
 
 POLL_S = 0.002
-"""Shorter waits are slept: a poll ends milliseconds late."""
+"""Shorter waits are slept instead of polled: a poll can end milliseconds late."""
 VALUE_BYTES = 4
-"""Of a parameter in a snapshot."""
+"""Bytes of a parameter in a snapshot."""
 
 
 class DelayedRanks:
-    """Ranks as the coordinator's loop sees them."""
+    """Wraps the ranks for the coordinator's loop and delays their messages."""
 
     def __init__(self, ranks: Ranks, links: Links) -> None:
         self._ranks, self._deliveries = ranks, Deliveries(links)
         self._held: list[tuple[float, int, RankEvent | Lost | RankCommand]] = []
-        """Under way: when it arrives, and in which order it was sent."""
+        """Messages in flight: a heap of (arrival time, order of sending, message)."""
         self._order = itertools.count()
         self._ticked = now()
         self._size = 0
         """Bytes of a snapshot."""
 
     def send(self, command: RankCommand) -> None:
-        """Send an order on its way."""
+        """Send an order; it arrives after the link's delay."""
         size = self._size if isinstance(command, Apply) else 0
         self._hold(self._deliveries.due(command.rank, size, FROM, now()), command)
 
     def drop(self, rank: int) -> None:
-        """End a rank that the run goes on without."""
+        """End a rank that the run continues without."""
         self._ranks.drop(rank)
 
     def restart(self, rank: int, life: int) -> None:
-        """Start a rank again that was dropped. What was under way to or from the one before arrives no more."""
+        """Restart a rank that was dropped; discard messages in flight to or from its old process."""
         self._held = [entry for entry in self._held if entry[2].rank != rank]
         heapq.heapify(self._held)
         self._ranks.restart(rank, life)
 
     def events(self, timeout_s: float) -> list[Event]:
-        """Return what has arrived; wait up to `timeout_s` for the first event, and add a `Tick` as often as that."""
+        """Return the events that have arrived; wait up to `timeout_s` for the first one; add a `Tick` every `timeout_s`."""
         left = max(self._held[0][0] - now(), 0.0) if self._held else timeout_s
         passed: list[Event] = []
         for event in self._ranks.events(min(left, timeout_s) if left > POLL_S else 0.0):
@@ -75,7 +74,7 @@ class DelayedRanks:
         heapq.heappush(self._held, (due, next(self._order), message))
 
     def _arrived(self) -> list[Event]:
-        """Hand ranks the orders that have arrived; return the events."""
+        """Send the orders that have arrived to their ranks; return the events that have arrived."""
         events: list[Event] = []
         while self._held and self._held[0][0] <= now():
             message = heapq.heappop(self._held)[2]
@@ -86,7 +85,7 @@ class DelayedRanks:
         return events
 
     def _tick(self, tick: Tick, timeout_s: float) -> list[Event]:
-        """Return a tick as often as was asked for: shorter waits have more of them."""
+        """Return a tick at most every `timeout_s`: the shorter polls in here cause more of them."""
         away_s = tick.away_s if tick.away_s > timeout_s else 0.0
         if tick.at - self._ticked < timeout_s and not away_s:
             return []

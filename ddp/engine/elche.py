@@ -32,11 +32,8 @@ TICK_S = 0.5
 
 
 def run(job: Job, emit: Emit) -> None:
-    """Train `job`. Raises RankFailed, RankLost, Diverged, OutOfResources; InvalidCheckpoint for a checkpoint that
-    ranks cannot resume from.
-
-    After any exception no process is left.
-    """
+    """Train `job`. Raises RankFailed, RankLost, Diverged, OutOfResources; InvalidCheckpoint for a checkpoint that ranks
+    cannot resume from. No rank process is left running after an exception."""
     spec = BACKENDS[job.backend]
     _check_links(job)
     if not spec.checkpoints and (job.resume is not None or (job.checkpoints is not None and job.checkpoints.every)):
@@ -48,7 +45,7 @@ def run(job: Job, emit: Emit) -> None:
         solo.run(job, emit)
         return
     job = replace(job, spare_core=cores() > job.world_size)
-    # A backend that acts inside steps alone has one policy.
+    # A backend that synchronises only inside steps has one policy.
     job = job if spec.averages else replace(job, policy=POLICIES[EVERY_STEP](), tolerate_loss=False)
     coordinator = start(job)
     with begun(job) as job, RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
@@ -58,14 +55,14 @@ def run(job: Job, emit: Emit) -> None:
 
 
 def _check_links(job: Job) -> None:
-    """Raise ValueError for a link that is to become slow where no transfer of a rank goes over one."""
+    """Raise ValueError for a fault that slows a link down where no transfer of a rank uses a link."""
     spec, slow = BACKENDS[job.backend], next((fault for fault in job.faults if fault.kind == "link"), None)
     if slow is not None and (job.links is None or spec.torch_native or SyncKind.SNAPSHOT in spec.sync):
         raise ValueError(f"fault {slow}: no collective goes over links here; set cluster.links with nccl_* or zero*")
 
 
 def start(job: Job) -> Coordinator:
-    """Return the coordinator of a run, from its checkpoint if it has one. Raises ValueError, InvalidCheckpoint."""
+    """Return the coordinator of a run, restored from its checkpoint if it has one. Raises ValueError, InvalidCheckpoint."""
     source = checkpoint.resume(job)
     world = world_of(
         job.backend,
@@ -90,9 +87,9 @@ def coordinate(
     publish: Callable[[Publish], None],
     emit: Emit,
 ) -> None:
-    """Hand events to the coordinator and its commands to whom they are for, until the run is over.
+    """Pass events to the coordinator and its commands to their receivers until the run is over.
 
-    `reducer` averages snapshots beside this loop, `publish` puts a checkpoint into its place. Raises as `run` does."""
+    `reducer` averages snapshots in the background; `publish` publishes a checkpoint. Raises as `run` does."""
     failures: list[Failed] = []
     hastened = False
     while not coordinator.over:
@@ -101,7 +98,7 @@ def coordinate(
         if termination.announced() and not hastened:
             hastened, occurred = True, [*occurred, Ending(now())]
         while place < len(occurred):
-            coordinator, count = coordinator.enter(occurred, place)  # what nothing follows from, at once
+            coordinator, count = coordinator.enter(occurred, place)  # events that need no decision, all at once
             for event in occurred[place : place + count]:
                 emit(event, event.at)
             place += max(count, 1)
@@ -109,7 +106,7 @@ def coordinate(
                 continue
             event = occurred[place - 1]
             if getattr(event, "rank", None) in anew:
-                continue  # sent by the process that was ended
+                continue  # sent by the rank's old process
             emit(event, event.at)
             if isinstance(event, Failed):
                 failures.append(event)
@@ -127,7 +124,7 @@ def coordinate(
 
 
 def _obey(command: Output, ranks: Ranks, reducer: Reducer | None) -> set[int]:
-    """Hand a command to whom it is for. Return the rank that is started again by it, if one is."""
+    """Pass a command to its receiver. Return the rank that it restarts, if any."""
     if type(command) in ORDERS:
         ranks.send(cast(RankCommand, command))
     elif isinstance(command, Drop):
@@ -142,7 +139,8 @@ def _obey(command: Output, ranks: Ranks, reducer: Reducer | None) -> set[int]:
 
 
 def _cause(event: Event, failures: Sequence[Failed]) -> Failed | None:
-    """Return what a rank raised, if that `event` ended the run; of an error that several raised, the first one's."""
+    """Return the failure of a rank that caused `event` to end the run; if several ranks raised the same error, the
+    first."""
     if not isinstance(event, Failed):
         return None
     return next(

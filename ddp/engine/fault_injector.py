@@ -1,6 +1,6 @@
-"""Faults on purpose, done to a rank in its own process: a rank's part of a fault script (`ddp.core.faults`).
+"""Injects faults into a rank, in its own process: the rank's part of a fault script (`ddp.core.faults`).
 
-Knows how a fault is done, not what comes of it: nothing here is looked at by whoever has to notice."""
+Knows how to cause a fault, not its consequences: the code that must detect faults never looks at anything in here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddp.process.slowdown import Slowdown
 
 
 def struck(scratch: Path, rank: int) -> tuple[Fault, ...]:
-    """Return the faults that have come to `rank`, whatever became of its process."""
+    """Return the faults that `rank` has met so far, in all its processes."""
     notes = _notes(scratch, rank)
     return tuple(map(parse, notes.read_text().splitlines())) if notes.exists() else ()
 
@@ -28,15 +28,15 @@ def _notes(scratch: Path, rank: int) -> Path:
 
 
 class LossyChannel(Channel):
-    """A channel that can lose a message on the way, as a broken network would: the sender does not notice."""
+    """A channel that can lose a message like a broken network: the sender does not notice."""
 
     def __init__(self, connection: Connection, notes: Path | None = None) -> None:
-        """`notes`: a file in which it is noted what was lost."""
+        """`notes`: file in which to write the type of each lost message."""
         super().__init__(connection)
         self._losing, self._lost = 0, notes
 
     def lose(self) -> None:
-        """Lose the next message that the run goes by."""
+        """Lose the next message that matters to the run (not a sign of life or a tally)."""
         self._losing += 1
 
     def send(self, message: Record) -> None:
@@ -52,7 +52,7 @@ class LossyChannel(Channel):
 class FaultInjector:
     """The faults of `rank` that are still to come from its step number `done` on.
 
-    A run that goes on is as slow as it was: what lasts of the faults before happens again at once."""
+    A resumed run is as slow as before: lasting faults of earlier steps begin again at once."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class FaultInjector:
         done: int = 0,
         scratch: Path | None = None,
     ) -> None:
-        """`scratch`: where it is noted what has come, for when the rank is started again."""
+        """`scratch`: folder in which to note the faults that happened, for when the rank is restarted."""
         self._notes = None if scratch is None else _notes(scratch, rank)
         self._faults, self._slowdown, self._lose = [fault for fault in faults if fault.rank == rank], slowdown, lose
         self._flip = flip
@@ -73,7 +73,7 @@ class FaultInjector:
                 self._last(fault)
 
     def meet(self, step: int) -> None:
-        """Do what is to happen before step number `step`, once: a step that is done again is spared."""
+        """Inject the faults of step number `step` before it runs. Each happens once, even if the step is repeated."""
         for fault in [fault for fault in self._faults if fault.step == step]:
             self._faults.remove(fault)
             self._happen(fault)
@@ -97,7 +97,7 @@ class FaultInjector:
                 self._last(fault)
 
     def _last(self, fault: Fault) -> None:
-        """Begin what lasts, or end it."""
+        """Begin a lasting fault, or end all of them (`heal`)."""
         match fault.kind:
             case "slow":
                 self._slowdown.slow_down(fault.value)

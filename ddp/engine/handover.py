@@ -1,7 +1,7 @@
-"""What a rank that was started again takes from another: the model that all share, and what goes with it.
+"""Transfers the state of the cohort to a restarted rank: the model that all ranks share, and what belongs to it.
 
-Owns what is in the file that one writes and the others read. What of it a backend keeps is the backend's business.
-"""
+Owns the contents of the file that one rank writes and the joining ranks read. The backend decides what it stores of
+itself."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ddp.process.clock import now
 
 
 def send(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Shared:
-    """Write the state for ranks that join: of the optimizer as this rank has it now, and of the last average. Return what is
-    reported of it: of a model that all step alike, too."""
+    """Write the state for joining ranks: this rank's optimizer state, and the backend's state (the last average). Return
+    the event to report, with a sketch of the model where all ranks take the same steps."""
     replica = loop.replica
     state = {"optimizer": replica.optimizer.state_dict(), "passes": replica.passes.capture()}
     counters = {"begun": loop.begun, "version": loop.version, "rates": replica.rates.capture()}
@@ -27,8 +27,8 @@ def send(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Sha
 
 
 def load_sent(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Joined:
-    """Take that state; return what is reported of it. Epochs begin here as they did there, before the state comes: what
-    callbacks make beside it, such as a schedule, is in no file. Raises OutOfResources."""
+    """Load that state; return the event to report. First call the epoch callbacks for the epochs begun so far, as what
+    these create (such as a schedule) is not in the file. Raises OutOfResources."""
     began, replica = now(), loop.replica
     state = passed_state.read(scratch, round, loop.device, plain=False)
     for epoch in range(state["begun"] + 1):

@@ -1,10 +1,8 @@
 """An in-process channel: ranks without processes, which the coordinator's thread resumes in turn.
 
-A rank is the loop of `rank.py`. It has a thread because that loop pauses in the middle of things: in a collective, and
-where it waits for orders: `ddp.engine.cooperative_thread`.
-
-Owns who runs. Knows nothing of what ranks do. A rank has no process that could be killed or stopped.
-"""
+A rank runs the loop of `rank.py`. It has a thread of its own (`ddp.engine.cooperative_thread`) because that loop pauses
+deep inside calls: in a collective, and where it waits for orders. Owns which rank runs; does not know what ranks do. A rank
+without a process cannot be killed or stopped."""
 
 from __future__ import annotations
 
@@ -26,22 +24,22 @@ from ddp.process.clock import now
 from ddp.replica.task import Job
 
 KILLING = ("crash", "stall")
-"""Faults that are done to a process."""
+"""Faults that need a process."""
 
 
 class ThreadRank(CooperativeThread):
-    """One rank, and its end of the channel."""
+    """One rank in a thread, and its end of the channel."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()
         self.rank = rank
         self.orders: list[Any] = []
         self.events: list[Event] = []
-        """Sent, and not yet taken by the coordinator."""
+        """Events sent and not yet received by the coordinator."""
         self._lost = 0
 
     def start(self, job: Job) -> None:
-        """Make the thread; it begins with the first `resume`."""
+        """Create the thread; it begins with the first `resume`."""
         self._group = job.threads
         self.begin(partial(self._obey, job), f"rank-{self.rank}")
 
@@ -50,7 +48,7 @@ class ThreadRank(CooperativeThread):
         obey(job, self.rank, self)
 
     def leave(self) -> None:
-        """Break what waits for the rank."""
+        """Break the collectives in which others wait for this rank."""
         if self._group is not None:
             self._group.leave(self.rank)
 
@@ -62,22 +60,22 @@ class ThreadRank(CooperativeThread):
             self.events.append(message)
 
     def receive(self, timeout_s: float) -> list[Any]:
-        """Let the others have their turn, then return all orders; wait for the first unless `timeout_s` is 0. Raises
+        """Let the other ranks run, then return all orders; wait for the first one unless `timeout_s` is 0. Raises
         PeerGone."""
         self.pause(lambda: not timeout_s or bool(self.orders))
         orders, self.orders = self.orders, []
         return orders
 
     def lose(self) -> None:
-        """Lose the next message that the run goes by."""
+        """Lose the next message that matters to the run."""
         self._lost += 1
 
     def close(self) -> None:
-        """Do nothing: the thread ends next."""
+        """Do nothing: the thread is about to end."""
 
 
 class InProcessRanks:
-    """All ranks of a run. On leaving the context every thread is gone, whatever happened."""
+    """All ranks of a run. When the context exits, no thread is left, whatever happened."""
 
     def __init__(self, job: Job) -> None:
         if any(fault.kind in KILLING for fault in job.faults):
@@ -101,20 +99,20 @@ class InProcessRanks:
         self._restore()
 
     def reduced(self, event: Reduced | Exception) -> None:
-        """Take in what the reducer's thread has done."""
+        """Receive the result of the reducer's thread."""
         self._reduced.put(event)
 
     def send(self, command: RankCommand) -> None:
-        """Give an order."""
+        """Send an order to its rank."""
         self._ranks[command.rank].orders.append(command)
 
     def drop(self, rank: int) -> None:
-        """End a rank that the run goes on without."""
+        """End a rank that the run continues without."""
         self._ranks[rank].end()
         self._ranks[rank].events.clear()
 
     def restart(self, rank: int, life: int) -> None:
-        """Start a rank again."""
+        """Restart a rank."""
         new = self._ranks[rank] = ThreadRank(rank)
         group = self._job.threads
         assert group is not None
@@ -122,8 +120,8 @@ class InProcessRanks:
         new.start(replace(self._job, life=life))
 
     def events(self, timeout_s: float) -> list[Event]:
-        """Resume every rank that can go on, once; return what they sent, by rank. Where none can, wait up to `timeout_s` for
-        the reducer, then say that time has passed. Raises ReduceFailed."""
+        """Resume once every rank that can continue; return the events they sent, by rank. If none can, wait up to
+        `timeout_s` for the reducer, then return a tick. Raises ReduceFailed."""
         ready = [rank for rank in self._ranks if rank.started and rank.ready]
         for rank in ready:
             rank.resume()

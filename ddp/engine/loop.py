@@ -1,4 +1,4 @@
-"""The training loop of a rank, in solo and distributed runs: trains, measures, reports. Decides nothing.
+"""The training loop of a rank, in solo and distributed runs: trains, measures, reports. Makes no decisions.
 
 The caller decides where reports go: into a channel, or straight into the record."""
 
@@ -35,13 +35,13 @@ from ddp.replica.task import Job
 from ddp.tally import MODULUS
 
 REPORT_S = 0.02
-"""Progress is reported at most this often, seconds, unless the rank runs out of work."""
+"""Least seconds between two progress reports, unless the rank runs out of work."""
 ALIVE_S = 1.0
-"""A sign of life in a long evaluation, seconds."""
+"""Seconds between signs of life in a long evaluation."""
 
 
 def device_of_rank(job: Job, rank: int) -> torch.device:
-    """Return CUDA where every rank of this host has a GPU of its own, or where the job asks for it; else the CPU."""
+    """Return CUDA if every rank of this host has a GPU of its own, or if the job asks for it; else the CPU."""
     here = job.host_ranks or job.world_size
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if job.device == "cuda" and not gpus:
@@ -76,12 +76,12 @@ class TrainingLoop:
             passes, samples = self.replica.passes, self.replica.samples
             with self.heart if job.world_size > 1 else nullcontext():
                 passes.warm_up(self.replica.task, self.replica.some, passes.sizes(job, samples))
-        seed_others(derive(job.seed, "others", rank))  # each rank draws its own
+        seed_others(derive(job.seed, "others", rank))  # random numbers of other libraries differ by rank
         self.steps = 0
         """Steps since the last contribution to an average."""
         self.samples = 0
         self.after = -1
-        """The round of that contribution."""
+        """The round of the last contribution."""
         self.total_steps = 0
         """Steps since the start."""
         self.version = 0
@@ -89,29 +89,29 @@ class TrainingLoop:
         self.begun = -1
         """The last epoch that the callback was called for."""
         self._stepped: float | None = None
-        """When the last step ended; None: something else was done since."""
+        """When the last step ended; None: something else happened since."""
         self._tallied = 0
-        """What had been read of the training data when the last report was made."""
+        """Tally of the training data read when the last report was made."""
         self._pending = Pending(-1)
         self.report_s = REPORT_S
-        self._reported, self._kept = now(), False  # whether a kept step waits for its report
+        self._reported, self._kept = now(), False  # whether a saved step waits for its report
         self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
         self._parts = RankParts(job, rank, self.replica)
         self.keeper = StepKeeper(job, rank, self.replica) if job.audit else None
 
     def ready(self, transport: str) -> None:
-        """Report that model, data and transport are there."""
+        """Report that model, data and transport are ready."""
         self._send(reports.ready(self.job, self.rank, self.replica, str(self.device), transport, self._parts.lasting))
         if self.keeper is not None:
             self.keeper.rests(START, self.version)
 
     def come(self, transport: str) -> None:
-        """Report that a rank that was started again is there."""
+        """Report that a restarted rank is ready to join."""
         samples, digest = self.replica.samples, self.replica.state.digest()
         self._send(Joining(now(), self.rank, samples, digest, self.job.life, str(self.device), transport))
 
     def train(self, step: Step) -> None:
-        """Train one step; report if the rank runs out of work, or now and then."""
+        """Train one step; report if the rank runs out of work or the last report is older than `report_s`."""
         if step.batch.epoch != self._pending.epoch:
             self._settle(f"{EPOCH}{step.batch.epoch}")
             self._pending = Pending(step.batch.epoch)
@@ -119,10 +119,10 @@ class TrainingLoop:
             self.pause()
         if self._profiler is not None and self._profiler.step():
             self.pause()
-        # From step to step: a rank is as fast as its whole loop is, and a fast one loses more of its time there.
+        # Measured from the end of a step to the end of the next: the speed of a rank is that of its whole loop.
         between = 0.0 if self._stepped is None else now() - self._stepped
         loss, busy = self._step(step)
-        if not self.total_steps:  # a first forward pass may have made what it lacked
+        if not self.total_steps:  # the first forward pass may have added parameters
             self.replica.state.check_added(self.replica.model)
         self._pending.add(loss, step.batch.samples, between + busy)
         self.steps += 1
@@ -148,8 +148,8 @@ class TrainingLoop:
         return loss, busy
 
     def keep(self, batch: Batch, seen: float, work: Sequence[Span]) -> None:
-        """Save the state before a step on `batch`, of which positions `work` are this rank's. This counts as no training
-        time. The step has a report of its own, which the audit compares with its repetition."""
+        """Save the state before a step on `batch`, in which this rank trains the positions `work`. This counts as no
+        training time. The step gets a report of its own, which the audit compares with its repetition."""
         self.report()
         began = now()
         if self.keeper is not None:
@@ -173,18 +173,18 @@ class TrainingLoop:
         self.replica.close()
 
     def pause(self) -> float:
-        """Stop the clock of training until the next step. Return when it stopped: at the end of the last step, or now if
-        something else was done since."""
+        """Stop the training clock until the next step. Return when it stopped: at the end of the last step, or now if
+        something else happened since."""
         since, self._stepped = self._stepped, None
         return now() if since is None else since
 
     def begin(self, last: int, seen: float) -> None:
-        """Call the user's epoch callback for each epoch up to `last` that has not begun. No slice is recorded of it."""
+        """Call the user's epoch callback for each epoch up to `last` that has not begun. Its time is in no slice."""
         replica, rates, fraction = self.replica, self.replica.rates, self.replica.fraction(seen)
         rank, size, device, steps, version = self.rank, self.job.world_size, self.device, self.total_steps, self.version
         if (callback := replica.task.epoch_callback) is not None:
             for epoch in range(self.begun + 1, last + 1):
-                torch.manual_seed(derive(self.job.seed, "callback", epoch))  # what it draws is the same on all ranks
+                torch.manual_seed(derive(self.job.seed, "callback", epoch))  # the same random numbers on all ranks
                 handle = WorkerHandle(rank, size, device, epoch, steps, version, replica.model, rates, fraction)
                 with rates.unchanged():
                     callback(epoch, handle)
@@ -203,30 +203,31 @@ class TrainingLoop:
         self.meter.tick()
 
     def _sum_up(self) -> None:
-        """Send the sums of what has been trained since the last ones."""
+        """Send the tallies of the samples trained since the last call."""
         for trained in self.replica.record.take():
             self._send(Trained(now(), self.rank, *trained))
 
     def _visited(self) -> int:
-        """Return the tally of what was read of the training data since the last report."""
+        """Return the tally of the training data read since the last report."""
         before, self._tallied = self._tallied, self.replica.feed.visited()
         return (self._tallied - before) % MODULUS
 
     def contribute(self, round: int) -> tuple[int, int]:
-        """Return (steps, samples) since the last contribution, and reset both. `round`: what they contribute to."""
+        """Return (steps, samples) since the last contribution, and reset both. `round`: the round that they contribute
+        to."""
         contribution, self.after = (self.steps, self.samples), round
         self.steps = self.samples = 0
         return contribution
 
     def _settle(self, what: str) -> None:
-        """Report what was trained before `what`, which is not a step."""
+        """Report everything trained before `what`, an event that is not a step."""
         self.report()
         self._sum_up()
         if self.keeper is not None:
             self.keeper.rests(what, self.version)
 
     def evaluate(self, order: Evaluate, averaged_weights: AbstractContextManager[None] | None = None) -> None:
-        """Evaluate a part of the test set, with the model that `averaged_weights` puts in place."""
+        """Evaluate a part of the test set with the model that `averaged_weights` swaps in."""
         self._settle("the evaluation")
         self.pause()
         began, replica = now(), self.replica
@@ -254,8 +255,8 @@ class TrainingLoop:
     def save(
         self, order: Save, kept: Sequence[Tensor] = (), averaged_weights: AbstractContextManager[None] | None = None
     ) -> Saved:
-        """Write this rank's part of a checkpoint, and the model that `averaged_weights` lays there if the order says so; all
-        ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
+        """Write this rank's part of a checkpoint, with the model that `averaged_weights` swaps in if the order says so. All
+        ranks enter that context, as the model may be sharded. `kept`: what the backend keeps between averages."""
         self._settle(f"checkpoint {order.index}")
         self.pause()
         began, counters = now(), (self.begun, self.total_steps, self.version)
@@ -270,8 +271,8 @@ class TrainingLoop:
         return saved
 
     def restore(self, kept: Sequence[Tensor] = (), recut: Recut | None = None) -> None:
-        """Take over what this rank wrote for the checkpoint that the run resumes from. `recut` makes a rank's state of the
-        optimizer of those of another number of ranks, where each has a part of it. Raises InvalidCheckpoint."""
+        """Load this rank's part of the checkpoint that the run resumes from. `recut` makes this rank's shard of the
+        optimizer's state from those of another number of ranks. Raises InvalidCheckpoint."""
         counters = self._parts.restore(kept, recut)
         if counters is not None:
             self.begun, self.total_steps, self.version = counters
@@ -282,13 +283,13 @@ class TrainingLoop:
             self._send(Alive(self._reported, self.rank))
 
     def finish(self) -> None:
-        """Write what is left, the final state too if the job keeps it, and report the end."""
+        """Write the remaining files, and the final state if the job asks for it; report the end."""
         self._sum_up()
         self.meter.flush()
         if self._profiler is not None:
             self._profiler.close()
         if self.job.keep_state:
-            import cloudpickle  # classes of the script itself go back as they came
+            import cloudpickle  # pickles classes of the user's script by value
 
             path = self.job.scratch / f"state-{self.rank}.pt"
             torch.save(savable(self.replica.model), path, pickle_module=cloudpickle)

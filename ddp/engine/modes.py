@@ -1,7 +1,6 @@
-"""Modes: names for the ways of training that the registries of engines, backends and policies make.
+"""Modes: names for the combinations of engine, backend and policy that the registries allow.
 
-Owns which ways there are and what each is called. Knows neither Hydra nor torch.
-"""
+Owns which modes exist and their names. Knows neither Hydra nor torch."""
 
 from __future__ import annotations
 
@@ -14,22 +13,23 @@ from ddp.core.policies import EVERY_STEP, POLICIES, meets_every_step
 from ddp.engine import ENGINES, EngineSpec
 
 PAIRING = "elche"
-"""The engine that trains a policy with a backend."""
+"""The engine that trains with a pair of policy and backend."""
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A way of training, by the names of its parts; None: it has no such part."""
+    """A combination of engine, policy and backend; None: it has no such part."""
 
     engine: str
     policy: str | None = None
     backend: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the policy, where they differ from its own."""
+    """Settings of the policy where they differ from its defaults."""
 
     @property
     def name(self) -> str:
-        """Return what results call it: `nccl_cadence`, `graph_sync`; of a backend with one policy and `solo`, its name."""
+        """Return the name in results: `nccl_cadence`, `graph_sync`; for a backend with one policy, and for `solo`, its own
+        name."""
         spec = backend_of(self)
         if self.backend is not None and spec is not None and not spec.averages:
             return self.backend
@@ -43,7 +43,7 @@ class Mode:
 
 
 def modes() -> dict[str, Mode]:
-    """Return name -> mode, of all that the registries hold now."""
+    """Return name -> mode, for all current members of the registries."""
     ways: list[Mode] = []
     for engine, spec in ENGINES.items():
         if spec.backends:
@@ -57,9 +57,9 @@ def modes() -> dict[str, Mode]:
 
 
 def mode_of(engine: str, policy: str | None, backend: str | None) -> Mode:
-    """Return the mode of a configuration, without the parts that mean nothing to it.
+    """Return the mode of a configuration, without the parts that do not apply to it.
 
-    Earlier versions called a backend with one policy an engine: as such it is understood."""
+    In earlier versions a backend with one policy was an engine: its name is accepted as `engine`."""
     if engine in BACKENDS:
         engine, backend = PAIRING, engine
     spec = engine_of(engine)
@@ -71,15 +71,16 @@ def mode_of(engine: str, policy: str | None, backend: str | None) -> Mode:
 
 
 def mode_name(engine: str, policy: str | None, backend: str | None) -> str:
-    """Return what results call this way of training."""
+    """Return the name of this mode in results."""
     return mode_of(engine, policy, backend).name
 
 
 def engine_of(engine: str) -> EngineSpec:
-    """Return the engine's entry, also by the name of a backend that was an engine once; of no engine, an empty entry."""
+    """Return the engine's entry; for a backend that was an engine once, that of `elche`; for an unknown name, an empty
+    one."""
     return ENGINES.get(PAIRING if engine in BACKENDS else engine, EngineSpec(""))
 
 
 def backend_of(mode: Mode) -> BackendSpec | None:
-    """Return the entry of the mode's backend; None: it has none."""
+    """Return the entry of the mode's backend, or None if it has none."""
     return BACKENDS.get(mode.backend or "")

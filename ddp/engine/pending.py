@@ -1,4 +1,4 @@
-"""Own what a rank has trained and not reported yet. Knows neither reports nor when they are due."""
+"""Accumulates what a rank has trained and not reported yet. Knows neither reports nor when they are due."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddp.core.values import finite
 
 
 class Pending:
-    """Training of one epoch that is not reported yet."""
+    """The training of one epoch that is not reported yet."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -16,11 +16,11 @@ class Pending:
         self.busy_s = 0.0
         self._loss_sum = 0.0
         self._losses: list[torch.Tensor] = []
-        """Of steps on a GPU, which nobody waits for before the report."""
+        """Losses of steps on a GPU, read only when the report is due."""
         self._weights: list[int] = []
 
     def add(self, loss: torch.Tensor | None, samples: int, busy_s: float) -> None:
-        """Add one step, which for a small model takes a fraction of a millisecond."""
+        """Add one step. Must be fast: a small model's step takes a fraction of a millisecond."""
         self.steps += 1
         self.samples += samples
         self.busy_s += busy_s

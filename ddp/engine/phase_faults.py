@@ -1,7 +1,6 @@
-"""Faults on purpose in a phase of a rank, done to it in its own process: the part of a rank in `bench faults`.
+"""Injects faults into a phase of a rank, in its own process: the rank's part of `bench faults`.
 
-Knows how a fault is done, not what comes of it. What it did is noted in `phase-<rank>` of the scratch folder.
-"""
+Knows how to cause a fault, not its consequences. Writes what it did to `phase-<rank>` in the scratch folder."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ from ddp.process.clock import now
 from ddp.replica.task import Job
 
 SETTLED = 3
-"""Steps after which a later step is one of a running training."""
+"""Steps after which training counts as under way."""
 
 
 def phases_of(action: Action, steps: int, averaged: bool, in_step: bool, snapshots: bool) -> tuple[str, ...]:
-    """Return the phases that an action is in: after so many steps, whether an average was taken in."""
+    """Return the phases that an action belongs to, after `steps` steps. `averaged`: an average was taken in before."""
     match action:
         case Step() if not steps:
             return ("first window",)
@@ -55,19 +54,19 @@ class PhaseInjector:
         self._room: tuple[int, int] | None = None
 
     def enter(self, action: Action, loop: TrainingLoop, alone: bool = False) -> None:
-        """Do what is to happen in the phase that `action` begins. `alone`: no average is waited for."""
+        """Inject the faults of the phase that `action` begins. `alone`: do not wait for a first average."""
         if self._room is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, self._room)
             self._room = None
         if not self._faults:
             return
         together, steps = loop.replica.gradient_sync, loop.total_steps
-        model = getattr(together, "module", loop.replica.model) if together is not None else None  # FSDP trains a twin
+        model = getattr(together, "module", loop.replica.model) if together is not None else None  # FSDP trains a copy
         for phase in phases_of(action, steps, alone or loop.after >= 0, model is not None, self._snapshots):
             self.meet(phase, steps, model)
 
     def meet(self, phase: str, steps: int = 0, model: nn.Module | None = None) -> None:
-        """Do what is to happen in `phase`, once. In a collective inside a step: in the backward pass of `model`."""
+        """Inject the faults of `phase`, once. For a collective inside a step: in the backward pass of `model`."""
         for fault in [fault for fault in self._faults if fault.phase == phase and steps >= fault.after]:
             self._faults.remove(fault)
             if phase == "collective" and model is not None:
@@ -101,9 +100,9 @@ class PhaseInjector:
         self._notes.write_text(f"{now()!r} {os.getpid()}")
 
     def _pause(self, seconds: float) -> None:
-        """Stand still for `seconds`; note when that began and, behind it, when it was over.
+        """Stop this process for `seconds`; write when that began and when it ended.
 
-        Who wakes the process counts from when it is seen to stand still: on a loaded machine that may be much later."""
+        The helper counts from when it sees the process stopped: on a loaded machine that may be much later."""
         pid = os.getpid()
         stands = f'state=$(ps -o stat= -p {pid}) || exit; case "$state" in *T*) break;; esac; sleep 0.01'
         helper = subprocess.Popen(["/bin/sh", "-c", f"while :; do {stands}; done; sleep {seconds}; kill -CONT {pid}"])
@@ -115,8 +114,8 @@ class PhaseInjector:
 
 
 def _in_backward(model: nn.Module, act: Callable[[], None]) -> None:
-    """Act in the next backward pass of `model`, before its first layer: other ranks wait for the gradients of that. Where
-    parameters are sharded, no hook of theirs is called."""
+    """Call `act` in the next backward pass of `model`, before the gradients of its first layer, which other ranks wait for.
+    Uses a hook on the output, as hooks of sharded parameters are not called."""
     first = next(module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
 
     def forward(module: nn.Module, inputs: object, output: Tensor) -> None:

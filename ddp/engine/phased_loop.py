@@ -1,6 +1,6 @@
-"""The training loop of a rank without a process of its own, where faults wait for its phases: for `bench faults`.
+"""The training loop of a rank without a process of its own, with faults injected by phase: for `bench faults`.
 
-Knows when a phase begins, not what is done in it."""
+Knows when a phase begins, not what faults do in it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ddp.replica.task import Job
 
 
 def loop_of(job: Job, rank: int, send: Callable[[RankEvent], None], replica: type[Replica] = Replica) -> TrainingLoop:
-    """Return the loop of a rank in this process."""
+    """Return the training loop of a rank in this process."""
     kind = PhasedLoop if job.phase_faults else TrainingLoop
     return kind(job, rank, send, replica)
 
 
 class PhasedLoop(TrainingLoop):
-    """Meets the faults of its phases before it does what they are of."""
+    """Injects the faults of a phase before it runs the phase."""
 
     def __init__(
         self, job: Job, rank: int, send: Callable[[RankEvent], None], replica: type[Replica] = Replica

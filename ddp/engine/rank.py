@@ -1,6 +1,6 @@
-"""A rank: receives orders, executes them, reports. The worker of `ddp.core` decides what comes next.
+"""A rank's process: receives orders, executes them, reports. `ddp.core.worker` decides what comes next.
 
-No rank outlives the parent: a closed channel ends the process, and the kernel kills one that does not read it."""
+No rank outlives the parent: a closed channel ends the process, and the kernel kills a process that does not read it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from ddp.process.orphans import bind_rank
 from ddp.replica.task import Job
 
 FILES, FILE_BEATS = (Save, SendState, LoadState, Stop), 25
-"""What writes or reads the whole state may take longer than a rank may be silent: so many fifths of that."""
+"""Orders that transfer the whole state, which may take longer than the deadline; signs of life sent meanwhile, at most."""
 
 
 class RankChannel(Protocol):
@@ -57,16 +57,16 @@ class RankChannel(Protocol):
         ...
 
     def lose(self) -> None:
-        """Lose the next message on its way."""
+        """Lose the next message."""
         ...
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the channel."""
         ...
 
 
 def main(job: Job, rank: int, connection: Connection) -> None:
-    """Run a rank in this process, made for it."""
+    """Run a rank in this process, which was forked for it."""
     bind_rank()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -76,16 +76,16 @@ def main(job: Job, rank: int, connection: Connection) -> None:
             notes = job.scratch / f"lost-{rank}" if job.phase_faults else None
             obey(job, rank, LossyChannel(connection, notes))
     except PeerGone:
-        os._exit(1)  # the parent is gone; nobody is left to tell
+        os._exit(1)  # the parent is gone; there is nobody to tell
 
 
 def obey(job: Job, rank: int, channel: RankChannel) -> None:
-    """Run a rank until it is ordered to stop; send any exception before that as `Failed`. Raises PeerGone."""
+    """Run a rank until it is ordered to stop; report any exception before that as `Failed`. Raises PeerGone."""
     try:
         RankLoop(job, rank, channel).run()
     except PeerGone:
         raise
-    except (Exception, KeyboardInterrupt) as error:  # no signal brings an interrupt here: the task raises it
+    except (Exception, KeyboardInterrupt) as error:  # interrupts are not delivered here: the task raised it
         with suppress(PeerGone):
             channel.send(_failure(rank, error))
         channel.close()
@@ -93,9 +93,9 @@ def obey(job: Job, rank: int, channel: RankChannel) -> None:
 
 def _failure(rank: int, error: BaseException) -> Failed:
     """Return the event that reports `error` to the coordinator."""
-    if isinstance(error, InvalidCheckpoint):  # nobody's defect: no traceback
+    if isinstance(error, InvalidCheckpoint):  # not a bug: no traceback
         return Failed(now(), rank, _clean(str(error), 2_000), "", kind="torn")
-    if isinstance(error, OutOfResources | Corrupted):  # nor this, and the line itself says all that there is to know
+    if isinstance(error, OutOfResources | Corrupted):  # not a bug either; the message says it all
         line = _clean(str(error), 2_000)
         return Failed(now(), rank, line, line, kind="explained")
     text = _clean(f"{type(error).__name__}: {error}", 2_000)
@@ -104,13 +104,13 @@ def _failure(rank: int, error: BaseException) -> Failed:
 
 
 def _clean(text: str, most: int) -> str:
-    """Return `text` in characters that a message can carry; of a long one, its beginning and its end."""
+    """Return `text` in characters that a message can carry; shorten a long one to its beginning and end."""
     text = encodable(text)
     return text if len(text) <= most else f"{text[: most // 2 - 5]} ... {text[-(most // 2) :]}"
 
 
 class RankLoop:
-    """The loop of one rank around the worker's state machine."""
+    """Runs the orders of one rank, which the worker's state machine puts in turn."""
 
     def __init__(self, job: Job, rank: int, channel: RankChannel, meter: type[Meter] = Meter) -> None:
         self._job, self._rank, self._channel = job, rank, channel
@@ -124,9 +124,9 @@ class RankLoop:
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
         recut = self._backend.recut if isinstance(self._backend, Recuts) else None
-        # After the backend is made, which is to see an optimizer that begins.
+        # After the backend is made, which needs the optimizer's initial state.
         kept = self._backend.average_state()
-        # What others have moved on meanwhile may lie in memory that all share.
+        # In shared memory, other ranks may have moved these values on meanwhile.
         self._loop.restore([values.clone() for values in kept] if job.life else kept, recut)
         faults, slowdown = self._faults_left(), self._loop.slowdown
         self._faults = FaultInjector(
@@ -134,7 +134,7 @@ class RankLoop:
         )
 
     def _faults_left(self) -> tuple[Fault, ...]:
-        """Return the faults that are to come; a rank that was started again counts its steps on from the last that came."""
+        """Return the faults still to come; a restarted rank goes on counting steps from the last fault that it met."""
         if not self._job.life:
             return self._job.faults
         met = struck(self._job.scratch, self._rank)
@@ -143,14 +143,14 @@ class RankLoop:
 
     @torch.no_grad()
     def _flip(self, fault: Fault) -> None:
-        """Flip a bit of one of the replica's parameters, the same one in every run."""
+        """Flip a bit of one of the replica's parameters, the same bit in every run."""
         parameters = self._loop.replica.state.parameters
         place = derive(self._job.seed, "flip", fault.step)
         values = parameters[place % len(parameters)].view(-1)
         width = 8 * values.element_size()
         bits = values.view({16: torch.int16, 32: torch.int32, 64: torch.int64}[width])
         bit = min(int(fault.value), width - 1)
-        bits[place % len(bits)] ^= (1 << bit) - (1 << width if bit == width - 1 else 0)  # the first one is the sign
+        bits[place % len(bits)] ^= (1 << bit) - (1 << width if bit == width - 1 else 0)  # the highest bit is the sign
 
     def run(self) -> None:
         """Execute orders until one says stop."""
@@ -175,19 +175,19 @@ class RankLoop:
         self._backend.close()
 
     def come(self) -> None:
-        """Report that the rank is there."""
+        """Report that the rank is ready."""
         if self._job.life:
             self._loop.come(self._backend.transport)
         else:
             self._loop.ready(self._backend.transport)
 
     def share_steps(self) -> None:
-        """Have every step from now on be one of several ranks'."""
+        """Exchange gradients with other ranks in every step from now on."""
         if self._loop.replica.gradient_sync is None:
             self._loop.replica.gradient_sync = cast(StepExchange, self._backend).gradient_sync(self._loop.replica)
 
     def act(self, action: Action) -> None:
-        """Do what an order or a grant says, and report it."""
+        """Execute an order or train a granted step, and report it."""
         loop, backend, rank = self._loop, self._backend, self._rank
         since = now() if isinstance(action, Step) else loop.pause()
         match action:
@@ -233,7 +233,7 @@ class RankLoop:
             if isinstance(order, Train) and order.chunk.parts > 1:
                 self.share_steps()
             self._worker = self._worker.receive(order)
-        if orders:  # only what is granted is read ahead, and no longer what was taken back
+        if orders:  # prefetch exactly the batches that are granted now
             self._loop.expect(self._worker.ahead())
 
     def _average(self, order: Average, since: float) -> None:
@@ -271,16 +271,16 @@ class RankLoop:
         self, round: int, contribution: tuple[int, int], change: AverageResult, since: float, before: ReplicaSketch
     ) -> None:
         after, average = ReplicaSketch(), ""
-        if self._loop.keeper is not None:  # before the average is looked at, which leaves the replica alone
+        if self._loop.keeper is not None:  # before the sketch of the average below, which must not change the replica
             self._loop.keeper.watch.averaged(self._loop.version)
-        if before.model:  # else the rank came by the average in another way
+        if before.model:  # else the rank got the average in another way
             after = self._sketches.replica(round)
             average = self._sketches.average(after, self._backend.averaged_weights(exact=self._loop.steps == 0))
         away_s = max(now() - since, 0.0)
         self._channel.send(reports.averaged(self._rank, round, contribution, change, away_s, before, after, average))
 
     def _regroup(self, order: Join | Leave) -> None:
-        """Form a group; or leave the one that there is, for ranks that wait to get in."""
+        """Join a new group; or leave the present one, if ranks wait to join."""
         loop, backend = self._loop, cast(StepExchange | CollectiveAverage, self._backend)
         loop.report()
         with loop.keeper.watch.regroups(order.generation) if loop.keeper and loop.total_steps else nullcontext():
@@ -289,7 +289,7 @@ class RankLoop:
         self._channel.send(Alive(now(), self._rank) if isinstance(order, Join) else left)
 
     def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:
-        """Undo the step that a broken collective was part of, report the break and stand still."""
+        """Undo the step that a broken collective was part of, report the failure and stop training."""
         if isinstance(action, Step):
             self._worker = before
             self._loop.replica.undo()

@@ -1,6 +1,6 @@
-"""The ranks' processes, seen from the parent: started from the fork server, reached over channels, never left behind.
+"""The ranks' processes as the parent sees them: forked from the fork server, connected by channels, never left behind.
 
-A rank that somebody else has a process for is the same from here: a channel, and somebody who ends it."""
+A rank whose process somebody else provides looks the same from here: a channel, and an object that can kill it."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from ddp.process.resource_errors import descriptors, enough
 from ddp.replica.task import Job, RankProcess
 
 OFFERS = "offer-*"
-"""Files by which processes are offered for ranks."""
+"""Pattern of files that offer processes for ranks."""
 
 
 class Ranks(Protocol):
-    """The ranks as the coordinator's loop sees them: processes, threads, or objects in this thread."""
+    """The ranks as the coordinator's loop sees them: processes, threads, or simulated ranks."""
 
     def events(self, timeout_s: float) -> Sequence[Event]:
-        """Return what has happened; wait up to `timeout_s` for the first event, and add a `Tick` as often as that."""
+        """Return what has happened; wait up to `timeout_s` for the first event; add a `Tick` every `timeout_s`."""
         ...
 
     def send(self, command: RankCommand) -> None:
-        """Give an order to the rank that it names. A rank that is gone is reported by `events`."""
+        """Send an order to its rank. If the rank is gone, `events` reports it."""
         ...
 
     def drop(self, rank: int) -> None:
-        """End a rank that the run goes on without."""
+        """End a rank that the run continues without."""
         ...
 
     def restart(self, rank: int, life: int) -> None:
-        """Start a rank again that was dropped. What goes wrong with that is reported by `events`."""
+        """Restart a dropped rank. If that fails, `events` reports it."""
         ...
 
 
 def averaged(event: Reduced | Exception) -> Reduced:
-    """Return what the reducer has done. Raise ReduceFailed for what went wrong there."""
+    """Return the reducer's result. Raise ReduceFailed if it is an exception."""
     if isinstance(event, Exception):
         raise ReduceFailed(f"averaging the snapshots failed: {type(event).__name__}: {event}") from event
     return event
 
 
 class RankProcesses:
-    """All ranks of a run. On leaving the context every process is gone, whatever happened."""
+    """All ranks of a run. When the context exits, no process is left, whatever happened."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -65,12 +65,12 @@ class RankProcesses:
                 descriptors(job.world_size)
             self._wake, self._bell = Pipe(duplex=False)
         self._poll, self._waiting = select.poll(), {self._wake.fileno(): -1}
-        """What is waited for: which rank is at the other end; -1: the reducer."""
+        """File descriptor -> rank at the other end; -1: the reducer."""
         self._poll.register(self._wake.fileno(), select.POLLIN)
         self._reduced: list[Reduced | Exception] = []
         self._finished: set[int] = set()
         self._coming: set[int] = set()
-        """Ranks that were started again and are not back."""
+        """Ranks that were restarted and have not joined yet."""
         self._unstarted: list[Lost] = []
         self._ready = 0
         self._spares = SpareProcesses(job)
@@ -100,14 +100,14 @@ class RankProcesses:
     def _end(self, patience_s: float) -> None:
         try:
             self._spares.end()
-            for rank in self._coming:  # the run ended before they were back
+            for rank in self._coming:  # the run ended before they joined
                 self._runners[rank].kill()
             for runner in self._runners.values():
                 if not runner.wait(patience_s):
                     runner.kill()
             for runner in self._runners.values():
                 runner.wait(EXIT_TIMEOUT_S)
-        except BaseException:  # interrupted once more
+        except BaseException:  # a second interrupt
             for runner in self._runners.values():
                 runner.kill()
             raise
@@ -118,12 +118,12 @@ class RankProcesses:
             self._bell.close()
 
     def reduced(self, event: Reduced | Exception) -> None:
-        """Take in what the reducer's thread has done; wakes `events`."""
+        """Receive the result of the reducer's thread; wakes `events`."""
         self._reduced.append(event)
         self._bell.send_bytes(b".")
 
     def send(self, command: RankCommand) -> None:
-        """Give an order, at once or as soon as the rank takes it. One that is gone will be reported by `events`."""
+        """Send an order, at once or as soon as the channel has room. If the rank is gone, `events` reports it."""
         channel = self._channels.get(command.rank)
         if channel is not None:
             channel.send(command)
@@ -131,14 +131,14 @@ class RankProcesses:
                 self._watch(command.rank)
 
     def drop(self, rank: int) -> None:
-        """End a rank that the run goes on without, whatever state it is in."""
+        """Kill a rank that the run continues without, whatever state it is in."""
         if rank in self._channels:
             self._hang_up(rank)
-        if rank in self._runners:  # else none could be made
+        if rank in self._runners:  # none if it could not be created
             self._runners[rank].kill()
 
     def restart(self, rank: int, life: int) -> None:
-        """Start a rank again, once its process has ended. If that fails the rank is reported as lost."""
+        """Restart a rank once its process has ended. If that fails, it is reported as lost."""
         if rank in self._runners:
             self._runners[rank].wait(EXIT_TIMEOUT_S)
         elsewhere, job, spare = self._job.elsewhere, replace(self._own, life=life), self._spares.take(rank, life)
@@ -157,10 +157,9 @@ class RankProcesses:
             self._unstarted.append(Lost(now(), rank, f"it cannot be started again: {error}"))
 
     def events(self, timeout_s: float) -> list[Event]:
-        """Return what has happened; wait up to `timeout_s` for the first event, and add a `Tick` as often as that.
+        """Return what has happened; wait up to `timeout_s` for the first event; add a `Tick` every `timeout_s`.
 
-        The tick tells of a caller who was away for longer than that, or stopped in here, behind all that ranks sent
-        meanwhile."""
+        The tick comes after all events that ranks sent before. It says how long the caller, or this process, was away."""
         came = now()
         events: list[Event] = [*self._unstarted]
         self._unstarted.clear()
@@ -187,7 +186,7 @@ class RankProcesses:
         self._watch(rank)
 
     def _watch(self, rank: int) -> None:
-        """Wait for what the rank says, and for room where not all could be sent to it."""
+        """Poll for messages from the rank, and for room if some orders could not be sent yet."""
         channel = self._channels[rank]
         self._poll.register(channel.connection.fileno(), select.POLLIN | (select.POLLOUT if channel.left else 0))
 
@@ -199,7 +198,7 @@ class RankProcesses:
         channel.close()
 
     def _offered(self) -> list[Offered]:
-        """Return the offers of processes that have come."""
+        """Return the new offers of processes."""
         events = []
         for path in self._job.offers.glob(OFFERS) if self._job.offers is not None else ():
             path.unlink(missing_ok=True)
@@ -223,10 +222,10 @@ class RankProcesses:
                 elif isinstance(event, Ready):
                     self._ready += 1
                     if self._ready == self._job.world_size - self._job.absent:
-                        self._spares.start()  # not before: ranks come first
+                        self._spares.start()  # not earlier: ranks have priority
             return events
         except PeerGone:
             self._hang_up(rank)
-            if rank in self._finished:  # others may take longer to lay down what they kept
+            if rank in self._finished:  # others may take longer to write their files
                 return []
             return [Lost(now(), rank, self._runners[rank].exit_reason())]

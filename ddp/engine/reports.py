@@ -1,4 +1,4 @@
-"""Makes the larger events that a rank reports, field by field. Knows neither when they are due nor where they go."""
+"""Builds the larger events that a rank reports, field by field. Knows neither when they are due nor where they go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddp.replica.task import Job
 
 
 def ready(job: Job, rank: int, replica: Replica, device: str, transport: str, lasting: Lasting) -> Ready:
-    """Return the event that says what a rank begins with."""
+    """Return the event that describes a rank's initial state."""
     sketcher, (parameters, frozen) = replica.sketcher, sizes(replica.model)
     return Ready(
         rank=rank,
@@ -36,12 +36,12 @@ def ready(job: Job, rank: int, replica: Replica, device: str, transport: str, la
         frozen=frozen,
         lasting=lasting,
         hostname=job.hostname,
-        at=now(),  # last: digests and sketches take time
+        at=now(),  # last, as digests and sketches take time
     )
 
 
 def progress(rank: int, pending: Pending, replica: Replica, after: int, visited: int, work: WorkSeconds) -> Progress:
-    """Return the event that reports the training in `pending`; it takes over what the replica recorded of it."""
+    """Return the event that reports the training in `pending`, and reset what the replica recorded of it."""
     return Progress(
         now(),
         rank,
@@ -69,8 +69,8 @@ def averaged(
     after: ReplicaSketch,
     average: Sketch,
 ) -> Averaged:
-    """Return the event that says that a rank holds the average of a round. `contribution`: (steps, samples) that entered it;
-    `before`, `after`, `average`: sketches of the replica, and of what was taken for the average."""
+    """Return the event that says that a rank holds the average of a round. `contribution`: its (steps, samples) in the
+    average; `before`, `after`, `average`: sketches of the replica, and of what it took for the average."""
     steps, samples = contribution
     return Averaged(
         now(),

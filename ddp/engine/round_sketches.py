@@ -1,7 +1,6 @@
-"""Sketches of a rank's replica before and after an average, in the rounds that are drawn.
+"""Sketches of a rank's replica before and after the average, in the rounds that are drawn.
 
-They are made here and not by the backend, which is what they judge: it does not know which rounds are looked at.
-"""
+They are made here and not by the backend, whose result they check: the backend does not know which rounds are drawn."""
 
 from __future__ import annotations
 
@@ -17,27 +16,27 @@ from ddp.replica.replica import Replica
 
 @dataclass(frozen=True)
 class ReplicaSketch:
-    """Sketches of a replica and of what its own optimizer keeps; empty in a round that was not drawn."""
+    """Sketches of a replica and of its optimizer's state; empty in a round that was not drawn."""
 
     model: Sketch = ""
     optimizer: OptimizerSketch = ()
 
 
 class RoundSketches:
-    """Sketches for the rounds of one rank."""
+    """Makes the sketches for the rounds of one rank."""
 
     def __init__(self, replica: Replica, meter: Meter) -> None:
         self._replica, self._meter = replica, meter
         self._round = -1
-        """The round that is sketched, if the last one is."""
+        """The last round, if it is sketched; else -1."""
 
     def begin(self, order: Average) -> Average:
-        """Note whether this round is to be sketched; return the order as the backend gets it."""
+        """Note whether this round is sketched; return the order for the backend, which does not say so."""
         self._round = order.round if order.sketched else -1
         return replace(order, sketched=False) if order.sketched else order
 
     def replica(self, round: int) -> ReplicaSketch:
-        """Return the sketch of the replica as it is."""
+        """Return the sketch of the present replica."""
         if round != self._round:
             return ReplicaSketch()
         began, replica = now(), self._replica
@@ -47,7 +46,7 @@ class RoundSketches:
         return sketch
 
     def average(self, replica: ReplicaSketch, averaged_weights: AbstractContextManager[None]) -> Sketch:
-        """Return the sketch of what the backend says that the average is, after which the replica is `replica`."""
+        """Return the sketch of the average that the backend gives. `replica`: the sketch of the replica after the round."""
         if not replica.model or isinstance(averaged_weights, nullcontext):
             return replica.model
         began = now()

@@ -28,7 +28,7 @@ Emit = Callable[[Any, float], None]
 
 
 def publish(job: Job, order: Publish, emit: Emit) -> None:
-    """Publish a checkpoint and record it; one that cannot be put into its place is none, and the run goes on."""
+    """Publish a checkpoint and record it; if that fails there is no checkpoint, and the run goes on."""
     try:
         checkpoint.publish(job, order)
     except OSError as error:
@@ -38,7 +38,7 @@ def publish(job: Job, order: Publish, emit: Emit) -> None:
 
 
 def tidied(job: Job, emit: Emit) -> Emit:
-    """Return `emit`, which also removes what was written of checkpoints that are off because a part could not be."""
+    """Return an `emit` that also removes the files of checkpoints of which some part could not be written."""
     folder, off = job.checkpoint_folder, set[int]()
     if folder is None:
         return emit
@@ -55,7 +55,8 @@ def tidied(job: Job, emit: Emit) -> Emit:
 
 
 def run(job: Job, emit: Emit) -> None:
-    """Train `job` in this process. Raises RankFailed, Diverged, InvalidCheckpoint; KeyboardInterrupt passes through."""
+    """Train `job` in this process. Raises RankFailed, Diverged, InvalidCheckpoint, OutOfResources; lets KeyboardInterrupt
+    pass."""
     emit = tidied(job, emit)
 
     def send(event: RankEvent) -> None:
@@ -84,7 +85,7 @@ def _train(job: Job, send: Callable[[RankEvent], None], emit: Emit) -> None:
 
 
 def _epochs(job: Job, loop: TrainingLoop, saver: _Saver, seen: int) -> None:
-    """Train all that is left after `seen` samples."""
+    """Train everything after the first `seen` samples."""
     samples = loop.replica.samples
     loop.expect(_ahead(job, samples, seen))
     while seen < job.epochs * samples:
@@ -102,14 +103,14 @@ def _epochs(job: Job, loop: TrainingLoop, saver: _Saver, seen: int) -> None:
 
 
 def _ahead(job: Job, samples: int, seen: int) -> Iterator[Batch]:
-    """Yield the batches behind `seen`: one rank is granted everything."""
+    """Yield the batches after the first `seen` samples, for prefetching."""
     for epoch in range(seen // samples, job.epochs):
         chunk = Chunk(epoch, max(seen - epoch * samples, 0), samples, job.batch_size)
         yield from map(chunk.at, range(chunk.steps))
 
 
 def _run(loop: TrainingLoop, chunk: Chunk, seen: int) -> int:
-    """Train a chunk, or what comes of it before the end is announced; return the steps."""
+    """Train a chunk, or a part of it if termination is announced; return the steps done."""
     worker, steps = Worker().receive(Train(0, chunk, seen=seen, pace=1.0, reason="solo")), 0
     while worker.lane and not termination.announced():
         worker, step = worker.act()
@@ -120,7 +121,7 @@ def _run(loop: TrainingLoop, chunk: Chunk, seen: int) -> int:
 
 
 class _Saver:
-    """Makes the checkpoints of a run on one rank."""
+    """Saves the checkpoints of a run on one rank."""
 
     def __init__(self, job: Job, loop: TrainingLoop, emit: Emit, saved: CoordinatorCheckpoint) -> None:
         self._job, self._loop, self._emit = job, loop, emit
@@ -133,12 +134,12 @@ class _Saver:
         return Mark(now(), epochs, epochs * -(-self._samples // batch) + -(-rest // batch))
 
     def left(self, seen: int) -> int | None:
-        """Return the steps to the next checkpoint; None: to the end of the epoch."""
+        """Return the steps to the next checkpoint; None: none is due before the end of the epoch."""
         settings = self._job.checkpoints
         return settings.left(self._mark(seen).averages - self._last.averages) if settings is not None else None
 
     def at(self, seen: int, soon: bool) -> None:
-        """Make a checkpoint if it is time, or the end comes `soon`."""
+        """Save a checkpoint if it is due, or if the run ends `soon`."""
         mark, settings = self._mark(seen), self._job.checkpoints
         if soon:
             self._emit(Ending(now()), now())

@@ -1,7 +1,7 @@
-"""Spare processes for ranks that will be lost: each has torch, the task and the data, and waits to be told which rank it is.
+"""Spare processes for ranks that will be lost: each has imported torch and built the task and its data, and waits for a
+rank.
 
-Owns their start and their order. Which rank takes one, and when, the coordinator decides.
-"""
+Owns their start and their order. The coordinator decides which rank takes one, and when."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ddp.process.resource_errors import enough
 from ddp.replica.task import Job, Source, Task
 
 LONGEST_WORD = 64
-"""Bytes of the message that says which rank it is."""
+"""Most bytes of the message that says which rank a spare becomes."""
 
 
 @dataclass
 class PreparedTask:
-    """Makes the task in a rank whose data are there already."""
+    """Creates the task in a spare from the data that it has already loaded."""
 
     task: Task
     train: Source
@@ -34,7 +34,7 @@ class PreparedTask:
 
 
 def wait(job: Job, connection: Connection) -> None:
-    """Be a spare in this process, made for it; then the rank that the first message names."""
+    """Run a spare in this process, which was forked for it; then become the rank that the first message names."""
     bind_rank()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -42,7 +42,7 @@ def wait(job: Job, connection: Connection) -> None:
         task = job.task()
         prepared = PreparedTask(task, task.train_data(), task.eval_data())
         rank, life = map(int, connection.recv_bytes(LONGEST_WORD).split())
-    except EOFError:  # nobody needs it
+    except EOFError:  # no spare was needed
         return
     main(replace(job, task=prepared, life=life), rank, connection)
 
@@ -54,7 +54,7 @@ class ForkedSpare(ForkedRank):
         self._prepare(job, wait, "spare", job)
 
     def become(self, rank: int, life: int) -> bool:
-        """Tell it which rank it is; return whether it lives."""
+        """Tell the spare which rank it is; return whether it is alive."""
         try:
             self._connection.send_bytes(f"{rank} {life}".encode())
         except OSError:
@@ -63,19 +63,19 @@ class ForkedSpare(ForkedRank):
 
     @property
     def connection(self) -> Connection:
-        """Return this end of its channel."""
+        """The parent's end of the channel."""
         return self._connection
 
 
 class SpareProcesses:
-    """Spares that were started and not taken."""
+    """Spares that are not in use yet."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._waiting: list[ForkedSpare] = []
 
     def start(self) -> None:
-        """Start as many as the job wants. One that cannot be started is none: a rank is forked anew then."""
+        """Start the spares of the job. If one cannot be started, a rank will be forked instead."""
         for _ in range(self._job.spares):
             try:
                 with enough("no spare process"):
@@ -86,7 +86,7 @@ class SpareProcesses:
             self._waiting.append(spare)
 
     def take(self, rank: int, life: int) -> ForkedSpare | None:
-        """Return a spare that becomes `rank`; None: there is none that lives."""
+        """Return a spare that is alive and becomes `rank`; None if there is none."""
         while self._waiting:
             spare = self._waiting.pop(0)
             if spare.become(rank, life):
@@ -96,7 +96,7 @@ class SpareProcesses:
         return None
 
     def end(self) -> None:
-        """End those that wait."""
+        """End the spares that still wait."""
         for spare in self._waiting:
             spare.kill()
             spare.wait(1.0)

@@ -1,4 +1,4 @@
-"""Own which ways of training can do a step in which way. Imports no torch."""
+"""Checks that a mode supports the settings of a step. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from ddp.engine.modes import Mode, backend_of, engine_of, modes
 
 
 def check_step(step: StepSettings, way: Mode, world_size: int, group: str = "") -> None:
-    """Raise ValueError for a step that the mode cannot do, with those that can. `group`: of the settings, for messages."""
+    """Raise ValueError if the mode does not support the step settings; name those that do. `group`: prefix of the settings
+    in the message."""
     wanted = {"fp16": "precision=fp16"} if step.precision == "fp16" else {}
     wanted |= {"compile": "compile=true"} if step.compile else {}
     for name, setting in wanted.items():
@@ -17,6 +18,6 @@ def check_step(step: StepSettings, way: Mode, world_size: int, group: str = "") 
 
 
 def lacks(way: Mode) -> tuple[str, ...]:
-    """Return what a step of the mode cannot be."""
+    """Return the step settings that a mode does not support."""
     backend = backend_of(way)
     return engine_of(way.engine).lacks + (() if backend is None else backend.lacks)

@@ -22,7 +22,7 @@ from ddp.core import checkpoint_schedule
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save
 from ddp.core.coordinator_state import Mark
 from ddp.core.errors import Diverged, RankFailed
-from ddp.core.events import Merged, Progress
+from ddp.core.events import Ending, Merged, Progress
 from ddp.core.spans import Batch, Span, union
 from ddp.core.worker import Step
 from ddp.core.world import World
@@ -35,6 +35,7 @@ from ddp.graph.accumulate import Accumulating
 from ddp.graph.serialized_rng import SerializedRng
 from ddp.graph.windows import Windows
 from ddp.graph.worker_threads import ReplicaFailed, WorkerThreads
+from ddp.process import termination
 from ddp.process.clock import now
 from ddp.process.determinism import deterministic
 from ddp.replica.norms import least_samples
@@ -135,7 +136,10 @@ class _Engine:
             self._seen += self._window(epoch, position)
             if self._seen % self._samples == 0:
                 self._evaluate(epoch)
-            self._save_if_due()
+            soon = termination.announced()
+            self._save_if_due(soon)
+            if soon and self._seen < self._job.epochs * self._samples:
+                raise KeyboardInterrupt
         self._everywhere(lambda loop: loop.finish())
 
     def close(self) -> None:
@@ -242,9 +246,12 @@ class _Engine:
     def _mark(self) -> Mark:
         return Mark(now(), self._seen // self._samples, self._seq)
 
-    def _save_if_due(self) -> None:
-        mark = self._mark()
-        reason = checkpoint_schedule.due(self._job.checkpoints, mark, self._saved, self._job.epochs)
+    def _save_if_due(self, soon: bool) -> None:
+        mark, settings = self._mark(), self._job.checkpoints
+        if soon:
+            self._emit(Ending(now()), now())
+            settings = checkpoint_schedule.hastened(settings)
+        reason = checkpoint_schedule.due(settings, mark, self._saved, self._job.epochs)
         if not reason:
             return
         ledgers, self._free = checkpoint_schedule.begun(self._samples, self._seen), None

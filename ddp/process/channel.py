@@ -1,7 +1,7 @@
-"""The control channel: typed messages over a connection. Framing is the standard library's, the text form the codec's.
+"""The control channel: typed messages over a connection, framed as in `multiprocessing.connection`, encoded by `codec`.
 
-Nothing is ever unpickled. A peer that goes away is `PeerGone`; one that stops within a message holds nobody up.
-"""
+Nothing is ever unpickled. `PeerGone` is raised if the peer goes away. A peer that stops in the middle of a message blocks
+nobody."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ddp.core.errors import EngineError
 from ddp.process.codec import Record, decode, encode
 
 LIMIT = 1 << 20
-"""Largest message, bytes: a traceback is the largest there is."""
+"""Largest message, bytes: a traceback is the longest."""
 _LENGTH, _READ = struct.Struct("!i"), 1 << 18
 
 
 class PeerGone(EngineError):
-    """The other end of a channel has hung up."""
+    """The other end of a channel was closed."""
 
 
 class Channel:
@@ -43,8 +43,8 @@ class Channel:
             raise PeerGone from error
 
     def receive(self, timeout_s: float) -> list[Any]:
-        """Return all messages that are whole; wait up to `timeout_s` for something to come. Raises PeerGone once nothing
-        more will."""
+        """Return all complete messages; wait up to `timeout_s` for new data. Raises PeerGone if the peer is gone and no
+        message is left."""
         messages: list[Any] = []
         while self._poll.poll(timeout_s * 1000):
             try:
@@ -53,7 +53,7 @@ class Channel:
                 came = b""
             if not came:
                 if messages:
-                    break  # what came before the end is to be heard first
+                    break  # messages before the end come first
                 raise PeerGone
             self._came += came
             messages += self._whole()
@@ -61,7 +61,7 @@ class Channel:
         return messages
 
     def _whole(self) -> Iterator[Any]:
-        """Take out what is whole of what has come."""
+        """Remove and yield the complete messages from the received data."""
         head = _LENGTH.size
         while len(self._came) >= head:
             end = head + _LENGTH.unpack_from(self._came)[0]
@@ -79,9 +79,9 @@ class Channel:
 
 
 class BufferedChannel(Channel):
-    """The coordinator's end, which never waits to send: what the peer does not take at once stays in `left`.
+    """The coordinator's end, which never blocks to send: data that the peer does not take at once stays in `left`.
 
-    That is bounded: a rank that reports nothing is given nothing more to do, and is dropped at its deadline."""
+    `left` is bounded: a rank that reports nothing gets no more work, and is dropped at its deadline."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -89,13 +89,13 @@ class BufferedChannel(Channel):
         self.left = bytearray()
 
     def send(self, message: Record) -> None:
-        """Send one message as soon as `flush` can. That the peer has gone away is for `receive` to find."""
+        """Send one message as soon as possible, also by later calls of `flush`. If the peer is gone, `receive` raises."""
         data = _encoded(message)
         self.left += _LENGTH.pack(len(data)) + data
         self.flush()
 
     def flush(self) -> None:
-        """Send as much as the peer takes now."""
+        """Send as much as the peer takes now, without blocking."""
         try:
             while self.left:
                 del self.left[: os.write(self.connection.fileno(), self.left)]

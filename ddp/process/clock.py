@@ -1,4 +1,4 @@
-"""The one clock: CLOCK_MONOTONIC of the coordinator's host. All its processes share it, other hosts know the difference."""
+"""The one clock: CLOCK_MONOTONIC of the coordinator's host. Processes on other hosts add the difference to their own."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _shift = 0.0
 
 
 def now() -> float:
-    """Return the time, seconds."""
+    """Return the time in seconds."""
     return monotonic() + _shift
 
 
 def shift(seconds: float) -> None:
-    """Add so much to the clock of this host, from here on, in this process."""
+    """Offset this process's clock by `seconds` from now on."""
     global _shift
     _shift = seconds
 
 
 def stopwatch() -> Callable[[], float | None]:
-    """Return what tells the seconds since this call by a clock that nothing adjusts, to hold `now` against; None: there is
-    none."""
-    # Like `monotonic`, neither goes on while the machine sleeps: the first is of macOS, where the second does.
+    """Return a function that gives the seconds since this call by a clock that is never adjusted, to check `now` against.
+    None if the system has no such clock."""
+    # Like `monotonic`, neither runs while the machine sleeps. The first exists on macOS, where the second runs on.
     clock = getattr(time, "CLOCK_UPTIME_RAW", getattr(time, "CLOCK_MONOTONIC_RAW", None))
     if clock is None:
         return lambda: None
@@ -32,7 +32,7 @@ def stopwatch() -> Callable[[], float | None]:
 
 
 def core_wait() -> float:
-    """Return for how long the calling thread has waited for a core so far, seconds; 0 anywhere but on Linux."""
+    """Return how long the calling thread has waited for a core so far, seconds; 0 except on Linux."""
     try:
         with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
             return int(file.read().split()[1]) * 1e-9

@@ -1,7 +1,6 @@
-"""One text form for events and commands: a JSON object with its `type`. The control channel and `events.jsonl` share it.
+"""The text form of events and commands: a JSON object with its `type`, in the control channel and in `events.jsonl`.
 
-No pickle: what arrives is checked field by field against the dataclass it claims to be.
-"""
+No pickle: each field of a message is checked against the dataclass that its type names."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Record) if
 
 
 class MeasuredSlice(msgspec.Struct, tag_field="type", tag="Slice", gc=False):
-    """A `Slice` where there are many: it is read in half the time and written in a tenth. A small model's step has four and
-    takes half a millisecond."""
+    """A `Slice` as a msgspec struct, which is decoded in half the time and encoded in a tenth. A small model has four
+    slices per step of half a millisecond."""
 
     at: float
     rank: int
@@ -34,27 +33,27 @@ class MeasuredSlice(msgspec.Struct, tag_field="type", tag="Slice", gc=False):
 
 _encoder = msgspec.json.Encoder()
 _decoders = {name: msgspec.json.Decoder(cls) for name, cls in (EVENTS | COMMANDS).items()}
-_decoders |= {"Share": _decoders["SendState"], "Adopt": _decoders["LoadState"]}  # as earlier versions recorded them
+_decoders |= {"Share": _decoders["SendState"], "Adopt": _decoders["LoadState"]}  # names in earlier versions
 _PLAN = ((b'"takeover":', b'"rebalance":'),)
 _RENAMED = {"Plan": _PLAN, "Publish": (*_PLAN, (b'"books":', b'"coordinator":'))}
-"""Fields as earlier versions recorded them, and their names now."""
+"""Field names in earlier versions, and the present ones, by type of record."""
 
 
 _heads = {cls: b'{"type":"%b",' % name.encode() for name, cls in (EVENTS | COMMANDS).items()}
 _HEAD = b'{"type":"'
 SLICE_HEAD = _heads[events.Slice]
-"""How the line of a slice begins, as `encode` writes it."""
+"""How `encode` begins the line of a slice."""
 _measured = msgspec.json.Decoder(MeasuredSlice)
 
 
 class _Kind(msgspec.Struct):
-    """The part of a line that tells how to read it."""
+    """The field of a line that tells its type."""
 
     type: str = ""
 
 
 class _Stamp(msgspec.Struct):
-    """The time of a recorded line."""
+    """The field of a line that tells its time."""
 
     at: float
 
@@ -63,7 +62,7 @@ _kind, _stamp = msgspec.json.Decoder(_Kind), msgspec.json.Decoder(_Stamp)
 
 
 def encode(record: Record, at: float | None = None) -> bytes:
-    """Return one line without its end. `at` stamps a command, which carries no time of its own, for the record."""
+    """Return one line without its newline. `at`: time to record for a command, which has none of its own."""
     head = _heads[type(record)]
     if at is not None and not hasattr(record, "at"):
         head = b'%b"at":%b,' % (head, _encoder.encode(at))
@@ -72,7 +71,7 @@ def encode(record: Record, at: float | None = None) -> bytes:
 
 
 def decode(line: bytes | str) -> Any:
-    """Return the event or command in `line`. Raises ProtocolError that says what is wrong with it."""
+    """Return the event or command in `line`. Raises ProtocolError that describes the defect."""
     try:
         kind = _type(line)
         return _decoders[kind].decode(_renamed(line, kind))
@@ -83,12 +82,12 @@ def decode(line: bytes | str) -> Any:
 
 
 def decode_all(lines: Sequence[bytes]) -> list[Any]:
-    """Return what is in each line, as `decode` does; slices, which are by far the most, in a shorter way."""
+    """Decode several lines as `decode` does, but faster for slices, which are by far the most."""
     read = _decoders[events.Slice.__name__].decode
     try:
         return [read(line) if line.startswith(SLICE_HEAD) else decode(line) for line in lines]
     except (msgspec.MsgspecError, ValueError):
-        return [decode(line) for line in lines]  # which says what is wrong
+        return [decode(line) for line in lines]  # raises an error that describes the defect
 
 
 def decode_slice(line: bytes) -> MeasuredSlice:
@@ -100,14 +99,14 @@ def decode_slice(line: bytes) -> MeasuredSlice:
 
 
 def _type(line: bytes | str) -> str:
-    """Return the type that a line tells: as `encode` writes it, or wherever it stands."""
+    """Return the type of a line, fast if `encode` wrote it."""
     if isinstance(line, bytes) and line.startswith(_HEAD):
         return line[len(_HEAD) : line.index(b'"', len(_HEAD))].decode()
     return _kind.decode(line).type
 
 
 def _renamed(line: bytes | str, kind: str) -> bytes | str:
-    """Return `line` with the names that its fields have now."""
+    """Return `line` with its fields renamed to their present names."""
     for old, new in _RENAMED.get(kind, ()):
         line = line.encode() if isinstance(line, str) else line
         line = line.replace(old, new)
@@ -115,7 +114,7 @@ def _renamed(line: bytes | str, kind: str) -> bytes | str:
 
 
 def body(line: bytes | str) -> dict[str, Any]:
-    """Return all that a recorded line tells, by the names of now; its type and time too. Raises ProtocolError."""
+    """Return all fields of a recorded line by their present names, with its type and time. Raises ProtocolError."""
     try:
         return msgspec.json.decode(_renamed(line, _kind.decode(line).type), type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError) as error:

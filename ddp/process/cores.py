@@ -1,4 +1,4 @@
-"""Own how many processor cores this process may use. Imports no torch."""
+"""Tells how many processor cores this process may use. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def cores() -> int:
-    """Return the number of cores that the system lets this process run on."""
+    """Return the number of cores that the system lets this process use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Own PyTorch's switches for deterministic algorithms, which are of the whole process."""
+"""PyTorch's switches for deterministic algorithms, which apply to the whole process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Have PyTorch take deterministic algorithms alone within it, if that is wanted, and put back what was set."""
+    """Use only PyTorch's deterministic algorithms inside the `with` block, if `wanted`; then restore the previous
+    settings."""
     if not wanted:
         yield
         return
     strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-    os.environ.setdefault(WORKSPACE, ":4096:8")  # cuBLAS reads it when a process first uses it
+    os.environ.setdefault(WORKSPACE, ":4096:8")  # cuBLAS reads it at its first use in a process
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     try:

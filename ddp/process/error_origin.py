@@ -1,4 +1,4 @@
-"""Tells where an exception comes from: the place that two ranks' errors share if they are one error of the program."""
+"""Tells where an exception comes from, to decide whether the errors of two ranks are the same error of the program."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _OURS = f"{Path(__file__).parents[1]}/"
 
 
 def origin(error: BaseException) -> str:
-    """Return the type of `error` and the innermost line of code that is neither a library's nor the engine's; if there is
-    none, the innermost line. What the message says does not count: it may speak of numbers."""
+    """Return the type of `error` and its innermost line of user code; if there is none, the innermost line of all. The
+    message is not compared, as it may contain numbers."""
     chained = [error]
     while (cause := chained[-1].__cause__) is not None and cause not in chained:
         chained.append(cause)

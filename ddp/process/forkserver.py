@@ -1,7 +1,6 @@
 """The fork server: a process that has imported torch once, from which ranks are forked in milliseconds.
 
-Started as early as possible, so that its imports run beside the parent's own. Python's `multiprocessing` does the work.
-"""
+Started as early as possible, so that its imports run while the parent does its own. Uses Python's `multiprocessing`."""
 
 from __future__ import annotations
 
@@ -29,11 +28,11 @@ PRELOAD = (
     "ddp.replica.sketch_kernel",
     "torch._dynamo",
 )
-"""What every rank needs; the first optimizer that a process makes imports `torch._dynamo`, which takes seconds."""
+"""Modules that every rank needs. Creating the first optimizer imports `torch._dynamo`, which takes seconds."""
 NAMES = "DDP_PRELOAD"
-"""The environment variable by which the server knows what else to import, a line each: a file's name may have spaces."""
+"""Environment variable with more modules for the server to import, one per line, as a file's name may contain spaces."""
 GIVEN = "DDP_GIVEN"
-"""The one by which it knows what the user has of the variables that were set for it alone."""
+"""Environment variable with the user's values of the variables that are changed for the server alone."""
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -42,24 +41,26 @@ ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "THP_MEM_ALLOC_ENABLE": "1",
 }
-"""What libraries read once, where the user has not set it. One thread a rank. Loopback only, whatever the host's name is.
-The C library keeps what is freed: a step asks for the same again, and new memory from the system costs a fault for every
-4 kB. Large tensors lie in pages of 2 MB: samples from all over a data set are copied a tenth to a third faster."""
+"""Variables that libraries read once, set unless the user has set them. One OpenMP thread per rank. Gloo uses loopback,
+whatever the host's name resolves to. malloc keeps freed memory, as each step allocates the same again, and new memory costs
+a page fault for every 4 kB. Large tensors use pages of 2 MB: gathering random samples is a tenth to a third faster."""
 _hiding = threading.Lock()
 
 
 def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
-    """Start the server if it does not run yet; `preload` are modules that it imports besides torch and the engine.
+    """Start the server if it does not run yet. `preload`: modules that it imports besides torch and the engine.
 
-    The modules of the first call count: the server lives as long as the process, for all its runs. Raises OutOfResources.
-    """
+    Only the first call's modules count, as the server lives as long as the process, for all its runs. Raises
+    OutOfResources."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ddp.process.preloaded"])
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Ctrl-C reaches the whole group of processes; only the parent may act on it. The server inherits that it is held back,
-    # and the parent gets what came meanwhile. Python's tracker of resources lets go of the signal when it is started, so it
-    # goes first.
+    # Ctrl-C signals the whole process group, but only the parent may act on it. The server inherits the blocked signal,
+    # and the
+    # parent receives it once unblocked. Python's resource tracker unblocks the signal when it is started, so it must be
+    # started
+    # first.
     with enough("the tracker of resources cannot be started"):
         resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -79,13 +80,13 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
 
 
 def resume() -> None:
-    """Let the server go on, if it runs and somebody has stopped it: who asks it for a process, or for the end of one, would
-    wait for ever. So does Python's tracker of resources, which would outlive this process."""
+    """Continue the server if somebody has stopped it: the parent would wait forever for it to start or reap a process.
+    Continue also Python's resource tracker, which would outlive this process."""
     server: Any = forkserver._forkserver  # neither has a public name
     tracker: Any = resource_tracker._resource_tracker
     for number in (server._forkserver_pid, tracker._pid):
         if number is not None:
-            with suppress(OSError):  # it is gone, or its number is another's
+            with suppress(OSError):  # the process is gone, or its PID was reused
                 os.kill(number, signal.SIGCONT)
 
 
@@ -94,8 +95,8 @@ _ROOT = Path(__file__).parents[2]
 
 
 def _paths(before: Mapping[str, str | None]) -> dict[str, str]:
-    """Return variables by which the server finds this package, whatever the present folder has of its name: Python's own
-    server looks there first, until it gets the parent's path."""
+    """Return variables with which the server imports this package even if the current folder contains another of its name:
+    Python's fork server searches the current folder first, until it gets the parent's `sys.path`."""
     own = {} if str(_ROOT) in sysconfig.get_paths().values() else {"PYTHONPATH": str(_ROOT)}
     if own and before["PYTHONPATH"]:
         own["PYTHONPATH"] += f"{os.pathsep}{before['PYTHONPATH']}"
@@ -105,11 +106,11 @@ def _paths(before: Mapping[str, str | None]) -> dict[str, str]:
 
 @contextmanager
 def script_left_alone() -> Iterator[None]:
-    """Start processes inside that do not run the user's script again, as those of `multiprocessing` do.
+    """Start processes inside the `with` block that do not run the user's script again, as `multiprocessing` would.
 
-    What a rank needs is sent to it. So a script works without `if __name__ == "__main__"`, and its top level does not
-    run once for every rank. Nor do they hear of a start method that others registered here, such as joblib's `loky`: they
-    would not know it."""
+    Ranks get what they need in messages. So a script works without `if __name__ == "__main__"`, and its top level does not
+    run once per rank. The block also hides a start method that others registered, such as joblib's `loky`, which the new
+    processes would not know."""
     with _hiding, _known_method():
         script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:

@@ -1,4 +1,4 @@
-"""Tensors in files that processes of one host map: shared memory, where the folder lies in memory."""
+"""Tensors in files that the processes of one host map: shared memory, if the folder is in memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ddp.process.resource_errors import enough, free
 
 
 def shared(path: Path, dtype: torch.dtype, elements: int) -> Tensor:
-    """Return the tensor [elements] in a file, zeros where the file is not there yet. Raises OutOfResources where there is no
-    room."""
+    """Return the tensor [elements] in a file, which is created with zeros if missing. Raises OutOfResources if there is no
+    space."""
     size = elements * dtype.itemsize
     if size and hasattr(os, "posix_fallocate"):
-        # Memory that is promised and not there would kill the process at the first touch.
+        # Allocate now: touching memory that is not there would kill the process.
         with enough(f"no {size / 1e6:,.1f} MB of shared memory can be had in {path}"), path.open("ab") as file:
             try:
                 os.posix_fallocate(file.fileno(), 0, size)

@@ -1,8 +1,7 @@
 """A rank's measurements: slices of its time, and its memory now and then.
 
-Owns the file `slices-<rank>.jsonl` in the run's scratch folder, written in pieces, so that a killed rank leaves what it
-had. Knows nothing of what the slices mean.
-"""
+Owns the file `slices-<rank>.jsonl` in the run's scratch folder. It is written every KEEP_S, so a killed rank loses little.
+Does not know what the slices mean."""
 
 from __future__ import annotations
 
@@ -28,37 +27,37 @@ if TYPE_CHECKING:
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 COMPUTING = frozenset({"forward", "backward", "optimizer"})
-"""Kinds of slices that are a rank's own work on a batch that is there."""
+"""Kinds of slices in which a rank computes on a batch that it has."""
 LONGEST = 1 << 16
-"""Bytes of a line, at most; they have some hundred."""
+"""Most bytes of a line; typical ones have about a hundred."""
 KEEP_S = 0.1
-"""Slices are written out at least this often, seconds: what a killed rank did since is not known."""
+"""Seconds after which slices are written out: what a killed rank did since then is lost."""
 
 
 class Meter:
-    """Appends slices in memory (about a microsecond piece) and writes them out now and then."""
+    """Appends slices in memory (about a microsecond each) and writes them out now and then."""
 
     def __init__(self, rank: int, scratch: Path, device: torch.device) -> None:
         self.rank = rank
         self._path = scratch / f"slices-{rank}.jsonl"
         self._slices: list[MeasuredSlice] = []
         self._hidden: list[MeasuredSlice] = []
-        """Of another thread, beside what this one does."""
+        """Collectives in another thread, which overlap with the slices of this one."""
         self._torn = True
-        """Whether the file may end in the middle of a line: nothing is written yet."""
+        """Whether the file may end in the middle of a line, until the first write has cut it."""
         self._written = now()
         self._last = self._flushed = 0.0
-        """When the last slice ended, and the last that was written out."""
+        """When the last slice ended, and the last one written out."""
         self._data = self._passes = self._emulated = 0.0
-        """Seconds until batches were there, of computing, and of emulated slowness, since `worked` was last called."""
+        """Seconds of waiting for batches, of computing, and of emulated slowness, since the last call of `worked`."""
         self._used = 0.0
         """Processor seconds of computing since then."""
         self._link = 0.0
-        """Of the quickest transfer since then: times what its link needs; 0: none was measured."""
+        """Ratio of the quickest transfer since then to the time that its link needs; 0: none was measured."""
         self._thread, self._queued = get_ident(), core_wait()
-        """What the thread had waited for a core by then, whatever it did."""
+        """The thread that trains, and how long it had waited for a core at that time."""
         self._began: float | None = None
-        """The processor clock of the thread, where it computes; None on a device, which computes for it."""
+        """The thread's processor time when it began to compute; None if it does not, or if a GPU computes."""
         self._processor = thread_time if device.type == "cpu" else None
         self._synchronize: Callable[[], None] | None = None
         self._allocated: Callable[[], int] | None = None
@@ -66,14 +65,14 @@ class Meter:
         if device.type == "cuda":
             import torch
 
-            # Work is only enqueued on a device: a slice ends when the device is done, not the host.
+            # Kernels are only enqueued on a GPU: a slice ends when the GPU is done, not the host.
             self._synchronize = torch.cuda.synchronize
             self._allocated = partial(torch.cuda.memory_allocated, device)
             self._use = _use(device)
 
     def add(self, kind: str, since: float, seq: int = 0, size: int = 0) -> float:
-        """Add a slice of `kind` from `since` to now (seconds), of `size` bytes; return now. The slice is cut around
-        slices that lie in it: an exchange during a backward pass is no computing."""
+        """Add a slice of `kind` from `since` to now (seconds), of `size` bytes; return now. Slices that lie inside it are
+        cut out: an exchange during a backward pass does not count as computing."""
         if self._synchronize:
             self._synchronize()
         at = now()
@@ -96,19 +95,19 @@ class Meter:
             self._emulated += seconds
 
     def compute(self) -> None:
-        """Begin to count processor time of the calling thread: it computes, as it does once a batch is there."""
+        """Begin to measure processor time of the calling thread, which computes once it has a batch."""
         if self._processor:
             self._began = self._processor()
 
     def rest(self) -> None:
-        """Stop it: the thread does something else."""
+        """Stop measuring processor time: the thread does something else."""
         if self._processor and self._began is not None:
             self._used += self._processor() - self._began
             self._began = None
 
     def sent(self, ratio: float, queued: float) -> None:
-        """Take note that a transfer took so many times as long as its link needs (0: not measured), and that the calling
-        thread waited for a core meanwhile: that is no time of a batch."""
+        """Note a transfer that took `ratio` times as long as its link needs (0: not measured). `queued`: seconds for which
+        the calling thread waited for a core meanwhile, which do not count for the batch."""
         if ratio:
             self._link = min(self._link or ratio, ratio)
         if get_ident() == self._thread:
@@ -124,11 +123,12 @@ class Meter:
         return WorkSeconds(*(round(each, 7) for each in parts))
 
     def add_hidden(self, since: float, until: float, seq: int, size: int) -> None:
-        """Add a collective that another thread was in, beside whatever else there was."""
+        """Add a collective of another thread, which overlaps with the slices of this one."""
         self._hidden.append(MeasuredSlice(since, self.rank, "hidden", until - since, seq, size))
 
     def _cut(self, since: float, kind: str) -> None:
-        """Add slices of `kind` between those that began after `since`; the caller adds the rest, behind the last one."""
+        """Add slices of `kind` in the gaps between the slices that began after `since`; the caller adds the part after the
+        last."""
         first = len(self._slices)
         while first and self._slices[first - 1].at >= since:
             first -= 1
@@ -141,12 +141,12 @@ class Meter:
             at = inner.at + inner.seconds
 
     def tick(self) -> None:
-        """Write slices out if it is time."""
+        """Write the slices out if KEEP_S has passed."""
         if now() - self._written > KEEP_S:
             self.flush()
 
     def flush(self) -> None:
-        """Write all slices out."""
+        """Write all slices and the present memory out."""
         rank, self._written = self.rank, now()
         lines = _ENCODER.encode_lines([*self._slices, *self._hidden])
         if (resident := _resident()) is not None:
@@ -159,14 +159,14 @@ class Meter:
                     self._torn = False
                 file.write(lines)
         except OSError as error:
-            error.filename = str(self._path)  # which a full disk does not say
+            error.filename = str(self._path)  # a full disk's error has no file name
             raise
         self._flushed = self._last
         self._slices.clear()
         self._hidden.clear()
 
     def _on_device(self) -> bytes:
-        """Return what a line of memory tells of the rank's device."""
+        """Return the GPU's fields for a line of memory."""
         if self._allocated is None:
             return b""
         use = self._use()
@@ -177,28 +177,28 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def _cut_torn(file: IO[bytes]) -> None:
-    """Cut a file back to its last whole line: this rank may have been killed while it wrote, and been started again."""
+    """Truncate a file to its last complete line, as a killed rank may have been restarted in the middle of writing one."""
     start = max(file.seek(0, os.SEEK_END) - LONGEST, 0)
     file.seek(start)
     file.truncate(start + file.read().rfind(b"\n") + 1)
 
 
 def _use(device: torch.device) -> Callable[[], float | None]:
-    """Return a function that asks the driver what part of the time a GPU is busy; it gives None where nobody can ask:
-    without NVML's bindings (the extra `gpu`), or for a part of a GPU."""
+    """Return a function that asks the driver what fraction of the last second a GPU was busy. It returns None without
+    NVML's bindings (the extra `gpu`), or for a MIG slice of a GPU."""
     import torch
 
     def ask() -> float | None:
         try:
             return torch.cuda.utilization(device) / 100
-        except Exception:  # NVML has errors of its own; a figure for the record is worth no run
+        except Exception:  # NVML raises errors of its own; a figure for the record must not end a run
             return None
 
     return ask if ask() is not None else lambda: None
 
 
 def own_memory(rank: int, device: str) -> Memory | None:
-    """Return what this process uses, for `rank` on `device`; None where the system does not tell."""
+    """Return what this process uses, for `rank` on `device`; None if the system does not tell."""
     if (resident := _resident()) is None:
         return None
     measured: dict[str, Any] = {}
@@ -211,7 +211,7 @@ def own_memory(rank: int, device: str) -> Memory | None:
 
 
 def _resident() -> int | None:
-    """Return the resident memory of this process, bytes, in some ten microseconds. None where the system does not tell."""
+    """Return the resident memory of this process in bytes, in about ten microseconds; None if the system does not tell."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return int(file.read().split()[1]) * _PAGE
@@ -220,7 +220,7 @@ def _resident() -> int | None:
 
 
 def reset_peak_rss() -> None:
-    """Forget the peak of what ran before in this process. Linux; elsewhere the peak is the process's own."""
+    """Reset the peak of resident memory (Linux only; elsewhere the peak is that of the whole process)."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -1,4 +1,4 @@
-"""What `ddp.process.profiling` leaves of a rank, as data: for those who have no torch."""
+"""The recordings of `ddp.process.profiling`, as data that can be read without torch."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ddp import regular_files
 
 
 class Operation(msgspec.Struct, array_like=True):
-    """One operation on the processor."""
+    """One operation on the CPU."""
 
     name: str
     at: float
-    """Seconds on the clock of the records."""
+    """Start in seconds, on the clock of the records."""
     seconds: float
     thread: int
-    """As the profiler numbers them."""
+    """The profiler's number of the thread."""
 
 
 def file_of(folder: Path, rank: int) -> Path:
-    """Return the file of a rank."""
+    """Return the path of a rank's file."""
     return folder / f"torch-{rank}.json"
 
 
 def read(path: Path) -> list[Operation]:
-    """Return the operations in the file of a rank. Raises ValueError for another file, OSError."""
+    """Return the operations in a rank's file. Raises ValueError for another file, and OSError."""
     try:
         return msgspec.json.decode(regular_files.content(path), type=list[Operation])
     except msgspec.MsgspecError as error:

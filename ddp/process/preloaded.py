@@ -1,8 +1,7 @@
-"""Imported by the fork server, alone: it ends with its parent, and imports what ranks need and the modules that
-`forkserver.warm` was given. One that cannot be imported is left out.
+"""Imported by the fork server alone: imports what ranks need and the modules given to `forkserver.warm`, and binds the
+server to its parent. A module that cannot be imported is skipped.
 
-An exception of a module, a user's own perhaps, would end the server; whoever needs the module says what is wrong with it.
-"""
+An exception from a module, perhaps a user's, would end the server. The rank that needs the module reports it."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ from ddp import user_code
 from ddp.process.forkserver import GIVEN, NAMES, PATHS, PRELOAD
 from ddp.process.orphans import at_parents_end, bind_server
 
-at_parents_end(signal.SIGKILL)  # there are no ranks yet, and imports take seconds in which nothing else is noticed
+at_parents_end(signal.SIGKILL)  # no ranks yet; the imports take seconds in which the server reads nothing
 
 given = json.loads(os.environ.pop(GIVEN, "{}"))
-for name in PATHS:  # ranks, and what they start, have what the user has
+for name in PATHS:  # ranks and their children get the user's values
     os.environ.pop(name, None)
     os.environ.update({name: given[name]} if name in given else {})
 
@@ -28,6 +27,6 @@ for name in (*PRELOAD, *filter(None, os.environ.get(NAMES, "").split("\n"))):
         user_code.load(name)
 
 gc.collect()
-gc.freeze()  # the collector of every process forked from here would look at all modules: 0.2 s, in the middle of its work
+gc.freeze()  # else garbage collection in each forked process would visit all modules: 0.2 s in the middle of its work
 
 bind_server()

@@ -1,4 +1,4 @@
-"""Tells whether a process lives, by a lock: the kernel releases it however the process ends."""
+"""Tells whether a process is alive by a file lock, which the kernel releases however the process ends."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 class ProcessLock:
-    """Holds the lock of a file until `end` or the end of the process. A process that is forked off does not hold it."""
+    """Holds a lock on a file until `end` or the end of the process. A forked child does not hold it."""
 
     def __init__(self, path: Path) -> None:
-        unseen = path.with_name(f"{path.name}.{os.getpid()}")  # nobody is to find it before it is locked
+        unseen = path.with_name(f"{path.name}.{os.getpid()}")  # invisible to others until it is locked
         self._fd = os.open(unseen, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         unseen.rename(path)
@@ -25,7 +25,7 @@ class ProcessLock:
 
 
 def ended(path: Path) -> bool:
-    """Return whether the process that had the lock of that file is gone. A process that has not come yet is not gone."""
+    """Return whether the process that locked the file has ended. False if no process has created the file yet."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,7 +1,6 @@
-"""A window of torch.profiler in a rank: which operations its steps are made of. Off unless it is asked for.
+"""Runs torch.profiler in a rank for a few steps, to record their operations. Off unless asked for.
 
-Leaves `torch-<rank>.json` in the run's scratch folder, with times on the rank's own clock. Knows nothing of timelines.
-"""
+Writes `torch-<rank>.json` to the run's scratch folder, with times on the rank's own clock. Knows nothing of timelines."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from ddp.process.clock import now
 from ddp.process.operations import Operation, file_of
 
 WARM = 10
-"""Steps of a rank before its window."""
+"""Steps of a rank before the recording."""
 _MARK, _MARKS = "bench clock", 5
-"""Name and number of the marks by which the profiler's clock is told from ours: the first ones take their time."""
+"""Name and number of the marks that relate the profiler's clock to ours; several, as the first ones are slow."""
 
 
 class Profiler:
-    """Records the operations of `steps` steps, after the first `WARM`."""
+    """Records the operations of `steps` steps after the first `WARM`."""
 
     def __init__(self, rank: int, steps: int, scratch: Path) -> None:
         self._path = file_of(scratch, rank)
@@ -30,14 +29,15 @@ class Profiler:
         self._done = 0
         self._running: Any = None
         self._marks: list[tuple[float, float]] = []
-        """Before and within each mark, seconds."""
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it has things to say that concern nobody
+        """(time before, time within) of each mark, seconds."""
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence its log
 
     def step(self) -> bool:
-        """Count a step that follows. Return whether the window began or ended, which takes time that is no training."""
+        """Count the step that follows. Return whether the recording began or ended, which takes time that is not
+        training."""
         before, self._done = self._done, self._done + 1
         if before == self._first:
-            # What lies beneath `torch.profiler.profile`, which takes seconds to import what it needs.
+            # The core of `torch.profiler.profile`, without that module's imports, which take seconds.
             self._running = profile(use_kineto=True)
             self._running.__enter__()
             self._marks = [_mark() for _ in range(_MARKS)]
@@ -45,7 +45,7 @@ class Profiler:
         return before == self._stop and self.close()
 
     def close(self) -> bool:
-        """End the window, if it is open; return whether it was."""
+        """End the recording if it runs; return whether it did."""
         if self._running is None:
             return False
         running, self._running = self._running, None
@@ -61,8 +61,8 @@ def _mark() -> tuple[float, float]:
 
 
 def operations(stopped: Any, marks: list[tuple[float, float]]) -> list[Operation]:
-    """Return the operations recorded behind the marks. The profiler has a clock of its own: a mark begins on it between
-    two moments of ours; the mark with the closest two is taken."""
+    """Return the operations after the last mark, on our clock. Each mark begins, on the profiler's clock, between two of
+    our times; the mark with the closest two relates the clocks."""
     events = stopped.kineto_results.events()
     begins = sorted(event.start_ns() for event in events if event.name() == _MARK)
     (before, within), zero = min(zip(marks, begins, strict=True), key=lambda pair: pair[0][1] - pair[0][0])

@@ -1,4 +1,4 @@
-"""Says in one line what the system has run out of: what for, how much is there, and what to set."""
+"""Describes in one line which resource ran out, for what, how much is free, and what to change."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 from ddp.core.errors import OutOfResources
 
 EACH, BESIDE = 2, 10
-"""Descriptors that the parent keeps for each rank, and needs besides while it starts one."""
+"""File descriptors that the parent needs for each rank, and in addition while it starts one."""
 
 
 @contextmanager
 def enough(what: str) -> Iterator[None]:
-    """Raise OutOfResources, which says that `what` failed, where the system lacks something inside."""
+    """Raise OutOfResources with `what` failed, if an error inside the `with` block comes from a lack of resources."""
     try:
         yield
-    except (OSError, EOFError) as error:  # EOFError: the fork server, which met it first, is gone
+    except (OSError, EOFError) as error:  # EOFError: the fork server met the error first, and is gone
         raise OutOfResources(f"{what}: {shortage(error)}") from error
 
 
@@ -45,7 +45,8 @@ def shortage(error: OSError | EOFError) -> str:
 
 
 def of_file(error: BaseException, path: Path) -> OSError:
-    """Return the system's error behind what torch raised, with the file that it is about; without `errno`: there is none."""
+    """Return the system's error behind a torch exception, with its file. Its `errno` is None if there is no system's
+    error."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__context__
@@ -55,7 +56,7 @@ def of_file(error: BaseException, path: Path) -> OSError:
 
 
 def free(path: Path) -> str:
-    """Return how much is free where that file or folder is, or would be."""
+    """Return how much space is free for that path, as text."""
     for place in (path, *path.parents):
         with suppress(OSError):
             return f"{shutil.disk_usage(place).free / 1e6:,.1f} MB are free there"
@@ -63,7 +64,8 @@ def free(path: Path) -> str:
 
 
 def descriptors(ranks: int) -> None:
-    """Raise OSError if there are too few for so many ranks: before the fork server, which would not survive it, is asked."""
+    """Raise OSError if there are too few descriptors for `ranks`: checked before the fork server, which would not survive
+    it."""
     opened: list[int] = []
     try:
         opened.append(os.open(os.devnull, os.O_RDONLY))

@@ -1,4 +1,4 @@
-"""The folder for a run's private files: slices, snapshots, states. In memory where there is room, gone at the end."""
+"""The folder for a run's private files: slices, snapshots, states. In memory if there is room; removed at the end."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ddp.process.process_lock import ProcessLock, ended
 from ddp.process.resource_errors import enough
 
 ROOM = 1 << 30
-"""Free bytes that memory must have to hold snapshots; a container may have only 64 MB."""
+"""Bytes of memory that must be free to use a folder in memory; in a container /dev/shm may have only 64 MB."""
 PREFIX = "ddp-run-"
 OWNER = ".owner"
-"""A file in the folder, locked while its run lasts: containers may share the memory, and know nothing of each other's
+"""A file in the folder that is locked while its run lasts. Containers may share /dev/shm and not see each other's
 processes."""
 
 
 @contextmanager
 def scratch(more: int = 0) -> Iterator[Path]:
-    """Make a folder with room for `more` bytes beyond the usual, in memory if there is so much. Raises OutOfResources."""
+    """Create a folder with room for `more` bytes beyond the usual, in memory if that fits. Raises OutOfResources."""
     with enough("no folder for a run's private files"):
         memory, disk = places()
     roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM + more
@@ -33,7 +33,7 @@ def scratch(more: int = 0) -> Iterator[Path]:
         made = tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True)
     with made as folder:
         lock: ProcessLock | None = None
-        with suppress(OSError):  # a file system that cannot lock: then nobody takes the folder for left behind
+        with suppress(OSError):  # this file system has no locks: then nobody considers the folder abandoned
             lock = ProcessLock(Path(folder) / OWNER)
         try:
             yield Path(folder)
@@ -43,13 +43,14 @@ def scratch(more: int = 0) -> Iterator[Path]:
 
 
 def places() -> tuple[Path, Path]:
-    """Return where such folders are: in memory, on disk."""
+    """Return where such folders are: in memory, and on disk."""
     return Path("/dev/shm"), Path(tempfile.gettempdir())
 
 
 def tidy(where: Path) -> None:
-    """Remove the folders of runs that were killed before they could do so. One without a lock may be about to get it."""
+    """Remove the folders of runs that were killed before they could do so. A folder without a lock file may be a new
+    one."""
     for left in where.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # another user's
+        with suppress(OSError):  # another user's folder
             if ended(left / OWNER):
                 shutil.rmtree(left, ignore_errors=True)

@@ -1,5 +1,5 @@
-"""Emulates a slow device, or one whose input is late: a rank's step takes so many times as long. Sleeps, so that it costs
-the other ranks no core."""
+"""Emulates a slow device or slow input: a step takes a multiple of its time, by sleeping, which costs other ranks no
+core."""
 
 from __future__ import annotations
 
@@ -12,70 +12,69 @@ from ddp.process.clock import core_wait, now
 from ddp.process.meter import Meter
 
 MEMORY = 64
-"""Steps that a typical one is the median of."""
+"""Number of recent steps whose median is the typical step."""
 
 
 class Slowdown:
-    """`speed` in (0, 1]. What a sleep overshoots is taken off the next one. `waited`: seconds for which the thread that
-    pays has waited for a core so far. Emulated devices share cores; a real one would not wait 1/speed times as long for it.
+    """`speed` in (0, 1]. The overshoot of a sleep is subtracted from the next. `waited`: returns the seconds that the
+    training thread has waited for a core so far. Emulated devices share cores: that waiting is not multiplied by 1/speed.
 
-    The sleep is that of a typical step: a slow device is slow, it does not hiccup 1/speed times as long as a fast one. The
-    first step of a process takes a hundred times as long as those that follow: it is not slowed down, and tells nothing.
-    """
+    The sleep is proportional to a typical step, as a slow device does not multiply single hiccups. The first step of a
+    process takes a hundred times as long as later ones: it is neither slowed down nor counted."""
 
     def __init__(self, speed: float, waited: Callable[[], float] = core_wait) -> None:
         self._factor = self._own = 1.0 / speed - 1.0
         self._late = 0.0
-        """Of a typical step, that each batch comes late."""
+        """Delay of each batch, as a multiple of a typical step."""
         self.link = 1.0
-        """So many times as long as it needs a transfer over this rank's emulated link takes."""
+        """Factor on the time of transfers over this rank's emulated link."""
         self._held = 0.0
-        """Seconds that the batch of this step came late."""
+        """Seconds by which the batch of this step was delayed."""
         self._computed: float | None = None
-        """When this part of a step had computed all, and went on to wait for other ranks."""
+        """When this part of a step had finished computing and began to wait for other ranks."""
         self._waited, self._before, self._ran = waited, 0.0, 0.0
         self._owed = 0.0
         self._recent: dict[str, deque[float]] = {}
-        """Part of a step -> seconds of real work, of the last steps."""
+        """Part of a step -> seconds of real work in the last steps."""
 
     @property
     def slow(self) -> bool:
-        """Whether steps are to take longer than they do."""
+        """Whether steps are slowed down."""
         return self._factor > 0.0
 
     def computed(self) -> None:
-        """Note that what is left of this part of a step waits for other ranks: no slow device waits 1/speed times as long,
-        and two that did would each wait for the other's waiting."""
+        """Note that the rest of this part of a step waits for other ranks. That waiting is not multiplied, as two slow
+        ranks would each wait for the other's waiting."""
         self._computed = now()
 
     def slow_down(self, factor: float) -> None:
-        """Take `factor` (1 or more) times as long for a step as until now."""
+        """Make steps take `factor` (1 or more) times as long as until now."""
         self._factor = (1.0 + self._factor) * factor - 1.0
-        self._note()  # in the middle of a step
+        self._note()  # called in the middle of a step
         for recent in self._recent.values():
-            recent.clear()  # of steps with what they waited for a core, which nobody measured until now
+            recent.clear()  # they include waiting for a core, which was not measured until now
 
     def delay_input(self, factor: float) -> None:
-        """Have each batch come late from now on, so that a step takes `factor` (1 or more) times as long."""
+        """Delay each batch from now on, so that a step takes `factor` (1 or more) times as long."""
         self._late = (1.0 + self._late) * factor - 1.0
 
     def slow_link(self, factor: float) -> None:
-        """Have each transfer over the rank's emulated link take `factor` (1 or more) times as long as until now."""
+        """Make each transfer over the rank's emulated link take `factor` (1 or more) times as long as until now."""
         self.link *= factor
 
     def heal(self) -> None:
-        """End what `slow_down`, `delay_input` and `slow_link` began."""
+        """Undo `slow_down`, `delay_input` and `slow_link`."""
         self._factor, self._late, self.link = self._own, 0.0, 1.0
 
     def hold(self) -> None:
-        """Sleep for as long as the batch of this step is late, once."""
+        """Sleep for the delay of this step's batch, once per step."""
         if self._late and not self._held:
             typical = sum(median(recent) for recent in self._recent.values() if recent)
             self._held = self._late * (1.0 + self._factor) * typical
             sleep(self._held)
 
     def begin(self, meter: Meter | None = None) -> float:
-        """Begin a step, or with a `meter` a part of one that computes; return now."""
+        """Begin a step or, with a `meter`, a computing part of one; return now."""
         if self._factor:
             self._note()
         if meter is not None:
@@ -86,8 +85,8 @@ class Slowdown:
         self._before, self._ran = self._waited(), thread_time()
 
     def _without_core(self, seconds: float) -> float:
-        """Return how long of so many seconds the thread waited for a core: under load the kernel may tell of longer waits
-        than there was time for beside what the thread ran."""
+        """Return for how much of `seconds` the thread waited for a core, at most what it did not run: under load the kernel
+        may report longer waits."""
         return min(self._waited() - self._before, max(seconds - (thread_time() - self._ran), 0.0))
 
     def pay(self, busy_s: float, meter: Meter, part: str = "step") -> float:

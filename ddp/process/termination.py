@@ -1,7 +1,6 @@
-"""A flag, one for a process: it will be terminated soon. A signal's handler sets it, the loop that trains reads it.
+"""A flag for the process that it will be terminated soon. A signal handler sets it; the training loop reads it.
 
-The loop then makes a checkpoint as soon as it can, and ends as an interrupted one. Knows no signals.
-"""
+The loop then saves a checkpoint as soon as it can, and ends as if interrupted. Knows no signals."""
 
 from __future__ import annotations
 
@@ -21,5 +20,5 @@ def announced() -> bool:
 
 
 def withdraw() -> None:
-    """Clear the flag: another command begins in this process."""
+    """Clear the flag, as another command begins in this process."""
     _flag.clear()

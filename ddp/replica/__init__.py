@@ -1,1 +1,2 @@
-"""One replica: model, optimizer, data, flat state, and what a step is. Knows nothing of other ranks."""
+"""One replica: its model, optimizer, data and flat state, and how it takes a training step. Knows nothing of other
+ranks."""

@@ -1,4 +1,4 @@
-"""Own what a device cannot do of what a step may be asked for: half precision, a compiler. Each is tried or looked for."""
+"""Checks whether a device supports the optional features of a step: half precision and `torch.compile`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from ddp.core.step_settings import StepSettings
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Precision -> the type of the multiplications in a forward and backward pass; parameters stay as they are."""
+"""Precision -> dtype of autocast in forward and backward passes; parameters keep their own dtype."""
 
 
 def lacks_half(precision: str, device: torch.device) -> str | None:
-    """Return why passes in `bf16` or `fp16` do not work on `device`; None: they do."""
+    """Return why passes in `bf16` or `fp16` do not work on `device`, or None if they work."""
     if device.type == "cuda" and precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return f"{torch.cuda.get_device_name(device)} has no bfloat16"
     layer = torch.nn.Linear(2, 2, device=device)
@@ -30,7 +30,7 @@ def lacks_half(precision: str, device: torch.device) -> str | None:
 
 
 def lacks_compiler(device: torch.device) -> str | None:
-    """Return why torch.compile cannot make code for `device`; None: what it needs is there."""
+    """Return why `torch.compile` cannot generate code for `device`, or None if it can."""
     if device.type == "cuda":
         return None if find_spec("triton") else "no package triton"
     names = (os.environ["CXX"],) if "CXX" in os.environ else ("g++", "clang++")
@@ -41,7 +41,7 @@ def lacks_compiler(device: torch.device) -> str | None:
 
 
 def check_abilities(step: StepSettings, device: torch.device) -> None:
-    """Raise ValueError for a step that `device` cannot do."""
+    """Raise ValueError if `device` does not support what `step` asks for."""
     if step.half and (why := lacks_half(step.precision, device)):
         raise ValueError(f"precision={step.precision} does not work on {device}: {why}; leave it out")
     if step.compile and (why := lacks_compiler(device)):

@@ -1,6 +1,6 @@
-"""Buffers of ranks that train together: floating-point types move by the mean change, integer ones take the maximum.
+"""Keeps the buffers of the ranks equal: floating-point buffers move by the mean change, integer buffers take the maximum.
 
-Knows what changed on this rank, and not how ranks exchange it."""
+Tracks how buffers changed on this rank. Does not know how ranks exchange the changes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ if TYPE_CHECKING:
     from ddp.replica.flat import FlatState, Section
 
 SIGNED = {torch.bool: torch.uint8, torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-"""Types without a difference, and those of the same size that have one."""
+"""Types that torch cannot subtract -> a type of the same size that it can."""
 
 
 def moves(section: Section) -> bool:
-    """Return whether a section holds buffers that are averaged."""
+    """Return whether the buffers of a section are averaged."""
     return section.kind == "buffers" and section.values.is_floating_point()
 
 
 class BufferChanges:
-    """Floating-point buffers, exchanged as differences to what they were after the last exchange: one that does not change
-    keeps its bits. All of one data type go as one, to their place among what is exchanged."""
+    """Floating-point buffers, exchanged as their change since the last exchange, so that an unchanged buffer keeps its
+    bits.
+
+    `places`: for each data type, the view into the exchanged tensor that all its buffers are written to."""
 
     def __init__(self, state: FlatState, places: Mapping[torch.dtype, Tensor]) -> None:
         self._state, self._places = state, places
         self._before = {values.dtype: values.clone() for values in self._values()}
 
     def _values(self) -> Iterator[Tensor]:
-        """The buffers where they lie now: a state can be laid anew."""
+        """Yield the buffers from the current sections: `FlatState.lay` may have moved them to other memory."""
         return (section.values for section in self._state.sections if moves(section))
 
     @property
@@ -39,26 +41,27 @@ class BufferChanges:
         return [(values, self._places[values.dtype], self._before[values.dtype]) for values in self._values()]
 
     def undo(self) -> None:
-        """Put buffers back to what they were when the step began."""
+        """Restore the buffers to their values at the last exchange."""
         for buffer, _, before in self._buffers:
             buffer.copy_(before)
 
     def rebase(self) -> None:
-        """Count changes from here: buffers were replaced from outside."""
+        """Measure changes from the current values: the buffers were replaced from outside."""
         for buffer, _, before in self._buffers:
             before.copy_(buffer)
 
     def lay(self, weight: float) -> None:
-        """Put what changed in its place, weighed; nothing of a rank that weighs nothing, whatever a buffer holds."""
+        """Write the change of each buffer times `weight` to its place. With weight 0 write zeros, even where a buffer is
+        NaN."""
         for buffer, view, before in self._buffers:
             if not weight:
                 view.zero_()
                 continue
             torch.sub(buffer, before, out=view)
-            view.masked_fill_(buffer == before, 0.0).mul_(weight)  # equal: also of infinities
+            view.masked_fill_(buffer == before, 0.0).mul_(weight)  # unchanged infinities too: their difference is NaN
 
     def take(self) -> None:
-        """Move the buffers on by the averaged change."""
+        """Apply the averaged changes to the buffers."""
         for buffer, view, before in self._buffers:
             before.copy_(torch.where(view == 0, before, before + view))
             buffer.copy_(before)
@@ -67,10 +70,9 @@ class BufferChanges:
 class Counters:
     """Integer buffers, which take the maximum over ranks after every step.
 
-    Most need no collective for that: they change alike on all ranks (batches counted) or never (tables). What all of them
-    changed by when they were last brought together is the usual change. If every rank's is the usual one, all hold the same
-    again; a rank whose own is not says so.
-    """
+    Most steps need no collective for that: most integer buffers change alike on all ranks (batches counted) or never
+    (tables). The "usual" change is how each one changed in the step in which ranks last took the maximum. While every rank
+    sees its usual change, all ranks hold equal values; a rank with another change says so (`unusual`)."""
 
     def __init__(self, state: FlatState) -> None:
         self._state = state
@@ -78,11 +80,11 @@ class Counters:
         self._usual: list[Tensor] = []
 
     def begin(self) -> None:
-        """Begin a step."""
+        """Remember the values at the beginning of a step."""
         self._before = [counter.clone() for counter in self._state.counters]
 
     def undo(self) -> None:
-        """Put them back to what they were then."""
+        """Restore the values of the beginning of the step."""
         for counter, before in zip(self._state.counters, self._before, strict=True):
             counter.copy_(before)
 
@@ -91,21 +93,21 @@ class Counters:
         return [signed(counter) - signed(before) for counter, before in pairs]
 
     def unusual(self) -> Tensor:
-        """Return a scalar on their device, above zero if the step changed one of them in another way than usual."""
+        """Return a scalar tensor above zero if any counter changed differently from its usual change in this step."""
         if not self._usual:
             return torch.ones(())
         differ = [(own != usual).any() for own, usual in zip(self._changes(), self._usual, strict=True)]
         return differ[0] if len(differ) == 1 else torch.stack(differ).any()
 
     def forget(self) -> None:
-        """Forget the usual change: they were replaced from outside, maybe after a step that others have learned from."""
+        """Forget the usual change: counters were replaced from outside, so other ranks may have learned another one."""
         self._usual = []
 
     def learn(self) -> None:
-        """Take what they have changed by as the usual change: all ranks hold the same again."""
+        """Remember this step's change as the usual one. To be called when all ranks hold the same values again."""
         self._usual = self._changes()
 
 
 def signed(values: Tensor) -> Tensor:
-    """Return the same memory as a type that has a difference; it wraps around, as that of unsigned numbers does."""
+    """Return a view of the same memory in a type that can be subtracted; the difference wraps around."""
     return values.view(SIGNED[values.dtype]) if values.dtype in SIGNED else values

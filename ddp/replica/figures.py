@@ -1,7 +1,6 @@
-"""Own what is measured of a rank's steps beside their time: norms of gradients, memory by kind, work and tokens of a sample.
+"""Measures a rank's steps beyond their time: gradient norms, memory by kind, FLOP and tokens per sample.
 
-Looks at few steps, and changes nothing. Knows nothing of other ranks.
-"""
+Samples a few steps only and changes nothing. Knows nothing of other ranks."""
 
 from __future__ import annotations
 
@@ -22,38 +21,38 @@ from ddp.replica.optimizers import members
 from ddp.replica.task import Job, Tensors
 
 NORMS = 50
-"""Steps of a run of which the norm is taken, about: it costs a small model's step a tenth."""
+"""About how many steps of a run have their gradient norm measured: a norm costs a small model a tenth of a step."""
 
 
 class StepFigures:
-    """The figures of one rank."""
+    """The measurements of one rank."""
 
     def __init__(self, job: Job, model: nn.Module, optimizer: Any, steps: int) -> None:
         self._model, self._apart = model, max(steps // NORMS, 1)
         self._counts = job.profile_steps > 0 and not job.step.compile
-        """Whether the first pass is to be counted, which takes a while."""
+        """Whether to count the FLOP of the first pass, which is slow."""
         self._step = self._next = 0
         self._norms: list[tuple[int, float | None]] = []
         self._bytes = [0, 0, 0]
-        """Of parameters, gradients and the optimizer's state."""
+        """Bytes of parameters, gradients and optimizer state."""
         self._flop: float | None = None
         self._kept: int | None = None
         self._tokens: int | None = None
         self._updates: list[int] = []
-        """Of each optimizer that counts."""
+        """Steps counted so far, for each wrapped optimizer."""
         self._hooks: list[RemovableHandle] = []
         self._inside: list[int] = []
-        """Calls of `step` of each under way."""
+        """Nesting depth of `step` calls under way, for each wrapped optimizer."""
         self.count_updates(optimizer)
 
     def count_updates(self, optimizer: Any) -> None:
-        """Count the steps that an optimizer does from now on, or each of several. One that is not PyTorch's has no hook for
-        it."""
+        """Count the steps of an optimizer (of each one in a group of several) from now on. Optimizers that are not
+        PyTorch's have no hooks and are not counted."""
         for hook in self._hooks:
             hook.remove()
         self._updates, self._hooks, self._inside = [], [], []
         for part in members(optimizer):
-            own = getattr(part, "optim", part)  # of PyTorch's own that wrap another
+            own = getattr(part, "optim", part)  # unwrap PyTorch's wrappers
             if isinstance(own, torch.optim.Optimizer):
                 place = len(self._updates)
                 self._hooks.append(own.register_step_pre_hook(partial(self._updating, place)))
@@ -65,12 +64,12 @@ class StepFigures:
         self._inside[place] += 1
 
     def _updated(self, place: int, *_: Any) -> None:
-        # PyTorch calls hooks for a class of the user's and once more for the one that it is made from.
+        # PyTorch runs the hooks once for the user's subclass and once more for its base class.
         self._inside[place] -= 1
         self._updates[place] += self._inside[place] == 0
 
     def counting(self, tensors: Tensors, samples: int) -> AbstractContextManager[None]:
-        """Surround the forward and backward pass on `samples`; the first one is counted, if that is wanted."""
+        """Return the context for the forward and backward pass on `samples`; it counts the first pass if that is wanted."""
         if self._tokens is None:
             first = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else None
             embedded = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in self._model.modules())
@@ -88,7 +87,7 @@ class StepFigures:
 
         from ddp.replica.recurrent_flop import FUSED
 
-        # A batch lies in memory with others; neither it nor what the model has is there for this pass alone.
+        # Memory of the batch, parameters and buffers outlives this pass: it does not count as activations.
         lasting = chain(self._model.parameters(), self._model.buffers(), tree_leaves(tensors))
         own = {each.untyped_storage().data_ptr() for each in lasting if has_storage(each)}
         kept: dict[int, int] = {}
@@ -104,27 +103,27 @@ class StepFigures:
         self._flop, self._kept = counter.get_total_flops() / samples, sum(kept.values())
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note a step whose gradients are there, before they are clipped."""
+        """Measure a step, if its turn has come, after its gradients are complete and before they are clipped."""
         self._step += 1
         if self._step <= self._next:
             return
         self._next = self._step - 1 + self._apart
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         self._norms.append((self._step - 1, _norm(gradients)))
-        if len(self._norms) <= 2:  # of the second one, the optimizer has its state
-            with torch._C.DisableTorchFunctionSubclass():  # whose values may lie elsewhere
+        if len(self._norms) <= 2:  # the optimizer has its state only from the second one on
+            with torch._C.DisableTorchFunctionSubclass():  # subclasses (FSDP) may keep their values elsewhere
                 self._bytes = _bytes(self._model, optimizer, gradients)
 
     def work(self) -> StepWork:
-        """Return the figures."""
+        """Return the measurements."""
         parameters, gradients, state = self._bytes
-        # Of several optimizers' that which is farthest from the steps noted.
+        # Of several optimizers, report the one whose count differs most from the number of steps.
         updates = max(self._updates, key=lambda count: abs(count - self._step), default=None)
         return StepWork(tuple(self._norms), parameters, gradients, state, self._kept, self._flop, self._tokens, updates)
 
 
 def _local(tensor: Any) -> Tensor:
-    """Return what this rank has of a tensor."""
+    """Return this rank's local part of a tensor (values alone of a sparse one)."""
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local.coalesce().values() if local.is_sparse else local
 
@@ -141,13 +140,13 @@ def _bytes(model: nn.Module, optimizer: torch.optim.Optimizer, gradients: Iterab
     shards = (_local(p) for group in optimizer.param_groups for p in group["params"])
     parameters = _held(chain(own, shards))
     gradient_bytes = _held(chain((p.grad for p in own if p.grad is not None), gradients))
-    states = (optimizer.state or getattr(optimizer, "optim", optimizer).state).values()  # of what shards it, its part's
+    states = (optimizer.state or getattr(optimizer, "optim", optimizer).state).values()  # a sharding wrapper's own part
     kept = (value for state in states for value in state.values() if isinstance(value, Tensor))
     return [parameters, gradient_bytes, _held(kept)]
 
 
 def _held(tensors: Iterable[Tensor]) -> int:
-    """Return the bytes of tensors, each stretch of memory once."""
+    """Return the bytes of tensors, counting overlapping memory once."""
     stretches: dict[int, dict[int, int]] = {}
     for tensor in map(_local, tensors):
         storage = tensor.untyped_storage()
@@ -165,5 +164,5 @@ def _held(tensors: Iterable[Tensor]) -> int:
 
 
 def has_storage(value: object) -> bool:
-    """Return whether it is a tensor that lies in memory as it is: a sparse one has none of its own."""
+    """Return whether `value` is a dense tensor: a sparse one has no storage of its own."""
     return isinstance(value, Tensor) and value.layout is torch.strided

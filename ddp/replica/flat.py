@@ -1,7 +1,6 @@
-"""A model's state as flat tensors: averaging, snapshots and digests become single operations.
+"""Keeps a model's state in flat tensors, so that an average, a snapshot or a digest is a single operation.
 
-Parameters and buffers become views into one flat tensor per data type. Knows nothing of ranks.
-"""
+Parameters and buffers become views into one flat tensor per data type. Knows nothing of ranks."""
 
 from __future__ import annotations
 
@@ -17,31 +16,32 @@ from torch.nn.parameter import is_lazy
 from ddp.tensor_digest import tensor_digest
 
 Empty = Callable[[str, int, torch.dtype], Tensor]
-"""Gives flat memory by name, elements and type."""
+"""Allocates a flat tensor: (name, number of elements, data type) -> tensor."""
 KINDS = ("parameters", "buffers", "optimizer")
-"""What an average tells apart."""
+"""Kinds of state that an average treats differently."""
 _WHOLE = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
 TYPES = frozenset((torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.bool, *_WHOLE))
-"""Data types that torch adds up and compares, without which there is no average. Complex numbers are pairs of these."""
+"""Data types that torch can add and compare, as an average needs. Complex buffers are stored as pairs of these."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A stretch of flat memory that an average treats alike: one of `KINDS`, of one data type."""
+    """A slice of a flat tensor that an average treats alike: one kind (of `KINDS`), one data type."""
 
     kind: str
     values: Tensor
 
 
 class FlatState:
-    """All parameters and buffers of `model`, which keeps working on views. Make the optimizer after it.
+    """All parameters and buffers of `model` in flat tensors; the model works on views. Create the optimizer afterwards.
 
-    `tensors` holds one flat tensor per data type, floating-point types first; parameters come before buffers in each, and
-    `sections` are the stretches of both. Weights become contiguous. A buffer that the model replaces by another tensor of
-    its size is taken back by `gather`; a parameter that is replaced is an error. Complex buffers lie there as pairs of real
-    numbers. Raises ValueError for complex parameters, for what is not of `TYPES` or has no shape yet or is sparse, and for
-    parameters that share memory with another tensor.
-    """
+    `tensors` holds one flat tensor per data type, floating-point types first. In each of them parameters come before
+    buffers; `sections` are the slices of either. Weights become contiguous. `gather` copies back a buffer that the model
+    replaced by another tensor of the same size; a replaced parameter is an error. Complex buffers are stored as pairs of
+    real numbers.
+
+    Raises ValueError for complex, sparse or uninitialised parameters, for types outside `TYPES`, and for parameters that
+    share memory with another tensor."""
 
     def __init__(self, model: nn.Module) -> None:
         refuse_formless(
@@ -57,26 +57,27 @@ class FlatState:
         self._frozen = [(name, p) for name, p in self.named if not p.requires_grad]
         self._shapes = {id(tensor): tensor.shape for _, _, tensor in self._slots}
         self._buffers: dict[int, Tensor] = {}
-        """Where every buffer lies."""
+        """id of each buffer -> its view into a flat tensor."""
         self._saved = {name for name, _ in _saved_buffers(model)}
         self.lay()
 
     def ordinary(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """Return memory of no particular kind, on the model's device."""
+        """Allocate ordinary memory on the model's device: the default for `lay`."""
         return torch.empty(elements, dtype=dtype, device=self._device)
 
     def lay(self, empty: Empty | None = None, fill: bool = True) -> None:
-        """Lay everything into new flat tensors, which `empty` gives; without `fill` parameters are left to the caller."""
+        """Move all tensors to new flat tensors, allocated by `empty`. With `fill=False` the caller sets the parameters'
+        values."""
         self._lay([tensor for _, _, tensor in self._slots], empty or self.ordinary, fill)
 
     def part(self) -> None:
-        """Lay the buffers alone: parameters are elsewhere until the next `lay`."""
+        """Move the buffers alone to new flat tensors: the parameters stay elsewhere (sharded) until the next `lay`."""
         self._lay([t for _, _, t in self._slots if not isinstance(t, nn.Parameter)], self.ordinary, True)
 
     def _lay(self, tensors: list[Tensor], empty: Empty, fill: bool) -> None:
         kinds = {_real(tensor) for tensor in tensors}
         dtypes = sorted(kinds, key=lambda dtype: (not dtype.is_floating_point, str(dtype)))
-        tensors = sorted(tensors, key=torch.is_complex)  # behind parameters, which are none
+        tensors = sorted(tensors, key=torch.is_complex)  # behind the parameters, which are never complex
         groups = [[tensor for tensor in tensors if _real(tensor) == dtype] for dtype in dtypes]
         self.tensors = [self._flatten(f"state{i}", group, empty, fill) for i, group in enumerate(groups)]
         trained = [sum(t.numel() for t in group if isinstance(t, nn.Parameter)) for group in groups]
@@ -90,14 +91,14 @@ class FlatState:
             (_holder(module, tensor), name, tensor, tensor.data_ptr() if id(tensor) in laid else None, module)
             for module, name, tensor in self._slots
         ]
-        """Where every tensor is looked up in each step, and its address if it lies here: as few words as there can be."""
+        """Where `gather` looks up every tensor in each step, and its address if it is in a flat tensor (kept cheap)."""
         self.counters = [flat for flat in self.tensors if not flat.is_floating_point()]
 
     def _flatten(self, name: str, group: list[Tensor], empty: Empty, fill: bool) -> Tensor:
         shapes = [self._shapes[id(tensor)] for tensor in group]
         single = sum(shape.numel() for shape, tensor in zip(shapes, group, strict=True) if not tensor.is_complex())
         pairs = sum(shape.numel() for shape in shapes) - single
-        gap = single % 2 if pairs else 0  # a complex number is a pair of real ones, at an even place
+        gap = single % 2 if pairs else 0  # complex numbers must start at an even element
         flat, at = empty(name, single + gap + 2 * pairs, _real(group[0])), 0
         flat[single : single + gap] = 0
         for tensor, shape in zip(group, shapes, strict=True):
@@ -115,11 +116,11 @@ class FlatState:
 
     @property
     def bytes(self) -> int:
-        """The size of the state."""
+        """The size of the state in bytes."""
         return sum(flat.nbytes for flat in self.tensors)
 
     def gather(self) -> None:
-        """Make sure that the flat tensors are what the model works with. Raises ValueError for a replaced parameter."""
+        """Ensure that the model still works on the flat tensors. Raises ValueError for a replaced parameter."""
         for holder, name, tensor, address, module in self._lookups:
             present = holder.get(name)
             if present is tensor and (address is None or tensor.data_ptr() == address):
@@ -140,7 +141,7 @@ class FlatState:
             module._buffers[name] = tensor
 
     def check_frozen(self) -> None:
-        """Raise ValueError for a parameter that was not trained when this was made, and has a gradient now."""
+        """Raise ValueError for a parameter that was frozen when this state was made and has a gradient now."""
         for name, parameter in self._frozen:
             if parameter.grad is not None and parameter.requires_grad:
                 raise ValueError(
@@ -149,7 +150,7 @@ class FlatState:
                 )
 
     def check_added(self, model: nn.Module) -> None:
-        """Raise ValueError for a parameter to train, or a buffer to save, that the model did not have when this was
+        """Raise ValueError for a trainable parameter or a saved buffer that was added to the model after this state was
         made."""
         places = self._shapes.keys()
         for name, parameter in model.named_parameters():
@@ -174,7 +175,7 @@ class FlatState:
 
 @contextmanager
 def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Give every first tensor the values of its second within."""
+    """Swap in the values of the second tensor of every pair for a `with` block, then restore the first."""
     kept = [(tensor, tensor.clone(), other) for tensor, other in pairs]
     for tensor, _, other in kept:
         tensor.copy_(other)
@@ -186,20 +187,20 @@ def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
 
 
 def sizes(model: nn.Module) -> tuple[int, int]:
-    """Return how many elements the parameters have, and how many of these are frozen: no gradient of them travels."""
+    """Return the number of elements of all parameters, and of the frozen ones, whose gradients are not exchanged."""
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(size for size, _ in sizes), sum(size for size, trained in sizes if not trained)
 
 
 def savable(model: nn.Module) -> dict[str, Any]:
-    """Return `state_dict`, with parameters as such; complex buffers as copies, for no file holds one memory as of two
+    """Return the `state_dict` with `nn.Parameter`s kept. Complex buffers are copied: torch cannot save memory under two
     types."""
     state: dict[str, Any] = model.state_dict(keep_vars=True)
     return {name: v.clone() if isinstance(v, Tensor) and v.is_complex() else v for name, v in state.items()}
 
 
 def refuse_complex(named: Iterable[tuple[str, nn.Parameter]]) -> None:
-    """Raise ValueError for a complex parameter: sums, norms and averages here are of real numbers."""
+    """Raise ValueError for a complex parameter: sums, norms and averages are of real numbers here."""
     for name, parameter in named:
         if parameter.is_complex():
             raise ValueError(
@@ -209,7 +210,8 @@ def refuse_complex(named: Iterable[tuple[str, nn.Parameter]]) -> None:
 
 
 def refuse_formless(named: Iterable[tuple[str, Tensor]], when: str) -> None:
-    """Raise ValueError for a tensor without values that lie in a row; `when` to give it a shape, as a clause."""
+    """Raise ValueError for a tensor that is not dense or not initialised. `when`: clause that says when it needs a
+    shape."""
     for name, tensor in named:
         if is_lazy(tensor):
             raise ValueError(f"{name} has no shape yet: pass a batch through the model {when}")
@@ -221,7 +223,7 @@ def refuse_formless(named: Iterable[tuple[str, Tensor]], when: str) -> None:
 
 
 def _refuse_narrow(named: Iterable[tuple[str, Tensor]]) -> None:
-    """Raise ValueError for a tensor of a type that torch stores and does not add up, such as float8."""
+    """Raise ValueError for a tensor of a type that torch can store but not add, such as float8."""
     for name, tensor in named:
         if not tensor.is_complex() and tensor.dtype not in TYPES:
             raise ValueError(
@@ -231,10 +233,10 @@ def _refuse_narrow(named: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def _refuse_shared(named: Iterable[tuple[str, nn.Parameter]], buffers: Iterable[tuple[str, Tensor]]) -> None:
-    """Raise ValueError for a parameter whose memory is another tensor's too: laid flat, each gets memory of its own."""
+    """Raise ValueError for a parameter that shares memory with another tensor: flattening would separate the two."""
     owners: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in (*named, *buffers):
-        if not tensor.numel() or not (place := tensor.data_ptr()):  # no memory: also on the meta device
+        if not tensor.numel() or not (place := tensor.data_ptr()):  # meta tensors have no memory either
             continue
         first, owner = owners.setdefault(place, (name, tensor))
         if owner is not tensor and isinstance(owner, nn.Parameter):
@@ -249,7 +251,7 @@ def _form(tensor: Tensor) -> str:
 
 
 def _real(tensor: Tensor) -> torch.dtype:
-    """Return its type, or that of its two parts if it is complex."""
+    """Return the tensor's data type, or that of the real and imaginary parts if it is complex."""
     return tensor.dtype.to_real()
 
 
@@ -262,12 +264,12 @@ def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _holder(module: nn.Module, tensor: Tensor) -> dict[str, Any]:
-    """Return the module's own dictionary that the tensor is in."""
+    """Return the module's dictionary (`_parameters` or `_buffers`) that holds the tensor."""
     return module._parameters if isinstance(tensor, nn.Parameter) else module._buffers
 
 
 def _slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
-    """Yield module, name and tensor of every parameter, then of every buffer; shared ones once."""
+    """Yield (module, name, tensor) of every parameter, then of every buffer; a shared tensor once."""
     seen: set[int] = set()
     for group in ("_parameters", "_buffers"):
         for module in model.modules():

@@ -1,4 +1,4 @@
-"""`WorkerHandle`: what a per-epoch callback sees of the rank that it runs in, and may change there."""
+"""`WorkerHandle`: lets an epoch callback read the state of its rank, and change the learning rate and model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class WorkerHandle:
-    """One rank at the start of an epoch. What is changed holds from the coming step on, in this rank alone.
+    """One rank at the start of an epoch. Changes take effect with the next step, on this rank alone.
 
-    The learning rate is (the optimizer's own) x (scale of the number of ranks) x schedule(fraction of samples seen) x (what
-    `scale_lr` has made); `set_lr` puts a number in place of the first three until `set_scheduler` is called.
-    """
+    Learning rate = (the optimizer's own) x (scale for the number of ranks) x schedule(fraction of samples seen) x (product
+    of `scale_lr` calls). `set_lr` replaces the first three factors by a number until `set_scheduler` is called."""
 
     rank: int
     """Number of this rank, from 0."""
@@ -31,24 +30,24 @@ class WorkerHandle:
     step: int
     """Batches that this rank has trained so far."""
     version: int
-    """Averages that this rank has taken in so far, of parameters or (inside each step) of gradients."""
+    """Averages that this rank has taken part in so far: of parameters, or of gradients (one per step)."""
     model: nn.Module = field(repr=False)
     """This rank's replica. Change tensors in place: ranks share their memory."""
     _rates: Rates = field(repr=False)
     _fraction: float = field(repr=False)
-    """Of all training samples that the cohort has seen when the coming step begins."""
+    """Fraction of all training samples that the ranks have seen together when the next step begins."""
 
     @property
     def lr(self) -> float:
-        """The learning rate of the first parameter group in the coming step."""
+        """The learning rate of the first parameter group in the next step."""
         return self._rates.at(self._fraction)
 
     def set_lr(self, lr: float) -> None:
-        """Train with this rate, whatever the schedule says. Other parameter groups keep their proportion to the first."""
+        """Train with this rate instead of the scheduled one. Other parameter groups keep their ratio to the first."""
         self._rates.fix(lr)
 
     def scale_lr(self, factor: float) -> None:
-        """Multiply the rate from now on; calls multiply up. The schedule, or a rate that was set, goes on underneath."""
+        """Multiply the rate from now on, on top of the schedule or of a rate that was set. Repeated calls multiply."""
         self._rates.multiply(factor)
 
     def set_lr_scale(self, scale: float) -> None:

@@ -1,8 +1,7 @@
-"""`StepKeeper`: keeps some of a rank's steps, so that somebody else can do them again once the run is over.
+"""`StepKeeper`: saves the state around some of a rank's steps, so that an audit can repeat these steps after the run.
 
-It stands beside the step, which knows nothing of it: it looks at the state before and after. Changes nothing, draws no
-random numbers. Who does the steps again, and how, is not its business.
-"""
+It reads the state before and after a step; the step itself does not know of it. It changes nothing and draws no random
+numbers. It does not know who repeats the steps, nor how."""
 
 from __future__ import annotations
 
@@ -30,24 +29,24 @@ if TYPE_CHECKING:
     from ddp.replica.replica import Replica
 
 BUDGET = 128 << 20
-"""Bytes that the steps of a run may take, if they can; below it, the step that follows a drawn one is kept too."""
+"""Bytes that the saved steps of a run should stay below; if so, the step after each drawn one is saved too."""
 PAIRED, LONG, CHEAP = 24, 400, 16 << 20
-"""Steps that are kept in pairs, about; so many own steps must there be, for keeping one costs up to a third of a step; or so
-few bytes must they take."""
+"""About how many steps are saved in pairs; a rank with at least LONG steps of its own may use BUDGET bytes for them, another
+one CHEAP bytes: saving a step costs up to a third of one."""
 MOST, FEWEST = 1 << 30, 2
-"""Bytes that they may take at all; but for so many, and those of the first and the last window."""
+"""Most bytes that saved steps may take; but this many steps, and those of the first and last window, are always saved."""
 ROWS = 4
-"""Parts of a row at most: averages and epochs cut it."""
+"""Most files that a row of consecutive steps is split into: averages and epochs end a file."""
 TIMES = 5
-"""Bytes that a kept step takes, in those of parameters and buffers: momenta, and most of it twice."""
+"""Size of a saved step in multiples of the parameters' and buffers' size: with momenta, and most of the state twice."""
 BATCHES = 1000
-"""Of an evaluation, whose figures are kept at most."""
+"""Most batches of an evaluation whose figures are saved."""
 SPARE = 4
-"""So many times what a step takes must be free where it is kept."""
+"""Free space needed to save a step, in multiples of its size."""
 
 
 def rank_draws(job: Job, rank: int, samples: int, alone: bool, size: int) -> StepDraws:
-    """Return what is drawn of a rank's steps in a run with `samples` in an epoch, if a step takes `size` bytes."""
+    """Return which steps of a rank to save, in a run with `samples` per epoch, if a saved step takes `size` bytes."""
     total, window = job.epochs * samples, job.batch_size * job.world_size
     stretches = max(min(STRETCHES, MOST // max(size, 1)), FEWEST)
     return StepDraws.of(job.audit, rank, total, window, alone and stretches == STRETCHES, stretches, job.epochs)
@@ -55,37 +54,38 @@ def rank_draws(job: Job, rank: int, samples: int, alone: bool, size: int) -> Ste
 
 @dataclass
 class _Open:
-    """What is kept of one step, or of a row of them, as far as it has come."""
+    """A file being written, of one step or of a row of consecutive steps."""
 
     file: PieceFile
     about: dict[str, Any]
     left: int
-    """Steps to come behind the first one."""
+    """Steps still to come in this file after the first one."""
     losses: list[Tensor | None] = field(default_factory=list)
 
     @property
     def torn(self) -> bool:
-        """Whether a step broke off: its loss never came."""
+        """Whether the current step was interrupted: its loss never came."""
         return len(self.losses) <= len(self.about["then"])
 
     def follow(self, batch: Batch, seen: float) -> None:
-        """Add a step of one batch."""
+        """Add a step of one batch to the row."""
         self.about["then"].append((seen, ((batch.start, batch.stop),), batch.total))
         self.left -= 1
 
 
 Pieces = Callable[[], Iterator[StatePiece]] | None
 Others = Sequence[tuple[int, Sequence[Span]]]
-"""Other ranks and their positions in a step of all."""
+"""(rank, its positions) of the other ranks in a step that all ranks do together."""
 
 
 class StepKeeper:
-    """Keeps steps of one rank in the run's scratch folder, as `kept-<rank>-<number>.state`."""
+    """Saves steps of one rank to the run's scratch folder, as `kept-<rank>-<number>.state`."""
 
     def __init__(
         self, job: Job, rank: int, replica: Replica, pieces: Pieces = None, shared: bool = False, few: bool = False
     ) -> None:
-        """`pieces`: give the state if it is elsewhere; `shared`: it is all ranks'; `few`: of others more is kept."""
+        """`pieces`: yields the state if it is not in the replica; `shared`: all ranks hold the same state; `few`: save
+        fewer steps, as other ranks save more."""
         self._job, self._rank, self._replica, self._own_pieces, self._shared = job, rank, replica, pieces, shared
         self._draws: StepDraws | None = None
         self._size = TIMES * replica.state.bytes
@@ -94,22 +94,22 @@ class StepKeeper:
         own = job.epochs * replica.samples // (job.batch_size * job.world_size)
         self._few = few
         self._pairs = not few and self._size * PAIRED <= (BUDGET if own >= LONG else CHEAP)
-        """Whether the step behind a drawn one is kept, too, and a row."""
+        """Whether to save also the step after each drawn one, and a row of consecutive steps."""
         self._begun = 0
         self.windowed: bool = getattr(replica, "windowed", False)
-        """Whether a step is of several batches, and others say where it begins and ends."""
+        """Whether a step consists of several batches; then the caller says where it begins and ends."""
         self._next = self._averaged = self._averages_due = False
         self._averages = self._late = 0
-        """That were taken in before the last step; steps of the last epoch."""
+        """Averages taken in before the last step; steps done in the last epoch."""
         self._due = self._row_due = False
         self._one: _Open | None = None
         self._row: _Open | None = None
         self._row_left: int | None = None
-        """Steps that are still to be in a row; None: no row has begun."""
+        """Steps still to be saved in the row; None: the row has not begun."""
         self._rows = 0
         self._files: list[Path] = []
         self.watch = StateWatch(job, replica, pieces or self._pieces, lambda: self._together)
-        """Of states that are left alone."""
+        """Compares states across what must not change them."""
 
     @property
     def _together(self) -> bool:
@@ -118,17 +118,17 @@ class StepKeeper:
 
     @property
     def _apart(self) -> bool:
-        """Whether ranks step on their own, and meet inside some of the steps."""
+        """Whether ranks step on their own now, with averages inside some steps (local SGD)."""
         return getattr(self._replica.gradient_sync, "apart", False)
 
     def due(self, batch: Batch, seen: float, step: int, averages: int) -> bool:
-        """Return whether something is to be kept from this step on, the rank's own number `step`, after `averages`."""
+        """Return whether to save this step, the rank's own number `step`, done after `averages` averages."""
         together, apart = self._together, self._apart
         if self._draws is None:
             draws = rank_draws(self._job, self._rank, self._replica.samples, not together, self._size)
             self._draws = draws.fewer() if self._few else draws
         self.watch.compare(averages)
-        # All ranks draw the same where a step is theirs together: by what all of them have seen.
+        # In steps of all ranks, every rank draws by the samples that all have seen, so all draw the same steps.
         met = together or apart
         first = int(seen) if met else batch.epoch * self._replica.samples + batch.start
         own = not apart and self._own(self._draws, batch, averages)
@@ -136,8 +136,8 @@ class StepKeeper:
         self._due, self._next = drawn or own or self._next, drawn and self._pairs
         if apart:
             self.cut()
-            # Behind a drawn step the next with an average is kept, too, but for parameters. Buffers are the first rank's in
-            # each step. Of odd slices PyTorch weighs the losses.
+            # After a drawn step, save also the next step with an average, but without its parameters. Buffers are rank 0's
+            # in each step. PyTorch weighs the losses of uneven slices.
             self._averaged = getattr(self._replica.gradient_sync, "averages_next", True)
             due = self._due or (self._averages_due and self._averaged)
             self._averages_due = self._pairs and (drawn or self._averages_due) and not self._averaged
@@ -149,14 +149,14 @@ class StepKeeper:
         return self._due or self._row_due
 
     def _own(self, draws: StepDraws, batch: Batch, averages: int) -> bool:
-        """Return whether this is a drawn step of the last epoch, or the first behind a drawn average."""
+        """Return whether this is the drawn step of the last epoch, or the first step after a drawn average."""
         behind, self._averages = averages != self._averages, averages
         last = batch.epoch == self._job.epochs - 1
         self._late += last
         return (behind and draws.after(averages)) or (last and draws.late == self._late - 1)
 
     def _begins_row(self, draws: StepDraws, batch: Batch, seen: float) -> bool:
-        """Return whether a row begins with this step; add the step to the row that there is."""
+        """Return whether a row begins with this step; if a row is open, add the step to it."""
         if self._row is not None and self._row.torn:
             self._row = None
         if self._row is not None and self._row.about["epoch"] != batch.epoch:
@@ -172,8 +172,8 @@ class StepKeeper:
     def begin(
         self, batch: Batch, work: Sequence[Span], seen: float, step: int, averages: int, others: Others = ()
     ) -> None:
-        """Keep the state before a step on `batch`, of which positions `work` are this rank's, and those of `others` theirs
-        whose losses are to come behind its own."""
+        """Save the state before a step on `batch`. `work`: this rank's positions; `others`: positions of other ranks, whose
+        losses will be added after this rank's."""
         self._one = None
         about: dict[str, Any] = {"rank": self._rank, "step": step, "averages": averages}
         about |= {"at_once": True} if self._own_pieces else {}
@@ -192,7 +192,7 @@ class StepKeeper:
         path = self._job.scratch / f"kept-{self._rank}-{self._begun}.state"
         room = os.statvfs(path.parent)
         if room.f_bavail * room.f_frsize < SPARE * self._size:
-            return None  # the run goes on, and fewer steps are done again
+            return None  # the run goes on; the audit repeats fewer steps
         self._begun += 1
         with suppress(OSError), PieceFile(path, self._rank) as file:
             return _Open(file, about | {"before": file.lay(self._pieces()), "then": []}, left)
@@ -200,31 +200,32 @@ class StepKeeper:
 
     @property
     def keeping(self) -> bool:
-        """Whether a step is kept now."""
+        """Whether a step is being saved."""
         return self._one is not None or self._row is not None
 
     def add(self, loss: Tensor | None, rates: Sequence[float] = ()) -> None:
-        """Note the loss on a batch of the step. `rates`: of it, where the replica's are soon another rank's."""
+        """Note the loss on a batch of the step. `rates`: its learning rates, if the replica will soon take another
+        rank's."""
         for each in (self._one, self._row):
             if each is not None:
                 each.losses.append(loss)
                 each.about["rates"] = rates
 
     def ends(self, last: bool, round: int) -> bool:
-        """Return whether something is complete with the batch that was trained, the `last` that was granted before the
-        average of a round, or is to be noted behind it."""
+        """Return whether `end` must be called after the batch just trained: a saved step or row is complete, or this was
+        the `last` batch before an average over which states are compared."""
         if self.windowed:
             return False
         complete = self._one is not None or (self._row is not None and not self._row.left)
         return complete or (last and self._compares(round))
 
     def _compares(self, round: int) -> bool:
-        """Return whether states are compared before and after the average of a round: not where ranks meet in steps."""
+        """Return whether to compare states across the average of a round. Not where ranks meet inside steps."""
         met = self._together or self._apart or self._job.world_size == 1 or self._few
         return self._draws is not None and not met and self._draws.round(round)
 
     def end(self, step: int, averages: int) -> None:
-        """Keep the state after it, and the losses; note the state that it left. `averages`: taken in so far, with it."""
+        """Save the state after the step, and the losses. `averages`: averages taken in so far, with this step's."""
         one, self._one = self._one, None
         if one is not None:
             self._close(one)
@@ -234,7 +235,7 @@ class StepKeeper:
             self.watch.rests(f"{STEP}{step}", averages)
 
     def cut(self) -> None:
-        """End a row: what is done next is no step. What is left of it begins behind that."""
+        """Close the row's file: what follows is not a step. The rest of the row begins after that."""
         row, self._row = self._row, None
         if row is not None and not row.torn:
             self._row_left = row.left
@@ -245,7 +246,7 @@ class StepKeeper:
         kept.about["rates"] = kept.about.get("rates") or [float(group["lr"]) for group in groups]
         kept.about["losses"] = [None if loss is None else finite(float(loss.detach())) for loss in kept.losses]
         with suppress(OSError), kept.file:
-            # As it was before: the next step may be each rank's own.
+            # by the value at `begin`: the next step may be each rank's own
             after = [
                 piece
                 for piece in self._pieces(kept.about["together"])
@@ -264,19 +265,19 @@ class StepKeeper:
         yield from of_optimizer(replica.state.named, replica.optimizer, shared)
 
     def rests(self, what: str, averages: int) -> None:
-        """Cut a row before something that is no step; note the state, which it leaves alone."""
+        """End the row before something that is not a step; note the state, which must not change."""
         self.cut()
-        if not (self._few or (self.windowed and what.startswith(EPOCH))):  # which begins within such a step
+        if not (self._few or (self.windowed and what.startswith(EPOCH))):  # an epoch begins inside such a step
             self.watch.rests(what, averages)
 
     def average(self, round: int) -> None:
-        """Cut a row before the average of a round; note the state, if it is drawn."""
+        """End the row before the average of a round; note the state if this round is compared."""
         self.cut()
         self.watch.average(round, self._compares(round))
 
     def evaluated(self, epoch: int) -> None:
-        """Keep what came of each batch of the rank's part of an evaluation, and on the first rank the model: `whole` of the
-        first epoch, and of one drawn between that and the last; of others as many as there is room for."""
+        """Save the results of each batch of the rank's part of an evaluation; on rank 0 also the model. `whole` evaluations
+        are those of the first epoch and of one drawn between it and the last; others are saved as far as there is room."""
         replica, key, last = self._replica, self._job.audit, self._job.epochs - 1
         whole = epoch in (0, 1 + drawn(key, max(last - 1, 1), "evaluation"))
         others = drawn(key, max(last, 1), "evaluated", epoch) * replica.state.bytes < CHEAP // 2
@@ -290,7 +291,7 @@ class StepKeeper:
             self._files.append(file.close(about))
 
     def finish(self) -> Files:
-        """Keep the final model, on the first rank; return what is kept: names, sizes and digests."""
+        """Save the final model (on rank 0); return (name, size, digest) of each saved file."""
         self.cut()
         about: dict[str, Any] = {"rank": self._rank, "averages": self.watch.over}
         with suppress(OSError), PieceFile(self._job.scratch / f"kept-{self._rank}-end.state", self._rank) as file:

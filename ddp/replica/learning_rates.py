@@ -1,9 +1,8 @@
-"""The learning rates of a replica: one function of the samples that the cohort has seen, and what a callback changes in it.
+"""Sets a replica's learning rates: a function of the samples seen by all ranks, which a callback may change.
 
-    rate of a parameter group = its own rate x scale x schedule(fraction of samples seen) x what `multiply` has made
+    rate of a parameter group = its own rate x scale x schedule(fraction of samples seen) x product of `multiply` calls
 
-`fix` puts a number in place of the first three, until `follow` gives a schedule.
-"""
+`fix` replaces the first three factors by a number, until `follow` sets a schedule."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ import torch
 Schedule = Callable[[float], float]
 """Fraction of all training samples seen, in [0, 1] -> factor on the learning rate."""
 ROUNDING = 1e-9
-"""A factor that is below zero by no more than this is zero."""
+"""A factor below zero by no more than this counts as zero."""
 
 OVERWRITTEN = (
     ", which is set anew before every step: leave out the scheduler's step(), and give schedule=lambda seen: factor, of the "
@@ -26,26 +25,26 @@ OVERWRITTEN = (
 
 
 class Rates:
-    """Sets the rates of `optimizer`, whose own are those at schedule 1."""
+    """Sets the rates of `optimizer`, which was created with the rates for schedule 1."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule, scale: float) -> None:
-        self._optimizer = optimizer  # not its groups: they are other ones after `load_state_dict`
+        self._optimizer = optimizer  # not the groups themselves: `load_state_dict` replaces them
         self._own = [sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
         self._schedule, self._scale, self._rescaled = schedule, scale, False
         self._fixed: float | None = None
         self._factor = 1.0
         self._follows = False
-        """Whether a callback has set the schedule."""
+        """Whether a callback has replaced the schedule."""
         self._set: list[float] = []
-        """The rates that `apply` has set last."""
+        """The rates of the last `apply`."""
 
     def check(self) -> None:
-        """Raise ValueError if a rate is not what `apply` has set it to."""
+        """Raise ValueError if a rate is no longer what `apply` set it to."""
         self._refuse_others(self._set, "step")
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Raise ValueError if a callback inside sets the rates of the optimizer itself."""
+        """Raise ValueError if the code inside the `with` block changes the optimizer's rates directly."""
         before = [group["lr"] for group in self._optimizer.param_groups]
         yield
         self._refuse_others(before, "callback")
@@ -56,15 +55,15 @@ class Rates:
                 raise ValueError(f"the {who} set the learning rate to {float(group['lr']):.6g}{OVERWRITTEN}")
 
     def steer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Set the rates of another optimizer from now on, one with the same parameter groups."""
+        """Set the rates of another optimizer from now on; its parameter groups must be the same."""
         self._optimizer = optimizer
 
     def at(self, fraction: float) -> float:
-        """Return the rate of the first parameter group once `fraction` of the samples are seen."""
+        """Return the rate of the first parameter group after `fraction` of the samples."""
         return self._all(fraction)[0]
 
     def apply(self, fraction: float) -> float:
-        """Set the rates of all parameter groups; return that of the first one."""
+        """Set the rates of all parameter groups; return the rate of the first."""
         rates = self._set = self._all(fraction)
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
@@ -82,13 +81,14 @@ class Rates:
         return sound(f"what the schedule gives for the fraction {fraction:.6g} of the samples", given, ROUNDING)
 
     def capture(self) -> tuple[float | None, float, float | None, bool]:
-        """Return what callbacks have set: (fixed rate, factor, scale, whether a schedule). The schedule itself is code,
-        and not among it; nor is a scale that came with the number of ranks, which may be another one then."""
+        """Return what callbacks changed: (fixed rate, factor, scale, whether the schedule was replaced). The schedule is
+        code and cannot be saved. The scale for the number of ranks is not included, as a resumed run may have another
+        number."""
         return self._fixed, self._factor, self._scale if self._rescaled else None, self._follows
 
     def restore(self, captured: tuple[float | None, float, float | None, bool]) -> bool:
-        """Take over what was captured; return whether a schedule is missing. Raises ValueError or TypeError for what
-        cannot be."""
+        """Restore what `capture` returned; return whether a schedule is missing. Raises ValueError or TypeError for invalid
+        values."""
         fixed, factor, scale, follows = captured
         self._fixed = None if fixed is None else sound("a learning rate", fixed)
         self._factor = sound("a factor on the learning rate", factor)
@@ -97,7 +97,8 @@ class Rates:
         return follows
 
     def fix(self, rate: float) -> None:
-        """Train with `rate` in the first group, whatever the schedule and scale; others keep their proportion."""
+        """Train with `rate` in the first group, whatever the schedule and scale; the other groups keep their ratio to
+        it."""
         self._fixed, self._factor = sound("a learning rate", rate), 1.0
 
     def multiply(self, factor: float) -> None:
@@ -105,22 +106,22 @@ class Rates:
         self._factor *= sound("a factor on the learning rate", factor)
 
     def rescale(self, scale: float) -> None:
-        """Replace the scale that came with the number of ranks."""
+        """Replace the scale for the number of ranks."""
         self._scale, self._rescaled = sound("the scale of the learning rate", scale), True
 
     def follow(self, schedule: Schedule) -> None:
-        """Follow another schedule; what `fix` and `multiply` did before ends."""
+        """Follow another schedule; this ends the effect of `fix` and `multiply`."""
         if not callable(schedule):
             raise ValueError(f"a schedule is a function of the fraction of samples seen, not {schedule!r}")
         self._schedule, self._fixed, self._factor, self._follows = schedule, None, 1.0, True
 
 
 def a_schedule(given: Any) -> Schedule:
-    """Return `given`, if a call shows that it is a schedule. Raises ValueError for others, such as a scheduler of
-    PyTorch."""
+    """Return `given` if calling it shows that it is a schedule. Raises ValueError otherwise, e.g. for a PyTorch
+    scheduler."""
     try:
         sound("its factor", given(0.0), ROUNDING)
-    except Exception as error:  # whatever it does with a fraction
+    except Exception as error:  # whatever error it raises for a fraction
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(
             "schedule must be a function of the fraction of all training samples seen, from 0 to 1, that gives a factor on "
@@ -131,11 +132,11 @@ def a_schedule(given: Any) -> Schedule:
 
 
 def sound(what: str, value: Any, below: float = 0.0) -> float:
-    """Return `value`, a rate or a factor on one; 0 if it is less by no more than `below`. Raises ValueError for what is
-    none."""
+    """Return `value`, a rate or a factor on it; 0 if it is below 0 by at most `below`. Raises ValueError for other
+    values."""
     try:
         number = float(value)
-    except (TypeError, ValueError, RuntimeError):  # the last is torch's, of a tensor of several elements
+    except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a tensor of several elements
         number = math.nan
     if not (math.isfinite(number) and number >= -below):
         raise ValueError(f"{what} must be a finite number of 0 or more, not {value!r:.60}")

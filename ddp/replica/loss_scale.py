@@ -1,4 +1,4 @@
-"""Own the factor on the loss with which small gradients do not vanish in half precision. Knows neither model nor ranks."""
+"""The factor on the loss that keeps small gradients from underflowing in half precision. Knows neither model nor ranks."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 
 FIRST, GROWTH, STEPS = 2.0**16, 2.0, 2_000
-"""The first factor; by how much it grows after so many steps without overflow, and shrinks after one with it (the values of
-torch.amp.GradScaler). Powers of two, so that it changes no gradient but those that over- or underflow."""
+"""First factor; factor of its growth after STEPS steps without overflow, and of its shrinking after an overflow (the values
+of `torch.amp.GradScaler`). Powers of two change no gradient except those that over- or underflow."""
 LEAST = 1.0
-"""Below it nothing is gained: a step is done with what gradients there are, as without a factor."""
+"""Smallest factor: with less nothing is gained, so the step is done with the gradients as they are."""
 
 
 class LossScale:
-    """The factor, which follows what steps show."""
+    """A dynamic loss scale, as in `torch.amp.GradScaler`."""
 
     def __init__(self, value: float = FIRST, steps: int = 0) -> None:
         self.value, self.steps = value, steps
-        """Steps without overflow since it changed."""
+        """Steps without overflow since the factor changed."""
 
     def unscale(self, gradients: Iterable[Tensor]) -> bool:
-        """Divide gradients by the factor, in place; return whether all are finite."""
+        """Divide gradients by the factor in place; return whether all are finite."""
         finite = True
         for gradient in gradients:
             values = gradient._values() if gradient.is_sparse else gradient
@@ -32,7 +32,7 @@ class LossScale:
         return finite
 
     def follow(self, finite: bool) -> bool:
-        """Set the factor of the next step; return whether this one is to be done."""
+        """Update the factor for the next step; return whether to do this step."""
         done = finite or self.value <= LEAST
         self.steps = self.steps + 1 if done else 0
         if not done:

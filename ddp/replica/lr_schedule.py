@@ -1,7 +1,6 @@
-"""`LRSchedule`: PyTorch's schedulers of learning rates as functions of samples, the same for any way of training.
+"""`LRSchedule`: turns a PyTorch learning-rate scheduler into a function of the samples seen, for every way of training.
 
-Owns the table of factors. Must not know who trains.
-"""
+Owns the table of factors. Must not know who trains."""
 
 from __future__ import annotations
 
@@ -16,9 +15,9 @@ from ddp.replica.learning_rates import sound
 from ddp.settings import number, whole
 
 MOST = 10_000_000
-"""Steps of a scheduler."""
+"""Most steps of a scheduler."""
 CLOSE = 1e-9
-"""How far a fraction of the samples may be off from that at which a step begins."""
+"""Tolerance between a fraction of the samples and the one at which a scheduler step begins."""
 _isclose = partial(math.isclose, abs_tol=1e-12)
 
 

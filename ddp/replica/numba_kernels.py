@@ -1,10 +1,9 @@
-"""Loops over flat numbers, compiled by Numba: one pass over memory where tensor operations take several.
+"""Loops over flat arrays, compiled by Numba: they read memory once where tensor operations read it several times.
 
-For arrays [n] of float32 or float64, contiguous. They know no Python object, so that other threads go on meanwhile. What is
-equal to the mean stays it, bit for bit, zeros of both signs and infinities too; nothing else is contracted or reordered but
-the sums of squares, which are in double precision. `begin` and `proceed` are two, because a loop that may read where it
-writes is not vectorised. Compiled once for a machine, and kept beside this file, or in Numba's cache of the user.
-"""
+Arrays have shape [n], float32 or float64, contiguous. The loops release the GIL. A value equal to the mean stays equal, bit
+for bit, including signed zeros and infinities. Nothing is contracted or reordered except the sums of squares, which are in
+double precision. `begin` and `proceed` are separate loops, as a loop that may read where it writes is not vectorised. Code
+is compiled once per machine and cached beside this file, or in the user's Numba cache."""
 
 from __future__ import annotations
 
@@ -20,15 +19,15 @@ Flat = NDArray[np.float32] | NDArray[np.float64]
 
 
 def _compiled(arrays: int, numbers: int) -> Callable[[Callable[..., float]], Callable[..., float]]:
-    """Compile for that many arrays of one type and that many numbers behind them, now, for both types.
+    """Compile a loop, at once and for both types, that takes so many `arrays` of one type, then so many `numbers`.
 
-    Where no folder can be written, nothing is kept: the loop is compiled for this process alone."""
+    If no folder is writable, nothing is cached: the loop is compiled for this process alone."""
     signatures = [float64(*[kind[::1]] * arrays, *[float64] * numbers) for kind in (float32, float64)]
 
     def compile_(loop: Callable[..., float]) -> Callable[..., float]:
         try:
             done: Callable[..., float] = numba.njit(signatures, nogil=True, cache=True)(loop)
-        except (RuntimeError, OSError):  # no place for a cache, or no room in it
+        except (RuntimeError, OSError):  # no folder for the cache, or no space in it
             done = numba.njit(signatures, nogil=True)(loop)
         return done
 
@@ -37,19 +36,20 @@ def _compiled(arrays: int, numbers: int) -> Callable[[Callable[..., float]], Cal
 
 @numba.njit
 def _toward(mean: Any, value: Any, share: float) -> Any:
-    """Return the running mean after `value`, of weight `share` in it."""
+    """Return the running mean after adding `value` with weight `share`."""
     return mean if mean == value else mean + (value - mean) * type(mean)(share)
 
 
 @numba.njit(fastmath={"reassoc"})
 def _sum(total: float, term: float) -> float:
-    """Add in any order: that alone lets a loop use wide registers."""
+    """Add with reassociation allowed, which alone lets the compiler vectorise the sum."""
     return total + term
 
 
 @_compiled(5, 3)
 def begin(mean: Flat, a: Flat, b: Flat, c: Flat, d: Flat, of_b: float, of_c: float, of_d: float) -> float:
-    """Make `mean` the running mean of four arrays, each with its share at the time; return its sum of squares."""
+    """Set `mean` to the running mean of four arrays, given the share of each when it is added; return its sum of
+    squares."""
     squares = 0.0
     for i in range(mean.size):
         new = _toward(_toward(_toward(a[i], b[i], of_b), c[i], of_c), d[i], of_d)
@@ -62,7 +62,7 @@ def begin(mean: Flat, a: Flat, b: Flat, c: Flat, d: Flat, of_b: float, of_c: flo
 def proceed(
     mean: Flat, a: Flat, b: Flat, c: Flat, d: Flat, of_a: float, of_b: float, of_c: float, of_d: float
 ) -> float:
-    """Take four more arrays into `mean`; return its sum of squares."""
+    """Add four more arrays to the running `mean`; return its sum of squares."""
     squares = 0.0
     for i in range(mean.size):
         new = _toward(_toward(_toward(_toward(mean[i], a[i], of_a), b[i], of_b), c[i], of_c), d[i], of_d)
@@ -73,7 +73,8 @@ def proceed(
 
 @_compiled(2, 1)
 def excess(replica: Flat, mean: Flat, blend: float) -> float:
-    """Make `replica` blend * (replica - mean), zero where both are equal; return the sum of squares before `blend`."""
+    """Replace `replica` by blend * (replica - mean), exactly zero where both are equal; return the sum of squares before
+    `blend`."""
     squares = 0.0
     for i in range(mean.size):
         apart = replica[i] - mean[i] if replica[i] != mean[i] else mean.dtype.type(0)

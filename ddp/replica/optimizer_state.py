@@ -1,6 +1,6 @@
-"""Lays the state of a rank's own optimizer into flat tensors, to be averaged, and takes it back to where it began.
+"""Lays the state of a rank's own optimizer into flat tensors to be averaged, and resets it to its initial state.
 
-Optimizers make their state at the first step, so its layout is learned from a copy that takes one. Knows nothing of
+Optimizers create their state at the first step, so the layout is learned from a copy that takes one. Knows nothing of
 ranks."""
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ddp.core.averaging import Averaging
 from ddp.replica.flat import Section
 
 Slot = tuple[nn.Parameter, str, Tensor]
-"""Parameter, key of its state, view into a flat tensor."""
+"""(parameter, key of its state, view into a flat tensor)."""
 
 
 class InnerOptimizer:
-    """What averaging does to the rank's own optimizer: nothing, averaging its state, or a new beginning.
+    """Applies the averaging settings to the rank's own optimizer: keep, average or reset its state.
 
-    `sections` is empty unless the state is averaged. State that a rank does not have yet counts as zeros, which is what
-    it begins with in SGD, Adam and their kin. Raises ValueError for an optimizer whose state cannot be laid out."""
+    `sections` is empty unless the state is averaged. State that a rank does not have yet counts as zeros, the initial value
+    in SGD, Adam and their variants. Raises ValueError for an optimizer whose state cannot be laid out."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, averaging: Averaging) -> None:
         self._optimizer = optimizer
@@ -47,7 +47,7 @@ class InnerOptimizer:
                 self._slots.append((parameter, key, view.view(value.shape)))
 
     def gather(self) -> None:
-        """Lay the state into `sections`."""
+        """Copy the optimizer's state into `sections`."""
         for parameter, key, view in self._slots:
             own = self._optimizer.state.get(parameter, {}).get(key)
             if own is None:
@@ -56,7 +56,8 @@ class InnerOptimizer:
                 view.copy_(own)
 
     def scatter(self) -> None:
-        """Take over what `sections` hold. State that no rank has stays unmade; then begin anew, if the settings say so."""
+        """Copy `sections` back into the optimizer's state, except state that no rank has; then reset it if the settings say
+        so."""
         made = {parameter for parameter, _, view in self._slots if self._lacks(parameter) and bool(view.any())}
         for parameter in made:
             self._optimizer.state[parameter].update(copy.deepcopy(self._rest[parameter]))
@@ -65,14 +66,14 @@ class InnerOptimizer:
             if isinstance(state.get(key), Tensor):
                 state[key].copy_(view)
             elif parameter in made:
-                # Counters of steps lie on the CPU, wherever the parameters are.
+                # step counters are on the CPU, wherever the parameters are
                 state[key] = view.clone() if view.dim() else view.cpu().clone()
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, if the settings say so."""
+        """Reset the optimizer to its initial state, if the settings say so."""
         if self._begin is not None:
-            begin = copy.deepcopy(self._begin)  # loading may keep its tensors
+            begin = copy.deepcopy(self._begin)  # `load_state_dict` may keep the tensors it is given
             self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": begin})
 
     def _lacks(self, parameter: nn.Parameter) -> bool:
@@ -84,7 +85,7 @@ def _averaged(value: object) -> bool:
 
 
 def _probe(optimizer: torch.optim.Optimizer) -> list[tuple[nn.Parameter, dict[str, Any]]]:
-    """Return the state that a step makes, by parameter; a copy of the optimizer and its parameters takes the step."""
+    """Return the state that one step creates, by parameter; a copy of the optimizer and its parameters takes the step."""
     trial = copy.deepcopy(optimizer)
     owners: list[nn.Parameter] = []
     for group, twin in zip(optimizer.param_groups, trial.param_groups, strict=True):

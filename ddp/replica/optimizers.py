@@ -1,4 +1,4 @@
-"""Several optimizers of one model as one: each moves parameters of its own, and all step together."""
+"""Combines several optimizers of one model into one: each updates its own parameters, and all step together."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ddp.replica.flat import FlatState
 
 
 class Several:
-    """What the engine needs of an optimizer, for several of them. Parameter groups are those of all, in their order."""
+    """Several optimizers behind the interface that the engine needs. `param_groups` are those of all, in order."""
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         self.parts = tuple(parts)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups themselves, which loading a state replaces."""
+        """The groups themselves; loading a state replaces them."""
         return [group for part in self.parts for group in part.param_groups]
 
     @property
     def state(self) -> MutableMapping[Any, Any]:
-        """The states that all of them keep, by parameter."""
+        """The states of all optimizers, by parameter."""
         return _States(self.parts)
 
     def step(self) -> None:
@@ -39,7 +39,8 @@ class Several:
             part.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state in the form of one optimizer of all groups; what else each of them has, under `more`."""
+        """Return the state in the form of one optimizer with all groups; other entries of each optimizer are under
+        `more`."""
         whole: dict[str, Any] = {"state": {}, "param_groups": [], "more": []}
         first = 0
         for part in self.parts:
@@ -54,7 +55,7 @@ class Several:
         return whole
 
     def load_state_dict(self, whole: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave. Raises ValueError for what is of other optimizers, KeyError."""
+        """Load what `state_dict` returned. Raises ValueError or KeyError for a state of other optimizers."""
         groups, more = list(whole["param_groups"]), whole["more"]
         if len(groups) != len(self.param_groups) or len(more) != len(self.parts):
             raise ValueError(f"it is of other optimizers than these {len(self.parts)}")
@@ -69,7 +70,7 @@ class Several:
 
 
 class _States(MutableMapping[Any, Any]):
-    """The states of several optimizers: a parameter's is that of the one that moves it."""
+    """The states of several optimizers as one mapping: a parameter's state is in the optimizer that updates it."""
 
     def __init__(self, parts: tuple[torch.optim.Optimizer, ...]) -> None:
         self._parts = parts
@@ -77,7 +78,7 @@ class _States(MutableMapping[Any, Any]):
 
     def _of(self, parameter: Any) -> MutableMapping[Any, Any]:
         owner = self._owner.get(id(parameter))
-        if owner is None:  # it is being put in another's place
+        if owner is None:  # it is being assigned to another parameter
             owner = next((part for part in self._parts if parameter in part.state), None)
         if owner is None:
             raise KeyError(parameter)
@@ -96,11 +97,11 @@ class _States(MutableMapping[Any, Any]):
         return any(parameter in part.state for part in self._parts)
 
     def get(self, parameter: Any, default: Any = None) -> Any:
-        """Return its state; unlike `[]`, which makes one as torch's does, `default` where there is none."""
+        """Return the parameter's state, or `default`; unlike `[]`, which creates a missing one as torch does."""
         return self._of(parameter)[parameter] if parameter in self else default
 
     def pop(self, parameter: Any, default: Any = None) -> Any:
-        """Return its state, which is let go; `default` where there is none."""
+        """Remove and return the parameter's state; `default` if there is none."""
         return self._of(parameter).pop(parameter) if parameter in self else default
 
     def __iter__(self) -> Iterator[Any]:
@@ -111,9 +112,9 @@ class _States(MutableMapping[Any, Any]):
 
 
 def as_one(made: Any) -> Any:
-    """Return a list or tuple of optimizers as one optimizer, anything else as it is.
+    """Return a list or tuple of optimizers as one optimizer; return anything else unchanged.
 
-    Raise ValueError for a parameter that two of them would move."""
+    Raise ValueError for a parameter that belongs to two of them."""
     if not isinstance(made, (list, tuple)) or not made or not all(hasattr(part, "param_groups") for part in made):
         return made
     owners: dict[int, int] = {}
@@ -128,18 +129,18 @@ def as_one(made: Any) -> Any:
 
 
 Settings = list[dict[str, Any]]
-"""What an optimizer was made with, by parameter group."""
+"""The options that an optimizer was created with, by parameter group."""
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
-    """Return the settings of an optimizer that has just been made, but for its rates, which are no part of its state here
-    (`Rates`). Not read off a state: there some optimizers keep what they have counted so far."""
+    """Return the options of a newly created optimizer, without learning rates (`Rates` owns these). Not read from a
+    `state_dict`, as some optimizers store counts there."""
     return [{key: _chosen(group[key]) for key in group.keys() - {"params", "lr"}} for group in optimizer.param_groups]
 
 
 def _chosen(value: Any) -> Any:
-    """Return what a user may have chosen, in a form that nobody changes: numbers, texts, and these in a row. None for what
-    else optimizers keep in their groups, such as tensors to work in."""
+    """Return an option that a user may have set, in immutable form: numbers, texts and sequences of these. Return None for
+    other entries of a group, such as working tensors."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_chosen, value))
     if isinstance(value, Tensor):
@@ -148,13 +149,13 @@ def _chosen(value: Any) -> Any:
 
 
 def members(optimizer: Any) -> tuple[torch.optim.Optimizer, ...]:
-    """Return the optimizers that it is made of: itself, or several."""
+    """Return the optimizers that `optimizer` consists of: itself, or several."""
     return optimizer.parts if isinstance(optimizer, Several) else (optimizer,)
 
 
 def tensors_kept(optimizer: Any) -> list[Tensor] | None:
-    """Return the tensors of an optimizer's state in the order in which `state_dict` of PyTorch has them; None: it has a form
-    of its own."""
+    """Return the tensors of an optimizer's state in the order of PyTorch's `state_dict`; None if its state has another
+    form."""
     hooks = "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks"
     plain = getattr(type(optimizer), "state_dict", None) is torch.optim.Optimizer.state_dict
     if not plain or any(getattr(optimizer, name, 1) for name in hooks):
@@ -168,7 +169,7 @@ def _count(part: torch.optim.Optimizer) -> int:
 
 
 def usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
-    """Return what the optimizer's factory has made. Raises ValueError unless it can train the model of this state."""
+    """Return the result of the optimizer's factory. Raises ValueError unless it can train the model of this state."""
     if not isinstance(getattr(made, "param_groups", None), list):
         raise ValueError(f"the optimizer's factory must return an optimizer of PyTorch, not {made!r:.60}")
     for part in members(made):

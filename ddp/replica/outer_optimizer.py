@@ -20,7 +20,7 @@ from ddp.core.averaging import Averaging
 
 
 class Outer:
-    """Outer optimizer of one flat tensor of parameters; `like` gives its size, type and device."""
+    """The outer optimizer of one flat tensor of parameters; `like` gives its size, type and device."""
 
     def __init__(self, averaging: Averaging, like: Tensor) -> None:
         lr, self._momentum = averaging.outer_rates
@@ -30,10 +30,10 @@ class Outer:
         self.velocity = torch.zeros_like(like, dtype=precise(like.dtype))
 
     def step(self, mean: Tensor, last: Tensor, piece: slice = slice(None)) -> None:
-        """Turn `mean` (elements `piece` of the whole) into the new average; `last` is the one before."""
+        """Turn `mean` into the new average, given the `last` one. Both hold the elements `piece` of the whole tensor."""
         velocity, kind = self.velocity[piece], self.velocity.dtype
         gradient = last.to(kind) - mean.to(kind)
-        new = mean.to(kind)  # the mean itself where the types agree
+        new = mean.to(kind)  # `mean` itself if the types agree
         if self._fresh:
             new.add_(gradient, alpha=-self._fresh)
         if self._carried:
@@ -43,10 +43,10 @@ class Outer:
 
 
 def outer(averaging: Averaging, like: Tensor) -> Outer | None:
-    """Return the outer optimizer of a tensor of parameters; None if the settings have none."""
+    """Return an outer optimizer for a tensor of parameters, or None if the settings have none."""
     return None if averaging.outer == "none" else Outer(averaging, like)
 
 
 def precise(dtype: torch.dtype) -> torch.dtype:
-    """Return the type to compute in: float32 for the half types."""
+    """Return the type to compute in: float32 for half-precision types."""
     return torch.promote_types(dtype, torch.float32)

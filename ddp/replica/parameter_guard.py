@@ -1,8 +1,8 @@
-"""Finds a training step that changes parameters itself, in its first steps and by name: they are the optimizer's.
+"""Detects a training step that changes parameters itself, which only the optimizer may do, and names the parameter.
 
-What a step changes on one rank no other rank knows of. Looks at the version counters that torch keeps of every tensor,
-in every eighth step, as they cost a small model half a percent of its own; and in steps 0, 1, 2, 4, 8, ... at the bits
-of all parameters as well: writes through `.data` leave no version behind. Knows nothing of ranks."""
+Other ranks would not know of such a change. Every eighth step compares the version counters that torch keeps per tensor
+(this costs a small model half a percent of these steps). Steps 0, 1, 2, 4, 8, ... compare the bits of all parameters as
+well, since writes through `.data` do not change the version. Knows nothing of ranks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes of a value -> what its bits are read as."""
+"""Element size in bytes -> integer type to read the bits as."""
 EVERY = 8
-"""Steps from one look at the versions to the next."""
+"""Steps between two comparisons of versions."""
 _version = attrgetter("_version")
 _here = threading.local()
-"""`watch`: the one whose step this thread is in. Replicas in threads of one process have a step each."""
+"""`watch`: the guard whose step this thread is in. Replicas in threads of one process have one each."""
 
 
 class StepParameterGuard:
-    """The parameters of a replica, between `begin` and `end` of a step that is a user's code."""
+    """Watches the parameters of a replica between `begin` and `end`, while the user's code runs."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer) -> None:
         self._names = [name for name, _ in named]
@@ -35,13 +35,13 @@ class StepParameterGuard:
         self._optimizer = optimizer
         self._steps = 0
         self._versions: list[int] = []
-        """Of each parameter; empty in a step that does not look at them."""
+        """Version of each parameter at `begin`; empty in a step that is not checked."""
         self._bits: list[int | None] = []
-        """Sums over the bits of each parameter; empty in a step that does not look at them."""
+        """Sum over the bits of each parameter at `begin`; empty in a step that is not checked."""
         self._self = ref(self)
 
     def begin(self) -> None:
-        """Begin a step, which is the user's code."""
+        """Begin watching: the user's code runs next."""
         steps = self._steps
         self._steps = steps + 1
         rarely = steps & (steps - 1) == 0
@@ -50,7 +50,7 @@ class StepParameterGuard:
         _here.watch = self._self
 
     def end(self) -> None:
-        """End it, its backward pass too. Raises ValueError that names a parameter that it changed."""
+        """End watching, after the backward pass. Raises ValueError that names a changed parameter."""
         _here.watch = None
         if self._versions and (versions := list(map(_version, self._parameters))) != self._versions:
             self._refuse(self._versions, versions)
@@ -58,7 +58,7 @@ class StepParameterGuard:
             self._refuse(self._bits, _sums(self._parameters))
 
     def _refuse(self, before: Sequence[int | None], after: Sequence[int | None]) -> None:
-        """Raise for what differs; of a shard that was gathered or let go of in between nothing is known."""
+        """Raise ValueError if a parameter changed. A shard that was gathered or freed in between (None) is not compared."""
         sums = zip(self._names, before, after, strict=True)
         changed = [name for name, old, new in sums if None not in (old, new) and old != new]
         if not changed:
@@ -71,14 +71,13 @@ class StepParameterGuard:
         )
 
     def concerns(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Return whether it is the engine's own, or moves parameters of the replica."""
+        """Return whether `optimizer` is the engine's own, or updates parameters of the replica."""
         own = optimizer is self._optimizer
         return own or any(id(p) in self._ids for group in optimizer.param_groups for p in group["params"])
 
 
 def _sums(parameters: Sequence[Tensor]) -> list[int | None]:
-    """Return the sum over the bits of each; None for one whose values lie elsewhere (in shards, of which a step sees a
-    copy)."""
+    """Return the sum over the bits of each parameter; None for a sharded one, of which a step sees only a copy."""
     with torch.no_grad():
         sums = [_sum(p.detach()) if type(p) is nn.Parameter else None for p in parameters]
         return [None if value is None else int(value) for value in sums]
@@ -90,7 +89,7 @@ def _sum(values: Tensor) -> Tensor:
 
 
 def _refuse_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """Raise ValueError inside a user's step, where torch calls this for every optimizer that is about to step."""
+    """Raise ValueError if a user's step calls an optimizer: torch runs this hook before every optimizer step."""
     reference = getattr(_here, "watch", None)
     watch = None if reference is None else reference()
     if watch is not None and watch.concerns(optimizer):

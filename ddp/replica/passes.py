@@ -1,7 +1,6 @@
-"""Own the forward and backward passes of a replica's steps: into which micro-batches a step falls, and what a pass is.
+"""Runs the forward and backward passes of a replica's steps, and cuts a step into micro-batches.
 
-`StepSettings` says how; every engine's step goes through here. Knows neither data nor ranks.
-"""
+`StepSettings` configures it; the steps of every engine go through here. Knows neither data nor ranks."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job, Task, Tensors
 
 Marks = list[tuple[Tensor | None, int]]
-"""The gradient of each parameter, and its version."""
+"""(gradient of each parameter, its version counter)."""
 COMPILER = "inductor"
-"""What `torch.compile` makes code with."""
+"""Backend of `torch.compile`."""
 
 
 class StepPasses:
@@ -36,25 +35,25 @@ class StepPasses:
         self._parameters, self._device = parameters, device
         self._model, self._compiled = model, job.step.compile
         if self._compiled:
-            import torch._inductor.config as inductor  # which takes a second
+            import torch._inductor.config as inductor  # importing it takes a second
 
-            inductor.compile_threads = 1  # no processes beside the ranks
-            inductor.fallback_random = True  # dropout draws what it draws uncompiled
-            # One code for batches of nearly all sizes.
+            inductor.compile_threads = 1  # compile in this process: no worker processes beside the ranks
+            inductor.fallback_random = True  # dropout draws the same numbers as without compilation
+            # One compiled function for batches of nearly all sizes.
             model.compile(backend=COMPILER, dynamic=True)
         self._half = HALF.get(job.step.precision)
         self.scale = LossScale() if job.step.precision == "fp16" else None
-        """None: none is needed."""
+        """None: no loss scaling is needed."""
         self._most = job.batch_size // job.step.accumulate
         self._least = least_samples(model)
         self._single = job.step.accumulate == 1
 
     def cut(self, batch: Batch) -> Sequence[Batch]:
-        """Return the micro-batches of this rank's part of a step. Ranks that share one have equally many of them."""
+        """Return the micro-batches of this rank's part of a step. Ranks that share a step have equally many."""
         return (batch,) if self._single else micro_batches(batch, self._most, self._least)
 
     def cut_all(self, batches: Iterable[Batch]) -> Iterable[Batch]:
-        """Return the micro-batches of steps that come, in their order."""
+        """Return the micro-batches of several steps, in order."""
         return batches if self._single else (part for batch in batches for part in self.cut(batch))
 
     @property
@@ -63,15 +62,16 @@ class StepPasses:
         return 1.0 if self.scale is None else self.scale.value
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return what a forward pass is computed in."""
+        """Return the autocast context of a forward pass."""
         return nullcontext() if self._half is None else torch.autocast(self._device.type, self._half)
 
     def eager(self) -> AbstractContextManager[Any]:
-        """Return in what a model is evaluated: as it is written."""
+        """Return the context to evaluate the model in, without compilation."""
         return torch.compiler.set_stance("force_eager") if self._compiled else nullcontext()
 
     def sizes(self, job: Job, samples: int) -> list[int]:
-        """Return of how many samples passes are, in epochs of `samples`: the largest first, then what is left at the end."""
+        """Return the sizes of passes in samples, in epochs of `samples`: the largest first, then the remainders at the
+        end."""
         chunks = [Chunk(0, 0, samples, job.batch_size)]
         for part in range(job.world_size) if job.world_size > 1 else ():
             whole = job.batch_size * job.world_size
@@ -80,7 +80,7 @@ class StepPasses:
         return sorted({part.samples for batch in batches for part in self.cut(batch)} - {0}, reverse=True)
 
     def warm_up(self, task: Task, some: Callable[[int], Tensors], sizes: Iterable[int]) -> None:
-        """Compile, by passes of these sizes on `some` samples that leave nothing behind: it is no time of training."""
+        """Compile ahead of training, by passes of these sizes on sample data (`some`) that leave the replica unchanged."""
         with torch.no_grad():
             before = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
         with fork_rng(), Scalars():
@@ -93,8 +93,8 @@ class StepPasses:
                 buffer.copy_(values)
 
     def loss(self, task: Task, module: nn.Module, tensors: Tensors) -> Tensor:
-        """Return the loss on a micro-batch, in single precision at least. Raise OutOfResources where the processor has no
-        half precision for the model, as for some recurrent ones."""
+        """Return the loss on a micro-batch, in float32 at least. Raise OutOfResources where the processor cannot run the
+        model in half precision, as with some recurrent layers."""
         if self._half is None:
             return task.loss(module, tensors)
         try:
@@ -110,8 +110,8 @@ class StepPasses:
         return loss.float() if loss.dtype.itemsize < 4 else loss
 
     def ready(self, optimizer: torch.optim.Optimizer, team: GradientSync | None) -> bool:
-        """Take the factor off the gradients of what `optimizer` moves; return whether it is to step: not where they overflow
-        on a rank that has a part of them."""
+        """Divide the gradients by the loss scale; return whether the optimizer may step: not if they overflow, on any rank
+        that holds a part of them."""
         if self.scale is None:
             return True
         moved = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
@@ -119,21 +119,22 @@ class StepPasses:
         return self.scale.follow(finite if team is None else team.agree(finite))
 
     def capture(self) -> dict[str, Any]:
-        """Return what lasts from one step to the next."""
+        """Return the state that persists from one step to the next (the loss scale)."""
         return {} if self.scale is None else {"loss_scale": vars(self.scale)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over what was captured."""
+        """Restore what `capture` returned."""
         if self.scale is not None:
             self.scale = LossScale(**state["loss_scale"])
 
     def marks(self) -> Marks:
-        """Return what the gradients are before the loss of one of several micro-batches."""
+        """Return the gradients and their versions before the loss of one of several micro-batches is computed."""
         gradients = [parameter.grad for parameter in self._parameters]
         return [(gradient, 0 if gradient is None else gradient._version) for gradient in gradients]
 
     def check(self, before: Marks) -> None:
-        """Raise ValueError if the user's loss has touched gradients: those of the step's other micro-batches lie there."""
+        """Raise ValueError if the user's loss changed gradients: they hold the sum over the step's earlier
+        micro-batches."""
         for (gradient, version), (own, now) in zip(before, self.marks(), strict=True):
             if own is not gradient or now != version:
                 raise ValueError(
@@ -143,7 +144,7 @@ class StepPasses:
 
 
 def backward(loss: Tensor) -> None:
-    """Take the gradient of a loss. Raise ValueError for one whose gradient was taken already."""
+    """Run the backward pass of a loss. Raise ValueError if the step called `backward` itself."""
     try:
         loss.backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:

@@ -1,8 +1,7 @@
-"""Pieces of a replica's state: parameters, buffers and the optimizer's state by name; and the files that hold them.
+"""Named pieces of a replica's state (parameters, buffers, optimizer state), and the files that hold them.
 
-A file has the values of its pieces, one after the other, then JSON that says which they are, and in its last eight bytes
-(little-endian) the length of that. Knows nothing of which states are wanted, and why.
-"""
+A file contains the values of its pieces, one after the other; then JSON that describes them; and in its last eight bytes
+(little-endian) the length of the JSON. Does not know which states are wanted, nor why."""
 
 from __future__ import annotations
 
@@ -22,31 +21,31 @@ from torch import Tensor, nn
 from ddp.replica.flat import KINDS
 
 MOST = 1 << 14
-"""Values of a piece that are kept where not all are: at even distances."""
+"""Most values of a piece to write where it is sampled, at equal distances."""
 ALIGNED = 16
-"""Values begin at multiples of this, bytes, so that they can be used where they lie."""
+"""Alignment of values in a file, bytes, so that they can be used without a copy."""
 PARAMETERS, BUFFERS, OPTIMIZER = KINDS
 Entry = dict[str, Any]
-"""What a file says of a piece: kind, name, key, start, shape, dtype; `every`: of how many values one is there; and `at` and
-`bytes`, where they are, or `sha256` in place of them."""
+"""A file's description of a piece: kind, name, key, start, shape, dtype; `every`: 1 of so many values is stored; and `at`
+and `bytes`, where they are stored, or `sha256` instead of them."""
 
 
 @dataclass(frozen=True)
 class StatePiece:
-    """Values of one tensor of the state, from its element `start` on, in their order."""
+    """Values of one tensor of the state in row-major order, beginning with its element `start`."""
 
     kind: str
     """One of `ddp.replica.flat.KINDS`."""
     name: str
-    """Of the parameter or buffer."""
+    """Name of the parameter or buffer."""
     values: Tensor
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
     key: str = ""
-    """Of the optimizer's state."""
+    """Key in the optimizer's state."""
     start: int = 0
     shared: bool = False
-    """Whether other ranks have the same at this point of their work."""
+    """Whether other ranks hold the same values at this point."""
 
 
 def of_model(model: nn.Module, shared: bool) -> Iterator[StatePiece]:
@@ -57,23 +56,23 @@ def of_model(model: nn.Module, shared: bool) -> Iterator[StatePiece]:
 
 
 def of_buffers(model: nn.Module, shared: bool) -> Iterator[StatePiece]:
-    """Iterate over buffers, those too that are not saved."""
+    """Iterate over buffers, including those that are not saved."""
     for name, buffer in model.named_buffers():
         yield StatePiece(BUFFERS, name, buffer.detach(), tuple(buffer.shape), shared=shared)
 
 
 def of_optimizer(named: Iterable[tuple[str, Tensor]], optimizer: Any, shared: bool) -> Iterator[StatePiece]:
-    """Iterate over the state that an optimizer has of parameters."""
+    """Iterate over an optimizer's state of the named parameters."""
     for name, parameter in named:
         for key, value in tensors_of(optimizer.state.get(parameter, {})):
             value = (
                 value.detach().to_dense() if value.is_sparse else value.detach()
-            )  # as momenta of sparse gradients are
+            )  # such as momenta of sparse gradients
             yield StatePiece(OPTIMIZER, name, value, tuple(value.shape), key, shared=shared)
 
 
 def tensors_of(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Iterate over what an optimizer has of one parameter; numbers become tensors of one element."""
+    """Iterate over an optimizer's state of one parameter; numbers become tensors of one element."""
     for key, value in state.items():
         if isinstance(value, (bool, int, float)):
             value = torch.tensor(value, dtype=torch.float64)
@@ -82,15 +81,16 @@ def tensors_of(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 class PieceFile:
-    """A file of pieces in the making; a context that removes it if something is raised inside. Raises OSError."""
+    """A file of pieces being written. As a context manager it removes the file if an exception is raised. Raises
+    OSError."""
 
     def __init__(self, path: Path, rank: int) -> None:
         self._path, self._rank, self._at = path, rank, 0
         self._file = path.open("wb", buffering=1 << 16)
 
     def lay(self, pieces: Iterable[StatePiece], whole: bool = True) -> list[Entry]:
-        """Write pieces, or unless `whole` some values of the large ones; return what is to be said of them. Of a piece
-        that all ranks have, ranks but the first give the digest alone."""
+        """Write pieces (with `whole=False` only a sample of the large ones); return their descriptions. Of a piece that all
+        ranks share, only rank 0 writes the values; the others give the digest."""
         return [self._laid(piece, whole) for piece in pieces]
 
     def _laid(self, piece: StatePiece, whole: bool) -> Entry:
@@ -113,7 +113,7 @@ class PieceFile:
         self._at += len(values)
 
     def close(self, about: dict[str, Any]) -> Path:
-        """Write what there is to say of the pieces; return the file."""
+        """Write the description of the pieces and close the file; return its path."""
         text = msgspec.json.encode(about)
         self._write(text)
         self._write(len(text).to_bytes(8, "little"))
@@ -125,7 +125,7 @@ class PieceFile:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            with suppress(OSError):  # what is left in the buffer does not fit either
+            with suppress(OSError):  # the buffered rest does not fit either
                 self._file.close()
             self._path.unlink(missing_ok=True)
 
@@ -136,7 +136,7 @@ def _type_name(dtype: torch.dtype) -> str:
 
 
 def _bytes(flat: Tensor) -> Any:
-    """Return the bytes of values in a row, of their own memory where that has no gaps."""
+    """Return the bytes of a flat tensor, without a copy where it is contiguous and on the CPU."""
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     if not flat.numel():

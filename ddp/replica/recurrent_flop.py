@@ -1,8 +1,7 @@
-"""What fused recurrent layers compute, which torch's counter does not know: the products of matrices, as it counts all else.
+"""FLOP of fused recurrent layers, which torch's counter does not know: their matrix products, as it counts other layers.
 
-A token of a layer is multiplied by each of its matrices once; the backward pass does so twice, for the inputs and for the
-weights. Knows no model.
-"""
+Each token of a layer is multiplied by each of its matrices once; the backward pass does so twice, for the inputs and for
+the weights. Knows no model."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ Shape = Sequence[int]
 
 
 def _products(inputs: Shape, weights: Sequence[Shape]) -> int:
-    """Return the operations of a pass over inputs [.., features] with matrices of these shapes; others are biases."""
+    """Return the FLOP of a pass over inputs [.., features] with those `weights` that are matrices; others are biases."""
     return 2 * math.prod(inputs[:-1]) * sum(math.prod(shape) for shape in weights if len(shape) == 2)
 
 
@@ -42,4 +41,4 @@ FUSED: dict[Any, Callable[..., int]] = {
     torch.ops.aten._cudnn_rnn: _stack,
     torch.ops.aten._cudnn_rnn_backward: _stack_backward,
 }
-"""Operation -> floating-point operations by the shapes of its arguments: `custom_mapping` of torch's counter."""
+"""Operation -> FLOP from the shapes of its arguments: the `custom_mapping` of torch's counter."""

@@ -38,11 +38,12 @@ from ddp.replica.task import Job, Task, Tensors, epoch_samples, whole_batches
 from ddp.replica.trainable import trainable
 
 PATIENCE = 0.8
-"""Of the deadline after which a silent rank is lost: how long a batch is waited for, so that the rank can still say why."""
+"""Longest wait for a batch, as a fraction of the deadline after which a silent rank is lost: the rank can still report
+why."""
 
 
 DataSource = tuple[Any, EpochOrder, Augment | None]
-"""Samples, their order, and what is made of a batch."""
+"""(samples, their order, augmentation of a batch)."""
 
 
 class Replica:
@@ -51,19 +52,19 @@ class Replica:
     def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(derive(job.seed, "init"))
-        seed_others(derive(job.seed, "init"))  # all ranks make the same model
+        seed_others(derive(job.seed, "init"))  # all ranks create the same model
         self._job, self._meter, self._slowdown, self._device = job, meter, slowdown, device
         self.task = job.task()
         self.model = trainable(self.task.model()).to(device)
         self.state = FlatState(self.model)
-        # A list: a factory may go through it more than once.
+        # A list: the factory may iterate over it more than once.
         self.optimizer = usable(as_one(self.task.optimizer(list(self.model.parameters()))), self.state)
         self.sketcher = Sketcher(self.model, self.state, self.optimizer, job.seed)
         self._unmoved = _others(self.state, self.optimizer)
-        """Parameters that the optimizer does not have: nobody else clears their gradients."""
+        """Parameters that the optimizer does not have: their gradients must be cleared here."""
         self.parameter_guard = StepParameterGuard(self.state.named, self.optimizer)
         self.settings = settings_of(self.optimizer)
-        """What the optimizer was made with."""
+        """The options that the optimizer was created with."""
         self.rates = Rates(self.optimizer, self.task.schedule, job.lr_scale)
         self.scalars = Scalars()
         self._source, evaluated, patience = self.task.train_data(), self.task.eval_data(), PATIENCE * job.deadline_s
@@ -72,18 +73,18 @@ class Replica:
         in_turn = EpochOrder(0, len(evaluated), shuffle=False)
         self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
         self.shown: list[tuple[int, int, float, float]] = []
-        """Of each batch that was evaluated last: its positions, sums of loss and metric."""
+        """(start, stop, sum of loss, sum of metric) of each batch of the last evaluation."""
         self.record = DataRecord(self.feed.gather, self._eval.gather, visits)
-        """What both data sets hold, and what is trained and evaluated on."""
+        """Tallies what both data sets contain, and which samples are trained and evaluated on."""
         self.data = (self._source, visits, self.task.augment), (evaluated, in_turn, None)
-        """What is trained and evaluated on."""
+        """The data for training, and for evaluation."""
         self.note = "; ".join(dict.fromkeys(filter(None, (note, other))))
-        """What a reader of the results must know: how the data is read, what a checkpoint lacks."""
+        """A note for readers of the results: how data is read, what a checkpoint lacks."""
         self.passes = StepPasses(job, self.model, self.state.parameters, device)
-        # The general call visits every kind of device, which costs a small model's step.
+        # `torch.manual_seed` visits every kind of device, which is slow for a small model.
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
         self.gradient_sync: GradientSync | None = None
-        """What is done together with other ranks inside a step."""
+        """What ranks do together inside a step; None: nothing."""
         self.samples = len(visits)
         steps = job.epochs * -(-self.samples // (job.batch_size * job.world_size))
         self.figures = StepFigures(job, self.model, self.optimizer, steps)
@@ -92,53 +93,53 @@ class Replica:
         self._epoch = lru_cache(maxsize=2)(partial(derive, job.seed, "step"))
 
     def close(self) -> None:
-        """Stop reading data."""
+        """Stop the data loaders."""
         self.feed.close()
         self._eval.close()
 
     def add_note(self, text: str) -> None:
-        """Add to the note, if there is anything to add."""
+        """Append `text` to the note unless it is empty."""
         self.note = "; ".join(filter(None, (self.note, text)))
 
     def undo(self) -> None:
-        """Take back what a step changed and recorded before its exchange broke."""
+        """Undo what a step changed and recorded before its exchange broke."""
         self.scalars.undo()
         if self.gradient_sync is not None:
             self.gradient_sync.undo()
 
     def capture(self) -> dict[str, Any]:
-        """Return parameters, buffers and optimizer state, as they are."""
+        """Return parameters, buffers and optimizer state, without copying them."""
         self.state.gather()
         state = {"tensors": self.state.tensors, "optimizer": self.optimizer.state_dict()}
         return state | self.passes.capture()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over what another replica captured."""
+        """Load what another replica's `capture` returned."""
         for flat, other in zip(self.state.tensors, state["tensors"], strict=True):
             flat.copy_(other)
         self.optimizer.load_state_dict(state["optimizer"])
         self.passes.restore(state)
 
     def replace_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Step with another optimizer, whose parameter groups are in the same order."""
+        """Step with another optimizer, whose parameter groups must be in the same order."""
         self.optimizer = optimizer
         self.figures.count_updates(optimizer)
         self.rates.steer(optimizer)
 
     def some(self, samples: int) -> Tensors:
-        """Return a batch of so many training samples, or as many as there are."""
+        """Return a batch of `samples` training samples, or of all if there are fewer."""
         batch: Tensors = self.feed.gather.some(samples)
         return batch
 
     def read(self, batch: Batch) -> Tensors:
-        """Return a batch that is trained next, which has samples."""
+        """Return the tensors of a batch that is trained next; it must not be empty."""
         tensors: Tensors = self.feed.get(batch)
         self.record.add(batch, tensors)
         self._slowdown.hold()
         return tensors
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
-        """Train one batch; return (mean loss, a device scalar, None for an empty batch; busy seconds)."""
+        """Train one batch; return (mean loss as a scalar tensor on the device, None for an empty batch; busy seconds)."""
         meter, team, began = self._meter, self.gradient_sync, self._slowdown.begin()
         parts = self.passes.cut(batch)
         tensors: Tensors = self.read(parts[0]) if batch.samples else ()
@@ -177,14 +178,14 @@ class Replica:
         return loss, busy
 
     def _draw(self, batch: Batch) -> None:
-        """Seed what the pass on a batch draws."""
+        """Seed the random generator for the pass on a batch (for dropout and the like)."""
         self._seed((self._epoch(batch.epoch) + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
 
     def _pass(
         self, tensors: Tensors, factor: float, at: float, samples: int, several: bool = False
     ) -> tuple[Tensor, float]:
-        """Add the gradients of a loss times `factor`; return the loss, and when it was done. `several`: other passes of the
-        step have gradients, too."""
+        """Add the gradients of the loss times `factor`; return the loss, and the time after the pass. `several`: other
+        passes of the step add gradients too."""
         with self.figures.counting(tensors, samples):
             return self._gradients(tensors, factor, at, several)
 
@@ -205,8 +206,8 @@ class Replica:
         return loss, self._meter.add("backward", at)
 
     def _accumulate(self, parts: Sequence[Batch], tensors: Tensors, factor: float, at: float) -> tuple[Tensor, float]:
-        """Add the gradients of micro-batches, each as its part of the mean over the slice. Return the mean loss, and when it
-        was done. `tensors`: of the first one."""
+        """Add the gradients of micro-batches, each weighted by its part of the slice. Return the mean loss, and the time
+        after the last pass. `tensors`: the first micro-batch."""
         team, samples = self.gradient_sync, sum(part.samples for part in parts)
         losses: list[Tensor] = []
         for part in parts:
@@ -221,11 +222,11 @@ class Replica:
         return torch.stack(losses).sum(0), at
 
     def expect(self, batches: Iterable[Batch]) -> None:
-        """Read ahead what will be trained next, in place of what was expected before."""
+        """Prefetch the batches that will be trained next, instead of those expected before."""
         self.feed.expect(self.passes.cut_all(batches))
 
     def _clear(self) -> None:
-        """Begin a step of the rank's own: there are no gradients."""
+        """Begin a step without other ranks: clear all gradients."""
         self.step_sketches.begin()
         self.optimizer.zero_grad(set_to_none=True)
         for parameter in self._unmoved:
@@ -241,21 +242,21 @@ class Replica:
             team.clip(limit)
 
     def exchanged(self) -> tuple[StepSketch, ...]:
-        """Return the sketches of exchanges inside the steps since the last call."""
+        """Return the sketches recorded inside steps since the last call."""
         sketches = tuple(self.step_sketches.waiting)
         self.step_sketches.waiting.clear()
         return sketches
 
     def fraction(self, seen: float) -> float:
-        """Return the fraction of all training samples that `seen` samples are, at most 1."""
+        """Return `seen` as a fraction of all training samples of the run, at most 1."""
         return min(seen / (self._job.epochs * self.samples), 1.0)
 
     @torch.no_grad()
     def evaluate(self, part: int, parts: int, heartbeat: Callable[[], None]) -> tuple[int, float, float, float]:
-        """Evaluate slice `part` of `parts` of the test set: (samples, sum of the loss, of the metric, of all values shown).
+        """Evaluate slice `part` of `parts` of the test set; return (samples, sum of the loss, of the metric, of all input
+        values).
 
-        `heartbeat` is called after every batch.
-        """
+        `heartbeat` is called after every batch."""
         size, most = len(self.data[1][0]), self.task.eval_batch
         first, last = size * part // parts, size * (part + 1) // parts
         batches = [Batch(0, start, min(start + most, last), 0) for start in range(first, last, most)]
@@ -286,8 +287,8 @@ def _others(state: FlatState, optimizer: torch.optim.Optimizer) -> list[nn.Param
 
 
 def _order(task: Task, job: Job, size: int) -> EpochOrder:
-    """Return the order in which so many samples are trained, that of the first epoch being made."""
+    """Return the order in which `size` samples are trained; the first epoch's is computed already."""
     cut = whole_batches(task.drop_last, job)
     visits = EpochOrder(job.seed, size, task.sampler, cut, length=epoch_samples(job))
-    visits(0)  # made now, when nobody waits for it
+    visits(0)  # computed now, while nobody waits for it
     return visits

@@ -1,7 +1,6 @@
-"""`record_scalar`: numbers that a train step leaves for the record. Collected here, sent with the rank's reports.
+"""`record_scalar`: lets a train step record numbers. They are collected here and sent with the rank's reports.
 
-Nothing is read from a device until a report is due: a step that records costs no synchronisation.
-"""
+Nothing is read from the device until a report is due, so recording causes no synchronisation."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from torch import Tensor
 from ddp.core.values import finite
 
 MOST_NAMES = 64
-"""Different names in a run: what is recorded travels with every report."""
+"""Most different names in a run: recorded scalars are sent with every report."""
 LONGEST = 100
-"""Characters of a name."""
+"""Most characters of a name."""
 _FOLD = 1024
 """Tensors kept before they are added up."""
 
 _TOGETHER, _MOST_BYTES = 64, 1 << 20
-"""Sums that are put off, and bytes of what they are of, until they are taken: a small model's step must not feel it."""
+"""Deferred sums, and bytes of their tensors, before they are computed: cheap for a small model's step."""
 
 _open = threading.local()
 
@@ -45,10 +44,12 @@ def record_scalar(name: str, value: float | Tensor) -> None:
 
 
 def record_sum(name: str, count: int, total: Callable[..., Tensor], *tensors: Tensor) -> None:
-    """Record a sum over `count` samples of this step that is cheap for many steps at once: `total` gets the tensors of many
-    calls, each joined along its first dimension, when a report is due. A mean over samples comes of it.
+    """Record a sum over `count` samples of this step that is cheaper to compute for many steps at once. When a report is
+    due, `total` is called with the tensors of many calls, concatenated along the first dimension. The record shows the
+    mean.
 
-    What is given must stay as it is. Does nothing outside of a train step: what evaluates calls the same functions."""
+    The tensors must not change in the meantime. Does nothing outside of a train step, as evaluation calls the same
+    functions."""
     scalars: Scalars | None = getattr(_open, "scalars", None)
     if scalars is not None:
         scalars.add_later(name, count, total, tensors)
@@ -71,7 +72,7 @@ class _Sum:
     later_bytes: int = 0
 
     def put_off(self, entry: _Later) -> None:
-        """Take note of a sum that is to be taken."""
+        """Defer a sum."""
         self.later.append(entry)
         self.later_bytes += sum(tensor.nbytes for tensor in entry.tensors)
         self.calls += entry.samples
@@ -79,7 +80,7 @@ class _Sum:
             self.take()
 
     def take(self) -> None:
-        """Take the sums that were put off."""
+        """Compute the deferred sums."""
         if self.later:
             with torch.no_grad():
                 joined = [torch.cat(column) for column in zip(*(entry.tensors for entry in self.later), strict=True)]
@@ -87,20 +88,20 @@ class _Sum:
             self.later, self.later_bytes = [], 0
 
     def fold(self) -> Tensor:
-        """Return the tensors added up, where they are, and forget them."""
+        """Return the sum of the tensors, on their device, and forget them."""
         folded = torch.stack(self.tensors).sum()
         self.tensors = []
         return folded
 
 
 class Scalars:
-    """What the steps of one rank have recorded since the last report. A context: open while a pass of a step runs."""
+    """What the steps of one rank recorded since the last report. A context manager: entered while a pass of a step runs."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._sums: dict[str, _Sum] = {}
         self._step: list[tuple[str, float | Tensor | _Later]] = []
-        """Of the last step, which may yet be undone."""
+        """Entries of the last step, which may still be undone."""
 
     def __enter__(self) -> Scalars:
         _open.scalars = self
@@ -115,7 +116,7 @@ class Scalars:
         self._step.append((known, (_scalar if isinstance(value, Tensor) else _number)(known, value)))
 
     def add_later(self, name: str, count: int, total: Callable[..., Tensor], tensors: tuple[Tensor, ...]) -> None:
-        """Record a sum that is taken later. Raises ValueError."""
+        """Record a sum that is computed later. Raises ValueError."""
         self._step.append(
             (self._known(name), _Later(count, total, tuple(t.detach() if t.requires_grad else t for t in tensors)))
         )
@@ -126,11 +127,11 @@ class Scalars:
         return any(not isinstance(value, _Later) for _, value in self._step)
 
     def undo(self) -> None:
-        """Forget the last step, all passes of it."""
+        """Forget the entries of the last step."""
         self._step.clear()
 
     def begin(self) -> None:
-        """Begin a step: the one before counts."""
+        """Begin a step: the entries of the one before become final."""
         for name, value in self._step:
             entry = self._sums.setdefault(name, _Sum())
             if isinstance(value, _Later):
@@ -157,7 +158,7 @@ class Scalars:
         return name
 
     def drain(self) -> tuple[tuple[str, float | None, int], ...]:
-        """Return (name, sum, calls) since the last time, by name; a sum of None is not finite."""
+        """Return (name, sum, calls) since the last call, sorted by name; a sum that is not finite is None."""
         self.begin()
         sums, self._sums = self._sums, {}
         for entry in sums.values():

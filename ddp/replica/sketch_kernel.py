@@ -1,9 +1,8 @@
 """Weighted sums of many tensors in one pass over their memory, compiled by Numba. Knows addresses and weights alone.
 
-The weight of an element is a product: of its place in a block of `BLOCK`, from a table that stays in the cache, and of the
-block's number in its tensor, from a hash. Both have a random sign and a size in [0.5, 1.5): no two elements weigh the same.
-Sums are in double precision, and in any order.
-"""
+The weight of an element is the product of two: one for its place in a block of `BLOCK` elements, from a table that stays in
+the cache; one for the block's number in its tensor, from a hash. Both have a random sign and a size in [0.5, 1.5), so no
+two elements have equal weights. Sums are in double precision, in any order."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from ddp.sketches import SUMS
 
 BLOCK = 1 << 12
-"""Elements: two tables of weights and the values fit the fastest cache."""
+"""Elements of a block: two tables of weights and the values fit the L1 cache."""
 
 
 def _pointer_to(kind: Any) -> Any:
@@ -68,7 +67,7 @@ def _block(values: Any, first: Any, second: Any, of_first: float, of_second: flo
 
 @numba.njit
 def _tensor(values: Any, start: int, seed: Any, table: Any, out: Any) -> None:
-    """Add a stretch of a tensor, which begins at element `start` of it."""
+    """Add a part of a tensor, from its element `start` on, to the sums."""
     first = 0
     while first < values.size:
         block, at = divmod(start + first, BLOCK)
@@ -95,7 +94,7 @@ def _compiled() -> Any:
     )
     try:
         return numba.njit(signature, nogil=True, cache=True)(_add)
-    except (RuntimeError, OSError):  # no place for a cache, or no room in it
+    except (RuntimeError, OSError):  # no folder for the cache, or no space in it
         return numba.njit(signature, nogil=True)(_add)
 
 
@@ -116,7 +115,7 @@ def table(key: int) -> NDArray[np.float32]:
 
 
 def block_weights(seed: int, blocks: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the weights of blocks of a tensor, [blocks, SUMS]: for devices that this loop does not reach."""
+    """Return the weights of a tensor's blocks, [blocks, SUMS], for tensors on devices that this loop cannot read."""
     weights = [_mix(np.uint64(seed) ^ _mix(np.uint64(block))) for block in blocks.tolist()]
     halves = [(_weight(bits >> np.uint64(32)), _weight(bits & np.uint64(0xFFFFFFFF))) for bits in weights]
     return np.array(halves, dtype=np.float64).reshape(-1, SUMS)

@@ -1,8 +1,7 @@
-"""Makes sketches of a replica (`ddp.sketches`): of its state, of gradients, of optimizer state.
+"""Computes sketches of a replica (`ddp.sketches`): of its state, its gradients and its optimizer state.
 
-Weights come from the run's seed, the tensor's name and the place of an element in it: all ranks have the same ones, and a
-part of a tensor has its share of the whole's sketch. Knows nothing of ranks, nor of who compares.
-"""
+Weights derive from the run's seed, the tensor's name and the element's index. So all ranks use the same ones, and the
+sketches of a tensor's parts add up to that of the whole. Knows nothing of ranks, nor of who compares."""
 
 from __future__ import annotations
 
@@ -22,17 +21,17 @@ from ddp.replica.sparse import dense
 from ddp.sketches import SHARDS, SUMS, encode
 
 MOST = {"parameters": 18, "buffers": 6}
-"""Groups of each kind at most: beyond that neighbours share one."""
+"""Most groups of each kind; if there are more tensors, neighbours share a group."""
 PIECE = 1 << 22
 """Elements on a device that are converted at once."""
 _FAST = (torch.float32, torch.float64)
 
 Part = tuple[Tensor, int, int, int]
-"""Values, the element of the tensor that is their first, the tensor's key, and its group."""
+"""(values, index of their first element in the tensor, key of the tensor, group)."""
 
 
 class Sharded(Protocol):
-    """Elements of a parameter from `start` on, which the optimizer has as a parameter of its own."""
+    """Elements of a parameter from `start` on, which the sharded optimizer has as a parameter of its own."""
 
     parameter: nn.Parameter
     start: int
@@ -40,11 +39,11 @@ class Sharded(Protocol):
 
 
 class Sketcher:
-    """Sketches of the model in `state`, which `optimizer` trains. `seed`: the run's."""
+    """Computes sketches of the model in `state`, which `optimizer` trains. `seed`: the run's."""
 
     def __init__(self, model: nn.Module, state: FlatState, optimizer: torch.optim.Optimizer, seed: int) -> None:
         self._state = state
-        from ddp.replica import sketch_kernel  # imports Numba, which takes its time: the coordinator makes no sketches
+        from ddp.replica import sketch_kernel  # Numba loads slowly: not in the coordinator
 
         self._kernel = sketch_kernel
         self._table = sketch_kernel.table(derive(seed, "sketch"))
@@ -61,30 +60,30 @@ class Sketcher:
         self._groups: dict[str, int] = {}
         self._tensors = tensors
         self.groups: tuple[SketchGroup, ...] = ()
-        """What the rows of a sketch are of; the same on all ranks."""
+        """What each row of a sketch is of; the same on all ranks."""
         for kind, members in tensors.items():
             for group in _chunks(members, MOST[kind]):
                 self._groups |= {name: len(self.groups) for name, _ in group}
                 self.groups += (_described(kind, group, trained),)
         self._kept_keys = _Keys(seed)
         self.shards: Sequence[Sharded] = ()
-        """What this rank has of the parameters, where its optimizer has no more."""
+        """This rank's shards of the parameters, if its optimizer has only these."""
         self._laid: dict[str, _Laid] = {}
         self._sections: list[Section] = []
 
     def model(self) -> str:
-        """Return the sketch of parameters and buffers where they lie in the flat state."""
+        """Return the sketch of the parameters and buffers in the flat state."""
         total = self._zeros()
         for kind in MOST:
             self._add_laid(total, kind)
         return _text(total)
 
     def step(self) -> StepSum:
-        """Begin the sketch of gradients, in the places of their parameters, and of buffers."""
+        """Begin the sketch of a step's gradients (in the rows of their parameters) and buffers."""
         return StepSum(self)
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> OptimizerSketch:
-        """Return the sketches of what the optimizer keeps of all parameters: (name, sketch of one group) in their order."""
+        """Return sketches of the optimizer's state: (key, sketch of one group over all parameters), sorted by key."""
         places: dict[str, int] = {}
         parts: list[Part] = []
         for name, parameter in self._state.named:
@@ -125,7 +124,7 @@ class Sketcher:
     def _lay(self, kind: str) -> _Laid:
         entries = []
         numbers = [n for n, section in enumerate(self._sections) if section.kind == kind]
-        for name, tensor in self._tensors[kind] if numbers else ():  # in shards, parameters cannot be asked for a place
+        for name, tensor in self._tensors[kind] if numbers else ():  # sharded parameters have no address
             for place, number in enumerate(numbers):
                 flat = self._sections[number].values
                 at = tensor.data_ptr() - flat.data_ptr()
@@ -135,7 +134,7 @@ class Sketcher:
         return _Laid(numbers, entries)
 
     def _add(self, total: NDArray[np.float64], parts: Sequence[Part]) -> None:
-        """Add tensors wherever they are, of whatever type."""
+        """Add tensors on any device and of any type to the sums."""
         near: list[Part] = []
         for values, start, key, group in parts:
             if values.device.type == "cpu":
@@ -153,7 +152,7 @@ class Sketcher:
 
 
 class _Keys(dict[tuple[str, str], int]):
-    """Keys of what an optimizer keeps of a parameter: (the parameter's name, the state's) -> key."""
+    """Caches (name of the parameter, key of the optimizer's state) -> key of the weights."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -164,13 +163,14 @@ class _Keys(dict[tuple[str, str], int]):
 
 
 class StepSum:
-    """The sketch of one step's gradients, as they come."""
+    """Accumulates the sketch of one step's gradients as they arrive."""
 
     def __init__(self, sketcher: Sketcher) -> None:
         self._sketcher, self._total = sketcher, sketcher._zeros()
 
     def add(self, gradients: Iterable[tuple[Tensor, Tensor | None, int]]) -> None:
-        """Add (parameter, its gradient or a stretch of it, the element that the stretch begins with); None: it has none."""
+        """Add (parameter, its gradient or a part of it or None, index of that part's first element) of several
+        parameters."""
         own = self._sketcher
         parts = []
         for parameter, gradient, start in gradients:
@@ -180,7 +180,7 @@ class StepSum:
         own._add(self._total, parts)
 
     def text(self, buffers: bool = True) -> str:
-        """Return the sketch; `buffers`: with those of the model as they are now."""
+        """Return the sketch; with `buffers` it includes the model's current buffers."""
         if buffers:
             self._sketcher._state.gather()
             self._sketcher._add_laid(self._total, "buffers")
@@ -188,17 +188,17 @@ class StepSum:
 
 
 class _Laid:
-    """Where the tensors of a kind lie in the sections of a flat state."""
+    """The layout of the tensors of one kind in the sections of a flat state."""
 
     def __init__(self, used: Sequence[int], entries: Sequence[tuple[int, int, int, int, int]]) -> None:
         self.used = used
-        """Numbers of the sections."""
+        """Indices of the sections."""
         columns = list(zip(*entries, strict=True)) or [()] * 5
         self.sections, self.starts, self.sizes = (np.array(column, dtype=np.int64) for column in columns[:3])
         self.keys, self.groups = np.array(columns[3], dtype=np.uint64), np.array(columns[4], dtype=np.int64)
 
     def parts(self, flats: Sequence[Tensor]) -> Iterator[Part]:
-        """Yield them from the sections' values."""
+        """Yield the parts, given the sections' values."""
         columns = (self.sections, self.starts, self.sizes, self.keys, self.groups)
         for section, start, size, key, group in zip(*(column.tolist() for column in columns), strict=True):
             yield flats[section][start : start + size], 0, key, group
@@ -209,7 +209,7 @@ def _filled(named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
 
 
 def _chunks(members: Sequence[tuple[str, Tensor]], most: int) -> Iterator[Sequence[tuple[str, Tensor]]]:
-    """Yield neighbours of one data type that share a group: each alone where there are at most `most`."""
+    """Yield groups of neighbours of one data type; each tensor alone if there are at most `most`."""
     size = -(-len(members) // most)
     start = 0
     while start < len(members):
@@ -229,7 +229,7 @@ def _described(kind: str, group: Sequence[tuple[str, Tensor]], trained: set[int]
 
 
 def _elsewhere(values: Tensor, start: int, key: int, places: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return sums and sum of squares of a tensor that is not in this machine's memory."""
+    """Return the sums and the sum of squares of a tensor on another device."""
     from ddp.replica.sketch_kernel import BLOCK, block_weights
 
     weights = torch.from_numpy(places).to(values.device).double()

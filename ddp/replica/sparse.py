@@ -1,7 +1,7 @@
-"""Gradients of some rows alone, as `nn.Embedding(sparse=True)` makes them: which layers do, and who refuses them.
+"""Sparse gradients, as of `nn.Embedding(sparse=True)`: finds the layers that make them, and refuses them where unsupported.
 
-Where replicas train by themselves the optimizer sees them as they come; where gradients meet they are made dense, but
-for PyTorch's own backends, of which some can take none. Knows nothing of ranks."""
+Where replicas step on their own, the optimizer gets sparse gradients as they are. Where gradients are exchanged they are
+made dense, except by PyTorch's own backends, some of which do not support them. Knows nothing of ranks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 
 def dense(gradient: Tensor) -> Tensor:
-    """Return the gradient with all its rows."""
+    """Return the gradient as a dense tensor."""
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def declared(model: nn.Module) -> Iterator[str]:
-    """Yield the names of the parameters whose layers say that their gradients are sparse: `sparse=True`."""
+    """Yield the names of the parameters of layers with `sparse=True`."""
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             if getattr(module, "sparse", False) is True and parameter.requires_grad:
@@ -26,7 +26,7 @@ def declared(model: nn.Module) -> Iterator[str]:
 
 
 def refuse(names: Iterable[str], engine: str) -> None:
-    """Raise ValueError for the first of `names`, a parameter with sparse gradients, which `engine` cannot exchange."""
+    """Raise ValueError for the first of `names`, parameters with sparse gradients that `engine` cannot exchange."""
     for name in names:
         raise ValueError(
             f"the gradients of parameter {name} are sparse, which {engine} cannot exchange: give "
@@ -35,7 +35,7 @@ def refuse(names: Iterable[str], engine: str) -> None:
 
 
 class Watch:
-    """Looks at the first gradient of each parameter, on its way. Raises ValueError that names one that is sparse."""
+    """Checks the first gradient of each parameter with hooks. Raises ValueError that names a sparse one."""
 
     def __init__(self, engine: str) -> None:
         self._engine = engine
@@ -43,7 +43,7 @@ class Watch:
         self._seen: set[int] = set()
 
     def add(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
-        """Look at these, too, before their next backward pass."""
+        """Check these parameters too, from their next backward pass on."""
         for name, parameter in named:
             if parameter.requires_grad and id(parameter) not in self._hooks:
                 look = partial(self._look, name, id(parameter))
@@ -55,7 +55,7 @@ class Watch:
             refuse([name], self._engine)
 
     def rest(self) -> None:
-        """Look no longer at what a backward pass has shown."""
+        """Remove the hooks of parameters whose gradients a backward pass has shown."""
         for key in self._seen:
             self._hooks[key][1].remove()
         self._seen.clear()

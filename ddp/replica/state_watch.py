@@ -1,10 +1,9 @@
-"""`StateWatch`: digests of a replica's state before and after what leaves it alone, for somebody else to compare.
+"""`StateWatch`: digests of a replica's state before and after whatever must not change it. Others compare the digests.
 
-An average leaves the optimizer's state alone, and nothing changes what it made of the replica before the next step; an
-evaluation, a checkpoint, a change of the group and the beginning of an epoch leave all alone, and so does what lies between
-a rank's report that it is ready and its first step, and between a step and what comes next. Changes nothing. Knows nothing
-of files, nor of which averages are drawn.
-"""
+An average must not change the optimizer's state, and nothing may change the averaged replica before the next step. An
+evaluation, a checkpoint, a change of the process group and the beginning of an epoch must not change the state at all; nor
+may anything between a rank's `Ready` and its first step, or between a step and what comes next. Changes nothing. Knows
+nothing of files, nor of which averages are drawn."""
 
 from __future__ import annotations
 
@@ -21,18 +20,19 @@ if TYPE_CHECKING:
     from ddp.replica.replica import Replica
 
 RESTS = 8
-"""So many evaluations, checkpoints, beginnings of epochs each of a process over which the state is compared."""
+"""How many evaluations, checkpoints and beginnings of epochs (each) a process compares the state across."""
 LARGE = 2 << 20
-"""Bytes of parameters and buffers from which on less is kept and compared: of a step's state afterwards, a part."""
+"""Bytes of parameters and buffers from which on less is compared, and only a sample of the state after a saved step."""
 STEPS = 64
-"""So many steps of a process between which and what comes next it is compared; RESTS where the model is LARGE."""
+"""Number of steps per process after which the state is compared; RESTS if the model is LARGE."""
 START, STEP, EPOCH, REGROUPING = "the start", "step ", "the beginning of epoch ", "regrouping "
 OF_MODEL = f"{PARAMETERS} ", f"{BUFFERS} "
-"""How labels of parameters and buffers begin."""
+"""Prefixes of the labels of parameters and buffers."""
 
 
 class StateWatch:
-    """The states of one rank. `pieces`: its whole state; `together`: whether a step is the work of all ranks."""
+    """Compares the states of one rank. `pieces`: yields its whole state; `together`: whether a step is the work of all
+    ranks."""
 
     def __init__(
         self, job: Job, replica: Replica, pieces: Callable[[], Iterable[StatePiece]], together: Callable[[], bool]
@@ -41,20 +41,22 @@ class StateWatch:
         self._most = {STEP: STEPS if replica.state.bytes < LARGE else RESTS}
         settings = job.averaging
         self._untouched = not (settings.optimizer_state or settings.resets)
-        """Whether averages leave optimizers alone."""
+        """Whether averages leave the optimizer's state unchanged."""
         self.over: list[dict[str, Any]] = []
-        """Digests by name `before` and `after`: of the optimizer's state, and of all of it where nothing was averaged."""
+        """Digests `before` and `after`, by label: of the optimizer's state, and of all state if there was no average in
+        between."""
         self._awaited: dict[str, Any] | None = None
         self._seen: Counter[str] = Counter()
-        """What the state was compared over, by its kind."""
+        """Number of comparisons so far, by kind of event."""
 
     @property
     def awaits(self) -> bool:
-        """Whether the next step tells if the state was left alone."""
+        """Whether the next step triggers a comparison."""
         return self._awaited is not None
 
     def rests(self, what: str, averages: int) -> None:
-        """Note the state before what leaves it alone; not where a callback may change it. `averages`: taken in so far."""
+        """Note the state before an event `what` that must not change it, unless an epoch callback may. `averages`: taken in
+        so far."""
         self._settle()
         kind = what.rstrip("0123456789")
         most = self._most.get(kind, RESTS)
@@ -65,7 +67,7 @@ class StateWatch:
             self._awaited = {"round": averages, "what": what, "averages": averages, "before": self._digests()}
 
     def average(self, round: int, drawn: bool) -> None:
-        """Note the optimizer's state before a replica takes in the average of a round, if it is drawn."""
+        """Note the optimizer's state before the replica takes in the average of a round, if this round is drawn."""
         self._settle()
         if not self._untouched:
             self._awaited = None
@@ -73,7 +75,7 @@ class StateWatch:
             self._awaited = {"round": round, "before": self._optimizer()}
 
     def averaged(self, averages: int) -> None:
-        """Note what the replica became by a drawn average."""
+        """Note the replica's state right after a drawn average."""
         if self._awaited is not None and "what" not in self._awaited and self._replica.task.epoch_callback is None:
             digests = self._digests()
             self._awaited["before"] |= {name: each for name, each in digests.items() if name.startswith(OF_MODEL)}
@@ -81,8 +83,8 @@ class StateWatch:
 
     @contextmanager
     def regroups(self, generation: int) -> Iterator[None]:
-        """Note the state before and after what is done within: the group of a generation is formed, or left. At once, for
-        what comes behind it may give this rank another's state."""
+        """Note the state before and after joining or leaving the group of a generation (inside the `with` block). Both are
+        noted at once, because the rank may receive another rank's state next."""
         self._seen[REGROUPING] += 1
         before = self._digests() if self._seen[REGROUPING] <= RESTS else None
         yield
@@ -90,10 +92,10 @@ class StateWatch:
             self.over.append({"what": f"{REGROUPING}{generation}", "before": before, "after": self._digests()})
 
     def compare(self, averages: int) -> None:
-        """Note the state behind what has left it alone, if one is awaited; of the model only where nothing was averaged."""
+        """If a comparison is awaited, note the state now; parameters and buffers only if no average came in between."""
         awaited, self._awaited = self._awaited, None
         if awaited is None or (awaited.get("what", "").startswith(START) and self._together()):
-            return  # in steps of all ranks the state was shared out since the start
+            return  # in shared steps, the state was distributed after the start
         model = awaited.pop("averages", None) == averages
         if not model:
             before = awaited["before"]
@@ -101,7 +103,7 @@ class StateWatch:
         self.over.append(awaited | {"after": self._digests() if model else self._optimizer()})
 
     def _settle(self) -> None:
-        """Compare what a step left with what there is now, before something else begins."""
+        """Compare the state after a step with the present one, before another event begins."""
         if self._awaited is not None and self._awaited.get("what", "").startswith(STEP):
             self.compare(self._awaited["averages"])
 
@@ -109,7 +111,7 @@ class StateWatch:
         return self._digests((OPTIMIZER,))
 
     def _digests(self, kinds: Sequence[str] = KINDS) -> dict[str, str]:
-        """Return those of the state's kinds, by name: of parameters and buffers behind their kind."""
+        """Return the digests of the pieces of some kinds, by label."""
         digests = {}
         for piece in (piece for piece in self._pieces() if piece.kind in kinds):
             label = f"{piece.name} {piece.key}" if piece.kind == OPTIMIZER else f"{piece.kind} {piece.name}"

@@ -1,12 +1,10 @@
-"""Draws the steps of a run that an audit does again: a keyed hash decides, and nothing that a step could know.
+"""Draws the steps of a run that an audit repeats, by a keyed hash that the steps themselves cannot predict.
 
-A run is cut into equal stretches of samples, and of each the step is drawn that trains a sample drawn from it; so every
-engine has as many, whatever ranks its steps fall to. Two more lie in the first and in the last window, two where an epoch
-ends and the next one begins. Where ranks step on
-their own, each has three of its own beside, one of them in the last epoch, so that none is left out, and first steps after
-an average. Besides, each rank keeps the states before and after a row of steps that follow each other: what happens at every
-tenth step is seldom in one that is drawn alone. Pure.
-"""
+A run is divided into equal stretches of samples. In each one a sample is drawn, and the step that trains it is saved, so
+every engine saves equally many steps. Two more are drawn in the first and in the last window, and two at the boundary of
+two epochs. Where ranks step on their own, each rank also saves three steps of its own, one of them in the last epoch, and
+some first steps after an average. Besides, each rank saves the states before and after a row of consecutive steps, to catch
+what happens only at, say, every tenth step. Pure."""
 
 from __future__ import annotations
 
@@ -15,46 +13,47 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 STRETCHES = 8
-"""Steps that are drawn of a run at least, but for the first and the last."""
+"""Fewest steps drawn in a run, without the first and the last."""
 EARLY = 4
-"""A rank's first own step is among so many."""
+"""The early drawn step of a rank is one of its first so many."""
 ROW, MOST_ROW = 64, 64
-"""A row has one step of so many, and so many at most."""
+"""A row contains 1 in ROW of a rank's steps, at most MOST_ROW."""
 DRAWS = 1 << 20
-"""Places that a row may begin at."""
+"""Resolution of the drawn start of a row."""
 ROUNDS = 4
-"""Averages, about as many for each doubling of their number, before and after which optimizer states are compared."""
+"""About how many averages are drawn for each doubling of their number, to compare optimizer states across."""
 AFTER = 2
-"""Averages, about as many for each threefold of their number, after which a rank's first step is kept: the first two are."""
+"""About how many averages are drawn per tripling of their number, to save a rank's first step after; the first two
+always."""
 
 
 def drawn(key: str, most: int, *words: int | str) -> int:
-    """Return a number from 0 to `most` - 1 that is the key's and that of `words`."""
+    """Return a pseudo-random number from 0 to `most` - 1, a function of `key` and `words`."""
     text = " ".join(map(str, (key, *words)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") % most
 
 
 @dataclass(frozen=True)
 class StepDraws:
-    """The steps of one rank that are kept."""
+    """The steps of one rank that are saved."""
 
     samples: tuple[int, ...]
-    """Of the run, counted over epochs, ascending: who trains one of them keeps the step."""
+    """Indices of samples in the run (over all epochs), ascending: the step that trains one of them is saved."""
     steps: frozenset[int]
     """Numbers of the rank's own steps."""
     key: str
     row: tuple[float, int] = (0.0, 0)
-    """Where the row begins at the earliest, as a share of the run; how many steps it has, 0: there is none."""
+    """Earliest start of the row, as a fraction of the run; number of its steps (0: no row)."""
     rank: int | None = None
-    """The rank, if it steps on its own."""
+    """The rank, if it steps on its own; else None."""
     late: int = -1
-    """Number of a step of the rank in the last epoch, from 0; -1: none."""
+    """Index of a step among the rank's steps in the last epoch; -1: none."""
 
     @staticmethod
     def of(
         key: str, rank: int, total: int, window: int, alone: bool, stretches: int = STRETCHES, epochs: int = 1
     ) -> StepDraws:
-        """Draw for a run of `total` samples in `epochs`, of which a step of all ranks has `window`. `alone`: ranks step on
+        """Draw for a run of `total` samples in `epochs`; a step of all ranks has `window` samples. `alone`: ranks step on
         their own."""
         count = min(stretches, total)
         ends = [total * k // count for k in range(count + 1)]
@@ -73,18 +72,18 @@ class StepDraws:
         return StepDraws(tuple(sorted(samples)), frozenset(steps), key, row, rank if alone else None, late)
 
     def fewer(self) -> StepDraws:
-        """Return those of a rank beside others of which more are kept: one of its own, besides those of the run."""
+        """Return the draws for a rank that saves less than others do: those of the run and one step of its own."""
         return replace(self, steps=frozenset([max(self.steps)]), row=(0.0, 0), rank=None, late=-1)
 
     def has(self, first: int, last: int, step: int) -> bool:
-        """Return whether a step is kept that trains the samples [first, last) and is the rank's own number `step`."""
+        """Return whether to save the step that trains samples [first, last), the rank's own number `step`."""
         return bisect_left(self.samples, first) < bisect_left(self.samples, last) or step in self.steps
 
     def after(self, averages: int) -> bool:
-        """Return whether the rank's first step after so many averages is kept."""
+        """Return whether to save the rank's first step after `averages` averages."""
         most = max(averages, AFTER)
         return self.rank is not None and averages > 0 and drawn(self.key, most, "after", self.rank, averages) < AFTER
 
     def round(self, number: int) -> bool:
-        """Return whether optimizer states are compared over the average `number`."""
+        """Return whether to compare optimizer states across the average of round `number`."""
         return drawn(self.key, number + ROUNDS, "round", number) < ROUNDS

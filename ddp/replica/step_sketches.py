@@ -1,7 +1,6 @@
-"""Sketches of gradients, of steps that are drawn: all ranks draw the same ones, without a word.
+"""Sketches of the gradients in drawn steps. All ranks draw the same steps without communicating.
 
-Knows which steps; not how gradients travel, nor whose they are in the end.
-"""
+Knows which steps are drawn, but not how gradients are exchanged nor which rank owns them afterwards."""
 
 from __future__ import annotations
 
@@ -15,39 +14,39 @@ from ddp.core.sketching import draw
 from ddp.replica.sketcher import Sharded, Sketcher, StepSum
 
 STEPS = 100
-"""Steps that are drawn in a run, on the average, beside the first."""
+"""Average number of steps drawn in a run, besides the first."""
 MOST = 0.02
-"""Share of the steps that is drawn at most."""
+"""Largest fraction of the steps that is drawn."""
 
 Stretch = tuple[Tensor, Tensor | None, int]
-"""A parameter, its gradient or a stretch of it, and the element that the stretch begins with; None: it has none."""
+"""(parameter; its gradient, a part of it or None; index of that part's first element)."""
 
 
 class StepSketches:
-    """The drawn steps of one rank, in a run of about `steps` of them; 0: each is drawn. In others nothing is done."""
+    """The drawn steps of one rank, in a run of about `steps` steps; 0: draw every step. Other steps are not recorded."""
 
     def __init__(self, sketcher: Sketcher, key: int, steps: int) -> None:
         self._sketcher, self._key, self.steps = sketcher, key, steps
         self._rate = min(STEPS / steps, MOST) if steps else 1.0
         self._number, self._next = -1, 0
         self._before: StepSum | None = None
-        """None: this step is not drawn."""
+        """The sketch of this rank's gradients; None if this step is not drawn."""
         self.waiting: list[StepSketch] = []
-        """Not reported yet."""
+        """Sketches not reported yet."""
 
     def share_out(self, shards: Sequence[Sharded]) -> None:
-        """Have the optimizer's state sketched by shards."""
+        """Sketch the optimizer's state by `shards`."""
         self._sketcher.shards = shards
 
     @property
     def drawn(self) -> bool:
-        """Whether this step is."""
+        """Whether this step is drawn."""
         return self._before is not None
 
     def begin(self) -> None:
-        """Begin a step; one that was broken off is forgotten."""
+        """Begin a step; discard the sketch of one that was interrupted."""
         self._number += 1
-        if self._number < self._next:  # a small model's step has no time for more
+        if self._number < self._next:  # kept cheap for a small model's step
             self._before = None
             return
         self._before, self._next = self._sketcher.step(), self._number + 1
@@ -55,17 +54,18 @@ class StepSketches:
             self._next += 1
 
     def add(self, gradients: Iterable[Stretch]) -> None:
-        """Add gradients of the rank's own slice, as they are before they are weighed."""
+        """Add gradients of the rank's own slice, before they are weighted for the exchange."""
         if self._before is not None:
             self._before.add(gradients)
 
     def exchange(self, buffers: bool = True) -> None:
-        """Note that all gradients are there, and the buffers as they are, if these are exchanged, too."""
+        """Finish the sketch of this rank's gradients; with `buffers`, include the buffers, which are exchanged too."""
         if self._before is not None:
             self._buffers, self._text = buffers, self._before.text(buffers)
 
     def end(self, samples: int, total: int, gradients: Iterable[Stretch], parts: bool = False) -> None:
-        """Record what came of it on a rank that has `samples` of `total`; `parts`: gradients of what the rank owns alone."""
+        """Record the exchanged gradients of a step, on a rank with `samples` of `total`. `parts`: only those that this rank
+        owns."""
         if self._before is not None:
             after = self._sketcher.step()
             after.add(gradients)
@@ -74,7 +74,7 @@ class StepSketches:
             self._before = None
 
     def alone(self, samples: int, parameters: Iterable[Tensor]) -> None:
-        """Record the gradients of a step that is the rank's own."""
+        """Record the gradients of a step that the rank does on its own."""
         if self._before is not None:
             self._before.add(whole(parameters))
             self.waiting.append(StepSketch(self._number, samples, samples, self._before.text(buffers=False)))
@@ -82,17 +82,17 @@ class StepSketches:
 
 
 class AverageSketches(StepSketches):
-    """The drawn averages of parameters, where somebody else's optimizer makes them every few steps."""
+    """Sketches of drawn averages of parameters that another optimizer (PyTorch's local SGD) does every few steps."""
 
     def __init__(self, own: StepSketches, first: int, period: int) -> None:
-        """`own`: the rank's sketches of gradients, beside which these wait to be reported. `first`: the step in which the
-        first average is due, and every `period` steps the next."""
+        """`own`: the rank's gradient sketches; these sketches are reported with them. `first`: the step of the first
+        average; `period`: steps between averages."""
         super().__init__(own._sketcher, own._key, max(own.steps - first, 1) // period + 1)
         self.waiting, self._first, self._period = own.waiting, first, period
 
     @contextmanager
     def around(self, step: int, parameters: Sequence[Tensor]) -> Iterator[None]:
-        """Surround the end of the rank's own step number `step`, and whatever average there is in it."""
+        """Surround the end of the rank's step number `step`, where an average may happen."""
         if step < self._first or (step - self._first) % self._period:
             yield
             return
@@ -108,7 +108,7 @@ class AverageSketches(StepSketches):
 
 
 class NoSketches(StepSketches):
-    """Of steps that nobody records."""
+    """Records nothing."""
 
     def __init__(self) -> None:
         self._before, self.waiting = None, []
@@ -121,6 +121,6 @@ class NoSketches(StepSketches):
 
 
 def whole(parameters: Iterable[Tensor]) -> Iterator[Stretch]:
-    """Yield the gradients of parameters, all of each."""
+    """Yield the whole gradients of `parameters`."""
     for parameter in parameters:
         yield parameter, parameter.grad, 0

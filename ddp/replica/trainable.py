@@ -1,14 +1,22 @@
-"""What a model's factory may make. Knows no engine."""
+"""Checks what a model's factory and a loss function return. Knows no engine."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import isclose
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+SUMMED = (
+    "the loss of a batch is twice that of half as many samples, a sum, and ranks weigh means: training would depend on the "
+    "number of ranks and of micro-batches; return the mean"
+)
 
 
 def trainable(made: Any) -> nn.Module:
-    """Return what the model's factory has made. Raises ValueError unless it is a model in training mode."""
+    """Return the model that the factory returned. Raises ValueError unless it is an `nn.Module` in training mode."""
     if not isinstance(made, nn.Module):
         raise ValueError(f"the model's factory must return a torch.nn.Module, not {made!r:.60}")
     if not made.training:
@@ -17,3 +25,10 @@ def trainable(made: Any) -> nn.Module:
             "batch norm would not train: call model.train() in the factory, then .eval() of the parts that are to stay so"
         )
     return made
+
+
+def is_sum(loss: Callable[[Tensor], Tensor], samples: int) -> bool:
+    """Tell whether a loss of the samples at some indices adds up theirs: it doubles where each of two comes twice."""
+    indices = torch.arange(min(samples, 2))
+    once, twice = (float(loss(each).detach()) for each in (indices, indices.repeat(2)))
+    return once != 0.0 and isclose(twice, 2 * once, rel_tol=1e-3)

@@ -1,7 +1,7 @@
-"""The weighted mean of replicas in memory, piece by piece in the cache.
+"""The weighted mean of replicas in memory, computed in pieces that fit the cache.
 
-A running mean, m <- m + (x - m) w_k / (w_1 + ... + w_k): one pass over each replica, no wider type, an error of a few
-units in the last place. What is equal stays, bit for bit: identical replicas give themselves."""
+A running mean, m <- m + (x - m) w_k / (w_1 + ... + w_k): one pass over each replica, no wider type, an error of a few units
+in the last place. Equal values stay equal bit for bit, so the mean of identical replicas is the replica itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ddp.replica.numba_kernels import Flat, begin, excess, proceed
 from ddp.replica.outer_optimizer import Outer, precise
 
 PIECE = 1 << 18
-"""Elements at a time: large enough for calls to cost nothing, small enough for the running mean to stay in the cache."""
+"""Elements per piece: so many that the calls cost nothing, so few that the running mean stays in the cache."""
 
 
 def pieces(elements: int, piece: int = PIECE) -> Iterator[slice]:
-    """Yield slices that cover so many elements."""
+    """Yield slices that cover `elements` elements."""
     for start in range(0, elements, piece):
         yield slice(start, min(start + piece, elements))
 
@@ -36,7 +36,7 @@ def square(tensor: Tensor) -> float:
 
 def ratio(change: float, norm: float) -> float | None:
     """Return ||change|| / ||norm|| from sums of squares; None if that is not finite."""
-    quotient = math.sqrt(change / norm) if norm > 0 else change  # nothing there: zero, or not a number
+    quotient = math.sqrt(change / norm) if norm > 0 else change  # norm 0, or NaN
     return quotient if math.isfinite(quotient) else None
 
 
@@ -47,12 +47,12 @@ def average(
     outer: Outer | None = None,
     blend: float | None = None,
 ) -> tuple[float, list[float]]:
-    """Make `mean` the average of `replicas` (flat, same size and type, on the CPU); integers take the maximum.
+    """Set `mean` to the average of `replicas` (flat, same size and type, on the CPU); integers take the maximum.
 
-    A weight of 0 leaves a replica out, whatever it holds; if all are 0, all count alike. `outer` takes its step from
-    the average that `mean` holds on entry. With `blend`, every replica becomes its excess, blend * (replica - average),
-    which is exactly zero where both are equal, infinities too. Returns the squared norms of the average and, with
-    `blend`, of each replica's distance from it (zeros of integers)."""
+    A weight of 0 leaves a replica out, whatever it holds; if all weights are 0, all replicas count alike. On entry `mean`
+    holds the last average, from which `outer` takes its step. With `blend`, every replica becomes its excess, blend *
+    (replica - average), exactly zero where both are equal, infinities too. Returns the squared norm of the average and,
+    with `blend`, of each replica's distance from it (zeros for integers)."""
     norm, changes = 0.0, [0.0] * len(replicas)
     if not mean.is_floating_point():
         _highest(mean, replicas, blend)
@@ -62,7 +62,7 @@ def average(
     narrow = precise(mean.dtype) != mean.dtype
     whole, *own = [_numbers(flat) for flat in (mean, *replicas)]
     for piece in pieces(mean.numel()):
-        # Copies of the half types; of others the memory itself.
+        # Half-precision replicas are copied; others are used in place.
         into, wide = whole(piece), [numbers(piece) for numbers in own]
         last = mean[piece].clone() if outer is not None else None
         length = _combine(into, [wide[k] for k in entering], shares)
@@ -83,20 +83,21 @@ def average(
 
 
 def _numbers(flat: Tensor) -> Callable[[slice], Flat]:
-    """Return a function that gives pieces of a flat tensor as numbers to compute with."""
+    """Return a function that gives slices of a flat tensor as NumPy arrays in a type to compute in."""
     kind = precise(flat.dtype)
     if flat.dtype == kind:
-        return cast("Flat", flat.numpy()).__getitem__  # a slice of an array costs a fifth of one of a tensor
+        return cast("Flat", flat.numpy()).__getitem__  # slicing an array takes a fifth of the time of slicing a tensor
     return lambda piece: cast("Flat", flat[piece].to(kind).numpy())
 
 
 def _shares(weights: Sequence[float]) -> list[float]:
-    """Return what each replica takes of the running mean as it enters: the first one all, whatever its weight."""
+    """Return the share that each replica gets of the running mean when it is added: 1 for the first, whatever its
+    weight."""
     return [weight / total for weight, total in zip(weights, accumulate(weights), strict=True)]
 
 
 def _combine(mean: Flat, replicas: Sequence[Flat], shares: Sequence[float]) -> float:
-    """Average four at a time. Where they do not come out even the last one fills up, with a share of nothing."""
+    """Average four replicas at a time; the last one is repeated with share 0 to fill a group."""
     missing = -len(replicas) % 4
     arrays, numbers = [*replicas, *[replicas[-1]] * missing], [*shares, *[0.0] * missing]
     squares = begin(mean, *arrays[:4], *numbers[1:4])
@@ -106,7 +107,7 @@ def _combine(mean: Flat, replicas: Sequence[Flat], shares: Sequence[float]) -> f
 
 
 def _highest(mean: Tensor, replicas: Sequence[Tensor], blend: float | None) -> None:
-    """Take the maximum of integers; with `blend`, whatever it is, every replica becomes its distance."""
+    """Take the maximum of integers; with `blend`, whatever its value, every replica becomes its difference from it."""
     mean.copy_(replicas[0])
     for replica in replicas[1:]:
         torch.maximum(mean, replica, out=mean)

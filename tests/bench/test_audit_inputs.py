@@ -127,6 +127,33 @@ def test_data_of_another_content_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         assert all(line.startswith(part) for line, part in zip(found, parts, strict=True))
 
 
+class Named(TensorSource):
+    """Its batches are dictionaries."""
+
+    def batch(self, indices: Tensor) -> Any:  # type: ignore[override]
+        return dict(zip(("inputs", "targets"), super().batch(indices), strict=True))
+
+    def to(self, device: torch.device) -> Named:
+        return self
+
+
+def by_name(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch["inputs"]), batch["targets"])
+
+
+def evaluated_by_name(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    return toy.evaluate(model, (batch["inputs"], batch["targets"]))
+
+
+def test_a_users_model_may_see_bundled_data_in_another_form(tmp_path: Path) -> None:
+    source = Named(*toy.data(40))
+    changes: dict[str, Any] = {"train_data": lambda: source, "eval_data": lambda: source}
+    task = replace(toy.task(), loss=by_name, evaluate=evaluated_by_name, **changes)
+    report = audited(*train_alone(tmp_path, lambda: task), model="", data="digits")
+    assert not different(report)
+    assert "equal" in {item.outcome for item in report.items if item.what == "step"}
+
+
 def sealed_run(root: Path, audit: bool = True) -> Path:
     """A finished run with an audit of two steps, of either half."""
     folder = write_run(root, make_spec("solo"))

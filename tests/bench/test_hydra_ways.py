@@ -57,6 +57,9 @@ def test_a_sweeper_is_chosen_on_the_command_line(bench: Bench, own: Path, capsys
     err = capsys.readouterr().err
     assert err == "bench: no preset can choose the sweeper: give hydra/sweeper=basic on the command line\n"
     assert bench("plan", "-cd", str(own), "experiment=mine", "hydra/sweeper=bench") == 0
+    (own / "experiment/outer.yaml").write_text("# @package _global_\ndefaults: [mine]\nhydra: {mode: MULTIRUN}\n")
+    assert bench("plan", "-cd", str(own), "experiment=outer", "seed=0,1") == 2
+    assert capsys.readouterr().err == err
 
 
 def test_experiments_of_the_users_own_folder_are_known(

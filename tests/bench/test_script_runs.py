@@ -19,6 +19,7 @@ from bench.runner.script import script_plan
 from bench.timeline import FILES
 from bench.validate.checks.determinism import unlike
 from ddp import Aborted, RunHandle
+from ddp.replica.trainable import SUMMED
 from ddp.trainer.recording import RecordOrder
 from tests.bench.scripts import in_threads, trainer
 from tests.runtime import toy
@@ -242,6 +243,17 @@ def test_data_that_only_its_own_collate_fn_puts_together_counts_by_its_samples(t
         return str(script_plan(order, str(tmp_path)).spec.config_hash)
 
     assert data_of(0) == data_of(0) != data_of(5)
+
+
+@pytest.mark.parametrize(("reduction", "warned"), [("mean", False), ("sum", True)])
+def test_a_loss_that_is_a_sum_is_warned_of(tmp_path: Path, reduction: str, warned: bool) -> None:
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction=reduction)
+
+    made = trainer(tmp_path, train_step=loss)
+    assert made._recording is not None
+    order = RecordOrder(made._recording, made._parts, made._job, made._mode, 1.0)
+    assert (SUMMED in script_plan(order, str(tmp_path)).spec.warnings) == warned
 
 
 class OpensLate(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):

@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.timeline import FILES
+from tests.api.test_tutorial import PAGE, changed
+
 ROOT = Path(__file__).resolve().parents[2]
 OWN, EXTEND = ((ROOT / f"docs/how-to/{page}.md").read_text() for page in ("own-model-and-data", "extend"))
 SHIPPED = ("bench", "ddp", "hydra_plugins", "models", "conf", "baselines", "pyproject.toml", "README.md", "LICENSE")
@@ -156,6 +159,62 @@ def test_it_trains_and_judges_with_them(environment, others):
     (packages,) = environment.glob("lib/*/site-packages")
     shown = subprocess.run([environment / "bin/python", "-Pc", show], capture_output=True, text=True, env=bare())
     assert shown.stdout.split() == [str(packages / "bench" / "conf"), str(packages / "bench" / "baselines")]
+
+
+SCRIPTS = """
+import contextlib, io, json, runpy, sys
+from unittest.mock import patch
+from bench.command import cli
+
+def script(name, *words):
+    sys.argv = [name, *words]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        runpy.run_path(name, run_name="__main__")
+    return out.getvalue()
+
+def quickly(*words):
+    with patch("bench.runner.script.write_report"), patch("bench.timeline.draw"):
+        return script(*words)
+
+for seed in range(5):
+    quickly("touch.py", "solo", "1", str(seed))
+codes = [cli.dispatch(line.split()) for line in BASELINE]
+judged = script("touch.py", "nccl_sync", "2", "0")
+codes.append(cli.dispatch("validate runs/touch --baseline baselines".split()))
+changed = quickly("changed.py", "solo", "1", "0")
+with patch("bench.timeline.draw"):
+    example = script("example.py")
+print(json.dumps([codes, judged, changed, example]))
+"""
+"""One process, which imports torch once for all scripts."""
+
+
+def test_the_tutorial_and_the_example_of_the_readme_go_from_training_to_the_verdict(environment, tmp_path):
+    lines = ["propose runs/touch --mode solo", "accept --baseline baselines"]
+    assert all(f"python -m bench baseline {line}" in PAGE for line in lines)
+    assert "python touch.py nccl_sync 2 0" in PAGE
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    smoothed = changed().replace("batch[1])\n\n\ndef acc", "batch[1], label_smoothing=0.1)\n\n\ndef acc")
+    for name, text in {"touch": changed(), "changed": smoothed, "example": example}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    lines[0] += " --dirty"
+    code = SCRIPTS.replace("BASELINE", repr([f"baseline {line}" for line in lines]))
+    done = subprocess.run(
+        [environment / "bin/python", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=250, env=bare()
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    codes, judged, refused, trained = json.loads(done.stdout.splitlines()[-1])
+    assert codes == [0, 0, 3]
+    assert f"    {judged.splitlines()[0]}\n" in PAGE
+    verdicts = re.findall(r"^([A-Z_]+) +touch nccl_sync ×2  (.*?):", judged, re.MULTILINE)
+    assert {name for name, _ in verdicts} == {"PASS", "INCONCLUSIVE"}
+    assert [check for name, check in verdicts if name == "INCONCLUSIVE"] == ["quality"]
+    assert {"ledger", "audit"} <= {check for _, check in verdicts}
+    assert re.search(r"REFUSED .*not comparable .*training\.code", refused)
+    (sync,), (cadence,) = ([*(tmp_path / "runs/touch" / mode).iterdir()] for mode in ("nccl_sync", "nccl_cadence"))
+    assert {path.name for path in sync.iterdir()} >= {*FILES, "report.html", "metrics.json", "audit.json"}
+    assert str(cadence.relative_to(tmp_path)) in trained
+    assert (cadence / "report.html").is_file()
 
 
 def bare() -> dict[str, str]:

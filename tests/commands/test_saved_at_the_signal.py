@@ -21,7 +21,7 @@ def logs(folder: Path) -> list[Path]:
     return [*folder.glob("runs/*/*/.tmp-*/training.log")]
 
 
-@pytest.mark.parametrize("mode", ["solo", "nccl_cadence"])
+@pytest.mark.parametrize("mode", ["solo", "nccl_cadence", "nccl_sync", "graph_sync"])
 def test_a_checkpoint_is_made_at_the_signal(warm: Warm, tmp_path: Path, mode: str) -> None:
     words = ("-m", "bench", *WORDS, f"mode={mode}", "train.epochs=900")
     process = warm.start(tmp_path, *words, env={PICTURES: "none", SAVE: "60"})

@@ -6,7 +6,8 @@ from itertools import accumulate
 
 import pytest
 
-from ddp.core.commands import Average, Pace, Train
+from ddp.core.commands import Average, Pace, Shorten, Train
+from ddp.core.errors import ProtocolError
 from ddp.core.faults import Fault
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Chunk
@@ -55,6 +56,16 @@ def test_what_the_cohort_has_seen_takes_the_place_of_what_was_expected() -> None
     worker, order = worker.act()
     assert isinstance(order, Average)
     assert seen_by(worker, 2)[1] == [400, 450]
+
+
+def test_a_grant_ends_sooner_unless_the_rank_is_past_that_end() -> None:
+    worker, _ = seen_by(Worker().receive(Train(0, Chunk(0, 0, 40, 4, 0, 2), seen=0, pace=1.0, reason="")), 3)
+    with pytest.raises(ProtocolError, match="too late"):
+        worker.receive(Shorten(0, 12, ""))
+    worker, step = worker.receive(Shorten(0, 16, "")).act()
+    assert isinstance(step, Step)
+    assert step.last
+    assert not list(worker.ahead())
 
 
 def test_a_rank_that_was_too_far_waits_for_the_cohort() -> None:

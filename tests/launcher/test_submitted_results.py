@@ -19,9 +19,9 @@ from bench.command import cli, ray_sweep, slurm_sweep, submitted
 from bench.config.launch_settings import SlurmSettings
 from bench.results.lease import HOST
 from bench.results.runfolder import place
-from bench.runner.slurm_batch import KEY, CellBatch
+from bench.runner.slurm_batch import CellBatch
 from bench.runner.starts import in_vain
-from bench.runner.submitted_cell import write_result
+from bench.runner.submitted_cell import KEY, write_result
 from tests.bench.streams import make_metrics, write_run
 
 SLURM = ".slurm-20260101-000000-001"
@@ -62,15 +62,38 @@ def test_failed_cells_are_shown_with_their_logs_or_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(slurm_sweep, "queued", lambda job: Counter[str]())
-    folder = noted(tmp_path / SLURM, cells=[["seed=0"], ["seed=1"], ["seed=2"]])
+    folder = noted(tmp_path / SLURM, cells=[["seed=0"], ["seed=1"], ["seed=2"], ["seed=3"]])
     (folder / "0.json").write_text("{}")
     write_result(folder, 1, 5, "n1", "no time")
     write_result(folder, 2, 0, "n1")
+    write_result(folder, 3, 1, "n1")
     assert submitted.status(folder) == 5
-    assert capsys.readouterr().out.splitlines()[1:] == [
+    assert capsys.readouterr().out.splitlines() == [
+        "job 7: 4 of 4 cells done, 2 of them failed, 1 diverged; tasks: none in the queue",
         f"failed: seed=0: see {folder}/0-0.log",
         "failed: seed=1: no time",
+        f"diverged: seed=3: see {folder}/3-0.log",
     ]
+
+
+def test_the_key_of_a_sweep_goes_when_nothing_of_it_can_start_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_sweep, "queued", lambda job: Counter[str]())
+    done, cancelled = noted(tmp_path / "a" / SLURM), noted(tmp_path / "b" / SLURM)
+    for folder in (done, cancelled):
+        (folder / KEY).touch()
+        write_result(folder, 0, 0, "n1")
+        submitted.status(folder)
+        assert (folder / KEY).exists()
+    write_result(done, 1, 5, "n1")
+    submitted.status(done)
+    monkeypatch.setattr(slurm_sweep, "cancel", lambda folder: "job 7 is still in the queue")
+    submitted.cancel(cancelled)
+    assert (done / KEY).exists() < (cancelled / KEY).exists()
+    monkeypatch.setattr(slurm_sweep, "cancel", lambda folder: "")
+    submitted.cancel(cancelled)
+    assert not (cancelled / KEY).exists()
 
 
 def test_tasks_on_several_hosts_get_a_key_that_nobody_else_reads(
@@ -174,7 +197,7 @@ def test_a_task_that_is_told_between_two_cells_trains_no_other_one(
 def test_a_job_that_pends_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once for each reason, and not at once."""
+    """Once for each reason, and not at once. A queue that does not answer once has not moved."""
     seconds = iter(range(0, 1000, 20))
     held, limit = Counter({"PENDING JobHeldUser": 2}), Counter({"PENDING PartitionTimeLimit": 2})
     answers = iter([held, held, held, None, limit, Counter[str](), *[Counter[str]()] * 5])
@@ -184,6 +207,7 @@ def test_a_job_that_pends_says_why(
     assert slurm_sweep._awaited(noted(tmp_path / SLURM)) == 5
     assert [line for line in capsys.readouterr().out.splitlines() if "pending" in line] == [
         "job 7: tasks: 2 pending (JobHeldUser)",
+        "job 7: tasks: 2 pending (PartitionTimeLimit)",
     ]
 
 

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from bench.base.usage import UsageError
-from bench.command import ray_sweep, slurm_sweep, submitted
+from bench.command import cli, ray_sweep, slurm_sweep, submitted
 from bench.config.launch_settings import RaySettings, Settings, SlurmSettings
 from bench.results.lease import HOST
+from tests.bench.streams import make_metrics, write_run
 
 
 @pytest.fixture
@@ -136,6 +137,37 @@ def test_the_same_command_submits_no_cell_that_is_under_way(
     (folder / "0.json").write_text('{"code": 5}')
     assert submitted.submit([*words, "seed=2"], (), SlurmSettings()) == 0
     assert names(sent[-1]) == ["w2-s2"]  # it has failed
+
+
+def test_a_sweep_that_is_not_waited_for_is_looked_after_by_the_same_command(
+    tmp_path: Path, commands: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("submitit")
+    script(commands, "sbatch", "echo Submitted batch job 7")
+    script(commands, "srun", "")
+    script(commands, "squeue", "echo 7_0 PENDING Resources")
+    planned: list[submitted.Points] = []
+    points = submitted.Points
+    monkeypatch.setattr(submitted, "Points", lambda **own: planned.append(points(**own)) or planned[-1])
+    monkeypatch.setattr(slurm_sweep, "_awaited", lambda folder: pytest.fail("it waits"))
+    monkeypatch.chdir(tmp_path)  # a report is made there
+    words = ["-m", *CELL, f"output={tmp_path}", "seed=0,1", "launch=slurm", "launch.wait=false", "validate=false"]
+    assert cli.dispatch(words) == 0
+    (folder,) = tmp_path.glob(".slurm-*")
+    assert capsys.readouterr().out.splitlines() == [
+        "2 cells, 2 left to do",
+        f"job 7: 2 cells in 1 tasks; see {folder}",
+    ]
+    assert cli.dispatch(words) == 0
+    assert capsys.readouterr().out == f"2 cells, 0 left to do, 2 are under way: see {folder}\n"
+    script(commands, "squeue", "")
+    for number, spec in enumerate(planned[0].specs):
+        write_run(tmp_path, spec, make_metrics(spec))
+        (folder / f"{number}.json").write_text('{"code": 0}')
+    assert cli.dispatch(words) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("2 cells, 0 left to do\n")
+    assert "2 ok" in out
 
 
 def test_several_hosts_plan_the_run_of_all_their_ranks(tmp_path: Path, sent: list[dict[str, list[str]]]) -> None:

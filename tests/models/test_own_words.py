@@ -75,6 +75,11 @@ def recorded_task() -> Task:
     return replace(toy.task(), loss=recording)
 
 
+def test_a_loss_that_is_a_sum_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a sum, and ranks weigh means.*return the mean"):
+        try_step(replace(toy.task(norm=True), loss=lambda *given: toy.evaluate(*given)[0]), 4, Loading())
+
+
 def test_an_own_model_may_record_scalars_where_its_loss_is_tried_and_proved() -> None:
     try_step(recorded_task(), 4, Loading())
     trainer = PlainTrainer(OracleCourse(recorded_task, 1, 4, 1))

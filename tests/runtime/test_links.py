@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from time import sleep
+from typing import Any, cast
 
 import pytest
+import torch
 
 from benchmarks.links import measured, off
+from ddp.comm.transports.base import TransportConfig
+from ddp.comm.transports.emulated import EmulatedTransport
 from ddp.core.commands import Apply, Pace, RankCommand
 from ddp.core.errors import OutOfResources
 from ddp.core.events import Alive, Averaged, Event, Merged, Progress, Ready, Snapshot, Tick
@@ -69,6 +73,30 @@ def test_snapshots_go_through_links(play: Play, in_process: None) -> None:
 def test_links_faster_than_the_transport_are_refused(play: Play, in_process: None) -> None:
     with pytest.raises(OutOfResources, match="predicted only"):
         play("sync", "nccl", links=links("0.001us/80000gbit"))
+
+
+class BusyTransport:
+    """A transport of one rank, the first collectives of which take 5 ms, as on a busy machine."""
+
+    name = "busy"
+
+    def __init__(self, busy: int) -> None:
+        self.busy = busy
+        self.config = TransportConfig(Path(), 0, 1, torch.device("cpu"), 1.0)
+
+    def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
+        pass
+
+    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> None:
+        if self.busy > 0:
+            sleep(0.005)
+        self.busy -= 1
+
+
+def test_a_transport_that_is_slow_for_a_moment_is_measured_again() -> None:
+    EmulatedTransport(cast(Any, BusyTransport(40)), links("2ms/1gbit")).join((0, 1), 0)
+    with pytest.raises(OutOfResources, match=r"takes \d{4,} us"):
+        EmulatedTransport(cast(Any, BusyTransport(10_000)), links("2ms/1gbit")).join((0, 1), 0)
 
 
 class Script:

@@ -15,6 +15,7 @@ from torch import nn
 
 from bench.config.config import Choice, ClusterConfig
 from ddp.backends import BACKENDS
+from ddp.backends.torch_fsdp import own_methods
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.checkpoint_settings import Checkpointing
@@ -181,6 +182,9 @@ class Halves(nn.Module):
     def encode(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.odd(inputs)  # type: ignore[no-any-return]
 
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.encode(inputs)
+
 
 def _encoded(model: nn.Module, batch: Tensors) -> torch.Tensor:
     return nn.functional.cross_entropy(model.encode(batch[0]), batch[1])  # type: ignore[operator]
@@ -193,3 +197,8 @@ def halves() -> Task:
 def test_a_step_that_uses_the_models_own_methods_hears_what_to_do(play: Play) -> None:
     with pytest.raises(RankFailed, match=r"the step uses the model's own encode, and PyTorch's .*nccl_sync takes it"):
         play("sync", "torch_ddp", halves)
+
+
+def test_fully_shard_takes_the_models_own_methods(play: Play) -> None:
+    assert own_methods(Halves) == {"encode"}
+    assert play("sync", "torch_fsdp", halves).accuracy() > 0.9

@@ -6,11 +6,12 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import Publish
+from ddp.core.commands import Publish, Shorten
 from ddp.core.coordinator import Coordinator
 from ddp.core.events import Ending, Merged, RoundClosed
 from ddp.core.policies import POLICIES
@@ -153,3 +154,27 @@ def test_the_word_that_the_end_is_near_makes_a_checkpoint_at_the_next_average(da
         rest.coordinator = Coordinator.start(policy, world, 0.0, order.coordinator)
         assert before.total() == order.coordinator.samples
         assert set((before + merged(rest.run().records)).values()) == {1}
+
+
+@settings(max_examples=examples(15), deadline=None)
+@given(size=st.integers(2, 4), step_s=st.sampled_from([0.003, 0.05, 0.9]), told_at=st.floats(0.1, 9.0))
+def test_a_checkpoint_before_the_end_waits_for_no_epoch(size: int, step_s: float, told_at: float) -> None:
+    """Where gradients are averaged inside steps: a scheduler gives 12 s, and an epoch, which is one grant, lasts 60 here."""
+    samples = int(60 / step_s) * size
+    world = World(size, samples, 1, 1, blocking=True, in_step=True, checkpoints=Checkpointing(1, "epochs", 1e6))
+    costs = Costs(lambda rank, step: step_s * (1 + 0.3 * rank), latency_s=0.002, wire_s=0.001, report_s=0.02)
+    run = Simulation(POLICIES["sync"](), world, costs, watch=_until_published)
+    run.later(told_at, run._coordinate, Ending(0.0))
+    with pytest.raises(StopIteration):
+        run.run()
+    at, order = run.records[-1]
+    assert told_at < at < told_at + 10
+    done = order.coordinator.samples
+    assert merged(run.records).total() == done
+    assert [record.stop for _, record in run.records if isinstance(record, Shorten)] == [done] * size
+    assert done % size == 0
+
+
+def _until_published(run: Simulation) -> None:
+    if isinstance(run.records[-1][1], Publish):
+        raise StopIteration

@@ -1,2 +1,2 @@
-"""Parts of `bench.results.analyze`, each pure: records sorted (`stream`), where time went (`breakdown`), what was learnt
-(`training`), what bringing replicas together cost (`syncing`)."""
+"""The parts of `bench.results.analyze`, each pure: records by kind (`stream`), where time went (`breakdown`), what was
+learned (`training`), the cost of synchronization (`syncing`)."""

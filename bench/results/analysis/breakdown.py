@@ -1,7 +1,7 @@
 """Where each rank's wall time went, in fractions that sum to 1.
 
-A rank's wall time runs from ready to finished. In a collective, time before the last arrival is waiting, the rest is on the
-wire. What no slice covers is `other`.
+A rank's wall time runs from `Ready` to `Finished`. In a collective, the time before the last rank arrives is waiting,
+and the rest is communication. Time that no slice covers is `other`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ CATEGORY = {
     "evaluate": "eval",
     "checkpoint": "checkpoint",
 }
-"""Kind of a slice -> where its time is booked; of an exchange, only its time on the wire."""
+"""Kind of a slice -> category of its time. For an exchange this holds only for its time on the wire."""
 CATEGORIES = ("compute", "data", "comm", "wait", "eval", "checkpoint")
 GROSS = 0.01
 """Slices that overlap by more than this fraction of the wall time are a defect of the measurement, not rounding."""
 
 
 def walls(stream: RunRecords, world_size: int) -> list[float]:
-    """Return the wall time of each rank, seconds; empty if not all became ready."""
+    """Return the wall time of each rank, seconds; [] if not all became ready."""
     if len(stream.ready) < world_size:
         return []
     return [max(wall_end(stream, rank) - stream.ready[rank].at, 0.0) for rank in range(world_size)]
 
 
 def breakdown(stream: RunRecords, walls: list[float]) -> list[RankTime]:
-    """Return how each rank spent its wall time; empty if not all became ready. Raises AssertionError if the slices of a
+    """Return how each rank spent its wall time; [] if not all became ready. Raises AssertionError if the slices of a
     rank overlap grossly."""
     slices = stream.slices
     category = categories(slices)
@@ -55,15 +55,15 @@ def seconds_in(rows: list[RankTime], walls: list[float], category: str) -> float
 
 
 def wall_end(stream: RunRecords, rank: int) -> float:
-    """Return when the wall time of a rank ends. A killed rank has not written its last slices: what it did then is not
-    known."""
+    """Return when the wall time of a rank ends. A killed rank has not written its last slices, so its time ends before
+    them."""
     if rank in stream.drops and (mine := stream.slices.places(rank)).size:
         return float(stream.slices.stop[mine].max())
     return stream.finished[rank].at if rank in stream.finished else stream.last_at[rank]
 
 
 def categories(slices: Slices) -> Places:
-    """Return the category of each slice, as its place in `CATEGORIES`. Raises AssertionError for a kind that has none."""
+    """Return the category of each slice, as an index into `CATEGORIES`. Raises AssertionError for an unknown kind."""
     kinds, codes = slices.kinds
     unknown = [kind for kind in kinds if kind not in CATEGORY]
     assert not unknown, f"slices of unknown kind: {unknown}"
@@ -71,7 +71,7 @@ def categories(slices: Slices) -> Places:
 
 
 def within(category: Places, names: Collection[str]) -> Flags:
-    """Return which of the slices, whose `category` is given, lie in one of these categories."""
+    """Return a mask of the slices in these categories; `category` is the result of `categories`."""
     return np.isin(category, [CATEGORIES.index(name) for name in names])
 
 
@@ -82,7 +82,7 @@ def _rank(stream: RunRecords, rank: int, wall: float, category: Places, waiting:
     seconds = np.bincount(category[mine], weights=stop - wire, minlength=len(CATEGORIES))
     seconds[CATEGORIES.index("wait")] += float((wire - start).sum())
     total = float(seconds.sum())
-    _check_overlap(rank, start, stop, wall)  # its slices come by their begins
+    _check_overlap(rank, start, stop, wall)  # slices are sorted by start
     whole = max(wall, total)
     shares = seconds / whole if whole > 0 else np.zeros(len(CATEGORIES))
     named = {name: float(share) for name, share in zip(CATEGORIES, shares, strict=True)}

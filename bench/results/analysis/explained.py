@@ -1,7 +1,7 @@
-"""Where the rank-seconds of a run went, per rank and cause, and what the run would do without each. Pure.
+"""Where the rank-seconds of a run went, by rank and cause, and how fast the run would be without each cause. Pure.
 
-The seconds are those of `rank_seconds`: from launch to the last rank's end. Waiting is told apart by the rank that was
-waited for, training by input, and by how much slower a rank computes than the median of the ranks.
+The seconds are those of `rank_seconds`, from launch to the last rank's end. Waiting is divided by the rank that was
+waited for; training into input, computing, and the time by which a rank computes slower than the median rank.
 """
 
 from __future__ import annotations
@@ -19,43 +19,45 @@ from bench.results.analysis.stream import RunRecords, Slices
 from bench.results.analysis.stretches import clipped, seconds
 
 COMPUTE, SLOWNESS, INPUT, ORDERS = "computing", "slower than the others", "input", "waiting for orders or the end"
-"""Causes that the parts `kept` and `waiting` are divided into."""
+"""Causes into which the parts `kept` and `waiting` are divided."""
 
 
 @dataclass(frozen=True)
 class TimeCause:
-    """Seconds of a rank with one cause; or of all ranks, that one of them cost."""
+    """Seconds of one rank with one cause; or seconds of all ranks that one rank caused."""
 
     rank: int
     cause: str
     seconds: float
     share: float
-    """Of the rank-seconds of all ranks, fraction."""
+    """Fraction of the rank-seconds of all ranks."""
     without: float | None
-    """Samples per second from launch to end, were those seconds training like the rest; None: nothing would be left, or
-    they are training."""
+    """Samples per second, from launch to end, if those seconds had been training like the rest. None: no time would be
+    left, or they were training."""
 
 
 @dataclass(frozen=True)
 class ExplainedRun:
-    """All seconds of a run. `causes` sum to `rank_seconds`."""
+    """All seconds of a run. The seconds of `causes` sum to `rank_seconds`."""
 
     ranks: int
     rank_seconds: float
     samples: int
-    """In the model, trained in this part of a run that was resumed."""
+    """Samples in the model; of a resumed run only those trained since."""
     samples_per_s: float
     """From launch to the last rank's end."""
     causes: tuple[TimeCause, ...]
-    """By rank, and by seconds, the largest first."""
+    """Sorted by rank, then by seconds, largest first."""
     slow_ranks: tuple[TimeCause, ...]
-    """What each rank cost by being slower than others: its own seconds, and theirs that they waited for it."""
+    """What each rank cost by being slower than others: its own extra seconds, and those of the ranks that waited for
+    it."""
     hidden: bool
-    """Collectives lie in backward passes: waiting is told by when these began, and is a least figure."""
+    """Collectives lie inside backward passes. So waiting is inferred from when these passes began, and is a lower
+    bound."""
 
 
 def explained(stream: RunRecords, world_size: int, launched: float, ended: float) -> ExplainedRun | None:
-    """Return where the time of a run went; None if it has none on record."""
+    """Return where the time of a run went; None if it recorded no slices."""
     if not stream.slices.rank.size:
         return None
     histories = histories_of(stream, world_size, launched, ended)
@@ -72,7 +74,7 @@ def explained(stream: RunRecords, world_size: int, launched: float, ended: float
 
 
 def causes_of(rows: Sequence[dict[str, float]], span: float, samples: int, hidden: bool = False) -> ExplainedRun:
-    """Return the causes of rows of seconds by rank, each of which sums to `span`."""
+    """Build the result from rows of seconds by cause, one per rank; each row sums to `span`."""
     size = len(rows)
 
     def row(rank: int, cause: str, spent: float) -> TimeCause:
@@ -98,7 +100,7 @@ def causes_of(rows: Sequence[dict[str, float]], span: float, samples: int, hidde
 
 
 def slowness(compute: Sequence[float], samples: Sequence[int]) -> list[float]:
-    """Return by rank the seconds of computing beyond the pace of the (lower) median rank, which trained so many samples."""
+    """Return, by rank, the seconds of computing beyond what the (lower) median rank would need for as many samples."""
     paces = sorted(spent / count for spent, count in zip(compute, samples, strict=True) if count and spent > 0)
     if not paces:
         return [0.0] * len(compute)
@@ -107,7 +109,8 @@ def slowness(compute: Sequence[float], samples: Sequence[int]) -> list[float]:
 
 
 def _divided(row: dict[str, float], slices: Slices, histories: Histories, rank: int) -> dict[str, float]:
-    """Return the seconds of a rank by cause: training that is kept is input and computing."""
+    """Return the seconds of a rank by cause: `kept` becomes computing and input, `waiting` becomes waiting for
+    orders."""
     mine = slices.places(rank)
     data = mine[slices.kind[mine] == "data"]
     reading = seconds(clipped(slices.start[data], slices.stop[data], histories.begin, histories.end))
@@ -117,7 +120,7 @@ def _divided(row: dict[str, float], slices: Slices, histories: Histories, rank: 
 
 
 def _balanced(row: dict[str, float], span: float) -> dict[str, float]:
-    """Return a row that sums to `span`: slices that overlap by rounding, or leave gaps, do not change that."""
+    """Return the row scaled or filled up to sum to `span`, as slices may overlap by rounding or leave gaps."""
     row = {cause: max(value, 0.0) for cause, value in row.items()}
     total = float(np.sum(list(row.values())))
     if total > span:

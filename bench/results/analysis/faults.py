@@ -1,6 +1,7 @@
-"""What went wrong and what was done about it: one line for each lost rank, and for each break that cost no rank.
+"""What went wrong, and what the run did about it: one row for each lost rank, and for each broken collective that cost
+no rank.
 
-A collective breaks on every rank that is in it. Where it broke because a rank was lost, that is part of the loss.
+A collective breaks on all its ranks. If it broke because a rank was lost, it belongs to the row of that loss.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _OF_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 
 
 def faults(stream: RunRecords, world_size: int) -> list[FaultRow]:
-    """Return what went wrong in a part of a run, in the order in which it was noticed; and what was trained again for it."""
+    """Return the faults in a part of a run, in the order in which they were noticed, with the samples trained again for
+    each."""
     again = _again(stream)
     return [
         row.model_copy(update={"action": row.action + again.get(row.rank, "")})
@@ -33,8 +35,8 @@ def faults(stream: RunRecords, world_size: int) -> list[FaultRow]:
 
 
 def rows(trouble: Iterable[tuple[float, Trouble]], zero: float, world_size: int) -> list[FaultRow]:
-    """Return what went wrong, in the order in which it was noticed. `trouble` has seconds on the clock of the records, where
-    time begins at `zero`."""
+    """Return the faults in the order in which they were noticed. `trouble`: (seconds on the clock of the records,
+    record); `zero`: the launch on that clock."""
     fold = _Faults(zero, world_size)
     for at, record in trouble:
         fold.add(at, record)
@@ -43,7 +45,7 @@ def rows(trouble: Iterable[tuple[float, Trouble]], zero: float, world_size: int)
 
 
 def notes(rows: list[FaultRow]) -> list[str]:
-    """Return warnings: what a reader of the figures of such a run must know."""
+    """Return warnings that a reader of the run's figures needs."""
     return [
         f"the run went on without rank {row.rank} since {row.seconds:.1f} s after launch: {row.text}"
         for row in rows
@@ -52,14 +54,14 @@ def notes(rows: list[FaultRow]) -> list[str]:
 
 
 def missing(rows: Sequence[FaultRow]) -> set[int]:
-    """Return the ranks that were not there when the run ended: lost, and neither back nor begun again."""
+    """Return the ranks that were absent when the run ended: lost, and neither returned nor restarted with all
+    others."""
     again = max((place for place, row in enumerate(rows) if row.action.startswith(_ALL_WENT_ON)), default=-1)
     return {row.rank for row in rows[again + 1 :] if row.rank is not None and row.back_s is None}
 
 
 def raised(rows: list[FaultRow]) -> list[str]:
-    """Return what a program did wrong, and was let off: one line for each rank that raised and that the run went on
-    without."""
+    """Return one line for each rank whose program raised and without which the run went on."""
     return [
         f"rank {row.rank} raised {row.text}, and the run went on without it"
         for row in rows
@@ -68,13 +70,13 @@ def raised(rows: list[FaultRow]) -> list[str]:
 
 
 def went_on(row: FaultRow) -> bool:
-    """Return whether the run went on without a rank, back later or not."""
+    """Return whether the run went on without the rank, even if it returned later."""
     return row.action.startswith(_WENT_ON)
 
 
 def unscripted(metrics: Metrics) -> list[str]:
-    """Return those lines of `raised` that are a defect of the program: no script made the error, and it is an exception, and
-    not a line on what the machine lacks, or on a bit that has flipped."""
+    """Return those lines of `raised` that are a defect of the program: an exception that no script made. Errors about
+    the machine's resources, or about a flipped bit, are none."""
     parts = (fault.partition("@") for fault in metrics.scripted_faults)
     scripted = {rank for rank, _, rest in parts if ":raise" in rest}
     return raised([row for row in metrics.faults if str(row.rank) not in scripted and _EXCEPTION.match(row.text)])
@@ -90,21 +92,21 @@ class _Faults:
         self._zero, self._world_size = zero, world_size
         self._live = list(range(world_size))
         self._rows_by_rank: dict[int, int] = {}
-        """Where the row of a rank is that raised or is lost."""
+        """Rank that raised or is lost -> index of its row."""
         self._broken: list[AverageFailed] = []
-        """Of the collective that broke last, until a new group is formed."""
+        """The failures of the collective that broke last, until a new group is formed."""
         self._cost_a_rank = False
         self.rows: list[FaultRow] = []
 
     def add(self, at: float, record: Trouble) -> None:
         match record:
             case Failed() | Lost():
-                # Whether the run goes on without it, the next command says; if there is none, this row stands.
+                # The next command tells whether the run goes on without the rank; without one, this row stands.
                 self._row(at, record.rank, _kind(record), _text(record))
             case AverageFailed():
                 self._broken.append(record)
             case Drop():
-                if record.rank in self._live:  # one that was to come back may be given up once more
+                if record.rank in self._live:  # a rank that was to return may be given up again
                     self._live.remove(record.rank)
                 self._cost_a_rank = True
                 self._settle(at, record.rank, record.reason, f"{_WENT_ON} {_ranks(self._live)}")
@@ -115,7 +117,7 @@ class _Faults:
                 self.end_break()
             case Joined():
                 self._return(at, record.rank)
-            case Resumed():  # all ranks are there again
+            case Resumed():  # all ranks are present again
                 self.end_break()
                 if record.because:
                     self._begun_again(at, record)
@@ -123,25 +125,25 @@ class _Faults:
                 self._rows_by_rank.clear()
 
     def _settle(self, at: float, rank: int, reason: str, action: str) -> None:
-        """Enter what was done about a rank, which may not have said anything itself."""
+        """Record what was done about a rank, which may not have reported anything itself."""
         if rank not in self._rows_by_rank:
             self._row(at, rank, "silent" if _SILENT.match(reason) else "dropped", reason)
         index = self._rows_by_rank[rank]
         self.rows[index] = self.rows[index].model_copy(update={"action": action})
 
     def _return(self, at: float, rank: int) -> None:
-        """Enter that a lost rank is back."""
+        """Record that a lost rank has returned."""
         self._live = sorted((*self._live, rank))
         index = self._rows_by_rank.pop(rank, None)
         if index is None:
-            return  # it was never there before
+            return  # it was never present before
         row = self.rows[index]
         back = at - self._zero - row.seconds
         action = f"{row.action}; back {back:.1f} s later"
         self.rows[index] = row.model_copy(update={"action": action, "back_s": back})
 
     def _begun_again(self, at: float, record: Resumed) -> None:
-        """Enter what ended all ranks, which went on from a checkpoint."""
+        """Record what ended all ranks, which then restarted from a checkpoint."""
         match = _ENDED.fullmatch(record.because)
         rank, kind, text = (int(match[1]), match[2], match[3]) if match else (None, "", record.because)
         action = f"{_ALL_WENT_ON} from checkpoint {record.index}, {record.since_s[0]:.1f} s after it was made"
@@ -151,11 +153,12 @@ class _Faults:
     def _row(self, at: float, rank: int | None, kind: str, text: str, action: str = "") -> None:
         row = {"seconds": at - self._zero, "rank": rank, "kind": kind, "text": text, "action": action}
         if rank is not None:
-            self._rows_by_rank.setdefault(rank, len(self.rows))  # until it is back
+            self._rows_by_rank.setdefault(rank, len(self.rows))  # until it returns
         self.rows.append(FaultRow.model_validate(row))
 
     def end_break(self) -> None:
-        """End a break, as a new group is formed or the run is over: one that cost no rank is a row of its own."""
+        """Close the broken collective when a new group is formed or the run ends. It becomes a row if it cost no
+        rank."""
         broken, self._broken = self._broken, []
         cost_a_rank, self._cost_a_rank = self._cost_a_rank, False
         if not broken or cost_a_rank:
@@ -181,7 +184,8 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _again(stream: RunRecords) -> dict[int | None, str]:
-    """Return by lost rank how much of what it trained others had to train again; nothing of one of which all was kept."""
+    """Return lost rank -> text on how many of its samples others trained again; without ranks whose samples were all
+    kept."""
     dropped = {record.rank for _, record in stream.trouble if isinstance(record, Drop)}
     lost = dict.fromkeys(sorted(dropped), 0)
     for event in stream.of(Progress) if lost else ():

@@ -1,4 +1,4 @@
-"""Goodput of a run: the parts of its rank-seconds, and the projections that have names. Pure."""
+"""Goodput of a run: the parts of its rank-seconds, and the named measures that follow from them. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bench.results.schema_goodput import Goodput, RankSeconds
 from ddp.core.events import AverageFailed, Merged, Progress
 
 LOST = ("discarded", "saving", "detecting", "regrouping", "restoring", "starting", "absent")
-"""Parts that are no progress. `repeated` is progress; that it had to be made twice is counted where it was `discarded`."""
+"""Parts that are no progress. `repeated` counts as progress, as the lost first attempt is in `discarded`."""
 
 
 def goodput(stream: RunRecords, world_size: int, launched: float, ended: float) -> Goodput | None:
-    """Return the goodput of a run, or of the rest of one that was resumed; None without slices."""
+    """Return the goodput of a run, or of the part since it was resumed; None if it has no slices."""
     if not stream.slices.rank.size:
         return None
     histories = histories_of(stream, world_size, launched, ended)
@@ -25,7 +25,7 @@ def goodput(stream: RunRecords, world_size: int, launched: float, ended: float) 
 
 
 def histories_of(stream: RunRecords, world_size: int, launched: float, ended: float) -> Histories:
-    """Return what became of the ranks, from launch to the last rank's end."""
+    """Return the histories of all ranks, from launch to the last rank's end."""
     own = {event.rank: event for event in stream.finished.values()}
     end = max((event.at for event in own.values()), default=max(stream.last_at.values(), default=ended))
     histories = Histories(world_size, launched, max(end, launched))
@@ -42,7 +42,7 @@ def histories_of(stream: RunRecords, world_size: int, launched: float, ended: fl
 
 
 def projections(seconds: Mapping[str, float]) -> Goodput | None:
-    """Return the named measures of a decomposition; None if it is of no time."""
+    """Return the named measures, given seconds by part; None if these sum to 0."""
     whole = sum(seconds.values())
     if whole <= 0:
         return None
@@ -60,7 +60,7 @@ def projections(seconds: Mapping[str, float]) -> Goodput | None:
 
 
 def _redone(stream: RunRecords) -> float:
-    """Return the samples that the run before had trained beyond the checkpoint that this one went on from."""
+    """Return the samples that the run had trained beyond the checkpoint from which this part resumed."""
     if stream.resumed is None or stream.earlier is None:
         return 0.0
     if stream.resumed.because:

@@ -1,6 +1,6 @@
-"""What became of each rank: when it was there, lost, noticed, started again and back, and what of its training is in the
-model. A fold over records that are in the order of their times within each kind. Knows nothing of slices.
-"""
+"""The history of each rank: when it was present, lost, noticed as lost, restarted and back, and how much of its
+training is in the model. A fold over records, which must be in order of time within each kind. Knows nothing of
+slices."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ddp.core.spans import measure
 
 RankRecord = Ready | Progress | Merged | Finished | AverageFailed
 Move = Drop | Restart | Joining | Joined | Join | Leave | SendState
-"""What says that a rank goes or comes. A command bears the time of the event before it."""
+"""Records that say that a rank leaves or returns. A command has the time of the event before it."""
 
 
 class Stay(NamedTuple):
-    """A stretch of a rank's time, seconds: `starting`, `live`, `detecting` (gone, and nobody knows), `absent`, `returning`
-    (there, without the others' state), `restoring` or `waiting` (it has finished)."""
+    """A span of a rank's time in one state, seconds: `starting`, `live`, `detecting` (lost, but not yet noticed),
+    `absent`, `returning` (present, without the others' state), `restoring` or `waiting` (after its end)."""
 
     state: str
     start: float
@@ -31,7 +31,7 @@ class Stay(NamedTuple):
 
 
 class Regrouping(NamedTuple):
-    """All stand together anew: from when it was clear that they must, until work is ordered again, seconds."""
+    """The ranks regroup: from when that became necessary until they were ordered to work again, seconds."""
 
     start: float
     ordered: float
@@ -39,7 +39,7 @@ class Regrouping(NamedTuple):
 
 @dataclass
 class Histories:
-    """Of `size` ranks, between `begin` and `end` (seconds on the clock of the records)."""
+    """The histories of `size` ranks between `begin` and `end`, seconds on the clock of the records."""
 
     size: int
     begin: float
@@ -48,23 +48,24 @@ class Histories:
     finished: dict[int, float] = field(default_factory=dict)
     reports: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     trained: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """Samples by rank that it reported; and of its samples those that are in the model."""
+    """Rank -> samples that it reported; and (`merged`) samples of it that entered the model."""
     merged: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     undone: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """When a step of the rank was undone, as its exchange of gradients broke."""
+    """Rank -> times at which its step was undone because the exchange of gradients broke."""
     moves: defaultdict[int, list[tuple[float, Move]]] = field(default_factory=lambda: defaultdict(list))
     groups: list[float] = field(default_factory=list)
-    """When new groups were ordered."""
+    """Times at which new groups were ordered."""
     partings: list[float] = field(default_factory=list)
-    """When others were to stand still for a rank that was back."""
+    """Times at which the other ranks were ordered to stop for a rank that returned."""
     generation: int = -1
     in_step: bool = False
-    """Gradients are exchanged inside steps: what a lost rank had trained before is in the others' replicas."""
+    """Gradients are exchanged inside steps, so the other replicas contain what a lost rank had trained before."""
     saved: float | None = None
-    """The run ended without the ranks' state, and resumes from a checkpoint that was begun then; None: it did not."""
+    """The run ended without the ranks' final state, and is resumed from a checkpoint that began at this time; None:
+    otherwise."""
 
     def tell(self, record: RankRecord) -> None:
-        """Enter what a rank said, or the line of the ledger on it."""
+        """Add a rank's event, or the ledger's record of its samples."""
         match record:
             case Ready():
                 self.ready[record.rank] = record.at
@@ -79,7 +80,7 @@ class Histories:
                 self.undone[record.rank].append(record.at)
 
     def move(self, at: float, record: Move) -> None:
-        """Enter that a rank goes or comes, or that groups are formed for it."""
+        """Add that a rank leaves or returns, or that groups are formed for it."""
         match record:
             case Join() if record.generation > self.generation:
                 self.generation = record.generation
@@ -91,7 +92,7 @@ class Histories:
                 self.moves[record.rank].append((at, record))
 
     def stays(self, rank: int, worked: Iterable[float]) -> list[Stay]:
-        """Return the stretches of a rank from begin to end. `worked`: when its slices ended, ascending."""
+        """Return the spans of a rank from `begin` to `end`. `worked`: ends of its slices, ascending."""
         ends = list(worked)
         late = rank not in self.ready and bool(self.moves[rank] or self.finished)
         stays, state, since = list[Stay](), "absent" if late else "starting", self.begin
@@ -124,7 +125,7 @@ class Histories:
         return [stay for stay in stays if stay.stop > stay.start]
 
     def regroupings(self) -> list[Regrouping]:
-        """Return when the others had to stand together anew, for ranks that were lost and ranks that came back."""
+        """Return when the other ranks had to regroup, for ranks that were lost and ranks that returned."""
         regroupings = []
         for at, record in (entry for moves in self.moves.values() for entry in moves):
             if isinstance(record, Drop):
@@ -136,16 +137,17 @@ class Histories:
         return sorted(set(regroupings))
 
     def last_report(self, rank: int, before: float) -> float:
-        """Return when a rank last reported training before that time; the begin if it did not."""
+        """Return when a rank last reported training before that time; `begin` if it never did."""
         place = bisect_right(self.reports[rank], before)
         return self.reports[rank][place - 1] if place else self.begin
 
     def losses(self, rank: int) -> list[float]:
-        """Return when it was noticed that a rank is lost, each time."""
+        """Return each time at which the loss of a rank was noticed."""
         return [at for at, record in self.moves[rank] if isinstance(record, Drop)]
 
     def kept(self, rank: int) -> float:
-        """Return the part of a rank's reported samples that is in the model; one rank keeps no ledger, and all it trains."""
+        """Return the fraction of a rank's reported samples that is in the model. 1 for a run of one rank, which keeps
+        no ledger."""
         if self.size == 1 or self.saved is not None:
             return 1.0
         return min(self.merged[rank] / self.trained[rank], 1.0) if self.trained[rank] else 0.0

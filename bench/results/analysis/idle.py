@@ -1,8 +1,8 @@
-"""Idle gaps: the stretches in which a rank does nothing, each with its nearest cause. Pure arithmetic of slices.
+"""Idle gaps: spans in which a rank does nothing, each with its nearest cause. Pure arithmetic of slices.
 
-A rank is busy while it computes, makes batches, copies, evaluates, writes checkpoints or is on the wire; a gap is a longest
-stretch between ready and its end in which it is none of these. So the gaps of a rank add up to what `breakdown` calls
-`wait` and `other`.
+A rank is busy while it computes, loads batches, copies, evaluates, writes checkpoints or communicates. A gap is a
+maximal span of its wall time in which it does none of these. So a rank's gaps add up to the `wait` and `other` of
+`breakdown`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ddp.core.commands import Drop
 from ddp.core.events import AverageFailed, Failed, Lost
 
 LEAST_S = 1e-3
-"""Shorter gaps are added up, not listed, seconds."""
+"""Shorter gaps, seconds, are summed up, not listed."""
 SHORT = "short"
-"""Cause of these: nobody looks for it, as there are as many as steps."""
+"""Cause of gaps below `LEAST_S`. There are as many as steps, so no cause is determined."""
 _NEXT = {
     "exchange": "orders: average",
     "copy": "orders: average",
@@ -29,22 +29,22 @@ _NEXT = {
     "evaluate": "orders: evaluation",
     "checkpoint": "orders: checkpoint",
 }
-"""What follows a wait for orders -> its cause; everything else is work."""
+"""Kind of the slice that follows a wait for orders -> cause of the gap; all other kinds mean orders to work."""
 
 
 class Gap(NamedTuple):
-    """A stretch in which a rank does nothing, in seconds on the clock of the records."""
+    """A span in which a rank does nothing, seconds on the clock of the records."""
 
     rank: int
     start: float
     stop: float
     cause: str
-    """`late rank` (it stood in a collective), `orders: ...` (for what came then), `fault`, or of its own: `startup`, `end`,
-    `bookkeeping`; `short` where it is under `LEAST_S`."""
+    """`late rank` (waiting in a collective), `orders: ...` (waiting for orders, with what came then), `fault`; of its
+    own: `startup`, `end`, `bookkeeping`; `short` below `LEAST_S`."""
     by: int | None = None
-    """The rank that was waited for, or went wrong."""
+    """The rank that was waited for, or that failed."""
     during: str = ""
-    """What the late rank did meanwhile; empty: nobody was waited for."""
+    """What the late rank did meanwhile; empty: no rank was waited for."""
 
     @property
     def seconds(self) -> float:
@@ -52,7 +52,7 @@ class Gap(NamedTuple):
 
 
 def gaps(stream: RunRecords) -> list[Gap]:
-    """Return all gaps of all ranks that became ready, by rank and time."""
+    """Return all gaps of all ranks that became ready, sorted by rank and time."""
     ranks = {rank: _RankSlices(stream, rank) for rank in sorted(stream.ready)}
     late = last_arrivals(stream.slices)
     troubles = sorted(
@@ -62,14 +62,14 @@ def gaps(stream: RunRecords) -> list[Gap]:
 
 
 def last_arrivals(s: Slices) -> dict[int, int]:
-    """Return the number of a collective -> the rank that came last."""
+    """Return number of a collective -> the rank that arrived last."""
     mine = np.flatnonzero(s.kind == "exchange")
     mine = mine[np.argsort(s.start[mine], kind="stable")]
     return dict(zip(s.seq[mine].tolist(), s.rank[mine].tolist(), strict=True))
 
 
 class _RankSlices:
-    """The slices of one rank in the order of time."""
+    """The slices of one rank in order of time."""
 
     def __init__(self, stream: RunRecords, rank: int) -> None:
         self.rank = rank
@@ -78,7 +78,7 @@ class _RankSlices:
         self.begin, self.end = stream.ready[rank].at, wall_end(stream, rank)
         self.start, self.wire, self.stop = s.start[mine], wire[mine], s.stop[mine]
         self.kind, self.seq = s.kind[mine], s.seq[mine]
-        # Looked at one by one, for which lists are faster than arrays.
+        # For access one by one, lists are faster than arrays.
         self._starts, self._stops, self._kinds = self.start.tolist(), self.stop.tolist(), self.kind.tolist()
 
     def gaps(
@@ -119,13 +119,13 @@ class _RankSlices:
         return ("end" if after is None else "startup" if index == 0 else "bookkeeping"), None, ""
 
     def doing(self, at: float) -> str:
-        """Return the category of the slice that holds this moment."""
+        """Return the category of the slice at this time; `other` if there is none."""
         index = bisect_right(self._starts, at) - 1
         return CATEGORY[self._kinds[index]] if index >= 0 and at <= self._stops[index] else "other"
 
 
 def by_cause(every_gap: list[Gap]) -> list[dict[str, Any]]:
-    """Return per rank and cause how many, seconds in all, the longest; those under `LEAST_S` together."""
+    """Return rows of (rank, cause, count, seconds, longest) by rank and cause."""
     sums: dict[tuple[int, str, int | None], list[float]] = {}
     for gap in every_gap:
         sums.setdefault((gap.rank, gap.cause, gap.by), []).append(gap.stop - gap.start)

@@ -1,4 +1,5 @@
-"""When each rank waited for which other one: in collectives, for snapshots of a round, inside a backward pass. Pure."""
+"""When each rank waited for which other rank: in collectives, for snapshots of a round, inside a backward pass.
+Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ from bench.results.analysis.stretches import union
 from ddp.core.events import Progress, Snapshot
 
 WAITING_FOR = "waiting for rank "
-"""Begins the name of a part of a rank's seconds; the rank that it waited for follows."""
+"""Prefix of the name of a part of a rank's seconds; the number of the rank that it waited for follows."""
 
 
 def lateness(stream: RunRecords, slices: Slices) -> dict[int, Reasons]:
-    """Return by rank for whom it waited, and when. `slices`: those of `stream`, or `with_arrivals` of them."""
+    """Return rank -> the ranks that it waited for, and when. `slices`: those of `stream`, perhaps after
+    `with_arrivals`."""
     waits = defaultdict[tuple[int, int], list[tuple[float, float]]](list)
     late, exchange = last_arrivals(slices), np.flatnonzero(slices.kind == "exchange")
     for place in exchange[slices.wire_start[exchange] > slices.start[exchange]].tolist():
@@ -38,7 +40,8 @@ def lateness(stream: RunRecords, slices: Slices) -> dict[int, Reasons]:
 
 
 def _arrivals(stream: RunRecords) -> Iterator[dict[int, float]]:
-    """Yield when ranks came to the rounds of snapshots: with their last steps before, and with the snapshots."""
+    """Yield, for each round of snapshots, when ranks finished their last steps before it, and when they made the
+    snapshots."""
     reports = defaultdict[int, list[float]](list)
     for report in stream.of(Progress):
         reports[report.rank].append(report.at)
@@ -53,10 +56,11 @@ def _arrivals(stream: RunRecords) -> Iterator[dict[int, float]]:
 
 
 def with_arrivals(slices: Slices) -> Slices:
-    """Return slices of ranks that exchange inside the backward pass, where no collective is seen, with what that can be told
-    of it: until the last rank begins its pass, the others wait in theirs.
+    """Return slices with an added exchange at the begin of each backward pass, for backends that exchange inside the
+    pass without recording a collective. Until the last rank begins its pass, the others wait inside theirs.
 
-    That is a least time: a rank that is also slower from there to its first bucket makes others wait longer."""
+    That time is a lower bound: a rank that also takes longer to its first bucket makes the others wait longer.
+    """
     passes = {rank: mine[slices.kind[mine] == "backward"] for rank, mine in slices.by_rank.items()}
     passes = {rank: mine for rank, mine in passes.items() if mine.size}
     count = min((mine.size for mine in passes.values()), default=0)
@@ -72,7 +76,7 @@ def with_arrivals(slices: Slices) -> Slices:
 
 
 def _extended(slices: Slices, mine: Places, start: Floats, stop: Floats, seq: Places) -> Slices:
-    """Return slices with an exchange more for each of `mine`."""
+    """Return slices with one more exchange for each of `mine`."""
     return Slices(
         np.concatenate([slices.rank, slices.rank[mine]]),
         np.concatenate([slices.kind.astype("U16"), np.full(mine.size, "exchange", "U16")]),

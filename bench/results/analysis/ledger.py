@@ -1,4 +1,4 @@
-"""The proof of law 1: which samples of which epoch are in the model, by rank. Pure arithmetic of recorded spans."""
+"""The proof of law 1: which samples of which epoch are in the model, by rank. Computed from recorded spans. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ddp.core.spans import Span, measure
 
 
 def ledger(stream: RunRecords, world_size: int, planned: int) -> LedgerTotals:
-    """Return the ledger of a run of `planned` epochs. One rank records no positions: its samples are counted."""
+    """Return the ledger of a run of `planned` epochs. A single rank records no positions, so its samples are only
+    counted."""
     samples = next((event.samples for event in stream.ready.values()), None)
     rows = _merged(stream, world_size) if world_size > 1 else _counted(stream, samples or 0)
     whole = [row.epoch for row in rows if row.samples == samples and not row.repeated]
@@ -38,7 +39,7 @@ def _merged(stream: RunRecords, world_size: int) -> list[LedgerRow]:
 
 
 def _covered(spans: list[Span]) -> int:
-    """Return the positions that lie in any of the spans, which may overlap: a ledger that is wrong is to be described,
+    """Return how many positions lie in any of the spans. Spans may overlap, as a wrong ledger must be described,
     too."""
     covered, end = 0, 0
     for start, stop in sorted(spans):

@@ -1,8 +1,8 @@
-"""Where the seconds of all ranks went, from launch to the last rank's end, each second in one part. Pure arithmetic of
-slices and of what became of each rank. Rates of failure, costs and policies are no business of this module.
+"""Where the seconds of all ranks went, from launch to the last rank's end; each second belongs to one part. Pure
+arithmetic of slices and of the ranks' histories. Knows no failure rates, costs or policies.
 
-Training is told apart by what became of it: thrown away, done again, or kept. Where ranks stand still, it is told apart by
-why: between a loss and its notice it is detecting, from there until a rank trains again regrouping.
+Training is divided into discarded, repeated and kept. Time in which a rank stands still is divided by its reason:
+`detecting` from a loss until it is noticed, `regrouping` from there until the rank trains again.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ PARTS = (
     *("kept", "repeated", "discarded", "evaluating", "saving", "communicating", "waiting"),
     *("detecting", "regrouping", "restoring", "starting", "absent", "other"),
 )
-"""Each second of a rank is in one of these."""
+"""The parts; each second of a rank belongs to one."""
 _STAND = {"comm": "communicating", "wait": "waiting", "eval": "evaluating", "checkpoint": "saving"}
-"""Category of a slice that is no training -> its part, where nothing is amiss."""
+"""Category of a slice other than training -> its part, if no fault is the reason."""
 _TRAIN = ("compute", "data")
 Away = Sequence[tuple[int, float, float]]
-"""(rank, from, to): there was no machine for it, seconds."""
+"""(rank, begin, end) of times without a machine for the rank, seconds."""
 
 
 Reasons = Sequence[tuple[str, Stretches]]
-"""Parts that time in which a rank stands still belongs to, and when; the first that holds counts."""
+"""(part, when) for time in which a rank stands still; the first that applies counts."""
 
 
 @dataclass(frozen=True)
 class _Breaks:
-    """What went wrong for all: when ranks were gone and nobody knew, and when all stood together anew."""
+    """Faults that concern all ranks: when lost ranks were not yet noticed, and when ranks regrouped."""
 
     unnoticed: Stretches
     regroupings: tuple[Regrouping, ...]
     late: Reasons = ()
-    """What waiting is for, where that is known."""
+    """Which ranks this rank waited for, if known."""
 
 
 def rank_seconds(slices: Slices, histories: Histories, away: Away = ()) -> dict[str, float]:
-    """Return the seconds of all ranks by part: none is negative, and they sum to size x (end - begin), but for slices that
-    overlap. What is `repeated` is in `kept`, until `repetition` tells them apart."""
+    """Return the seconds of all ranks by part. None is negative. They sum to size x (end - begin), unless slices
+    overlap. `repeated` is contained in `kept` until `repetition` separates them."""
     ranks = seconds_by_rank(slices, histories, away)
     return {part: max(sum(each[part] for each in ranks), 0.0) for part in PARTS}
 
@@ -53,7 +53,7 @@ def rank_seconds(slices: Slices, histories: Histories, away: Away = ()) -> dict[
 def seconds_by_rank(
     slices: Slices, histories: Histories, away: Away = (), late: Mapping[int, Reasons] | None = None
 ) -> list[dict[str, float]]:
-    """Return the same of each rank. `late`: rank -> parts beside `PARTS` that its waiting is divided into, and when."""
+    """Return the same for each rank. `late`: rank -> further parts into which its waiting is divided, and when."""
     category = categories(slices)
     stays = {rank: histories.stays(rank, slices.stop[slices.places(rank)]) for rank in range(histories.size)}
     gone = [stay for each in stays.values() for stay in each if stay.state == "detecting"]
@@ -76,7 +76,7 @@ def seconds_by_rank(
 
 
 def _without_machine(sums: dict[str, float], stays: list[Stay], away: Iterable[tuple[float, float]]) -> None:
-    """Count as absent what a rank that starts waits for a machine."""
+    """Count the time that a starting rank waits for a machine as absent."""
     for start, stop in away:
         for stay in stays:
             if stay.state == "starting" and (shared := min(stop, stay.stop) - max(start, stay.start)) > 0:
@@ -85,7 +85,8 @@ def _without_machine(sums: dict[str, float], stays: list[Stay], away: Iterable[t
 
 
 def repetition(sums: dict[str, float], before: float = 0.0) -> dict[str, float]:
-    """Return the same with `repeated` apart: of what is kept as many seconds as were thrown away, here and `before`."""
+    """Return the sums with `repeated` separated from `kept`: as many seconds as were discarded, in this run and
+    `before` it."""
     repeated = min(sums["discarded"] + before, sums["kept"])
     return sums | {"repeated": repeated, "kept": sums["kept"] - repeated}
 
@@ -113,7 +114,7 @@ def _of_rank(
 
 
 def _lost_training(slices: Slices, data: Places, trains: Stretches, histories: Histories, rank: int) -> Stretches:
-    """Return when a rank trained what no report tells of: before it was lost, and in steps that were undone."""
+    """Return when a rank trained steps that no report covers: before it was lost, and steps that were undone."""
     losses, undone = histories.losses(rank), histories.undone[rank]
     unreported = [(histories.last_report(rank, at), at) for at in losses if not histories.in_step]
     if histories.saved is not None:
@@ -134,7 +135,7 @@ def _stood(
     live: Stretches,
     breaks: _Breaks,
 ) -> None:
-    """Divide the time in which a rank that was there did not train."""
+    """Divide the time in which a rank was present but did not train."""
     anew = _anew(trains, live, breaks.regroupings)
     first = float(trains[0][0]) if trains[0].size else float(live[1][0]) if live[1].size else 0.0
     begun = (live[0][:1], np.minimum(live[1][:1], max(first, float(live[0][0])))) if live[0].size else live
@@ -159,7 +160,7 @@ def _stood(
 
 
 def _anew(trains: Stretches, live: Stretches, regroupings: Sequence[Regrouping]) -> Stretches:
-    """Return the stretches from when all had to stand together anew until this rank began a batch after it was ordered."""
+    """Return the spans from when ranks had to regroup until this rank began a batch after it was ordered to work."""
     if not regroupings:
         return _stretches(())
     starts = np.array([each.start for each in regroupings])
@@ -169,7 +170,7 @@ def _anew(trains: Stretches, live: Stretches, regroupings: Sequence[Regrouping])
 
 
 def _divide(sums: dict[str, float], time: Stretches, part: str, reasons: Reasons) -> None:
-    """Count time as the first of the reasons that holds, else as `part`."""
+    """Count the time as the first reason that applies, else as `part`."""
     for reason, when in reasons:
         sums[reason] = sums.get(reason, 0.0) + common(time, when)
         time = _without(time, when)
@@ -182,7 +183,7 @@ def _stretches(pairs: Iterable[tuple[float, float]]) -> Stretches:
 
 
 def _without(time: Stretches, cut: Stretches) -> Stretches:
-    """Return what of `time` is outside `cut`. Neither overlaps itself."""
+    """Return the part of `time` outside of `cut`. Neither may overlap itself."""
     if not time[0].size or not cut[0].size:
         return time
     outside = np.insert(cut[1], 0, -np.inf), np.append(cut[0], np.inf)
@@ -190,7 +191,7 @@ def _without(time: Stretches, cut: Stretches) -> Stretches:
 
 
 def _both(first: Stretches, second: Stretches) -> Stretches:
-    """Return the time that lies in both, by the union of which each is made."""
+    """Return the time in both; each is taken as a union."""
     sides = union(*first), union(*second)
     if not all(side[0].size for side in sides):
         return np.zeros(0), np.zeros(0)

@@ -1,7 +1,7 @@
-"""Speed at steady state against what the ranks would do alone, both over the same stretch of the same run.
+"""Speed at steady state, compared with what the ranks would do alone, both over the same stretch of one run.
 
-`bench.results.schema.Steady` says what is meant; this is how: each rank is measured from report to report, which come at
-the end of a step, so that whole steps are held against exactly their time.
+`bench.results.schema_speed.Steady` has the definition. Each rank is measured between two of its reports. These come at
+the end of a step, so the stretch contains whole steps.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from ddp.core.events import Progress, RoundClosed
 from ddp.core.join_events import Joined
 
 ROUNDS = 5
-"""Rounds after which the controller has settled."""
+"""Rounds until the controller has settled."""
 LEAST_STEPS = 20
-"""Fewest steps of a rank that make a stretch."""
+"""Least number of steps of a rank in a stretch."""
 LEAST_ROUNDS = 3
-"""Fewest rounds of one, where replicas meet in rounds."""
+"""Least number of rounds in a stretch, if replicas are averaged in rounds."""
 WORK = ("data", "compute")
 STOPPED = ("eval", "checkpoint")
 Reports = dict[int, list[Progress]]
-"""Rank -> its reports, in the order of their times."""
+"""Rank -> its reports in order of time."""
 
 
 @dataclass(frozen=True)
 class _RankStretch:
-    """One rank in its stretch."""
+    """The measurements of one rank in the stretch."""
 
     samples: int
     seconds: float
-    """Less evaluation and checkpoints."""
+    """Without evaluation and checkpoints."""
     busy: float
     apart: float
-    """Waiting, on the wire, copying snapshots."""
+    """Seconds of waiting, communicating and copying snapshots."""
 
 
 def steady(stream: RunRecords, world_size: int) -> Steady | None:
-    """Return the speed at steady state; None where the run has no such stretch, or it is too short."""
+    """Return the speed at steady state; None if the run has no such stretch, or a too short one."""
     live = [rank for rank in range(world_size) if rank not in stream.drops]
     reported: Reports = defaultdict(list)
     for event in stream.of(Progress):
@@ -85,7 +85,8 @@ def _stretch(stream: RunRecords, reported: Reports, live: list[int]) -> tuple[fl
         begin = max(begin, rounds[ROUNDS - 1])
         inside = [at for at in rounds if begin <= at <= end]
         return (begin, inside[-1]) if len(inside) > LEAST_ROUNDS else None
-    # Inside steps nothing has to settle; after a loss, the first report of a rank still covers it.
+    # With averaging inside steps no controller has to settle. After a loss, a rank's first report still covers the
+    # loss.
     for rank in live if stream.drops else ():
         begin = max(begin, min((event.at for event in reported[rank] if event.at > settled), default=end))
     return (begin, end) if begin < end else None
@@ -94,7 +95,7 @@ def _stretch(stream: RunRecords, reported: Reports, live: list[int]) -> tuple[fl
 def _measure(
     reported: list[Progress], slices: Slices, category: Places, rank: int, begin: float, end: float
 ) -> _RankStretch | None:
-    """Return between the rank's last reports before `begin` and `end`; None if that is too short."""
+    """Measure a rank from its last report before `begin` to its last one before `end`; None if that is too short."""
     reports = [event for event in reported if event.at <= end]
     first = max((event.at for event in reports if event.at <= begin), default=begin)
     inside = [event for event in reports if event.at > first]
@@ -110,11 +111,10 @@ def _measure(
 
 
 def _times(slices: Slices, category: Places, rank: int, begin: float, end: float) -> dict[str, float]:
-    """Return the seconds by category in [begin, end], and `busy`: work, with the time between two slices of what a rank
+    """Return the seconds by category in [begin, end], and `busy`: work, plus the gaps between slices of what a rank
     does alone.
 
-    A loop that does nothing but train and evaluate goes from the end of a step right to the next one: what lies between is
-    its own.
+    A loop that only trains and evaluates continues directly with the next step, so such a gap is its own bookkeeping.
     """
     mine = slices.places(rank)
     mine = mine[(slices.stop[mine] > begin) & (slices.start[mine] < end)]

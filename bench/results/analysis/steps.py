@@ -1,4 +1,4 @@
-"""The steps of a rank, told from its slices. Pure."""
+"""The steps of a rank, derived from its slices. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from bench.results.analysis.breakdown import categories, within
 from bench.results.analysis.stream import Floats, Places, Slices
 
 Steps = dict[int, tuple[Floats, Floats]]
-"""Rank -> begins and ends of its steps, seconds on the clock of the records, ascending."""
+"""Rank -> (begins, ends) of its steps, seconds on the clock of the records, ascending."""
 
 
 def steps(slices: Slices, micro: bool = False) -> Steps:
-    """Return the steps of each rank. One begins with a batch (`data`) and ends with the last computing before the next
-    one; what is exchanged in between lies in it, what is done behind it does not. Computing before the first batch on
-    record is a step as well. `micro`: steps are of several micro-batches, and end with the optimizer."""
+    """Return the steps of each rank.
+
+    A step begins with loading a batch (`data`) and ends with the last computation before the next batch. Communication
+    in between belongs to the step; communication after the last computation does not. Computation before the first
+    recorded batch is also a step. `micro`: a step has several micro-batches, and ends with the optimizer.
+    """
     busy, first = _busy(slices, micro)
     if not first.size:
         return {}
@@ -24,8 +27,8 @@ def steps(slices: Slices, micro: bool = False) -> Steps:
 
 
 def worked(slices: Slices, micro: bool = False) -> dict[int, Floats]:
-    """Return by rank the seconds of each of its steps that it worked itself: what it exchanged and waited for is left
-    out, as a rank that meets a slower one in every step takes as long for it."""
+    """Return rank -> seconds of its own work in each step, without communication and waiting: a rank that synchronizes
+    every step with a slower one takes as long as that."""
     busy, first = _busy(slices, micro)
     if not first.size:
         return {}
@@ -35,7 +38,7 @@ def worked(slices: Slices, micro: bool = False) -> dict[int, Floats]:
 
 
 def _busy(slices: Slices, micro: bool) -> tuple[Places, Places]:
-    """Return which slices are batches and computing, by rank and time; where among them steps begin."""
+    """Return the indices of slices of batches and computation, by rank and time; and where among these steps begin."""
     category = categories(slices)
     busy = np.flatnonzero(within(category, ("data", "compute")))
     busy = busy[np.lexsort((slices.start[busy], slices.rank[busy]))]

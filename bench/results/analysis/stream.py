@@ -1,4 +1,5 @@
-"""The records of a run, sorted by kind, and the figures that the fold makes of them. Computes nothing else."""
+"""The records of a run by kind, with the figures that `bench.results.live.run` folds from them. Computes nothing
+else."""
 
 from __future__ import annotations
 
@@ -36,12 +37,12 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Places = NDArray[np.int64]
 HIDDEN = "hidden"
-"""Kind of a slice that a thread beside the one that trains has measured."""
+"""Kind of a slice that another thread recorded concurrently with training."""
 T = TypeVar("T")
 
 
 def numbered(names: Sequence[str]) -> tuple[list[str], Places]:
-    """Return the different names in their order, and which of them each one is."""
+    """Return the distinct names in order of appearance, and the index of each name among them."""
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     return list(places), np.array([places[name] for name in names], np.int64)
 
@@ -60,7 +61,7 @@ class Slices:
 
     @staticmethod
     def of(slices: Sequence[Slice | MeasuredSlice]) -> Slices:
-        """Return the columns of `slices`."""
+        """Return `slices` as columns."""
         names, codes = numbered([each.kind for each in slices])
         start = np.array([each.at for each in slices], np.float64)
         return Slices(
@@ -73,29 +74,29 @@ class Slices:
         )
 
     def where(self, mask: Flags | slice) -> Slices:
-        """Return those of them that are marked."""
+        """Return the slices selected by a mask."""
         return Slices(*(getattr(self, field.name)[mask] for field in fields(self)))
 
     @cached_property
     def by_rank(self) -> dict[int, Places]:
-        """Rank -> where its slices are, by their begins."""
+        """Rank -> indices of its slices, sorted by start."""
         order = np.lexsort((self.start, self.rank))
         ranks, first = np.unique(self.rank[order], return_index=True)
         return dict(zip(ranks.tolist(), np.split(order, first[1:]), strict=True)) if len(ranks) else {}
 
     def places(self, rank: int) -> Places:
-        """Return where the slices of `rank` are, by their begins."""
+        """Return the indices of the slices of `rank`, sorted by start."""
         return self.by_rank.get(rank, np.zeros(0, np.int64))
 
     @cached_property
     def kinds(self) -> tuple[list[str], Places]:
-        """The kinds that there are, and which of them each slice is."""
+        """The distinct kinds, and the index of each slice's kind among them."""
         return numbered(self.kind.tolist())
 
     @cached_property
     def wire_start(self) -> Floats:
-        """When the wire time of each slice begins: at the last arrival at its collective; at its own start for other
-        kinds. Never beyond its end."""
+        """When the wire time of each slice begins: for an exchange when the last rank arrives, for other kinds at its
+        own start. Never after its end."""
         begins = self.start.copy()
         exchange = self.kind == "exchange"
         if exchange.any():
@@ -108,36 +109,36 @@ class Slices:
 
 @dataclass(frozen=True)
 class RunRecords:
-    """The records of a run, by kind, each in the order recorded. A rank's last words are by rank."""
+    """The records of a run by kind, each in the order recorded. Ready, finished and last records are by rank."""
 
     slices: Slices
     behind: Slices = field(default_factory=lambda: Slices.of(()))
-    """Collectives that ran beside what `slices` hold; their kind is `exchange`, too."""
+    """Collectives that ran concurrently with training; their kind is `exchange`, too."""
     zero: float = 0.0
-    """When the run was launched, or the first run that this one resumes from: what times are shown since."""
+    """Launch of the run, or of the first run that this one resumes: times are shown since then."""
     ready: dict[int, Ready] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
     last_at: dict[int, float] = field(default_factory=dict)
     """End of the last record of a rank."""
     plans: list[tuple[float, Plan]] = field(default_factory=list)
-    """With the time of the event before it."""
+    """(time of the event before it, plan)."""
     trouble: list[tuple[float, Trouble]] = field(default_factory=list)
-    """Faults, what was done about them, and the new groups that were formed, in their order."""
+    """Faults, the reactions to them, and new groups, in order, each with its time."""
     moves: list[tuple[float, Move]] = field(default_factory=list)
-    """What says that ranks go and come, and form groups for it."""
+    """Records that say that ranks leave or return, or form groups, each with its time."""
     drops: dict[int, float] = field(default_factory=dict)
-    """Rank -> when the run began to go on without it. What it says later is not heard."""
+    """Rank -> when the run went on without it. Its later records are ignored."""
     evaluations: list[Evaluation] = field(default_factory=list)
     resumed: Resumed | None = None
-    """What this is the rest of."""
+    """The resumption with which this part begins; None: the run's beginning."""
     earlier: RunRecords | None = None
-    """The records before that: what is in the model that this went on with. Without slices."""
+    """The records before that resumption, which are in the model of its checkpoint. Without slices."""
     figures: RunFigures = field(default_factory=RunFigures)
-    """Of the whole run; and its epochs of which anything was trained."""
+    """Figures of the whole run; and its epochs with any training."""
     epochs: list[EpochFigures] = field(default_factory=list)
 
     by_kind: defaultdict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
-    """Name of a kind -> all of them. What a lost rank said later is not heard, but for what it brought in."""
+    """Name of a kind -> its records. Later records of a lost rank are left out, except for what it contributed."""
 
     def of(self, kind: type[T]) -> list[T]:
         """Return the records of a kind, in the order recorded."""
@@ -145,13 +146,13 @@ class RunRecords:
 
     @property
     def parts_in_turn(self) -> list[RunRecords]:
-        """Every part of a run that was resumed, the earliest first."""
+        """All parts of a resumed run, the earliest first."""
         return [*(self.earlier.parts_in_turn if self.earlier is not None else ()), self]
 
     @property
     def hidden(self) -> bool:
-        """Ranks were to work together inside every step, but no collective is on record: forward, backward and optimizer
-        hold it. So it is in PyTorch's engines."""
+        """Ranks synchronize inside every step, but no collective is recorded: forward, backward and optimizer contain
+        it. So it is in PyTorch's engines."""
         return any(plan.in_step for _, plan in self.plans) and not bool((self.slices.kind == "exchange").any())
 
     @cached_property
@@ -166,28 +167,28 @@ class RunRecords:
 
 
 def ranks_before(stream: RunRecords) -> list[int]:
-    """Return the numbers of ranks that a run had before, one for each time that it went on with another."""
+    """Return the earlier numbers of ranks of a run, one for each resumption with another number."""
     return [part.resumed.ranks for part in stream.parts_in_turn if part.resumed is not None and part.resumed.ranks]
 
 
 class SplitRecords(NamedTuple):
-    """The records of a run in the order of their times: slices, which are by far the most, and all others."""
+    """The records of a run in order of time, with slices, by far the most, separated."""
 
     events: list[Record]
     slices: Slices
     seconds: Floats
-    """How long each slice took, as recorded."""
+    """Duration of each slice, as recorded."""
     began: float | None
-    """The first time on record."""
+    """The first recorded time."""
 
     @staticmethod
     def of(events: list[Record], slices: Sequence[Slice | MeasuredSlice], began: float | None) -> SplitRecords:
-        """Return them with slices as columns."""
+        """Return the records with slices as columns."""
         return SplitRecords(events, Slices.of(slices), np.array([each.seconds for each in slices], np.float64), began)
 
 
 def split(records: Iterable[Record]) -> SplitRecords:
-    """Tell slices from other records."""
+    """Separate slices from other records."""
     every = list(records)
     events, slices = list[Record](), list[Slice]()
     for record in every:
@@ -196,8 +197,8 @@ def split(records: Iterable[Record]) -> SplitRecords:
 
 
 def sort(records: Sequence[Record] | SplitRecords | RunRecords, launched: float) -> RunRecords:
-    """Sort `records`, which are in the order of their times; `launched` is the time before the first one. What is sorted
-    already is returned as it is."""
+    """Sort `records`, which are in order of time, by kind. `launched`: time before the first one. `RunRecords` are
+    returned as they are."""
     if isinstance(records, RunRecords):
         return records
     events, measured, _, began = records if isinstance(records, SplitRecords) else split(records)
@@ -206,7 +207,7 @@ def sort(records: Sequence[Record] | SplitRecords | RunRecords, launched: float)
     slices, hidden = measured.where(late & ~behind), measured.where(late & behind)
     hidden = replace(hidden, kind=np.full(hidden.kind.size, "exchange"))
     figures, epochs = RunFigures(heard=launched), list[EpochFigures]()
-    zero = launched if began is None else min(launched, began)  # records of an earlier version begin behind the launch
+    zero = launched if began is None else min(launched, began)  # records of an earlier version begin after the launch
 
     def part(last: bool, resumed: Resumed | None = None, earlier: RunRecords | None = None) -> RunRecords:
         stream = RunRecords(

@@ -1,4 +1,4 @@
-"""Arithmetic of stretches of time: sets of intervals as begins and ends. Pure."""
+"""Arithmetic of stretches of time: sets of intervals, as arrays of begins and ends. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from bench.results.analysis.stream import Floats
 
 Stretches = tuple[Floats, Floats]
-"""Begins and ends, seconds."""
+"""(begins, ends), seconds."""
 
 
 def union(starts: Floats, stops: Floats) -> Stretches:
-    """Return the same time without overlaps, ascending; empty stretches are left out."""
+    """Return the union of intervals: ascending, without overlaps and without empty ones."""
     real = stops > starts
     starts, stops = starts[real], stops[real]
     order = np.argsort(starts, kind="stable")
@@ -21,12 +21,12 @@ def union(starts: Floats, stops: Floats) -> Stretches:
 
 
 def seconds(stretches: Stretches) -> float:
-    """Return how long they are together, if they do not overlap."""
+    """Return the total length, if they do not overlap."""
     return float((stretches[1] - stretches[0]).sum())
 
 
 def common(first: Stretches, second: Stretches) -> float:
-    """Return the seconds that lie in both; neither overlaps itself."""
+    """Return the seconds in both; neither may overlap itself."""
     if not first[0].size or not second[0].size:
         return 0.0
     times = np.stack(first, axis=1).ravel()
@@ -35,5 +35,5 @@ def common(first: Stretches, second: Stretches) -> float:
 
 
 def clipped(starts: Floats, stops: Floats, begin: float, end: float) -> Stretches:
-    """Return what of them lies between `begin` and `end`, without overlaps."""
+    """Return the union of the parts between `begin` and `end`."""
     return union(np.clip(starts, begin, end), np.clip(stops, begin, end))

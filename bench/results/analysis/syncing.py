@@ -1,4 +1,4 @@
-"""What bringing replicas together cost, and the schedule that the policy arrived at."""
+"""The cost of synchronizing replicas, and the schedule that the policy arrived at."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ddp.core.events import Averaged, GuardVerdict, RoundClosed
 
 
 def sync(stream: RunRecords) -> SyncTotals:
-    """Return the rounds of averaging where there were any, else collectives inside the steps."""
+    """Return the totals of the rounds of averaging, or without rounds of the collectives inside steps."""
     if stream.of(RoundClosed):
         cost = np.array([event.sync_s for event in stream.of(RoundClosed)])
         if not stream.of(Averaged) and (payload := collectives(stream.slices)[1]):
-            # What met were gradients of a whole window, and the replicas never came apart.
+            # Each round exchanged the gradients of a whole window, so replicas never diverged.
             return _sync("gradients", cost, payload, None)
         apart = [value for event in stream.of(RoundClosed) for value in event.divergence]
         payload = sum(event.bytes for event in stream.of(Averaged))
@@ -26,7 +26,7 @@ def sync(stream: RunRecords) -> SyncTotals:
 
 
 def collectives(slices: Slices) -> tuple[Floats, int]:
-    """Return the seconds on the wire of each collective, from the last arrival to the last end; bytes over all ranks."""
+    """Return (seconds on the wire of each collective, from the last arrival to the last end; bytes of all ranks)."""
     exchange = slices.kind == "exchange"
     if not exchange.any():
         return np.zeros(0), 0
@@ -39,8 +39,8 @@ def collectives(slices: Slices) -> tuple[Floats, int]:
 
 
 def exits(slices: Slices, size: int) -> tuple[Floats, Floats]:
-    """Return the seconds of each collective from the last arrival to the first exit; and by collective and rank those from
-    there to the rank's own exit, 0 of a rank that was not in it."""
+    """Return (seconds of each collective from the last arrival to the first exit; [collective, rank] seconds from that
+    exit to the rank's own, 0 for a rank that was not in it)."""
     exchange = slices.kind == "exchange"
     if not exchange.any():
         return np.zeros(0), np.zeros((0, size))
@@ -62,7 +62,7 @@ def _sync(kind: str, cost: Floats, payload: int, divergence: float | None) -> Sy
 
 
 def elche(stream: RunRecords) -> Elche | None:
-    """Return the schedule and its history; None if nobody planned, or the plan was to average inside every step."""
+    """Return the schedule and its history; None if there was no plan, or averaging was inside every step."""
     plans = [(at, plan) for at, plan in stream.plans if not plan.in_step]
     if not plans:
         return None
@@ -87,7 +87,7 @@ def elche(stream: RunRecords) -> Elche | None:
 
 
 def plan_row(plan: Plan, seconds: float) -> PlanRow:
-    """Return a plan that is in force from `seconds` on, since launch."""
+    """Return the row of a plan that is in force from `seconds` since launch."""
     return PlanRow(seconds=seconds, anchor=plan.anchor, counts=list(plan.counts), phase=plan.phase, reason=plan.reason)
 
 

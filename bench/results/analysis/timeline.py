@@ -1,4 +1,5 @@
-"""What the slices say beyond the breakdown: steps, stragglers, hidden communication, idle time by cause. Pure."""
+"""What slices show besides the breakdown: step times, stragglers, overlapped communication, idle time by cause.
+Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ WORK = ("data", "compute")
 
 
 def timeline(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) -> TimelineTotals:
-    """Return the totals of a run whose other figures are in `metrics`; `config` is its resolved configuration."""
+    """Return the totals of a run; `metrics` has its other figures, `config` is its resolved configuration."""
     size = metrics.world_size
     ranks = range(size) if len(stream.ready) == size else range(0)
     micro = micro_batches(config) > 1
@@ -37,15 +38,15 @@ def timeline(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) ->
 
 
 def straggler_index(stream: RunRecords, micro: bool = False) -> float | None:
-    """Return how much longer than others the slowest rank works for a step; None where nobody trained, or waiting is not
-    seen."""
+    """Return the slowest rank's median work per step, divided by the median rank's; None if no rank trained, or waiting
+    inside steps is not visible."""
     medians = [] if stream.hidden else [float(np.median(each)) for each in worked(stream.slices, micro).values()]
     typical = float(np.median(medians)) if medians else 0.0
     return max(medians) / typical if typical > 0 else None
 
 
 def step_times(stream: RunRecords, world_size: int, micro: bool = False) -> list[StepTime | None]:
-    """Return how long the steps of each rank took; None for one that trained nothing."""
+    """Return the step times of each rank; None for a rank that trained nothing."""
     taken = {rank: 1e3 * (ends - begins) for rank, (begins, ends) in steps(stream.slices, micro).items()}
     rows: list[StepTime | None] = []
     for rank in range(world_size):
@@ -58,7 +59,7 @@ def step_times(stream: RunRecords, world_size: int, micro: bool = False) -> list
 
 
 def overlap(stream: RunRecords, rank: int) -> Overlap:
-    """Return the communication of a rank that became ready, and what of it lies behind its training."""
+    """Return a rank's communication, and how much of it overlaps its training."""
     begin, end = stream.ready[rank].at, wall_end(stream, rank)
     own = _of(stream.slices, rank, ("comm",), begin, end)
     beside = _of(stream.behind, rank, ("comm",), begin, end)
@@ -73,14 +74,14 @@ def overlap(stream: RunRecords, rank: int) -> Overlap:
 
 
 def _of(s: Slices, rank: int, names: tuple[str, ...], begin: float, end: float) -> Stretches:
-    """Return when the rank did these; of an exchange, its time on the wire."""
+    """Return the intervals of these categories of a rank; for an exchange, its time on the wire."""
     mine = s.places(rank)
     mine = mine[within(categories(s)[mine], names)]
     return clipped(s.wire_start[mine], s.stop[mine], begin, end)
 
 
 def arrivals(stream: RunRecords, world_size: int) -> list[Arrivals]:
-    """Return by rank when it came to collectives; where there are none, at the rounds that snapshots were laid down for."""
+    """Return, by rank, how late it arrived at collectives, or without any, at the rounds of snapshots."""
     s = stream.slices
     here = s.kind == "exchange"
     number, rank, at = s.seq[here], s.rank[here], s.start[here]

@@ -1,5 +1,5 @@
-"""What a run learnt and how fast: epochs, throughput, the target. Their figures are those of the fold
-(`bench.results.live.run`, `ddp.core.summary`), which a live run shows, too."""
+"""What a run learned and how fast: epochs, throughput, the target. The figures are those of the fold that also feeds
+live views (`bench.results.live.run`, `ddp.core.summary`)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ddp.core.summary import EpochFigures
 
 
 class Finite:
-    """Turns numbers that are not finite into None, and remembers their names."""
+    """Turns numbers that are not finite into None, and collects their names."""
 
     def __init__(self) -> None:
         self.lost: list[str] = []
 
     def __call__(self, name: str, value: float | None) -> float | None:
-        """Return `value` if it is finite. None counts as a number that was not finite: events carry it so."""
+        """Return `value` if it is finite, else None. None means not finite, as in events."""
         if value is not None and math.isfinite(value):
             return value
         self.lost.append(name)
@@ -31,8 +31,8 @@ class Finite:
 
 
 def train_seconds(stream: RunRecords) -> float:
-    """Return the seconds of training, from the last rank ready to the last finished (or the last record of a run cut
-    short)."""
+    """Return the seconds of training, from the last rank ready to the last rank finished (or the last record, if the
+    run was cut short)."""
     if stream.clock is None:
         return 0.0
     finished = [event.at for event in stream.finished.values()]
@@ -64,8 +64,8 @@ def _known(name: str, means: Scalars, finite: Finite) -> Scalars:
 
 
 def target(rows: list[Epoch], value: float | None, higher_is_better: bool, timing: bool = True) -> TargetReached:
-    """Return when the metric first reached `value`; never, where there is none. Without `timing`, its seconds are
-    not known."""
+    """Return when the metric first reached `value`; not reached if `value` is None. Without `timing` it has no
+    seconds."""
     for row in rows:
         if (
             value is not None
@@ -79,11 +79,11 @@ def target(rows: list[Epoch], value: float | None, higher_is_better: bool, timin
 
 
 UNTIMED = Throughput(samples_per_s=None, per_rank=[], efficiency=None)
-"""The speed of a run without timing."""
+"""The throughput of a run without timing."""
 
 
 def throughput(stream: RunRecords, world_size: int, seconds: float) -> Throughput:
-    """Return the speed over `seconds` of training, and its share of what the ranks would do if they never waited."""
+    """Return the speed over `seconds` of training, and its ratio to that of the same ranks if they never waited."""
     ranks = [stream.figures.ranks.get(rank, RankFigures()) for rank in range(world_size)]
     samples, busy = [rank.samples - rank.earlier for rank in ranks], [rank.busy_s for rank in ranks]
     rate = samples_per_s(stream, world_size, seconds)
@@ -100,12 +100,12 @@ def throughput(stream: RunRecords, world_size: int, seconds: float) -> Throughpu
 
 
 def samples_per_s(stream: RunRecords, world_size: int, seconds: float) -> float | None:
-    """Return the samples of all ranks that came into the model in each of `seconds`; None: nobody trained."""
+    """Return the samples per second of all ranks that entered the model; None if `seconds` is 0."""
     return sum(_trained(stream, world_size)) / seconds if seconds > 0 else None
 
 
 def _trained(stream: RunRecords, world_size: int) -> list[int]:
-    """Return the samples of each rank, of a lost one those that came into the model."""
+    """Return the samples of each rank; for a lost rank only those that entered the model."""
     ranks = [stream.figures.ranks.get(rank, RankFigures()) for rank in range(world_size)]
     samples = [rank.samples - rank.earlier for rank in ranks]
     for rank, kept in _kept(stream).items():
@@ -114,14 +114,14 @@ def _trained(stream: RunRecords, world_size: int) -> list[int]:
 
 
 def _there(stream: RunRecords, rank: int, seconds: float) -> float:
-    """Return the seconds of training during which the rank was there; `seconds` if it was not lost."""
+    """Return the seconds of training during which the rank was present; `seconds` if it was not lost."""
     if rank not in stream.drops or stream.clock is None:
         return seconds
     return min(stream.clock.at(stream.last_at[rank]), seconds)
 
 
 def _kept(stream: RunRecords) -> dict[int, int]:
-    """Return by rank that was lost, back or not, its samples that came into the model."""
+    """Return rank -> samples that entered the model, for each rank that was ever lost."""
     kept = dict.fromkeys((record.rank for _, record in stream.trouble if isinstance(record, Drop)), 0)
     for event in stream.of(Merged) if kept else ():
         if event.rank in kept:

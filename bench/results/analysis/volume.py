@@ -1,11 +1,16 @@
-"""The formula of what ranks send: the one that results are described with and judged by.
+"""The formula of the bytes that ranks send. Results describe it, and the check `volume` compares it.
 
-Payload = meetings x ranks x parameters x bytes of an element. Replicas that meet in every step meet once for each global
-batch, ceil(samples / (batch x ranks)) times an epoch (`zero2` and `zero3` once for each of its micro-batches); others as
-often as rounds are recorded. Gradients travel in the model's own type, of what is not frozen. Parameters travel in
-`averaging.wire` (the `cpu` backend: a snapshot there and an update back, each in the model's type); with
-`averaging.optimizer_state` as often again as the optimizer's state is larger than the parameters, in whole numbers. What
-the formula leaves out: buffers, and a few bytes of bookkeeping a message.
+Bytes = synchronizations x ranks x parameters x bytes of an element.
+
+- Replicas that synchronize every step do so once per global batch: ceil(samples / (batch x ranks)) times an epoch.
+  `zero2` and `zero3` do so once per micro-batch. Other replicas synchronize once per recorded round.
+- Gradients of trained parameters travel in the model's own type.
+- Parameters travel in `averaging.wire`. The `cpu` backend sends a snapshot and receives an update, both in the model's
+  type.
+- With `averaging.optimizer_state`, add as many copies as the optimizer's state is larger than the parameters, rounded
+  down.
+
+The formula leaves out buffers, and a few bytes of bookkeeping per message.
 """
 
 from __future__ import annotations
@@ -21,16 +26,16 @@ from ddp.backends import is_torch_native
 from ddp.core.policies import meets_every_step
 
 EVERY_PASS = ("zero2", "zero3")
-"""Backends that exchange gradients in every pass of a step."""
+"""Backends that exchange gradients in every micro-batch of a step."""
 IN_SHARDS = ("zero3", "torch_fsdp")
-"""Backends whose ranks have a part of the parameters each."""
+"""Backends whose ranks each hold a shard of the parameters."""
 NEAR = 0.02
-"""Shards are filled up to equal sizes by at most such a part of the parameters."""
+"""Largest fraction of the parameters by which shards are padded to equal sizes."""
 WIRE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def volume(m: Metrics, config: Mapping[str, Any]) -> Volume:
-    """Return the volume of a run with its resolved configuration."""
+    """Return the volume of a run; `config` is its resolved configuration."""
     expected = formula(m, config)
     return Volume(
         bytes=m.sync.bytes,
@@ -41,7 +46,8 @@ def volume(m: Metrics, config: Mapping[str, Any]) -> Volume:
 
 
 def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
-    """Return the bytes that all ranks hand over; None where the run is not whole, alone, or its collectives are not seen."""
+    """Return the bytes that all ranks send; None for unfinished, resumed or faulty runs, for one rank, and for hidden
+    collectives."""
     meetings = _meetings(m, micro_batches(config) if m.backend in EVERY_PASS else 1)
     whole = m.status == "ok" and not m.resumed and not m.faults
     if m.world_size == 1 or not whole or not m.parameters or not meetings or m.sync.kind == "none":
@@ -61,14 +67,14 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
 
 
 def width_of(m: Metrics) -> int:
-    """Return the bytes of a parameter: 8 or 2 if all have as many, else 4."""
+    """Return the bytes of a parameter: 8 or 2 if all parameters have that size, else 4."""
     sizes = [size for size in m.memory.parameter_bytes or () if size]
     own = (sum(sizes) if m.backend in IN_SHARDS else max(sizes, default=0)) / m.parameters if m.parameters else 0.0
     return next((width for width in (8, 2) if math.isclose(own, width, rel_tol=NEAR)), 4)
 
 
 def state_copies(m: Metrics) -> int:
-    """Return how many times as large as its parameters a rank's state of the optimizer is, rounded down: 2 for Adam."""
+    """Return the size of a rank's optimizer state as a multiple of its parameters, rounded down: 2 for Adam."""
     sizes = zip(m.memory.optimizer_bytes or (), m.memory.parameter_bytes or (), strict=False)
     return min((state // parameters for state, parameters in sizes if state and parameters), default=0)
 
@@ -79,6 +85,6 @@ def _meetings(m: Metrics, parts: int) -> int:
         return m.sync.count
     whole, rest = divmod(m.ledger.samples, m.batch_size * m.world_size)
     most = m.batch_size // parts
-    # Of the last step, as many as there are at least: with batch norm a micro-batch has two samples.
+    # The last step has at least so many micro-batches, as batch norm needs two samples in each.
     last = max(min(math.ceil(math.ceil(rest / m.world_size) / most), rest // m.world_size // 2), 1) if rest else 0
     return m.epochs_planned * (whole * parts + last)

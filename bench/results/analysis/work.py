@@ -1,4 +1,4 @@
-"""What a sample costs: work, tokens, norms of gradients, memory by kind. From what ranks record when they finish."""
+"""The cost of a sample: work, tokens, gradient norms, memory by kind. From what ranks record when they finish."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from bench.results.schema_speed import GradientNorm, StepCosts
 from ddp.core.event_parts import StepWork
 
 IN_SHARDS = ("zero1", "zero2", "zero3", "torch_fsdp")
-"""Backends whose ranks have a part of the gradients each when the optimizer steps."""
+"""Backends whose ranks each hold a shard of the gradients when the optimizer steps."""
 PEAKS = {
     "NVIDIA H100 80GB HBM3": {"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
     "NVIDIA H200": {"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
     "NVIDIA A100-SXM4-80GB": {"bf16": 312e12, "fp16": 312e12, "fp32": 19.5e12},
 }
-"""Device -> precision -> operations per second, dense, without TF32. Source: the data sheets of NVIDIA."""
+"""Device -> precision -> dense operations per second, without TF32. Source: NVIDIA's data sheets."""
 _KINDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 
 
 def memory(world_size: int, stream: RunRecords) -> PeakMemory:
-    """Return the memory of each rank; by kind where that was recorded."""
+    """Return the peak memory of each rank, and its parts if they were recorded."""
     last = [stream.finished.get(rank) for rank in range(world_size)]
     works = [None if event is None else event.work for event in last]
     kinds: dict[str, list[int | None] | None] = {
@@ -43,7 +43,7 @@ def memory(world_size: int, stream: RunRecords) -> PeakMemory:
 
 
 def work(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) -> StepCosts | None:
-    """Return what a sample costs; None where ranks recorded nothing of it."""
+    """Return the cost of a sample; None if ranks recorded nothing of it."""
     works = [event.work for _, event in sorted(stream.finished.items()) if event.work is not None]
     if not works:
         return None
@@ -62,7 +62,7 @@ def work(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) -> Ste
 
 
 def _peak(metrics: Metrics, config: Mapping[str, Any]) -> float | None:
-    """Return what all devices can do in a second; None: it is not known."""
+    """Return the peak operations per second of all devices together; None: not known."""
     names = metrics.env.get("gpus")
     on_gpus = bool(metrics.devices) and all(device.startswith("cuda") for device in metrics.devices)
     if not on_gpus or not isinstance(names, list) or not names:
@@ -71,7 +71,8 @@ def _peak(metrics: Metrics, config: Mapping[str, Any]) -> float | None:
     precision = train.get("precision", "fp32") if isinstance(train, dict) else "fp32"
     each = PEAKS.get(str(names[0]), {}).get(str(precision))
     places = list(zip(metrics.launcher.hosts if metrics.launcher else repeat(""), metrics.devices, strict=False))
-    if metrics.launcher and len(set(places)) < len(places):  # each rank may see a device of its own alone, as the first
+    # Ranks that each see only their own device all name it device 0.
+    if metrics.launcher and len(set(places)) < len(places):
         return None
     return None if each is None else each * len(set(places))
 
@@ -90,7 +91,7 @@ def _norm(works: Sequence[StepWork], in_shards: bool) -> GradientNorm | None:
 
 
 def _whole(works: Sequence[StepWork]) -> Iterator[tuple[int, float | None]]:
-    """Yield the norms of gradients that lie in shards: of a step that all ranks have measured."""
+    """Yield (step, norm of the whole gradient) from the norms of shards, for steps that all ranks measured."""
     for parts in zip(*(each.norms for each in works), strict=False):
         norms = [norm for _, norm in parts if norm is not None]
         if len({step for step, _ in parts}) == 1:

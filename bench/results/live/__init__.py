@@ -1,6 +1,6 @@
-"""Records in, figures out, once: the one fold behind terminal, live page, loggers and `metrics.json`.
+"""The one fold from records to figures, for the terminal, the live page, the loggers and `metrics.json`.
 
-`run` has the figures of a run so far (those of an epoch are `ddp.core.summary`'s), `history` what of it is drawn over time,
-`series` and `curves` the stretches of that, `tail` follows a folder while it is written. Pure but for `tail`; bounded; knows
-nothing of pages, terminals and loggers.
+`run` has the figures of a run so far (`ddp.core.summary` has those of an epoch), `history` what is drawn over time,
+`series` and `curves` its time bins, and `tail` follows a folder while it is written. All but `tail` are pure. Memory is
+bounded. Knows nothing of pages, terminals and loggers.
 """

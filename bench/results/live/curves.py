@@ -13,7 +13,7 @@ DIGITS = 4
 
 
 def curves(history: RunHistory) -> Json:
-    """Return by rank what it did over time, one value for each stretch of `width_s`; and of all together, as rank `all`."""
+    """Return the curves of each rank, one value per bin of `width_s`, and those of all ranks together as rank `all`."""
     series, per_epoch = history.series, history.run.epoch_samples
     columns = {
         number: bins + [TimeBin()] * (series.length - len(bins)) for number, bins in sorted(series.ranks.items())
@@ -33,14 +33,14 @@ def _together(bins: tuple[TimeBin, ...]) -> TimeBin:
     total = TimeBin()
     for each in bins:
         total = total.plus(each)
-    return total._replace(seconds=max(each.seconds for each in bins))  # time does not add up over ranks
+    return total._replace(seconds=max(each.seconds for each in bins))  # ranks run at the same time
 
 
 def _lines(bins: list[TimeBin], sums: list[float]) -> dict[str, list[float | None]]:
     return {
         "loss": [short(ratio(b.loss_sum, b.samples)) for b in bins],
         "samples_per_s": [short(ratio(b.samples, b.seconds)) for b in bins],
-        # Where no report covers a stretch there is no share: a lost rank has none of 0.
+        # A bin without reports has no share; a lost rank does not have a share of 0.
         "share": [short(ratio(b.samples, total)) if b.seconds else None for b, total in zip(bins, sums, strict=True)],
         "step_ms": [short(ratio(b.busy_s * 1e3, b.steps)) for b in bins],
         "cpu": [short(ratio(b.cpu_s, b.used_s)) for b in bins],
@@ -51,12 +51,12 @@ def _lines(bins: list[TimeBin], sums: list[float]) -> dict[str, list[float | Non
 
 
 def ratio(total: float, count: float) -> float | None:
-    """Return `total / count`; None where nothing was counted, or what was is not finite."""
+    """Return `total / count`; None if the count is 0 or the total is not finite."""
     return total / count if count > 0 and math.isfinite(total) else None
 
 
 def short(value: float | None) -> float | None:
-    """Round to `DIGITS` significant digits, which an eye can see; None of what is not finite."""
+    """Round to `DIGITS` significant digits, enough for the eye; None if not finite."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{DIGITS}g}")

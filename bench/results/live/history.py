@@ -1,6 +1,6 @@
-"""A run so far with its history: what the live page and the curves of loggers are made of. Pure; never fails on a record.
+"""A run so far with its history, for the live page and the curves of loggers. Pure; never fails on a record.
 
-Everything is bounded: what grows with the run is thinned out. Knows nothing of how it is shown.
+Its size is bounded, as it thins out what grows with the run. Knows nothing of how it is shown.
 """
 
 from __future__ import annotations
@@ -20,70 +20,70 @@ from ddp.core.summary import EpochFigures
 from ddp.process.codec import Record
 
 POINTS = 400
-"""Most points of what is kept of epochs, plans and rounds, and most entries of a list."""
+"""Most kept points of epochs, plans and rounds, and most entries of a list."""
 T = TypeVar("T")
 
 
 class PlanInForce(NamedTuple):
-    """The policy's plan from a moment on, seconds since launch."""
+    """A plan of the policy, in force from `seconds` since launch."""
 
     seconds: float
     plan: Plan
 
 
 class RoundView(NamedTuple):
-    """A round that closed, seconds since launch."""
+    """A closed round; seconds are since launch."""
 
     seconds: float
     round: int
     divergence: float | None
-    """Largest of the ranks'."""
+    """The largest of all ranks."""
     sync_ms: float
 
 
 class RunHistory:
-    """A run so far."""
+    """A run so far, with its history."""
 
     def __init__(self) -> None:
         self.run = RunFigures()
         self.changes = 0
-        """Records that it is made of."""
+        """Number of records added."""
         self.series = Series()
         self.complete: list[EpochFigures] = []
-        """Epochs, without what each rank recorded."""
+        """Complete epochs, without each rank's own scalars."""
         self.plans: list[PlanInForce] = []
         self.rounds = 0
         self.closed: list[RoundView] = []
         self.verdicts: list[tuple[float, GuardVerdict]] = []
-        """With seconds since launch."""
+        """(Seconds since launch, verdict)."""
         self.warnings: tuple[str, ...] = ()
-        """What is known of the run before it begins."""
+        """Warnings from before the run began."""
         self.trouble: list[tuple[float, Trouble]] = []
-        """With its time on the clock of the records."""
+        """(Seconds on the clock of the records, record)."""
 
     def add(self, record: Record) -> None:
-        """Take note of a record. One that no run has counts for nothing."""
+        """Add a record. Records with impossible values are ignored."""
         at = getattr(record, "at", self.run.heard)
         if not math.isfinite(at) or not 0 <= getattr(record, "rank", 0) < MOST_RANKS:
             return
-        if len(getattr(record, "counts", ())) > MOST_RANKS:  # a plan for ranks that no run has
+        if len(getattr(record, "counts", ())) > MOST_RANKS:  # a plan for more ranks than any run has
             return
         if isinstance(record, Memory) and self.run.first is None:
-            return  # time begins with what happened, whichever file is read first
+            return  # time begins with an event, whichever file is read first
         self.changes += 1
         try:
             self._add(record, at)
-        except OverflowError:  # numbers that no run has
+        except OverflowError:  # impossible numbers
             return
 
     def advance(self, at: float) -> None:
-        """Take note of the time of an event of which nothing is shown."""
+        """Note the time of an event that is not shown."""
         if math.isfinite(at):
             self.run.advance(at)
 
     @property
     def epochs(self) -> list[EpochFigures]:
-        """The epochs of which anything was trained, in their order; the last ones so far."""
+        """The epochs with any training, in order; the last ones may be incomplete."""
         return [*self.complete, *self.run.epochs.current()]
 
     def _add(self, record: Record, at: float) -> None:
@@ -105,15 +105,15 @@ class RunHistory:
             case GuardVerdict():
                 self.verdicts = [*self.verdicts, (seconds, record)][-POINTS:]
             case Join() if all(isinstance(known, Join) for _, known in self.trouble):
-                pass  # the first group; it is no trouble
+                pass  # the first group is no trouble
             case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Join() | Joined() | Resumed():
                 self.trouble = [*self.trouble, (at, record)][-POINTS:]
 
     def _spread(self, record: Progress | Memory, rank: RankFigures) -> None:
-        """Enter into the series what a rank did since its last report; `rank`: as it was before."""
+        """Add to the series what a rank did since its last report; `rank`: its figures before this record."""
         stop = self.run.since(record.at)
         if rank.lost is not None:
-            return  # what it says later is not heard
+            return  # its later reports are ignored
         if isinstance(record, Progress):
             start, loss = self.run.since(rank.reported), math.nan if record.loss_sum is None else record.loss_sum
             what = TimeBin(stop - start, record.steps, record.samples, record.busy_s, loss)
@@ -132,7 +132,7 @@ class RunHistory:
 
 
 def _keep(points: list[T], point: T) -> None:
-    """Append a point; of more than `POINTS`, every second one of the older half goes."""
+    """Append a point. Beyond `POINTS`, drop every second point of the older half."""
     points.append(point)
     if len(points) > POINTS:
         points[: POINTS // 2] = points[: POINTS // 2 : 2]

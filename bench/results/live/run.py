@@ -1,7 +1,6 @@
-"""The figures of a run so far, from its records one by one. Pure.
+"""The figures of a run so far, folded from its records one by one. Pure.
 
-A command bears the time of the event before it. Times are seconds on the clock of the records, but where they are named
-otherwise.
+A command has the time of the event before it. Times are seconds on the clock of the records, unless named otherwise.
 """
 
 from __future__ import annotations
@@ -20,58 +19,58 @@ Trouble = Failed | Lost | AverageFailed | Drop | Abort | Join | Joined | Resumed
 
 @dataclass
 class RankFigures:
-    """One rank so far."""
+    """The figures of one rank so far."""
 
     ready: Ready | None = None
     reported: float = 0.0
-    """Its last report of training."""
+    """Time of its last report of training."""
     epoch: int = -1
     steps: int = 0
     samples: int = 0
     earlier: int = 0
-    """Of `samples`, those that the run was resumed with."""
+    """Those of `samples` that come from before the resumption."""
     busy_s: float = 0.0
-    """Without what the run was resumed with."""
+    """Without the time before the resumption."""
     used: float | None = None
-    """When memory and processor were measured last; and the processor seconds by then."""
+    """Time of the last measurement of memory and processor; and processor seconds up to then."""
     cpu_s: float = 0.0
     rss_bytes: int = 0
-    """At last; and the most there was."""
+    """The last value; and the peak."""
     peak_rss_bytes: int = 0
     finished: bool = False
     lost: float | None = None
-    """When it was noticed that the run would go on without it. What it says after that is not heard."""
+    """When the loss was noticed after which the run went on without it. Its later reports are ignored."""
 
 
 class RunFigures:
-    """A run so far."""
+    """The figures of a run so far."""
 
     def __init__(self, planned: int = 0, heard: float = 0.0) -> None:
-        """Begin. `planned`: epochs of the run; 0: not known. `heard`: the time before the first record."""
+        """Create an empty fold. `planned`: epochs of the run, 0 if not known; `heard`: time before the first record."""
         self.first: float | None = None
-        """The first record, the launch; and the latest one."""
+        """Time of the first record, the launch; and of the latest one."""
         self.now = 0.0
         self.heard = heard
-        """The event before: what ranks measure of themselves is none."""
+        """Time of the last event. Measurements of ranks do not count as events."""
         self.began: float | None = None
-        """When the last rank was ready, or the run was resumed if that was later."""
+        """When the last rank became ready, or the run was resumed if that was later."""
         self.steps = self.samples = 0
         self.before = 0
-        """Of `samples`, those that the run was resumed with."""
+        """Those of `samples` that come from before the resumption."""
         self.ranks: dict[int, RankFigures] = {}
         self.epochs = EpochFold(planned)
         self.complete = 0
-        """Epochs that were given out."""
+        """Number of epochs returned as complete."""
         self.plan: Plan | None = None
         self.aborted: Abort | None = None
         self.resumed: Resumed | None = None
         self.slow = SlowFold()
         """Ranks that became slow."""
         self._noticed: dict[int, float] = {}
-        """Rank -> when it raised or was gone."""
+        """Rank -> when it raised, or its loss was noticed."""
 
     def add(self, record: Record) -> list[EpochFigures]:
-        """Take note of a record; return the epochs that are complete with it."""
+        """Add a record; return the epochs that it completes."""
         at = getattr(record, "at", self.heard)
         self.first = at if self.first is None else self.first
         self.now = max(at, self.now)
@@ -115,7 +114,7 @@ class RunFigures:
         return complete
 
     def advance(self, at: float) -> None:
-        """Take note of the time of an event of which nothing else is needed."""
+        """Note the time of an event that is needed for nothing else."""
         self.heard = at
 
     def since(self, at: float) -> float:
@@ -130,19 +129,19 @@ class RunFigures:
 
     @property
     def rate(self) -> float | None:
-        """Samples per second so far, evaluation included; None: nothing is known yet."""
+        """Samples per second so far, including evaluation; None: not known yet."""
         seconds = self.now - self.began if self.began is not None else 0.0
         return (self.samples - self.before) / seconds if seconds > 0 and self.samples > self.before else None
 
     def time_left(self, epochs: int) -> float | None:
-        """Return the seconds until the last sample of all epochs, at the speed so far; None: not known yet."""
+        """Return the seconds until all epochs are trained, at the speed so far; None: not known yet."""
         if self.rate is None or not self.epoch_samples or not epochs:
             return None
         return max(epochs * self.epoch_samples - self.trained, 0) / self.rate
 
     @property
     def ready(self) -> list[Ready]:
-        """What ranks said when they were ready, by rank."""
+        """The `Ready` events, by rank."""
         return [rank.ready for _, rank in sorted(self.ranks.items()) if rank.ready is not None]
 
     @property
@@ -152,7 +151,8 @@ class RunFigures:
 
     @property
     def trained(self) -> int:
-        """Samples of the epochs, of each as many as it has: what a lost rank throws away others train again."""
+        """Samples of all epochs, each counted at most once: samples that a lost rank discards are trained again by
+        others."""
         current = [min(epoch.samples, self.epoch_samples) for epoch in self.epochs.current()]
         return self.complete * self.epoch_samples + sum(current)
 
@@ -172,5 +172,5 @@ class RunFigures:
 
 
 def is_change(plan: Plan, before: Plan | None) -> bool:
-    """Return whether a plan is another schedule than the one before."""
+    """Return whether a plan differs from the one before in anchor, counts or phase."""
     return before is None or (plan.anchor, plan.counts, plan.phase) != (before.anchor, before.counts, before.phase)

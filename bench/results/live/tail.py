@@ -1,7 +1,7 @@
-"""Follows the files of records of one run folder while they are written: whole lines only, each once.
+"""Follows the record files of one run folder while they are written: reads whole lines only, each once.
 
-A file that was put in another's place, or became shorter, is read from its beginning: `Tail.state` then starts anew. Knows
-nothing of what the state makes of the records.
+A file that was replaced or became shorter is read from its beginning, with a new `Tail.state`. Knows nothing of what
+the state does with records.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from ddp import regular_files
 from ddp.process.codec import Record, decode, stamp
 
 CHUNK = 4 << 20
-"""Bytes read in one go, so that one long file does not keep the others waiting."""
+"""Bytes read at once, so that one long file does not delay the others."""
 _UNSEEN = re.compile(
     rb'\{(?:"n":\d+,)?"type":"(?:Slice|Train|Average|Averaged|Merged|Snapshot|Reduced|Reduce|Apply|Save|Saved|Publish|Alive|Trained)"'
 )
-"""Records of which nothing is shown: most of the lines. They are not decoded."""
+"""Records that are not shown, most of all lines. They are not decoded."""
 _EVENT = re.compile(rb'\{(?:"n":\d+,)?"type":"(?:Averaged|Merged|Snapshot|Reduced|Saved|Alive|Trained)"')
-"""Those whose time is that of the command after them."""
+"""Those of them whose time is also that of the next command."""
 
 
 class RecordFold(Protocol):
-    """What is made of the records of a run."""
+    """Anything that folds the records of a run."""
 
     def add(self, record: Record) -> object:
-        """Take note of a record."""
+        """Add a record."""
         ...
 
     def advance(self, at: float) -> None:
-        """Take note of the time of an event of which nothing else is needed."""
+        """Note the time of an event that is needed for nothing else."""
         ...
 
 
@@ -44,16 +44,16 @@ S = TypeVar("S", bound=RecordFold)
 
 @dataclass
 class Lines:
-    """One file, and how far it is read."""
+    """One file, and how far it has been read."""
 
     path: Path
     identity: tuple[int, int] | None = None
     offset: int = 0
     rest: bytes = b""
-    """A line that is not whole yet."""
+    """The beginning of a line that is not complete yet."""
 
     def more(self, limit: int = CHUNK) -> list[bytes] | None:
-        """Read the lines that are new; None: this is another file than before, nothing was read. Raises OSError."""
+        """Read new lines; None if the file was replaced, and nothing was read. Raises OSError."""
         with regular_files.opened(self.path, regular_files.RECORDS) as file:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
@@ -69,33 +69,33 @@ class Lines:
 
     @property
     def behind(self) -> bool:
-        """Whether there is more to read."""
+        """Whether more can be read now."""
         return (status := _status(self.path)) is not None and self.offset < status.st_size
 
 
 class Tail(Generic[S]):
-    """A run folder as far as it is read."""
+    """Reads a run folder incrementally into `state`."""
 
     state: S
     malformed: int
-    """Lines that are no records."""
+    """Number of lines that are not valid records."""
     unread: tuple[str, ...]
-    """Files that are there and cannot be read, a line each."""
+    """A line for each file that exists and cannot be read."""
     _files: dict[str, Lines]
 
     def __init__(self, folder: Path, begin: Callable[[], S], measured: bool = True) -> None:
-        """Begin. `begin` makes the state; `measured`: read what ranks measure themselves, too."""
+        """Begin to follow `folder`. `begin` creates the state; `measured`: also read the ranks' own measurements."""
         self.folder, self._begin, self._measured = folder, begin, measured
         self._restart(measured)
 
     def _restart(self, measured: bool) -> None:
-        """Read everything again. What ranks measured may be among the events by now."""
+        """Start over. The ranks' measurements may have been merged into the events by now."""
         self.state, self.malformed, self.unread, self._files = self._begin(), 0, (), {}
         self._apart = measured
 
     def read(self) -> bool:
-        """Take in what is new; return whether there may be more at once."""
-        # What ranks measure themselves lies beside the events while the run lasts.
+        """Add what is new; return whether more can be read at once."""
+        # The ranks' measurements are in separate files during the run.
         parts = sorted(path.name for path in self.folder.glob(SLICES)) if self._apart else []
         more, unread = False, []
         for name in (EVENTS, *parts):
@@ -118,7 +118,7 @@ class Tail(Generic[S]):
         return more
 
     def move(self, folder: Path) -> None:
-        """Follow the run in another folder: the same one under another name, or that of another attempt."""
+        """Continue in another folder: the same one under another name, or that of another attempt."""
         self.folder = folder
         known, status = self._files.get(EVENTS), _status(folder / EVENTS)
         if known is None or known.identity != (status and (status.st_dev, status.st_ino)):
@@ -132,7 +132,7 @@ class Tail(Generic[S]):
                 self.state.add(decode(line))
             elif _EVENT.match(line):
                 self.state.advance(stamp(line))
-        except Exception:  # a file may hold anything: one line of it does not keep the others from being seen
+        except Exception:  # a file may contain anything; one bad line does not hide the others
             self.malformed += 1
 
 

@@ -1,4 +1,5 @@
-"""The checks. Each is a function from a cell and its reference to a finding, or to None if it does not apply."""
+"""The checks, one module each. A check maps a `Case` (a cell and its reference) to a finding, or to None if it does not
+apply."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ _OURS = _named(
     "quality",
 )
 CHECKS: Registry[Check] = Registry("checks", _OURS, loaded())
-"""Name of a check, and of its module -> its function `check`."""
+"""Name of a check, which is also the name of its module -> the module's function `check`."""
 
 OPTIONAL = _named("rcp")
-"""Those that are asked for by name."""
+"""Checks that run only if `--with` names them."""

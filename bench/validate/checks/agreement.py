@@ -1,7 +1,9 @@
-"""Replicas are one: every rank ended with the same parameters and buffers, bit for bit.
+"""All replicas are equal: every rank ended with the same parameters and buffers, bit for bit.
 
-What ranks save is the model that all share, as often as is set; they go on from a checkpoint with what was saved there, and
-join with what was sent."""
+Copies of the state are equal too, by their sketches: ranks save the model that all ranks share, a resumed run begins
+with the state of its checkpoint, and a rank that joins begins with the state that another rank sent. As many
+checkpoints exist as the settings ask for.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from ddp.sketches import decode
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if the ranks of a finished run ended with different bits, or one went on with another state than it had;
-    None for one rank that began at the beginning."""
+    """Return FAIL if the ranks of a finished run ended with different bits, if a copy of the state differs from its
+    original, or if checkpoints are missing; None for a run of one rank that was not resumed."""
     cell = case.cell
     finished = [run for run in cell.runs if run.metrics.status == "ok" and run.metrics.source != "predicted"]
     for run in finished:
@@ -39,7 +41,8 @@ def check(case: Case) -> Verdict | None:
 
 
 def _copies(run: Run) -> str:
-    """Say which copy of a state is none: of a checkpoint, of what a run went on with, of what a rank joined with."""
+    """Name the copy of a state that differs from its original: a checkpoint, what a resumed run began with, or what a
+    rank joined with; empty: none."""
     known, settings = records(run, lost=True), run.config.get("averaging")
     if known is None or not known.groups:
         return ""
@@ -49,7 +52,7 @@ def _copies(run: Run) -> str:
 
 
 def _where(run: Run) -> str:
-    """Say in which tensor two ranks differ most, where they recorded what they ended with."""
+    """Name the tensor in which the final sketches of two ranks differ most; empty if ranks recorded no sketches."""
     known = records(run)
     if known is None or not known.groups:
         return ""

@@ -1,7 +1,8 @@
-"""What was done again after a run is what the run did: kept steps, the final evaluation, the first model, the data.
+"""The audit recomputed the same values as the run: kept steps, the final evaluation, the initial model, the data.
 
-The audit itself needs torch and ran when the run was over (`bench.audit`); its outcome is in `audit.json`. It must be of
-this very run: of the model that the result names, and of all that ranks recorded to have kept.
+The audit itself (`bench.audit`) needs torch and runs after training; it writes `audit.json`. This check reads that
+file. It also compares the file's run id, the digest of its model, the digest of its records and its list of kept files
+with those of the run.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from bench.validate.records import as_planned, records
 from bench.validate.verdict import Name, Verdict, verdict
 
 LONG = 64
-"""Steps of each rank from which on both halves of a run have some that are kept."""
+"""Steps per rank from which on each half of a run must have kept a step."""
 GRAVEST: tuple[Name, ...] = ("FAIL", "REFUSED", "INCONCLUSIVE")
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if anything differs, REFUSED for an audit of another run, INCONCLUSIVE where one that was to be is
-    missing; None if no run was to be audited."""
+    """Return FAIL if a recomputed value differs, REFUSED if the audit is of another run, INCONCLUSIVE if a configured
+    audit is missing or recomputed no step; None if no run was to be audited."""
     runs = [run for run in case.cell.runs if run.metrics.status == "ok" and run.config.get("audit") is True]
     if not runs:
         return None
@@ -39,7 +40,7 @@ def check(case: Case) -> Verdict | None:
 
 
 def _judged(run: Run) -> tuple[Name, str, AuditReport | None]:
-    """Return what is to be said of a run's audit."""
+    """Return the level, the reason and the report of a run's audit."""
     seed = f"seed {run.metrics.seed}"
     if not there(run.path / audit_file.AUDIT):
         return "INCONCLUSIVE", f"{seed} was not audited; audit it: {auditing(run.path)}", None
@@ -69,10 +70,11 @@ def _judged(run: Run) -> tuple[Name, str, AuditReport | None]:
 
 
 def _unkept_half(run: Run, report: AuditReport) -> str:
-    """Say of which half of the run no step was kept, as eight parts of it should have one; empty: of none, or the run is
-    short, or lost a rank."""
+    """Return the half of the run ("first" or "second") of which no step was kept; empty if there is none, or if the run
+    is short, lost a rank or is in graph mode."""
     known = records(run)
-    if known is None or not as_planned(run.metrics) or run.metrics.engine == "graph":  # whose windows are one step each
+    # In graph mode each step is a window.
+    if known is None or not as_planned(run.metrics) or run.metrics.engine == "graph":
         return ""
     steps: Counter[int] = Counter()
     for event in known.progress:
@@ -84,7 +86,7 @@ def _unkept_half(run: Run, report: AuditReport) -> str:
 
 
 def _strange(run: Run, report: AuditReport) -> str:
-    """Return why an audit is not of this run; empty: it is."""
+    """Return why an audit is not of this run; empty if it is."""
     m = run.metrics
     if report.run_id != m.run_id:
         return f"audit.json is of run {report.run_id}"

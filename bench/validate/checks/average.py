@@ -1,10 +1,12 @@
-"""Every average is the mean of what was brought into it, with its weights; and what a rank trained meanwhile is kept.
+"""Every average is the weighted mean of the ranks' contributions, and a rank keeps what it trained during the
+averaging.
 
-Ranks record sketches before and after (`ddp.sketches`), which are linear: those of an average are the weighted means of
-theirs, but for rounding, tensor by tensor. That shows replicas that were not averaged, other divisors and weights, what is
-old, torn or in another's place, buffers left out, updates that throw away what was trained while they were under way, and
-what an average does to the state of a rank's own optimizer. Elastic averages and outer optimizers are linear as well. And
-replicas were as far from their average as ranks report.
+Ranks record random linear sketches of their states before and after an average (`ddp.sketches`). As sketches are
+linear, the sketch of an average must be the weighted mean of the sketches of its contributions, tensor by tensor. The
+tolerance is rounding (`bench.validate.linear`). The check finds replicas that were not averaged, wrong divisors and
+weights, contributions that are stale, torn or of another rank, omitted buffers, updates that discard concurrent
+training, and wrong changes of a rank's optimizer state. Elastic averages and outer optimizers are linear, too, and are
+computed in the same way. The distances from the average that ranks report are compared with those of the sketches.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ from ddp.core.events import Averaged, Snapshot
 from ddp.sketches import Sketch, decode
 
 NARROW = {"bfloat16": 2.0**-9}
-"""Wires that are narrower than the sums, and their rounding, relative to what changed since the last average."""
+"""Wire type that is narrower than the sums -> its rounding, relative to the change since the last average."""
 LOCAL = {"torch_local_sgd": (100, 4)}
-"""Backends whose parameters are averaged every few steps inside a step: the first step with an average, and their period."""
+"""Backends that average parameters inside a step, every few steps -> the first step with an average, and the period."""
 FEW = 4
-"""Roundings beside two for each rank: of weighing, dividing, adding to what was there."""
+"""Roundings that are allowed beyond two for each rank: weighting, dividing, adding to the old value."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL at the first average that is none; None where none is recorded."""
+    """Return FAIL at the first wrong average; None if no average is recorded."""
     count = 0
     for run, known in recorded(case.cell, lost=True):
         for wrong in _averages(run, known if lost_nobody(run.metrics) else unbroken(known)) if known.groups else ():
@@ -55,13 +57,13 @@ def check(case: Case) -> Verdict | None:
 
 
 def _averages(run: Run, known: Records) -> Iterator[str]:
-    """Say of each average that can be looked at what is wrong with it."""
+    """Yield for each average that has sketches what is wrong with it; empty: nothing."""
     m, settings = run.metrics, run.config.get("averaging")
     if m.backend in LOCAL and not known.resumed:
         yield from _due(known, m.world_size, *LOCAL[m.backend])
     if as_planned(m) and (few := unsketched_steps(m, known)):
         yield few
-    # The gradients of micro-batches are added up, by some before they are exchanged, by others after it.
+    # Some backends add up the gradients of micro-batches before they exchange them, others afterwards.
     yield from _inside_steps(known, m.world_size, most_ranks(m) * micro_batches(run.config))
     if m.policy is not None and isinstance(settings, dict):
         rounds = _Rounds(known, settings, m.world_size)
@@ -82,7 +84,7 @@ class _Rounds:
             self._answers.setdefault(event.round, []).append(event)
         first = next((event.sketch for event in known.ready if event.sketch), "")
         self._last: Sketch | None = decode(first) if first else None
-        """The average before; None: not known."""
+        """The last average; None: not known."""
         self._outer = OuterSteps(settings, self._groups) if settings.get("outer", "none") != "none" else None
         self._began: OptimizerSketch | None = None
 
@@ -91,7 +93,7 @@ class _Rounds:
         return 2.0 * self._ranks + FEW
 
     def judge(self) -> Iterator[str]:
-        """Say of each answer what is wrong with it; empty: nothing."""
+        """Yield what is wrong with each rank's average of each round; empty: nothing."""
         for number, answers in sorted(self._answers.items()):
             parts, whole = self._parts.get(number, {}), self._is_whole(number)
             idle = not any(self._weight(part) for part in parts.values())
@@ -105,7 +107,7 @@ class _Rounds:
             self._last = decode(_average(answers[0]))
 
     def sketched(self) -> set[int]:
-        """Return the rounds with all their sketches."""
+        """Return the rounds of which all sketches are recorded."""
         return {number for number in self._answers if self._is_whole(number)}
 
     def _is_whole(self, number: int) -> bool:
@@ -125,7 +127,7 @@ class _Rounds:
         passed: str | None = None
         for event in answers:
             where, average = f"round {event.round}, rank {event.rank}", _average(event)
-            # What is equal to another rank's of the same round was compared.
+            # An average that equals another rank's of the same round was compared already.
             if known and average != passed and (far := apart(self._groups, average, wanted, roundings, room or 0.0)):
                 yield f"{where}: the average is not the weighted mean of the replicas ({far})"
                 continue
@@ -137,13 +139,14 @@ class _Rounds:
                 yield f"{where}: {wrong}" if wrong else ""
 
     def _weight(self, part: Snapshot | Averaged) -> float:
-        """Return the weight of `ddp.core.averaging`, computed anew: a check does not ask what it checks."""
+        """Compute the weight as `ddp.core.averaging` does, but not with its code: a check must not call what it
+        checks."""
         gamma = self._settings.get("gamma", 1.0)
         return float(part.samples**gamma) if part.samples else 0.0
 
     def _room(self, parts: Mapping[int, Snapshot | Averaged]) -> float | None:
-        """Return what a narrow wire may change, which carries differences to the last average; None: not known. Roundings of
-        one value add up as values do: as the root of the sum of squares."""
+        """Return the error that a narrow wire may cause, as it carries differences from the last average; None: not
+        known. The roundings of one value are independent, so the error grows with the root of their number."""
         unit = NARROW.get(self._settings.get("wire", "float64"))
         if unit is None or self._by_snapshot:
             return 0.0
@@ -153,10 +156,11 @@ class _Rounds:
         return sqrt(self._roundings) * unit * max(distance(decode(_sketch(part)), last) for part in parts.values())
 
     def _moved(self, event: Averaged, part: Snapshot | Averaged) -> str:
-        """Say how a replica is off from what it was, plus the way to the average of what it had brought in."""
+        """Return how far a replica is from its old state plus (average - contribution), times the elastic rate if one
+        is set."""
         elastic = self._settings.get("elastic")
         if elastic is None and (event.sketch_before, event.sketch_after) == (_sketch(part), _average(event)):
-            return ""  # it is the average
+            return ""  # the replica is the average
         ways = [1.0 if elastic is None or group.kind == "buffers" else float(elastic) for group in self._groups]
         way = np.array(ways)
         terms: list[tuple[float | NDArray[np.float64], Sketch]] = [
@@ -168,7 +172,7 @@ class _Rounds:
         return str(far) if far else ""
 
     def _optimizer(self, event: Averaged, parts: Mapping[int, Snapshot | Averaged]) -> str:
-        """Say what is wrong with what became of the state of the rank's own optimizer."""
+        """Return what is wrong with the state of the rank's own optimizer after the average; empty: nothing."""
         before, after = event.optimizer_before, event.optimizer_after
         if self._settings.get("optimizer_state"):
             return self._optimizer_mean(event, parts)
@@ -184,7 +188,8 @@ class _Rounds:
         return ""
 
     def _optimizer_mean(self, event: Averaged, parts: Mapping[int, Snapshot | Averaged]) -> str:
-        """Say how averaged state is off. A rank that has none yet brings in zeros."""
+        """Return how far averaged optimizer state is from the weighted mean. A rank without such state contributes
+        zeros."""
         total = sum(self._weight(part) for part in parts.values())
         own = [(self._weight(part) / total, dict(_kept(part))) for part in parts.values()]
         gone = {name for name, _ in event.optimizer_before} - {name for name, _ in event.optimizer_after}
@@ -205,10 +210,11 @@ class _Rounds:
 
 
 def _due(known: Records, world_size: int, first: int, period: int) -> Iterator[str]:
-    """Say which rank of a run with averages that are due inside steps has none, or one that is not due."""
+    """Yield the ranks that averaged parameters in a step in which no average is due, or never did though one was
+    due."""
     for rank in range(world_size if world_size > 1 else 0):
         own = [event for event in known.progress if event.rank == rank]
-        recorded = [each for event in own for each in event.exchanged]  # earlier versions recorded none
+        recorded = [each for event in own for each in event.exchanged]  # earlier versions did not record them
         steps = [each.step for each in recorded if each.model]
         if recorded and not steps and sum(event.steps for event in own) > first:
             yield f"rank {rank}: no average of parameters is on record, the first is due in step {first}"
@@ -233,7 +239,7 @@ def _inside_steps(known: Records, world_size: int, parts: int) -> Iterator[str]:
 
 
 def _parts(groups: Sequence[SketchGroup], step: Sequence[StepSketch], wanted: Combined, roundings: float) -> str:
-    """Say how gradients are off whose owners have a part each; buffers are whole on every rank."""
+    """Return how far gradients are off whose parts belong to different ranks; buffers are whole on every rank."""
     owned = np.array([float(group.kind == "parameters") for group in groups])
     for rank, own in enumerate(step):
         terms = [(owned if other is not own else np.ones_like(owned), decode(other.after)) for other in step]
@@ -252,7 +258,8 @@ def _kept(part: Snapshot | Averaged) -> OptimizerSketch:
 
 
 def _average(event: Averaged) -> str:
-    """Return what the rank took for the average; where it says nothing, what the replica became."""
+    """Return the sketch of what the rank received as the average; if it recorded none, of its replica after the
+    average."""
     return event.sketch_average or event.sketch_after
 
 

@@ -1,11 +1,16 @@
 """The time of every rank is accounted for: its fractions sum to 1, and it computes no longer than its steps took.
 
-Steps are timed as a whole beside their parts (`Progress.busy_s`), and what a rank books as computing lies inside them. So
-waiting that is booked as computing shows. Every step, meeting, evaluation and checkpoint is on record, however short, and
-meetings took as long as the averages that came of them, which begin when all snapshots are there; no time is booked as that
-of steps and of something else; evaluations took as long as they are said to have stopped the clock of training, which runs
-from when ranks are ready to when they are done: all of their work lies between. Emulated slow ranks are as slow as is set,
-and averages over emulated links no quicker than these. The clock that all of it was read off goes as another one goes.
+Ranks time each step as a whole (`Progress.busy_s`) and also its parts, the slices. The check compares both, so it finds
+waiting that is booked as computing. It also asks that
+
+- every step, collective, evaluation and checkpoint has a slice, however short;
+- collectives took as long, and moved as many bytes, as the averages that ranks report;
+- averaging begins only when all snapshots exist;
+- no second is booked both as part of a step and as something else;
+- evaluations stopped the training clock for as long as their slices are;
+- all work of a rank lies between its `Ready` and its `Finished`, as the training clock does;
+- emulated slow ranks are as slow as configured, and averages over emulated links are not faster than these;
+- the clock of the record agrees with another clock of the machine.
 """
 
 from __future__ import annotations
@@ -28,34 +33,34 @@ from ddp.core.policies import meets_every_step
 FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 TOLERANCE = 0.001
 SLACK, SHARE = 1.1, 0.02
-"""Times what steps or evaluations took, and of the rank's time, that it may compute: parts and whole are read off the clock
-apart."""
+"""Tolerance factor on the time of steps or evaluations, and fraction of a rank's time, as the whole and its parts read
+the clock separately."""
 IN_STEPS = 0.005
-"""Of a rank's time, what its reports may book as steps and as something else."""
+"""Fraction of a rank's time that its reports may book both as steps and as something else."""
 CLOCK = 0.02
-"""Seconds that a report may be behind what it is of."""
+"""Seconds by which a report may be later than what it reports."""
 UNLIKE = 0.11
-"""Of the run's time, that two clocks of a machine may differ in: one may be slewed by a twelfth while it is set right."""
+"""Fraction of the run's time by which two clocks of a machine may differ: NTP may slew one by a twelfth."""
 IN_TIME = 0.25
-"""Seconds of a processor, of which nothing is said."""
+"""Seconds of processor time that a rank may be off without a verdict."""
 THREADS = 0.001
-"""Seconds a report, on the mean, that one may be off where ranks are threads, of which one computes at a time: what a step
-has taken is read off later than when it ended."""
+"""Mean seconds by which a report may be off if ranks are threads: one that waits for the GIL reads the clock too
+late."""
 IN_PARTS = ("zero3", "torch_fsdp")
-"""Backends whose ranks bring a model together in its evaluation."""
+"""Backends whose ranks gather the sharded model during an evaluation."""
 TURNED = 0.1
-"""Of the backward passes, with no forward pass before them: a rank without samples of a batch has none."""
+"""Fraction of backward passes that may have no forward pass before them: a rank without samples of a batch has none."""
 NEARLY = 0.9
-"""Of the batches that samples make: some may be larger than the others."""
+"""Fraction of the expected number of batches that must have slices: some batches may be larger than the others."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if the fractions of a rank do not sum to 1, a rank of a finished run is missing, or one is booked as
-    computing for longer than its steps took, or for fewer steps; or if its time is told of in two ways."""
+    """Return FAIL if the fractions of a rank do not sum to 1, a rank of a finished run is missing, or a rank is booked
+    as computing for longer than its steps took or for fewer steps, or if two records of its time disagree."""
     cell = case.cell
     if not cell.ok:
         return None
-    # Where a rank came later, or never, ranks have no time in common.
+    # If a rank joined later, or never did, the ranks share no span of time and have no breakdown.
     missing = [m for m in cell.ok if len(m.breakdown) != (0 if m.late else m.world_size)]
     totals = [sum(getattr(rank, name) for name in FRACTIONS) for m in cell.ok for rank in m.breakdown]
     off = max((abs(total - 1) for total in totals), default=0.0)
@@ -73,7 +78,7 @@ def check(case: Case) -> Verdict | None:
 
 
 def _clock(run: Run, known: Records) -> str:
-    """Say how far the clock of the record went, if another clock of the machine went otherwise."""
+    """Return how the clock of the record and another clock of the machine disagree; empty: they agree."""
     if run.metrics.source or run.metrics.resumed or len(known.headers) != 1 or len(known.ends) != 1:
         return ""
     (header,), (end,) = known.headers, known.ends
@@ -84,11 +89,11 @@ def _clock(run: Run, known: Records) -> str:
 
 
 def _longer(run: Run, known: Records) -> str:
-    """Say which rank computes for longer than its steps took."""
+    """Name the rank that computes for longer than its steps took; empty: none."""
     busy = _busy(known)
     for rank, (row, wall) in enumerate(zip(run.metrics.breakdown, run.metrics.time_s.rank_wall, strict=False)):
         computing = (row.compute + row.data) * wall
-        # Replicas in one process update their models between steps, too.
+        # Replicas in one process also update their models between steps.
         outside = known.seconds[rank, "optimizer"] if run.metrics.engine == "graph" else 0.0
         if computing > SLACK * busy[rank] + outside + SHARE * wall:
             return f"rank {rank} is booked as computing for {computing:.3g} s, and its steps took {busy[rank]:.3g} s"
@@ -96,7 +101,7 @@ def _longer(run: Run, known: Records) -> str:
 
 
 def _unlike(run: Run, known: Records) -> str:
-    """Say what of the slices does not fit what ranks report."""
+    """Return the first way in which the slices disagree with the ranks' reports; empty: none."""
     if wrong := otherwise_slow(run.metrics, known, run.config) or quicker_than_links(run.metrics, known, run.config):
         return wrong
     looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away, _processor)
@@ -104,7 +109,7 @@ def _unlike(run: Run, known: Records) -> str:
 
 
 def _outside(known: Records) -> str:
-    """Say which rank was at work before it was ready, or after it was done: the clock of training does not count that."""
+    """Name the rank that worked before its `Ready` or after its `Finished`, where the training clock does not run."""
     ready = {event.rank: event.at for event in known.ready}
     done = {event.rank: event.at for event in known.finished}
     for (rank, kind), (first, last) in known.spans.items():
@@ -116,8 +121,8 @@ def _outside(known: Records) -> str:
 
 
 def _lacking(run: Run, known: Records) -> str:
-    """Say of which part of its work a rank has too few slices: one for each batch that is read, and passed if it had
-    samples, each step of the optimizer, each meeting, evaluation and checkpoint."""
+    """Name the rank that has too few slices of a kind: one for each batch that is read, each forward and backward pass
+    of a batch with samples, each optimizer step, collective, evaluation and checkpoint."""
     for rank in sorted({event.rank for event in known.progress}):
         turned, passes = known.turned[rank], known.slices[rank, "backward"]
         if turned > TURNED * passes and run.metrics.engine != "graph":
@@ -129,14 +134,14 @@ def _lacking(run: Run, known: Records) -> str:
 
 
 def _least(run: Run, known: Records, rank: int) -> Iterator[tuple[str, int, str]]:
-    """Yield (kind of slices, how many there are at least, of what) of a rank."""
+    """Yield (kind of slices, their least number, what is counted) of a rank."""
     m, own = run.metrics, [event for event in known.progress if event.rank == rank]
     steps = sum(event.steps for event in own)
     passed = min(int(NEARLY * sum(event.samples for event in own) / m.batch_size), steps)
     yield from (("data", steps, "steps"), ("forward", passed, "steps"), ("backward", passed, "steps"))
     yield "evaluate", sum(event.rank == rank for event in known.evaluated), "evaluations"
     yield "checkpoint", sum(event.rank == rank for event in known.saved), "checkpoints"
-    if m.engine != "graph":  # where windows are, replicas meet and step in them
+    if m.engine != "graph":  # in graph mode with windows, replicas exchange and step inside the window
         yield "optimizer", passed, "steps"
         meetings = sum(event.rank == rank for event in known.averaged)
         if m.backend == UNBLOCKED:
@@ -147,7 +152,7 @@ def _least(run: Run, known: Records, rank: int) -> Iterator[tuple[str, int, str]
 
 
 def _meetings(run: Run, known: Records) -> str:
-    """Say of which rank collectives took other times, or bytes, than it says of the averages that they made."""
+    """Name the rank whose collectives took another time, or moved other bytes, than it reports of its averages."""
     if run.metrics.engine == "graph" or run.metrics.backend == UNBLOCKED or is_torch_native(run.metrics.backend):
         return ""
     averages: dict[int, list[Averaged]] = defaultdict(list)
@@ -165,7 +170,7 @@ def _meetings(run: Run, known: Records) -> str:
 
 
 def _averaging(run: Run, known: Records) -> str:
-    """Say of which round averaging is told to have begun before the last snapshot was there."""
+    """Name the round whose averaging took longer than the time since its last snapshot."""
     laid: dict[int, float] = {}
     events: list[Snapshot | Reduced] = [*known.snapshots, *known.reduced]
     for event in sorted(events, key=attrgetter("at")):
@@ -177,7 +182,8 @@ def _averaging(run: Run, known: Records) -> str:
 
 
 def _booked_twice(run: Run, known: Records) -> str:
-    """Say of which rank steps and the rest take longer than it was there, or evaluations other than their slices."""
+    """Name the rank whose steps and other work together exceed its time in the run, or whose evaluations took another
+    time than their slices."""
     evaluations: dict[int, float] = defaultdict(float)
     for event in known.evaluated:
         evaluations[event.rank] += event.seconds
@@ -204,17 +210,17 @@ def _booked_twice(run: Run, known: Records) -> str:
 
 
 def _together(run: Run, known: Records) -> tuple[str, ...]:
-    """Return the kinds of slices of a run that are of several ranks, and lie in no step: layers with buffers may meet
-    within it."""
+    """Return the kinds of slices that are communication outside of steps; none if layers with buffers may communicate
+    in them."""
     m = run.metrics
     apart = not meets_every_step(m.policy) or all(group.kind == "parameters" for group in known.groups)
     return ("exchange", "copy") if m.engine == "elche" and m.backend in ("nccl", UNBLOCKED) and apart else ()
 
 
 def _rests_in_steps(run: Run, known: Records) -> str:
-    """Say of which rank reports have more seconds of steps than were left since the report before, without its rests.
+    """Name the rank whose reports hold more seconds of steps than fit between two reports, less its rests.
 
-    A step that a report fell into begins before it: what that report's own time had left counts, too.
+    A report may come in the middle of a step. So time that the report before left unused counts for the next one.
     """
     since = {event.rank: event.at for event in known.ready}
     over: dict[int, float] = defaultdict(float)
@@ -241,7 +247,7 @@ def _rests_in_steps(run: Run, known: Records) -> str:
 
 
 def _away(run: Run, known: Records) -> str:
-    """Say of which rank averages kept it from training for less than its copies took."""
+    """Name the rank that reports less time lost to averages than its copies took."""
     m, away = run.metrics, defaultdict[int, float](float)
     for answer in known.averaged:
         away[answer.rank] += answer.away_s
@@ -255,7 +261,7 @@ def _away(run: Run, known: Records) -> str:
 
 
 def _walls(run: Run, known: Records) -> dict[int, float]:
-    """Return rank -> the seconds that it was there, since it was last gone on with."""
+    """Return rank -> seconds that it took part in the run, since the last resumption."""
     if not known.resumed:
         return dict(enumerate(run.metrics.time_s.rank_wall))
     done = {event.rank: event.at for event in known.finished}
@@ -263,7 +269,7 @@ def _walls(run: Run, known: Records) -> dict[int, float]:
 
 
 def _busy(known: Records) -> dict[int, float]:
-    """Return rank -> the seconds that its steps took."""
+    """Return rank -> seconds that its steps took."""
     busy: dict[int, float] = defaultdict(float)
     for event in known.progress:
         busy[event.rank] += event.busy_s
@@ -271,7 +277,7 @@ def _busy(known: Records) -> dict[int, float]:
 
 
 def _processor(run: Run, known: Records) -> str:
-    """Say which rank's process used a processor for less time than its thread had one to compute."""
+    """Name the rank whose process used less processor time than its thread computed."""
     for rank, (first, last) in known.processor.items():
         used = (last.cpu_s or 0.0) - (first.cpu_s or 0.0)
         works = [event.work for event in known.progress if event.rank == rank and first.at < event.at <= last.at]

@@ -1,7 +1,8 @@
-"""The way there is the same, too: losses and evaluations of the epochs lie in the band of the same cell's baseline.
+"""Training takes the same course: the losses and evaluations of the epochs lie in the band of the same cell's baseline.
 
-The band is that of the baseline's seeds from the 10th to the 90th percentile, widened on both sides by a margin that was
-fixed when it was accepted. Not held against solo: other batches walk another way.
+The band spans the baseline's seeds from the 10th to the 90th percentile, widened on both sides by a margin that was
+fixed when the baseline was accepted. At least `INSIDE` of all points must lie in it. There is no comparison with solo,
+as other batch sizes take another course.
 """
 
 from __future__ import annotations
@@ -15,22 +16,23 @@ from bench.validate.reference import Curve
 from bench.validate.verdict import Verdict, verdict
 
 INSIDE = 0.8
-"""Share of the points that must lie inside."""
+"""Fraction of the points that must lie inside the band."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """Points of all runs against a band."""
+    """How many points of all runs lie outside of a band."""
 
     points: int
     worse: int
     better: int
     first: str
-    """Where the first one left it."""
+    """The first point outside of the band."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if too many points are worse than the band, SUSPICIOUS if better; INCONCLUSIVE against too few seeds."""
+    """Return FAIL if too many points are worse than the band, SUSPICIOUS if better, INCONCLUSIVE if the baseline has
+    too few seeds."""
     match, runs = case.match, looked_at(case.cell)
     if match is None or not match.own or not runs or not match.reference.curves:
         return None
@@ -50,7 +52,8 @@ def check(case: Case) -> Verdict | None:
 
 
 def course(curve: Curve, name: str, runs: list[Metrics]) -> Course:
-    """Hold `runs` against the band of `curve`, by epoch. A value that is not there, or not finite, is worse than any."""
+    """Compare `runs` with the band of `curve`, by epoch. A missing or non-finite value counts as worse than any
+    other."""
     worse = better = points = 0
     first = ""
     for m in runs:

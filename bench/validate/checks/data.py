@@ -1,8 +1,9 @@
-"""What ranks trained and evaluated is what the data set holds, in the orders of the seed; no test sample is trained.
+"""Ranks trained and evaluated the contents of the data set, in the order of the seed; no test sample is trained.
 
-Ranks record what their data sets hold, read by index, and sums of hashes of what they trained (`ddp.data.contents`). Orders
-are made anew here, from seed and epoch. `visits` says which samples were asked for; this, what came. Where a run was gone on
-with, or lost ranks, some samples of an epoch are told of twice: there ranks alone are looked at, not the whole.
+Ranks record sums of hashes of their data sets, read by index, and of the samples that they trained
+(`ddp.data.contents`). The check compares both exactly, for each rank and for all together. It recomputes the orders
+from seed and epoch. `visits` checks which indices were requested; this check, what arrived. A run that was resumed or
+lost ranks records some samples of an epoch twice: then only single ranks are compared.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from ddp.permutation import visited
 from ddp.tally import MODULUS, order_tally
 
 LEAK = 0.01
-"""Share of the test set that may be in the training set by chance, or by a collector's slip."""
+"""Fraction of the test set that may also be in the training set by chance, or by a collector's mistake."""
 FEW = 12
-"""Samples that two epochs, or seeds, may order alike by chance: of 12 one in 479 million does."""
+"""Samples from which on two epochs, or seeds, do not have the same order by chance: 12! is 479 million."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL at the first difference; SUSPICIOUS if much of the test set is trained, and no baseline says that it is
-    meant, or a rank's loss is above the others'; None where nothing of it is recorded."""
+    """Return FAIL at the first difference; SUSPICIOUS if much of the test set is trained and no baseline says so, or if
+    one rank's loss is higher than the others'; None if no contents are recorded."""
     epochs, notes, leak, higher = 0, "", False, ""
     seeds: dict[int, int] = {}
     for run, known in recorded(case.cell, lost=True):
@@ -83,7 +84,7 @@ def _shared(data: DataContent) -> str:
 
 
 def _amiss(sets: Sets | None, run: Run, known: Records, data: DataContent) -> Iterator[str]:
-    """Yield what is wrong, the cause before what follows from it."""
+    """Yield what is wrong, causes before their consequences."""
     for event in known.ready:
         if event.data != data:
             yield f"rank {event.rank} has other data than rank 0: {event.data}, not {data}"
@@ -113,7 +114,7 @@ def _unlike(sets: Sets, data: DataContent) -> Iterator[str]:
 
 
 def _by_rank(known: Records) -> Iterator[str]:
-    """Compare what each rank trained of each epoch with what the data set holds in these places."""
+    """Compare the samples that each rank trained in each epoch with those of the data set at the same indices."""
     ranks: dict[tuple[int, int], list[Trained]] = defaultdict(list)
     for event in known.trained:
         ranks[event.epoch, event.rank].append(event)
@@ -128,7 +129,7 @@ def _by_rank(known: Records) -> Iterator[str]:
 
 
 def _untold(known: Records) -> str:
-    """Say which rank did not sum up all samples of an epoch that it reports."""
+    """Name the rank whose sums do not cover all samples of an epoch that it reports; empty: none."""
     counts = Counter[tuple[int, int]]()
     for event in known.progress:
         counts[event.epoch, event.rank] += event.samples
@@ -141,12 +142,12 @@ def _untold(known: Records) -> str:
 
 
 def _together(known: Records, data: DataContent) -> Iterator[str]:
-    """Compare what all ranks trained of each epoch with what the data set holds."""
+    """Compare the samples that all ranks together trained in each epoch with the whole data set."""
     epochs: dict[int, list[Trained]] = defaultdict(list)
     for event in known.trained:
         epochs[event.epoch].append(event)
     if not data.shuffled or known.ready[0].samples != data.training.samples:
-        return  # a sampler may take a sample twice
+        return  # a custom sampler may draw a sample twice
     labels: Sequence[int] = data.training.labels
     torn = known.torn()
     for epoch, parts in sorted(epochs.items()):
@@ -168,14 +169,14 @@ def _total(values: Sequence[int | None]) -> int | None:
 
 
 def _labels(parts: Sequence[Trained]) -> list[int]:
-    """Add up the labels of all parts; [] where some are not known."""
+    """Add up the label counts of all parts; [] if some are not known."""
     if not all(part.labels for part in parts):
         return []
     return [sum(counts) for counts in zip_longest(*(part.labels for part in parts), fillvalue=0)]
 
 
 def _orders(known: Records) -> dict[int, int]:
-    """Return epoch -> digest of its order, where every sample is told of once."""
+    """Return epoch -> digest of its order, for epochs that are recorded exactly once."""
     orders: dict[int, int] = defaultdict(int)
     torn = known.torn()
     for event in (event for event in known.trained if event.epoch not in torn):
@@ -196,8 +197,8 @@ def _in_order(run: Run, known: Records, data: DataContent) -> Iterator[str]:
 
 
 def _of_the_others(run: Run, known: Records, data: DataContent, lost: Collection[int | None]) -> Iterator[str]:
-    """Compare what each rank that was never lost trained of an epoch with what of it entered the model, where nothing was
-    trained again."""
+    """Compare, for each rank that was never lost, what it trained in an epoch with what the ledger says entered the
+    model. Epochs in which samples were trained again are left out."""
     trained: dict[tuple[int, int], list[Trained]] = defaultdict(list)
     entered: dict[tuple[int, int], list[NDArray[np.int64]]] = defaultdict(list)
     for event in known.trained:

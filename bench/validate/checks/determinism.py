@@ -1,9 +1,10 @@
-"""The same cell and seed give the same bits, where the mode promises it: two runs here, or a run and its reference.
+"""The same cell and seed give the same bits if the mode promises it: in two runs, or in a run and its reference.
 
-Compared are the digest of the final parameters, every loss, evaluation, rate and scalar of the epochs, and what was counted:
-steps, samples, the ledger, collectives and their bytes. Promised by `solo`, and by modes
-whose replicas are one after every step, but for graph mode, whose shares of a batch follow the speeds; on one kind of
-machine with one version of torch. Scalars are compared up to rounding: how their sums are cut follows the clock.
+Equal must be the digest of the final parameters, every loss, evaluation, learning rate and scalar of the epochs, and
+all counts: steps, samples, the ledger, collectives and their bytes. `solo` promises this, and so do modes whose
+replicas are equal after every step, on one kind of machine with one version of torch. Graph mode with several ranks
+does not, as it divides batches by measured speeds. Scalars are compared up to rounding, as the clock decides how their
+sums are split.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from ddp.backends import is_torch_native
 from ddp.core.policies import meets_every_step
 
 ROUNDED = 1e-13
-"""Of a scalar, relative: what sums of the same numbers, cut otherwise, may be apart."""
+"""Relative difference that two sums of the same numbers may have if they are split differently."""
 
 
 def promised(m: Metrics) -> bool:
-    """Return whether a run's bits depend on nothing but its cell and seed."""
+    """Return whether the bits of a run depend on nothing but its cell and seed."""
     alike = m.engine == "solo" or (meets_every_step(m.policy) and not is_torch_native(m.backend))
     if m.engine == "graph" and m.world_size > 1:
-        return False  # the shares of a batch follow the speeds
+        return False  # measured speeds decide each rank's share of a batch
     return alike and not m.faults and not m.scripted_faults and not m.late
 
 
 def trace(m: Metrics) -> dict[str, Any]:
-    """Return what must be equal: the digest first, then what was learnt by epoch, then what was counted."""
+    """Return the values that must be equal: the digest first, then those of the epochs, then the counts."""
     rows = {
         f"epoch {row.epoch} {name}": value
         for row in m.epochs
@@ -49,7 +50,8 @@ def trace(m: Metrics) -> dict[str, Any]:
 
 
 def unlike(first: Metrics, second: Metrics) -> list[str]:
-    """Return what differs between two runs of a cell and seed, the digest first; empty: they are the same, bit for bit."""
+    """Return the differences between two runs of one cell and seed, the digest first; empty: they are equal, bit for
+    bit."""
     a, b = trace(first), trace(second)
     return [f"{name}: {a[name]} and {b[name]}" for name in a if name in b and not _same(name, a[name], b[name])]
 
@@ -61,7 +63,7 @@ def _same(name: str, first: Any, second: Any) -> bool:
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if two runs that should be one differ; None where nothing is promised, or to compare with."""
+    """Return FAIL if two runs that must be equal differ; None if nothing is promised, or there is no second run."""
     cell = case.cell
     runs = [m for m in cell.ok if promised(m) and m.params_sha256]
     alike: dict[tuple[int, str], list[Metrics]] = defaultdict(list)
@@ -85,7 +87,7 @@ def check(case: Case) -> Verdict | None:
 
 
 def _recorded(case: Case, runs: list[Metrics]) -> list[tuple[Metrics, str]]:
-    """Return runs of which the reference, made by the same source on such a machine, has the digest."""
+    """Return (run, digest in the reference), for references that the same source made on the same kind of machine."""
     match = case.match
     if match is None or not match.own:
         return []

@@ -1,8 +1,8 @@
-"""No more seeds diverge than of the baseline. None is left out: what a cell comes to elsewhere is half of it.
+"""No more seeds diverge than in the baseline. All seeds count, as the other checks judge only those that did not
+diverge.
 
-Counts runs whose loss was not finite, and finished ones that ended worse than the worst seed of the baseline by five
-margins: what collapses has diverged, whatever its numbers. Where no seed finished `status` says so, where all that did
-collapsed `quality`.
+Diverged are runs with a loss that was not finite, and finished runs that ended worse than the baseline's worst seed by
+five margins. If no seed finished, `status` reports it; if all that finished collapsed, `quality` does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.validate.reference import Metric
 
 
 def check(case: Case) -> Finding | None:
-    """Return the claim about the number of seeds; None without a finished run or a reference."""
+    """Return the claim about the number of diverged seeds; None without a finished run or a reference."""
     runs = trained(case.cell)
     if case.match is None or not runs:
         return None
@@ -32,12 +32,12 @@ def check(case: Case) -> Finding | None:
 
 
 def collapsed(m: Metrics, quality: Metric) -> bool:
-    """Return whether a finished run ended so far below the baseline that it is no worse seed but another kind of end."""
+    """Return whether a finished run ended so far below the baseline that it counts as diverged."""
     final = m.final.eval
     return final is not None and quality.turned(final) > max(quality.turned_values) + GROSS_OF_FEW * quality.margin
 
 
 def rate(name: str, case: Case, what: str, seeds: tuple[int, int], base: tuple[int, int]) -> Rate:
-    """Return the claim that too many `seeds` do what so many of the baseline's did, each as (how many, of how many)."""
+    """Return the claim that too many seeds have a property; `seeds` and `base` are (seeds with it, all seeds)."""
     p = float(excess(base[1], seeds[1])[base[0], seeds[0]]) if seeds[0] else 1.0
     return Rate(name, case, what, p, seeds[0] == 0 or (base[0] > 0 and p > SURPRISE))

@@ -1,6 +1,6 @@
-"""The final loss on the test set is no worse: than solo's at the same global batch, else than the cell's own baseline's.
+"""The final test loss is no worse than solo's at the same global batch, or else than that of the cell's own baseline.
 
-Continuous where a metric counts samples, so it scatters less.
+A loss is continuous, while a metric such as accuracy counts samples. So it scatters less.
 """
 
 from __future__ import annotations
@@ -10,5 +10,5 @@ from bench.validate.findings import Case, Finding
 
 
 def check(case: Case) -> Finding | None:
-    """Return the claim about the seeds' values; None without a reference that has them for such batches."""
+    """Return the claim about the seeds' losses; None without a reference that has losses at this global batch."""
     return final_loss("eval_loss", case)

@@ -1,8 +1,9 @@
-"""What is evaluated is the test set, the whole of it, on the model that all ranks share.
+"""Evaluations use the whole test set, and the model that all ranks share.
 
-Ranks record how many samples they showed the model, a sum over what these hold, and a sketch of the model. The first two
-must be the baseline's; the model must be the same on all ranks, the average of the round that ended the epoch, or the mean
-of their replicas where they say what these were, and after the last epoch the model that the run ends with.
+Ranks record the number of evaluated samples, the sum over their values, and a sketch of the model. Number and sum must
+be the baseline's (the sum within `NEAR`). The model must be the same on all ranks, and the average of the round that
+ended the epoch (or the mean of the replicas, if ranks recorded these). The model of the last evaluation must be the
+final one.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Evaluated
 
 NEAR = 1e-9
-"""Relative: sums in double precision, of parts."""
+"""Relative tolerance of a sum in double precision that is split among ranks."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL at the first evaluation that is of something else; None where it is not recorded."""
+    """Return FAIL at the first evaluation of other samples or another model; None if evaluations are not recorded."""
     count, sets = 0, case.sets
     for run, known in recorded(case.cell):
         if not known.evaluated or any(event.content is None for event in known.evaluated):
@@ -38,7 +39,7 @@ def check(case: Case) -> Verdict | None:
 
 
 def evaluated(known: Records) -> dict[int, tuple[int, float]]:
-    """Return epoch -> (samples, sum over what they hold) of its evaluation."""
+    """Return epoch -> (samples, sum over their values) of its evaluation."""
     parts: dict[int, tuple[int, float]] = {}
     for event in known.evaluated:
         samples, content = parts.get(event.epoch, (0, 0.0))
@@ -60,7 +61,8 @@ def _amiss(sets: Sets | None, run: Run, known: Records) -> str:
 
 
 def _models(known: Records) -> str:
-    """Say which model was evaluated that is not what all share: the average of that very round, and the model at the end."""
+    """Return how an evaluated model differs from the one that all ranks share, from the average of its round, or from
+    the final model; empty: it does not."""
     groups, rounds = known.groups, known.evaluated_rounds()
     averages = {event.round: event.sketch_average or event.sketch_after for event in known.averaged}
     by_epoch: dict[int, list[Evaluated]] = defaultdict(list)

@@ -1,8 +1,10 @@
-"""A result says what its records say. Figures are counted anew by the words of the schema, by other code than made them.
+"""The figures of a result follow from its records. Other code than the engine's computes them anew, by the schema's
+definitions.
 
-`validate` refuses a result that does not follow from its records by the code that makes results: an edit. An error of that
-code, in every result alike, shows here: doubled speeds, the loss of one rank, waiting booked as computing, a window's steps
-that no rank made. Of runs that lost somebody only who was lost, and when.
+`validate` refuses a result that its records do not give by the engine's own code: somebody edited it. An error in that
+code would be in every result alike. This check finds it: doubled speeds, a loss of one rank only, waiting that is
+booked as computing, steps of a window that no rank made. For runs that lost a rank it recomputes only who was lost, and
+when.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 
 WORDS = 4
-"""Version from which on results have the words of this one."""
+"""First version of results that uses the present definitions."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL at the first figure that is another; None where nothing is recorded."""
+    """Return FAIL at the first figure that differs; None if nothing is recorded."""
     count = 0
     for run, known in recorded(case.cell, lost=True):
         m = run.metrics
         if m.record is None or m.schema_version < WORDS or m.source or not (known.ready and known.progress):
-            continue  # earlier versions had other words
+            continue  # earlier versions had other definitions
         for figure in figures(run, known):
             if wrong := figure.wrong:
                 return verdict("FAIL", "figures", case.cell, f"seed {m.seed}: {wrong}")
@@ -42,7 +44,7 @@ def check(case: Case) -> Verdict | None:
 
 
 def figures(run: Run, known: Records) -> Iterator[Figure]:
-    """Iterate over the figures of a run that can be counted anew."""
+    """Iterate over the figures of a run that can be recomputed."""
     m, part = run.metrics, known.measured()
     yield from losses(m, known)
     if not lost_nobody(m):

@@ -1,7 +1,8 @@
-"""Every rank trains: it brings samples into the model, and between two averages its replica moves.
+"""Every rank trains: its samples enter the model, and its replica moves between two averages.
 
-A tensor that moves on one rank moves on the others, too, in the run and in each epoch. Ranks train other samples of the same
-data, so what moves it on one moves it on all, but for roundings: by less than half a unit in a step it may not move at all.
+A tensor that moves, or has gradients, on one rank must do so on the others, over the run and in each epoch: ranks train
+other samples of the same data. Movements below half a unit in the last place per step are ignored, as they may round to
+none.
 """
 
 from __future__ import annotations
@@ -25,27 +26,28 @@ from ddp.core.events import Averaged, Snapshot
 from ddp.sketches import decode
 
 MOST = 0.1
-"""Share of a rank's rounds in which its replica may stand still though it reports steps: at the end of a schedule rates are
-too small to change a number in single precision."""
+"""Fraction of a rank's rounds in which its replica may stand still though it reports steps: at the end of a schedule
+the rate may be too small to change a number in single precision."""
 FEW = 3
-"""Windows from which on a tensor is compared with that of other ranks, which must have it in nearly all of theirs
-(`NEARLY`): a sparse one may be unused in some."""
+"""Least number of windows to compare a tensor with that of other ranks. It must move in nearly all of their windows
+(`NEARLY`), as a sparse tensor may be unused in some."""
 BY_CHANCE = 3.0
-"""Standard errors by which the shares of a rank's steps without gradients and of another's may differ by chance."""
+"""Standard errors by which the fractions of two ranks' steps without gradients may differ by chance."""
 SLIGHT = 1e-4
-"""Of the largest gradient of a step: smaller ones may be rounding, as that of a bias that a norm takes away again."""
+"""Fraction of a step's largest gradient below which a gradient may be rounding, as that of a bias before a norm
+layer."""
 EACH, NEARLY = 8, 0.9
-"""Steps, in all or of an epoch, whose gradients are compared with another rank's, which must have them in such a share of
-its own. A tensor that is used by chance, as in a model with branches, is so in nine of ten and in none of eight once in
-10^8."""
+"""Least number of steps, over the run or an epoch, to compare gradients with another rank's, and fraction of the other
+rank's steps that must have them. A tensor that is used at random, as in a model with branches, is used in nine of ten
+steps on one rank and in none of eight on another once in 10^8."""
 LONG = 100
-"""Steps of an epoch in which a tensor that has gradients must move: by chance it has some in each of `FEW` that were looked
-at, and in none of so many, once in 10^6."""
+"""Steps of an epoch in which a tensor with gradients must move. A tensor that has gradients in all of `FEW` drawn steps
+has none in so many others by chance once in 10^6."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if a rank that was not lost brought in nothing, or reports steps that moved nothing; REFUSED where an
-    epoch, or a step, has too little for all ranks."""
+    """Return FAIL if a rank that was not lost contributed nothing, or reports steps that moved nothing; REFUSED if an
+    epoch or a step has too few samples for all ranks."""
     cell = case.cell
     runs = [(run, known) for run, known in recorded(cell) if run.metrics.world_size > 1 or known.groups]
     for run, known in runs:
@@ -58,13 +60,14 @@ def check(case: Case) -> Verdict | None:
 
 
 def _scarce(run: Run) -> str:
-    """Say why some ranks had no batch, where an epoch has fewer than two for each, and what gives each one."""
+    """Say that an epoch has fewer than two batches for each rank, so some got none, and which batch size helps; empty:
+    it has."""
     m = run.metrics
     samples = (m.ledger.samples if m.ledger is not None else None) or 0
     batches = -(-samples // m.batch_size)
     if not 0 < batches < 2 * m.world_size or all(_samples(run)):
         return ""
-    # Windows of an epoch are cut alike: of six batches two have three each, and with four ranks one has none.
+    # All windows of an epoch are cut alike: of six batches two windows have three each, and one of four ranks has none.
     most = (samples - 1) // (m.world_size - 1) if batches < m.world_size else samples // (2 * m.world_size)
     advice = f"a batch size of {most} gives each one" if most else "train with fewer ranks"
     number = "1 batch" if batches == 1 else f"{batches} batches"
@@ -72,7 +75,8 @@ def _scarce(run: Run) -> str:
 
 
 def _narrow(run: Run, known: Records) -> str:
-    """Say that a step of all ranks has too few samples for each of them, of which batch norm wants several."""
+    """Say that a step has too few samples to give each rank the minimum that its model needs, as batch norm does;
+    empty: it has."""
     least, size = max((event.least for event in known.ready), default=1), run.metrics.batch_size
     if size >= least or all(_samples(run)):
         return ""
@@ -80,7 +84,7 @@ def _narrow(run: Run, known: Records) -> str:
 
 
 def _samples(run: Run) -> list[int]:
-    """Return samples in the model by rank; ones where nothing is known."""
+    """Return the samples in the model, by rank; ones if the run has no ledger."""
     m = run.metrics
     if m.ledger is None:
         return [1] * m.world_size
@@ -98,14 +102,15 @@ def _amiss(run: Run, known: Records) -> str:
 
 
 def _gradients(known: Records, world_size: int) -> str:
-    """Say which rank had no gradients, or a tensor of it where others had them; or which tensor has them and never moves."""
+    """Name the rank without gradients, or without those of a tensor that others have; or a tensor with gradients that
+    never moves."""
     trained = [number for number, group in enumerate(known.groups) if group.trained]
     sizes = [_sizes(known, rank)[:, trained] for rank in range(world_size)]
     nothing = [(own == 0).all(axis=1) for own in sizes]
     for rank, own in enumerate(nothing):
         if trained and _lacking(own, [other for number, other in enumerate(nothing) if number != rank]):
             return f"rank {rank} reports steps, but {own.sum()} of {len(own)} gradients that were looked at are zero"
-    moves = any(report.lr for report in known.progress)  # a schedule may begin with a rate of 0
+    moves = any(report.lr for report in known.progress)  # a schedule may begin at a rate of 0
     for place, number in enumerate(trained):
         name = known.groups[number].name
         if moves and known.still(number) and any(_notable(own, MOST)[place] for own in sizes):
@@ -121,8 +126,8 @@ def _gradients(known: Records, world_size: int) -> str:
 
 
 def _lacking(own: NDArray[np.bool_], others: Sequence[NDArray[np.bool_]]) -> bool:
-    """Return whether a rank's steps have no gradients: none of them, or more of them than chance makes of what other ranks
-    lack. A loss with a margin has none where a batch has reached that, and so on all ranks."""
+    """Return whether too many of a rank's steps have no gradients: all, or more than chance explains given the other
+    ranks. A hinge loss has none for a batch beyond its margin, on all ranks alike."""
     if not len(own) or own.all():
         return bool(len(own))
     for other in others:
@@ -135,21 +140,21 @@ def _lacking(own: NDArray[np.bool_], others: Sequence[NDArray[np.bool_]]) -> boo
 
 
 def _notable(sizes: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
-    """Return the groups that are more than slight beside the largest, in more than such a share of steps or windows."""
+    """Return which groups exceed `SLIGHT` of the largest group in more than `share` of the rows (steps or windows)."""
     most = sizes.max(axis=1, keepdims=True, initial=0.0)
     notable: NDArray[np.bool_] = (sizes > SLIGHT * most).sum(axis=0) > share * len(sizes)
     return notable
 
 
 def _sizes(known: Records, rank: int, epoch: int | None = None) -> NDArray[np.float64]:
-    """Return the sizes of the gradients of a rank, [sketched steps with samples, groups]; of an epoch alone, if given."""
+    """Return the sizes of a rank's gradients, [sketched steps with samples, groups]; only of `epoch`, if given."""
     events = [event for event in known.progress if event.rank == rank and epoch in (None, event.epoch)]
     steps = [step for event in events for step in event.exchanged if step.samples and not step.model]
     return np.array([decode(step.before).sizes for step in steps]).reshape(len(steps), len(known.groups))
 
 
 def _windows(known: Records, world_size: int) -> str:
-    """Say which rank stood still between two averages, or a tensor of it that others moved."""
+    """Name the rank whose replica, or one tensor of it, did not move between averages though others' did."""
     trained = [number for number, group in enumerate(known.groups) if group.trained]
     windows_of = [_moved(known, rank) for rank in range(world_size)]
     moved = [_rows([each.way for each in own.values()], known)[:, trained] for own in windows_of]
@@ -167,7 +172,8 @@ def _windows(known: Records, world_size: int) -> str:
 
 
 def _epochs(known: Records, world_size: int) -> str:
-    """Say which tensor of a rank stood still, or had no gradients, throughout an epoch in which it did on another rank."""
+    """Name the tensor of a rank that did not move, or had no gradients, in a whole epoch, though it did on another
+    rank."""
     windows = [_moved(known, rank) for rank in range(world_size)]
     trained = [number for number, group in enumerate(known.groups) if group.trained]
     for epoch in sorted({event.epoch for event in known.progress}):
@@ -190,32 +196,33 @@ def _epochs(known: Records, world_size: int) -> str:
 
 
 def _without(own: NDArray[np.float64], others: NDArray[np.float64], number: int) -> bool:
-    """Return whether a group is zero in all steps of a rank, which are enough, and notable in nearly all of another's."""
+    """Return whether a group's gradients are zero in all steps of a rank and notable in nearly all of another's, of
+    enough steps."""
     if min(len(own), len(others)) < EACH or own[:, number].any():
         return False
     return bool(_notable_in(others, number).mean() >= NEARLY)
 
 
 def _notable_in(sizes: NDArray[np.float64], number: int) -> NDArray[np.bool_]:
-    """Return in which steps a group is more than slight beside the largest."""
+    """Return in which steps a group exceeds `SLIGHT` of the largest."""
     notable: NDArray[np.bool_] = sizes[:, number] > SLIGHT * sizes.max(axis=1, initial=0.0)
     return notable
 
 
 def _stood(own: Sequence[_Window], others: Sequence[_Window], number: int) -> bool:
-    """Return whether a group stood still in all windows of a rank, which are long enough, and moved in all of another's."""
+    """Return whether a group stood still in all windows of a rank, of enough steps, and moved in all of another's."""
     if sum(each.steps for each in own) < LONG:
         return False
     return not any(each.way[number] for each in own) and all(each.beyond[number] for each in others)
 
 
 class _Window(NamedTuple):
-    """What a rank did between two averages."""
+    """How a rank's replica moved between two averages."""
 
     way: NDArray[np.float64]
-    """By how much each group moved."""
+    """Distance that each group moved."""
     beyond: NDArray[np.float64]
-    """The same, 0 where it is no more than what roundings can hide: half a unit of each value in each step."""
+    """The same, but 0 where rounding can explain it: half a unit of each value in each step."""
     steps: int
     epochs: set[int]
 
@@ -226,8 +233,8 @@ def _rows(rows: Sequence[NDArray[np.float64]], known: Records) -> NDArray[np.flo
 
 
 def _moved(known: Records, rank: int) -> dict[int, _Window]:
-    """Return by round how far the groups moved in each window in which a rank reports steps at a rate above 0, as a schedule
-    may begin or end with it, and of which sketches tell."""
+    """Return round -> how far the groups moved, for each window with sketches and with steps at a rate above 0 (a
+    schedule may begin or end with a rate of 0)."""
     answers = {event.round: event for event in known.averaged if event.rank == rank and event.sketch_after}
     epochs: dict[int | None, set[int]] = defaultdict(set)
     for report in known.progress:
@@ -235,7 +242,7 @@ def _moved(known: Records, rank: int) -> dict[int, _Window]:
             epochs[report.after].add(report.epoch)
     at_rate = {report.after for report in known.progress if report.rank == rank and report.lr}
     rested = {after for after in epochs.keys() - at_rate if after is not None}
-    rested |= {after + 1 for after in rested}  # some optimizers, such as ASGD, go by the rate of the step before
+    rested |= {after + 1 for after in rested}  # some optimizers, such as ASGD, use the rate of the step before
     units = np.array([UNITS.get(group.dtype, UNITS["float32"])[0] for group in known.groups])
     windows: dict[int, _Window] = {}
     last: Averaged | None = None
@@ -246,7 +253,7 @@ def _moved(known: Records, rank: int) -> dict[int, _Window]:
         if event is None or not own or number not in answers:
             continue
         if last is not None and last.round == number - 1 and event.steps and last.round not in rested:
-            # What was trained while the last average was under way moved the replica before that was applied.
+            # What a rank trained during the last average moved its replica before it applied that average.
             way = np.maximum(_way(own, last.sketch_after), _way(laid, last.sketch_before))
             hidden = SAFETY * event.steps * units * np.nan_to_num(decode(own).sizes)
             windows[number] = _Window(way, np.where(way > hidden, way, 0.0), event.steps, epochs[last.round])
@@ -255,6 +262,6 @@ def _moved(known: Records, rank: int) -> dict[int, _Window]:
 
 
 def _way(first: str, second: str) -> NDArray[np.float64]:
-    """Return the largest difference of each group's sums; 0 where one is not finite."""
+    """Return the largest difference of each group's sums; 0 if it is not finite."""
     way: NDArray[np.float64] = np.nan_to_num(np.abs(decode(first).sums - decode(second).sums)).max(axis=1)
     return way

@@ -1,5 +1,5 @@
-"""Every sample of every epoch of a finished run was trained exactly once, whatever became of its ranks, in batches of the
-size that is set."""
+"""Every sample of every epoch of a finished run was trained exactly once, whatever happened to its ranks, in batches of
+the configured size."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Progress
 
 LARGER = 1.25
-"""Times what batches are, that the size may be which is set: each epoch ends in smaller ones."""
+"""Factor by which the configured batch size may exceed the mean one: the last batch of an epoch is smaller."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if the ledger of a finished run is not exactly once; None if none has a ledger."""
+    """Return FAIL if a finished run did not train every sample exactly once, or in batches of another size; None if no
+    run has a ledger."""
     cell = case.cell
     kept = [(run, run.metrics.ledger) for run in cell.runs if run.metrics.status == "ok" and run.metrics.ledger]
     if not kept:
@@ -36,7 +37,8 @@ def check(case: Case) -> Verdict | None:
 
 
 def _batches(run: Run, known: Records) -> str:
-    """Say which rank trained other batches than are set. Where shares follow speeds, those of all ranks together count."""
+    """Name the rank whose batches have another size than configured. In graph mode shares follow speeds, so all ranks
+    are taken together."""
     m, together = run.metrics, run.metrics.engine == "graph"
     least = max((event.least for event in known.ready), default=1)
     for ranks, size, progress in _parts(run, known):
@@ -52,8 +54,8 @@ def _batches(run: Run, known: Records) -> str:
 
 
 def _parts(run: Run, known: Records) -> Iterator[tuple[int, int, list[Progress]]]:
-    """Iterate over number of ranks, samples of a batch and reports of each part of a run that went on with another number of
-    ranks; of any other run, of all of it."""
+    """Iterate over (number of ranks, batch size, reports) of the run; a run that was resumed with other ranks has
+    several parts."""
     m = run.metrics
     sizes = [(each["world_size"], each["batch_size"]) for each in run.config.get("resized") or ()]
     ends = [event.at for event in known.resumed if event.ranks]
@@ -63,7 +65,7 @@ def _parts(run: Run, known: Records) -> Iterator[tuple[int, int, list[Progress]]
 
 
 def _amiss(run: Run, ledger: LedgerTotals) -> str:
-    """Say which epoch is the first that is wrong, in numbers."""
+    """Describe the first epoch that is wrong, with counts."""
     m = run.metrics
     for row in ledger.epochs:
         missing = (ledger.samples or 0) - row.samples

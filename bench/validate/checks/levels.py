@@ -1,4 +1,4 @@
-"""What the checks of final values have in common: the seeds of the look, and the words around a comparison."""
+"""Common code of the checks of final values: which seeds they look at, and the text of a comparison."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bench.validate.statistics import LOOKS, Moments, compare, detectable, look,
 
 
 def trained(cell: Cell) -> list[Metrics]:
-    """Return the metrics of the seeds that the look is at, in their order: of those that finished or diverged. What diverged
-    once has diverged, whatever another run of the seed came to."""
+    """Return the metrics of the seeds of the present look, in order, of those that finished or diverged. A seed that
+    diverged once counts as diverged, even if another run of it finished."""
     diverged = {run.metrics.seed: run.metrics for run in cell.runs if run.metrics.status == "diverged"}
     counted = [diverged.get(run.metrics.seed, run.metrics) for run in cell.counted]
     known = [m for m in counted if m.status in ("ok", "diverged")]
@@ -28,13 +28,13 @@ def trained(cell: Cell) -> list[Metrics]:
 
 
 def looked_at(cell: Cell) -> list[Metrics]:
-    """Return those of `trained` that finished."""
+    """Return the metrics of `trained` that finished."""
     return [m for m in trained(cell) if m.status == "ok"]
 
 
 def level(check: str, case: Case, base: Metric, values: Iterable[float | None], label: str) -> LevelClaim | None:
-    """Return the claim about `values`, one for each seed looked at; None if no seed has any. A seed without a value (never
-    so far, or not finite) counts as the worst there is, here as in the baseline."""
+    """Return the claim about `values`, one for each seed looked at; None if no seed has a value. A seed without a value
+    (it never reached the target, or the value is not finite) counts as the worst possible, here and in the baseline."""
     given, seeds = list(values), trained(case.cell)
     known = [value for value in given if value is not None and _usable(base, value)]
     if not known:
@@ -62,12 +62,12 @@ def level(check: str, case: Case, base: Metric, values: Iterable[float | None], 
 
 
 LABELS = {"eval_loss": "test loss", "train_loss": "training loss"}
-"""Name of a loss -> what lines call it."""
+"""Name of a loss -> its name in messages."""
 
 
 def final_loss(check: str, case: Case) -> LevelClaim | None:
-    """Return the claim about a final loss; None where the baseline has none, or is of another global batch: then half the
-    steps make another loss, and `quality` mentions it."""
+    """Return the claim about a final loss; None if the baseline has none, or has another global batch: half as many
+    steps give another loss, and `quality` mentions it."""
     metric = _losses(case).get(check)
     if metric is None or not _same_batch(case):
         return None
@@ -75,8 +75,8 @@ def final_loss(check: str, case: Case) -> LevelClaim | None:
 
 
 def other_losses(case: Case) -> str:
-    """Return the final losses beside those of a baseline of another global batch, which judges none, and what else keeps
-    them from being judged; empty: nothing does."""
+    """Return the losses next to those of a baseline with another global batch, which are not judged, or why none are
+    judged; empty: they are judged."""
     if not _losses(case):
         return "losses are not judged, as the baseline has none"
     if _same_batch(case):
@@ -101,8 +101,8 @@ def _same_batch(case: Case) -> bool:
 
 
 def timed(check: str, case: Case, base: Metric, values: Iterable[float | None], label: str) -> LevelClaim | None:
-    """Return the claim about measurements of one machine, by Student's test: of a few runs, it can prove a loss, and their
-    noise is near enough to normal; None if one is missing."""
+    """Return the claim about measurements of time, by Student's test: it can prove a loss from a few runs, and their
+    noise is near enough to normal. None if a value is missing."""
     given = list(values)
     known = [value for value in given if value is not None and _usable(base, value)]
     if not known or len(known) < len(given):
@@ -152,7 +152,7 @@ def _relative(difference: float) -> str:
 
 
 UNBOUNDED = "any"
-"""A bound that so few seeds do not set."""
+"""How messages print a bound that too few seeds leave infinite."""
 
 
 def _shown(sample: Sample, base: Metric, reference: Sample, of: str = "") -> str:

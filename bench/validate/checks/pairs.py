@@ -1,9 +1,9 @@
-"""Seeds that promise solo's very steps make them: pairs of equal seeds, which need no statistics.
+"""Modes that take the same steps as solo have its losses: pairs of runs with equal seeds, compared without statistics.
 
-The shares of a global batch give the same mean gradient as the whole, but for rounding, where no layer looks at the batch
-and none draws numbers. Compared is the mean training loss of the first epoch, before training has amplified rounding: at its
-end, two such runs may differ by 4 % of their losses. Solo's run is the one that is judged with it, else the baseline's, of
-which another processor may have rounded every step otherwise.
+The ranks' shares of a global batch give the same mean gradient as the whole batch, up to rounding, if no layer looks at
+the batch and none draws random numbers. Compared is the mean training loss of the first epoch, before training
+amplifies rounding: by the end, two such runs may differ by 4 % of their losses. The partner is a solo run that is
+judged at the same time, else the baseline's, which another processor may have rounded otherwise.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from bench.validate.reference import Reference
 from bench.validate.verdict import Verdict, verdict
 
 SHARED = ("conv_ae", "logistic", "mlp", "vit")
-"""Models without batch statistics and dropout."""
+"""Models without batch statistics and without dropout."""
 APART = 1e-5
-"""Of the loss, at most, on one kind of processor."""
+"""Largest relative difference of the losses on one kind of processor."""
 ELSEWHERE = 0.05
-"""On two: with AVX2 and with AVX-512, five seeds of `mlp` were up to 0.0054 apart after 1,348 steps."""
+"""The same on two kinds: with AVX2 and AVX-512, five seeds of `mlp` differed by up to 0.0054 after 1,348 steps."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if a seed's first epoch is not solo's; None where that is not promised, or no seed has a partner."""
+    """Return FAIL if a seed's first epoch differs from solo's; None if the mode does not promise that, or no seed has a
+    partner."""
     match, cell = case.match, case.cell
     if match is None or cell.is_solo or cell.about.model not in SHARED or match.reference.engine != "solo":
         return None
@@ -50,7 +51,7 @@ def check(case: Case) -> Verdict | None:
 
 
 def _solo(case: Case, reference: Reference, mine: Metrics) -> tuple[float, float] | None:
-    """Return the loss of solo's run with this seed, and how far apart they may be."""
+    """Return (loss of solo's run with this seed, allowed relative difference); None if there is none."""
     machine = Fingerprint.of(mine).machine
     for cell in case.beside:
         for m in trained(cell) if cell.about.config_hash == reference.config_hash else ():

@@ -1,6 +1,7 @@
-"""Peak memory is that of the ranks: no less than they measured while they ran, no more than the machine has.
+"""The reported peak memory is plausible: no less than a rank measured during the run, and no more than the machine has.
 
-Ranks measure what they hold now and then, and report the peak at the end, by another way of asking the system."""
+Ranks sample their memory during the run. They report the peak at the end, from another system call.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 
 LESS, LESS_BYTES, BATCH = 0.01, 8 << 20, 8192
-"""By so much a peak may be below what was measured: relative; at least, but of no device; and bytes by the square of cores,
-each of which counts a process's pages in batches that grow with their number."""
+"""Tolerance of a peak below the samples: relative; in bytes, for host memory only; and bytes per square of the number
+of cores, as the kernel counts a process's pages on each core in batches that grow with that number."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if the peak of a rank cannot be; None where nothing was measured."""
+    """Return FAIL if the peak of a rank is impossible; None if no memory was measured."""
     count = 0
     for run, known in recorded(case.cell):
         if not known.memory:
@@ -29,7 +30,7 @@ def check(case: Case) -> Verdict | None:
 
 
 def _amiss(run: Run, known: Records) -> str:
-    """Say which rank has a peak that cannot be."""
+    """Name the rank with an impossible peak; empty: none."""
     here = all(event.host == 0 for event in known.ready)
     most = run.metrics.env.get("memory_bytes") if here else None
     for end in known.finished:

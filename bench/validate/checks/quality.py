@@ -1,7 +1,7 @@
 """The final quality is not inferior to the baseline's, nor better than can be explained.
 
-Non-inferiority with the margin that was fixed when the baseline was accepted; the same margin on the other side bounds what
-is believed without a word: better than that is suspicious (data leaked, less of it, another evaluation).
+This is a test of non-inferiority with the margin that was fixed when the baseline was accepted. A result that is better
+by more than the same margin is suspicious: leaked data, less data, or another evaluation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.validate.verdict import verdict
 
 
 def check(case: Case) -> Finding | None:
-    """Return the claim about the seeds' values; FAIL if finished runs have no quality."""
+    """Return the claim about the seeds' final quality; FAIL if finished runs have none."""
     runs = looked_at(case.cell)
     if not runs or case.match is None:
         return None

@@ -1,8 +1,9 @@
-"""The learning rate is that of the baseline at as many samples seen by all ranks: law 5.
+"""The learning rate is the baseline's at the same number of samples seen by all ranks: law 5.
 
-The baseline holds the rate of one process over the fraction of all samples trained. Another way of training reads it off in
-steps as long as its windows, and ranks that run ahead are somewhat before the others: so its rates must lie in the range of
-the baseline's between one window earlier and one later. On the mean over a run they are neither behind nor ahead.
+The baseline holds the rate of one process as a function of the fraction of all samples trained. Another mode updates
+the rate once per window, and ranks that run ahead are somewhat early. So each rate must lie in the range of the
+baseline's rates between one window earlier and one later, within `NEAR`. On the mean over a run, rates must not be late
+or early (`BEHIND`, `AHEAD`).
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 
 NEAR = 0.01
-"""Of the rate at schedule 1: what reading off between two points of the baseline may be off by."""
+"""Error of interpolating between two points of the baseline, as a fraction of the rate at schedule 1."""
 POINTS = 200
-"""Kept in a baseline, at most."""
+"""Most points that a baseline keeps."""
 BEHIND = 0.1
-"""Of a window, that rates may be behind on the mean of a run; and two steps of all ranks."""
+"""Fraction of a window by which the mean rate may be late, on top of two steps of all ranks."""
 AHEAD = 0.25
-"""Of a window, that they may be ahead; and two reports of all ranks, as those of the others come later."""
+"""Fraction of a window by which it may be early, on top of two reports of all ranks, as other ranks' reports come
+later."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if a rate lies outside; None without a baseline that has rates, or without records."""
+    """Return FAIL if a rate lies outside of its range; None without a baseline that has rates, or without records."""
     match = case.match
     if match is None or not match.reference.rates:
         return None
@@ -46,21 +48,22 @@ def check(case: Case) -> Verdict | None:
 
 
 def course(m: Metrics, known: Records) -> tuple[np.ndarray, np.ndarray]:
-    """Return (fraction of all samples trained by all ranks, factor on the run's own rate) at each report."""
+    """Return (fraction of all samples that all ranks have trained, rate divided by the run's own base rate) at each
+    report."""
     total = m.epochs_planned * known.ready[0].samples
     seen = np.cumsum([event.samples for event in known.progress]) / total
     return seen, np.array([event.lr for event in known.progress]) / (m.lr * m.lr_scale)
 
 
 def points(m: Metrics, known: Records) -> list[tuple[float, float]]:
-    """Return what a baseline keeps of the course."""
+    """Return the points of the schedule that a baseline keeps."""
     seen, factor = course(m, known)
     chosen = np.unique(np.linspace(0, len(seen) - 1, POINTS).round().astype(int))
     return [(float(seen[k]), float(factor[k])) for k in chosen]
 
 
 def _farthest(run: Run, known: Records, reference: Reference) -> tuple[float, str]:
-    """Return how far the worst rate lies outside of its range, of the rate at schedule 1; and where."""
+    """Return how far the worst rate lies outside of its range, as a fraction of the rate at schedule 1, and where."""
     m = run.metrics
     seen, factor = course(m, known)
     at, wanted = np.array(reference.rates).T
@@ -79,9 +82,10 @@ def _farthest(run: Run, known: Records, reference: Reference) -> tuple[float, st
 
 
 def _shifted(m: Metrics, known: Records, reference: Reference) -> str:
-    """Say by how many samples rates are behind the baseline's or ahead of them, on the mean, if that is too much.
+    """Say by how many samples rates are late or early on the mean, if that is too much; empty: it is not.
 
-    What moves a schedule by a little moves its rates by its slope: the least squares of rates tell by how much."""
+    A small shift of the schedule changes each rate by its slope, so least squares over the rates give the shift.
+    """
     seen, factor = course(m, known)
     total = m.epochs_planned * known.ready[0].samples
     window = float(np.median([sum(event.steps) for event in known.closed] or [0])) * m.batch_size
@@ -101,7 +105,7 @@ def _shifted(m: Metrics, known: Records, reference: Reference) -> str:
 
 
 def _reach(m: Metrics, known: Records) -> float:
-    """Return samples by which a rate may be read off too early or too late."""
+    """Return the samples by which a rank may apply a rate too early or too late."""
     reports = max(event.samples for event in known.progress) * m.world_size
     windows = max((sum(event.steps) * m.batch_size for event in known.closed), default=0)
     return max(2 * windows, reports) + 2 * m.batch_size * m.world_size

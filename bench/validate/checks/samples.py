@@ -1,4 +1,5 @@
-"""As few samples to the target as the same cell needed before. Not held against solo: a larger global batch needs more."""
+"""Training reaches the target with as few samples as the same cell's baseline. There is no comparison with solo, as a
+larger global batch needs more samples."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from bench.validate.target_crossing import samples_to
 
 
 def check(case: Case) -> Finding | None:
-    """Return the claim about the logarithms over the seeds; a seed that missed the target needed more than any other."""
+    """Return the claim about the logarithms of the samples; a seed that missed the target counts as needing more than
+    any other."""
     reference = case.own
     if reference is None or reference.samples is None:
         return None

@@ -1,7 +1,8 @@
-"""Runs of different seeds are different runs: no two end with the same parameters, here or in the baseline of their cell.
+"""Runs of different seeds are different runs: no two end with the same parameters, here or in the baseline of their
+cell.
 
-Two that do are one run that was copied, or an engine that ignores its seed. Then there are fewer seeds than it seems, and no
-statistics of them holds.
+Two that do are copies of one run, or the engine ignores the seed. Then there are fewer seeds than it seems, and
+statistics over them are wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bench.validate.verdict import Verdict, verdict
 
 
 def check(case: Case) -> Verdict | None:
-    """Return REFUSED if two seeds ended with the same parameters; None if no run has their digest."""
+    """Return REFUSED if two seeds ended with the same parameters; None if no run has a digest of its parameters."""
     ended = {(m.seed, m.params_sha256) for m in case.cell.ok if m.params_sha256}
     if not ended:
         return None
@@ -29,7 +30,7 @@ WHY = "one is a copy of the other, or the seed has no effect"
 
 
 def _copied(ended: set[tuple[int, str]], reference: Reference) -> str:
-    """Say which run ended as another seed of the baseline."""
+    """Name the run whose final parameters are those of another seed of the baseline."""
     known = {sha: seed for seed, sha in reference.params_sha256.items()}
     for seed, sha in sorted(ended):
         if known.get(sha, str(seed)) != str(seed):

@@ -1,8 +1,9 @@
-"""As fast as the same cell was on the same machine, where its baseline was asked to keep time.
+"""Training is as fast as the same cell's baseline on the same machine, if the baseline was asked to keep times.
 
-Speeds are compared as ratios. Fails only where a loss beyond the margin is proved; what noise hides is inconclusive, and
-runs that shared their cores with other programs say nothing. The interval knows how runs of one occasion scatter. What
-changes between occasions (clock rates, neighbours on the host) it cannot know: where solo is slower too, it is the machine.
+Speeds are compared as ratios. The check fails only if a loss beyond the margin is proved; noise gives INCONCLUSIVE, and
+so do runs whose cores other programs used. The interval covers the scatter of runs in one session. It cannot cover what
+changes between sessions (clock rates, other virtual machines on the host): if solo is slower too, the machine is the
+reason.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def disturbed(m: Metrics) -> bool:
 
 
 def check(case: Case) -> Finding | None:
-    """Return the claim about samples per second; REFUSED on another machine, INCONCLUSIVE of runs that were not alone."""
+    """Return the claim about samples per second; REFUSED on another machine, INCONCLUSIVE for runs that were
+    disturbed."""
     reference, runs = case.own, looked_at(case.cell)
     if reference is None or METRIC not in reference.metrics or not runs:
         return None
@@ -48,7 +50,8 @@ def check(case: Case) -> Finding | None:
 
 
 def elsewhere(reference: Reference, runs: Sequence[Metrics]) -> list[FieldDifference]:
-    """Return in what the machines of the runs are not the baseline's, of what an earlier version recorded of it, too."""
+    """Return the fields in which the runs' machines differ from the baseline's. Fields that an older baseline lacks are
+    ignored."""
     machine = reference.environment.machine
     here = [{name: Fingerprint.of(m).machine.get(name) for name in machine} for m in runs]
     return list(dict.fromkeys(field for each in here for field in differences(machine, each)))

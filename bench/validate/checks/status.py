@@ -1,4 +1,5 @@
-"""Every run of the cell ended `ok`; of those that diverged `diverged` says whether they are too many, where it can."""
+"""Every run of the cell ended `ok`. If some diverged, `diverged` judges whether they are too many, if there is a
+reference."""
 
 from __future__ import annotations
 
@@ -15,20 +16,21 @@ from bench.validate.verdict import Verdict, verdict
 from ddp.core.faults import Fault, parse
 
 _EXITED = re.compile(r"\(exit code (?!255\))\d+\)")
-"""How a loss reads of a process that no signal ended; 255: how it ended nobody knows."""
+"""Pattern of the text of a loss if the process exited by itself; code 255 stands for an unknown end."""
 TAKING = ("crash", "raise", "stall")
-"""Kinds of faults that always cost the rank."""
+"""Kinds of scripted faults that always cost the rank."""
 BEYOND, UNREPORTED, FEW = 1, 4, 256
-"""Steps by which a lost rank may have gone beyond its fault; times the most steps of a report, and steps, that it may
-not have reported."""
+"""Steps that a lost rank may report beyond its fault; and steps that it may leave unreported: so many times its largest
+report, and a constant."""
 
 
 def check(case: Case) -> Verdict:
-    """Return FAIL if a run did not end well: a regression if it diverged, and nothing else counts that; else a failed run.
-    One that went on without a rank that it had lost ended well, and is judged as any other; the line says so. But where the
-    rank had raised, and no script made it, the program has a defect, which the others' luck does not mend.
-    FAIL, too, if a rank did not do as ordered, or no loss was to be tolerated. SUSPICIOUS if its program ended by itself: no
-    machine does that, but one that is short of memory may bring it about."""
+    """Return FAIL if a run did not end well: a regression if it diverged and there is no reference, else a failed run.
+
+    A run that went on after losing a rank ended well, and the line says so. It fails, though, if the rank raised and no
+    script made it raise (a defect of the program), if a rank violated its orders, if a scripted fault never came, or if
+    the configuration tolerates no loss. SUSPICIOUS if a rank's process exited by itself: lack of memory may cause that.
+    """
     cell = case.cell
     counted = ("ok", "diverged") if case.match is not None else ("ok",)
     bad = [run.metrics for run in cell.runs if run.metrics.status not in counted]
@@ -46,8 +48,8 @@ def check(case: Case) -> Verdict:
 
 
 def _unallowed(run: Run) -> str:
-    """Say which loss of a rank is none of a machine's, or not one to be tolerated; empty: none. Reports that do not fit
-    orders are a program's, but behind another loss, of a rank that came later, and where a script takes something away."""
+    """Name the loss that no machine causes, or that the configuration does not tolerate; empty: none. Reports that
+    violate orders are a defect of the program, unless the rank joined later or a script takes something away."""
     m, cluster = run.metrics, run.config.get("cluster")
     if never := _never(run):
         return f"seed {m.seed}: {never}"
@@ -62,7 +64,7 @@ def _unallowed(run: Run) -> str:
 
 
 def _never(run: Run) -> str:
-    """Say which fault of the script never came, though its rank went through the step, or came behind it."""
+    """Name the scripted fault that never came, or came late, though its rank went beyond its step; empty: none."""
     lost = {row.rank for row in run.metrics.faults}
     for fault, own in _taken(run):
         steps, gone = sum(own), fault.rank in lost
@@ -73,7 +75,7 @@ def _never(run: Run) -> str:
 
 
 def _earlier(cell: Cell) -> str:
-    """Say which rank was lost long before the only fault of its script, as a machine may bring it about."""
+    """Name the rank that was lost long before the only fault of its script; a machine may have caused that."""
     for run in cell.runs:
         m = run.metrics
         for fault, own in _taken(run):
@@ -86,8 +88,8 @@ def _earlier(cell: Cell) -> str:
 
 
 def _taken(run: Run) -> list[tuple[Fault, list[int]]]:
-    """Return the first fault of each rank's script that takes it away, and the steps of its reports; nothing of runs in
-    which somebody was started again."""
+    """Return, for each rank, the first scripted fault that takes the rank away, and the steps of its reports; nothing
+    for runs in which a rank was restarted."""
     m = run.metrics
     taking = [fault for fault in map(parse, m.scripted_faults) if fault.kind in TAKING]
     again = m.late or m.resumed or any(row.rank is None or row.back_s is not None for row in m.faults)
@@ -99,7 +101,8 @@ def _taken(run: Run) -> list[tuple[Fault, list[int]]]:
 
 
 def _ended(m: Metrics) -> str:
-    """Say which rank's process ended by itself in the middle of a run, if no script took it away; empty: none."""
+    """Name the rank whose process exited by itself in the middle of a run, if no script takes ranks away; empty:
+    none."""
     rows = [] if costly(m) else [row for row in m.faults if _EXITED.search(row.text)]
     return f"seed {m.seed}: the program of rank {rows[0].rank} ended: {rows[0].text}" if rows else ""
 

@@ -1,7 +1,8 @@
-"""As many seeds reach the target as should: hardly fewer than of the baseline.
+"""As many seeds reach the target as expected, given how many of the baseline do.
 
-The target of a cell's own baseline is the median of its seeds less two standard deviations. A cell that is compared with
-solo is held to the recipe's, which every sound way of training reaches: it may be worse than solo by a margin.
+The target of a cell's own baseline is the median of its seeds less two standard deviations. A cell that is compared
+with solo must reach the recipe's target instead, which every sound mode reaches, as it may be worse than solo by a
+margin.
 """
 
 from __future__ import annotations

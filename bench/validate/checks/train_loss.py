@@ -1,6 +1,7 @@
-"""The final training loss is no worse: than solo's at the same global batch, else than the cell's own baseline's.
+"""The final training loss is no worse than solo's at the same global batch, or else than that of the cell's own
+baseline.
 
-It tells of what a test set hides: samples that were not trained, labels that were wrong.
+It shows defects that a test set hides: samples that were not trained, labels that were wrong.
 """
 
 from __future__ import annotations
@@ -10,5 +11,5 @@ from bench.validate.findings import Case, Finding
 
 
 def check(case: Case) -> Finding | None:
-    """Return the claim about the seeds' values; None without a reference that has them for such batches."""
+    """Return the claim about the seeds' losses; None without a reference that has losses at this global batch."""
     return final_loss("train_loss", case)

@@ -1,4 +1,4 @@
-"""The seeds do not scatter more than those of the baseline: an average that is right in the mean can still be a lottery."""
+"""The seeds do not scatter more than those of the baseline: a mode with the right mean can still depend on luck."""
 
 from __future__ import annotations
 

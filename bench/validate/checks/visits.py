@@ -1,10 +1,10 @@
-"""What ranks read is every sample once an epoch. The ledger says what was granted; this, what the data set was asked for.
+"""Ranks read every sample once per epoch. `ledger` checks which samples were granted; this check, which were requested.
 
-Ranks record a tally of the indices that they asked for (`ddp.tally`); those of all ranks add up to that of every sample,
-times epochs; with `drop_last` or a number of steps, to those that the seed's orders have first. So shards that overlap
-show, orders that differ between ranks and skipped samples, whatever the books say. A run that was gone on with is looked at
-from there on: it is to read what follows the checkpoint in the orders. Where nobody blocks, a checkpoint within an epoch has
-gaps that are not recorded, and nothing is said.
+Ranks record a tally of the indices that they request from the data set (`ddp.tally`). The sum over all ranks must equal
+the tally of every sample, times epochs, exactly; with `drop_last` or a number of steps, the tally of the first samples
+of the seed's orders. This finds overlapping shards, orders that differ between ranks, and skipped samples. A resumed
+run must read what follows the checkpoint in the orders. With a non-blocking backend, a checkpoint within an epoch has
+gaps that are not recorded, so the check is silent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ddp.tally import MODULUS, tally
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if other samples were read, or more or fewer than the baseline's; None where no tally is recorded."""
+    """Return FAIL if other samples were read, or another number than in the baseline; None if no tally is recorded."""
     epochs = 0
     for run, known in recorded(case.cell):
         unknown = not known.ready or not known.progress or any(e.visited is None for e in known.progress)
@@ -37,13 +37,13 @@ def check(case: Case) -> Verdict | None:
 
 
 def _shuffled(known: Records) -> bool:
-    """Return whether samples come in the seed's orders. Which ones a sampler of a user's own takes is not known."""
+    """Return whether samples come in the seed's orders. The choice of a custom sampler is not known."""
     data = known.ready[0].data
     return data is None or data.shuffled
 
 
 def _seen(known: Records) -> tuple[int, int]:
-    """Return what a run that was gone on with began with: complete epochs, and samples of the one after them."""
+    """Return where a resumed run began: complete epochs, and samples of the next one."""
     if not known.resumed:
         return 0, 0
     last = known.resumed[-1]
@@ -51,13 +51,13 @@ def _seen(known: Records) -> tuple[int, int]:
 
 
 def is_beginning(run: Run, known: Records) -> bool:
-    """Return whether what the run began with is a beginning of the seed's orders: where nobody waits, it has gaps."""
+    """Return whether the run began with a prefix of the seed's order; with a non-blocking backend it may have gaps."""
     return not _seen(known)[1] or run.metrics.backend != UNBLOCKED
 
 
 def _wanted(run: Run, known: Records) -> int:
-    """Return the tally of what is to be read: every sample of each epoch, but for those that an order leaves at its end, and
-    those that were trained before the run was gone on with."""
+    """Return the tally that is due: every sample of each epoch, less those that the order drops at its end, and those
+    that were trained before the run was resumed."""
     samples, epochs, data = known.ready[0].samples, run.metrics.epochs_planned, known.ready[0].data
     total = samples if data is None else data.training.samples
     first, seen = _seen(known)
@@ -69,7 +69,7 @@ def _wanted(run: Run, known: Records) -> int:
 
 
 def amiss(sets: Sets | None, run: Run, known: Records) -> str:
-    """Say what was read that is not to be read, or the other way round; empty: nothing."""
+    """Say that other samples were read than are due; empty: they were the right ones."""
     samples, epochs = known.ready[0].samples, run.metrics.epochs_planned
     if sets is not None and samples != sets.training:
         return f"an epoch has {samples} samples, {sets.training} in the baseline"

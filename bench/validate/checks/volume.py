@@ -1,7 +1,7 @@
-"""What ranks sent is what the way of training makes them send: as many meetings as it has, each with the whole model.
+"""Ranks sent as many bytes as their mode must send: the number of its collectives, each with the whole model.
 
-`bench.results.analysis.volume` has the formula. On top comes what it leaves out: buffers, and a few bytes of bookkeeping
-a message.
+`bench.results.analysis.volume` has the formula, a lower bound. Beyond it are allowed buffers, which it leaves out, and
+a few bytes of bookkeeping per message.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from bench.validate.verdict import Verdict, verdict
 from ddp.core.event_parts import SketchGroup
 
 BEYOND, BARE = 0.5, 0.05
-"""Buffers may be this part of the parameters, or as much as they are; without any, what is sent beside them."""
+"""Fraction of the parameters' bytes that buffers may add, at least; and fraction that is allowed without any
+buffers."""
 WHOLE = ("nccl", "cpu")
 """Backends that average whole replicas."""
 WIDE = 4
-"""So many times a parameter's bytes a value of a buffer may take: counted in double precision, there and back."""
+"""Bytes that a buffer's value may cost, in units of a parameter's: it travels in double precision, both ways."""
 SEVERAL, FLAG = " to ", 2.0
-"""What the name of a row of several tensors has; and elements of a gradient that its flag of use is as large as, at most."""
+"""Mark of a sketch row that stands for several tensors; and gradient elements that a flag "used" may cost, at most."""
 MESSAGE = 64
 """Bytes of bookkeeping that a message may have."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if a finished run sent less than its formula, or more than buffers explain; None where there is none."""
+    """Return FAIL if a finished run sent less than its formula, or more than buffers explain; None if no formula
+    applies."""
     cell = case.cell
     beyond = {run.metrics.run_id: _beyond(run.metrics, known.groups) for run, known in recorded(cell)}
     known = [(run.metrics, formula(run)) for run in cell.runs if run.metrics.status == "ok"]
@@ -51,13 +53,14 @@ def check(case: Case) -> Verdict | None:
 
 
 def formula(run: Run) -> int | None:
-    """Return the bytes that all ranks hand over; None where the formula does not apply, as where a rank came later."""
+    """Return the bytes that all ranks send by the formula; None where it does not apply, as when a rank joined
+    later."""
     return None if run.metrics.late else volume.formula(run.metrics, run.config)
 
 
 def _beyond(m: Metrics, groups: Sequence[SketchGroup]) -> float:
-    """Return what may be sent beside the trained parameters, as a part of them: little from whole replicas without buffers
-    whose parameters are of one type."""
+    """Return the fraction that may be sent beyond the trained parameters: small for whole replicas without buffers
+    whose parameters have one type."""
     alike = len({group.dtype for group in groups}) == 1 and all(group.kind == "parameters" for group in groups)
     trained = sum(group.elements for group in groups if group.trained)
     if not alike or not trained or m.engine != "elche" or m.backend not in WHOLE:
@@ -69,14 +72,15 @@ def _beyond(m: Metrics, groups: Sequence[SketchGroup]) -> float:
 
 
 def _buffers(groups: Sequence[SketchGroup]) -> float:
-    """Return what buffers may add, as a part of what is sent of the trained parameters."""
+    """Return the bytes of buffers as a fraction of those of the trained parameters."""
     buffers = sum(group.elements for group in groups if group.kind == "buffers")
     trained = sum(group.elements for group in groups if group.trained)
     return WIDE * buffers / trained if trained else 0.0
 
 
 def _most(m: Metrics, expected: int, state: bool, beyond: float) -> float:
-    """Return the most bytes that buffers, and what is no whole number of copies of the optimizer's state, explain."""
+    """Return the most bytes that are plausible, given buffers, optimizer state (rounded up to a whole copy) and
+    bookkeeping."""
     copies = 1 + volume.state_copies(m)
     most = expected * (copies + 1) / copies if state else expected
     return (1 + beyond) * most + MESSAGE * m.world_size * m.sync.count

@@ -1,10 +1,12 @@
-"""Rounds are held against the plan: no window is longer than the orders in force allow, no order beyond the settings, or
-another than a rule of the rate has it (`bench.validate.window_rule`), or the guard (`bench.validate.guard_rule`).
+"""Rounds follow the plan: no window is longer than the orders in force allow, and no order exceeds the policy's
+settings.
 
-Counts are upper bounds: the end of an epoch cuts windows short. Where ranks block, all together train what is ordered,
-whoever takes over whose steps. Where nobody blocks, a rank may be a window ahead, and each acts on an order of its own. An
-order in force is one given since the round before the last, as what was granted under it may end only now; where nobody
-blocks, since the one before that, as the window ahead was granted with it.
+Orders must also follow the rule of a policy that sizes windows by the learning rate (`bench.validate.window_rule`), and
+the guard (`bench.validate.guard_rule`). Step counts are upper bounds, as the end of an epoch cuts windows short. With a
+blocking backend all ranks together train what is ordered, whoever takes over whose steps. With a non-blocking one a
+rank may be a window ahead, and each follows an order of its own. An order is in force if it was given since the round
+before the last, because the work granted under it may end only now; with a non-blocking backend since the round before
+that.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from ddp.core.policies import POLICIES
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if a window is too long, or an order; None where runs have no windows. With lost ranks nothing is said."""
+    """Return FAIL if a window or an order is too long; None if runs have no windows. Runs that lost ranks are left
+    out."""
     kept = [(run, run.metrics.elche) for run in case.cell.runs if run.metrics.status == "ok" and not run.metrics.faults]
     schedules = [(run, elche) for run, elche in kept if elche is not None and elche.windows]
     if not schedules:
@@ -33,7 +36,7 @@ def check(case: Case) -> Verdict | None:
     for run, elche in schedules:
         policy = run.config.get("policy")
         settings = policy if isinstance(policy, dict) else {}
-        began = run.metrics.resumed is None  # else the first order is of what was measured before
+        began = run.metrics.resumed is None  # else the first order uses measurements from before
         if wrong := beyond_settings(elche, settings, began) or beyond_orders(run.metrics, elche, settings):
             return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
         known = records(run)
@@ -45,14 +48,15 @@ def check(case: Case) -> Verdict | None:
 
 def _rules(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> Iterator[str]:
     yield off_rule(m, known, settings)
-    if POLICIES.is_ours(str(settings.get("name"))):  # a user's has settings of its own
+    if POLICIES.is_ours(str(settings.get("name"))):  # a custom policy has its own settings
         yield apart_from_settings(m, known, settings)
         yield apart_from_speeds(m, known, settings)
         yield against_guard(m, known, settings)
 
 
 def beyond_settings(elche: Elche, settings: Mapping[str, JsonValue], began: bool = True) -> str:
-    """Say which order is beyond the settings of its policy; empty: none. `began`: the first is the run's first."""
+    """Name the order that exceeds the settings of its policy; empty: none. `began`: the first order is the run's first
+    one."""
     first, least, most = (settings.get(name) for name in ("anchor", "min_anchor", "max_anchor"))
     first = max(first, least) if isinstance(first, int) and isinstance(least, int) else first
     if (
@@ -70,7 +74,7 @@ def beyond_settings(elche: Elche, settings: Mapping[str, JsonValue], began: bool
 
 
 def beyond_orders(m: Metrics, elche: Elche, settings: Mapping[str, JsonValue]) -> str:
-    """Say which window is longer than the orders in force allow; empty: none."""
+    """Name the window that is longer than the orders in force allow; empty: none."""
     lead = settings.get("max_overshoot")
     beyond = m.world_size * (lead if isinstance(lead, int) else 0)
     windows = 2 if m.backend == UNBLOCKED else 1
@@ -80,9 +84,9 @@ def beyond_orders(m: Metrics, elche: Elche, settings: Mapping[str, JsonValue]) -
         older = [plan for plan in given if plan.seconds <= since][-1:]
         orders = [*older, *(plan for plan in given if plan.seconds > since)]
         if not orders:
-            continue  # from before the record begins
+            continue  # it began before the record does
         counts = [plan.counts for plan in orders]
-        apart = m.backend == UNBLOCKED  # ranks may act on different orders
+        apart = m.backend == UNBLOCKED  # ranks may follow different orders
         ordered = sum(map(max, zip(*counts, strict=False))) if apart else max(map(sum, counts))
         most = windows * ordered + beyond + m.world_size
         if sum(row.steps) > most:

@@ -1,4 +1,4 @@
-"""`Figure`: what a field of a result must be, and how it is told from what is there."""
+"""`Figure`: a field of a result with its recomputed value, and how both are compared."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from math import isclose
 from typing import Any
 
 NEAR = 1e-6
-"""Relative: sums in another order."""
+"""Relative tolerance, for sums in another order."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A field, what is recorded there, and what it must be."""
+    """A field, its recorded value, and the recomputed one."""
 
     name: str
     recorded: Any
     wanted: Any
     slack: float = 0.0
-    """How far a number may be off, absolute, beside roundings."""
+    """Absolute tolerance of a number, besides rounding."""
 
     @property
     def wrong(self) -> str:
-        """What is wrong with it; empty: nothing."""
+        """A message if the values differ; empty: they do not."""
         if _alike(self.recorded, self.wanted, self.slack):
             return ""
         return f"{self.name} is {_shown(self.recorded)}, and {_shown(self.wanted)} by what was recorded"

@@ -1,4 +1,4 @@
-"""What was run, and on what: fields that ranks and the configuration say themselves."""
+"""What was run, and on what hardware: fields that the ranks' events and the configuration state directly."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SETTINGS = {
     "timing": "timing",
     "emulated_speeds": "cluster.speeds",
 }
-"""Field -> setting."""
+"""Field of the result -> setting."""
 KINDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 
 
 def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[Figure]:
-    """Yield what a result must say of what was run."""
+    """Yield the figures that identify a run."""
     for field, setting in SETTINGS.items():
         wanted: Any = config
         for word in setting.split("."):
@@ -34,7 +34,7 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
     train = config.get("train")
     if isinstance(train, Mapping) and isinstance(train.get("batch_size"), int):
         yield Figure("batch_size", m.batch_size, train["batch_size"] * micro_batches(config))
-    # Where nobody gave a ratio it is the recipe's own: of bundled models 0. One rank is left alone.
+    # Without a configured ratio it is the recipe's, which is 0 for bundled models. One rank needs no scaling.
     ratio, code = train.get("lr_scale_ratio") if isinstance(train, Mapping) else None, config.get("code") or ()
     if (
         ratio is not None
@@ -50,7 +50,7 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
     yield Figure("frozen", m.frozen, ready[0].frozen)
     yield Figure("loader", m.loader, [event.loader for event in ready if event.loader])
     kind = loading.get("kind") if isinstance(loading := config.get("loader"), Mapping) else None
-    # What the device has no memory for is streamed, and a note says so.
+    # Data that does not fit the device's memory is streamed, and a note says so.
     if kind == "streaming" or (kind == "resident" and not any(event.note for event in ready)):
         yield Figure(f"loader, as set ({kind})", sorted({*m.loader} - {kind}), [])
     digests = {event.digest for event in ends}

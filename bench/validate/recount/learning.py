@@ -1,4 +1,4 @@
-"""What a run learnt: epochs, the end, the target, the ledger."""
+"""What a run learned: epochs, final values, the target, the ledger."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from ddp.core.events import Evaluated, Progress
 
 @dataclass(frozen=True)
 class _EpochRecords:
-    """What is recorded of one epoch."""
+    """The records of one epoch."""
 
     reports: Sequence[Progress]
     answers: Sequence[Evaluated]
-    """The last of each part of the test set; empty where a part is lacking."""
+    """The last answer for each part of the test set; empty if a part is missing."""
 
     @cached_property
     def ended(self) -> float:
-        """When it was trained: with its last report, or where its evaluation began, if that was later."""
+        """When training of the epoch ended: at its last report, or at the begin of its evaluation, if that was
+        later."""
         reported = max(event.at for event in self.reports)
         return max(reported, min((event.at - event.seconds for event in self.answers), default=reported))
 
     @cached_property
     def evaluated(self) -> float:
-        """When the last part was evaluated."""
+        """When the last part of the test set was evaluated."""
         return max((event.at for event in self.answers), default=self.ended)
 
 
 def learning(m: Metrics, known: Records) -> Iterator[Figure]:
-    """Yield what the epochs must be, and what follows from them."""
+    """Yield the figures of the epochs, and those that follow from them."""
     epochs = _epochs(known)
     yield Figure("epochs", [row.epoch for row in m.epochs], sorted(epochs))
     yield Figure("steps", m.steps, sum(event.steps for event in known.progress))
@@ -89,7 +90,8 @@ def _epoch(row: Epoch, records: _EpochRecords, world_size: int, known: Records) 
 
 
 def trained_until(known: Records, time: float) -> float:
-    """Return the seconds of training until `time`: since the last rank was ready, less the mean rank's evaluation."""
+    """Return the seconds of training until `time`: since the last rank was ready, less the mean time of an evaluation
+    per rank."""
     ready = [event.at for event in known.ready]
     stopped = fsum(min(max(time - (e.at - e.seconds), 0.0), e.seconds) for e in known.evaluated)
     return max(time - max(ready) - stopped / len(ready), 0.0)
@@ -110,7 +112,7 @@ def _scalars(reports: Iterator[Progress] | Sequence[Progress]) -> dict[str, floa
 
 
 def _final(m: Metrics) -> Iterator[Figure]:
-    """Yield what the end must be by the rows of the epochs."""
+    """Yield the final values and the target, by the rows of the epochs."""
     sign = 1.0 if m.final.higher_is_better else -1.0
     known = [(row.epoch, row.eval) for row in m.epochs if row.eval is not None]
     best = max((sign * value for _, value in known), default=-inf)

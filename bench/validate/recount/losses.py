@@ -1,4 +1,4 @@
-"""When ranks were lost and came back, and when they became slow: by their last words and first ones, and their reports."""
+"""When ranks were lost and returned, and when they became slow: by their last and first events, and their reports."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from ddp.core.faults import parse
 
 SECOND = 1e-6
 WINDOW_S = 0.1
-"""Least work of a window: shorter ones between two averages are taken together."""
+"""Least work in a window, seconds: shorter windows between averages are joined."""
 USUAL, WARM = 16, 1
-"""Windows that a pace is the median of, at most; of a rank's first ones nothing is known."""
+"""Most windows whose median is a rank's usual pace; and first windows of a rank that are ignored."""
 ROUGHLY = 2.0
-"""How many times off the pace of a slow rank may be beyond what windows before make of it: which are usual is not known."""
+"""Factor by which a slow rank's pace may lie outside of what earlier windows give, as it is not known which are
+usual."""
 SINCE = 5
-"""Version of results from which on ranks become slow as here."""
+"""First version of results that finds slow ranks in this way."""
 SLOWER, MANY = 2.5, 8
-"""Times that the samples of so many windows take as long as before: such a rank is named, however busy its machine is."""
+"""A rank must be named as slow if the median over at least `MANY` windows is `SLOWER` times the one before, however
+busy its machine is."""
 
 
 _KINDS = ("own", "whole")
 
 
 def losses(m: Metrics, known: Records) -> Iterator[Figure]:
-    """Yield who was lost, when that was noticed where somebody said so, and how long it was away, unless the run resumed."""
+    """Yield who was lost, when that was noticed (if recorded), and how long the rank was away; nothing for resumed
+    runs."""
     if known.resumed or not known.headers:
         return
     zero = known.headers[-1].launched
@@ -53,17 +56,17 @@ def losses(m: Metrics, known: Records) -> Iterator[Figure]:
 
 @dataclass(frozen=True)
 class _WorkWindow:
-    """What a rank did between two averages, or several times that. Seconds are of a sample."""
+    """The work of a rank between two averages, or over several of these intervals. Seconds are per sample."""
 
     began: float
     ended: float
     own: float
     whole: float
-    """With what it waited for a core."""
+    """Including the time that it waited for a core."""
 
 
 def slow_ranks(m: Metrics, known: Records) -> Iterator[Figure]:
-    """Yield when each rank became slow, and by how much, of runs that lost nobody."""
+    """Yield when each rank became slow, and by which factor, for runs that lost nobody."""
     if m.slow_ranks is None or m.schema_version < SINCE or known.resumed or not known.headers:
         return
     zero, windows = known.headers[-1].launched, {rank: _windows(known, rank) for rank in range(m.world_size)}
@@ -86,7 +89,8 @@ def slow_ranks(m: Metrics, known: Records) -> Iterator[Figure]:
         before = [each for each in made if each.ended - zero < row.seconds + SECOND][WARM:]
         yield Figure(f"{name}.windows", row.windows, len(slow))
         if slow and before:
-            # A machine that is crowded shows in a rank's own work, too; and some windows before may have been slow.
+            # On a crowded machine a rank's own work takes longer, too, and some of the earlier windows may have been
+            # slow.
             factors = [getattr(slow[-1], kind) / getattr(each, kind) for each in before for kind in _KINDS]
             low, high = min(factors) / ROUGHLY, max(factors) * ROUGHLY
             yield Figure(f"{name}.factor", row.factor, (low + high) / 2, (high - low) / 2)
@@ -100,7 +104,7 @@ def slow_ranks(m: Metrics, known: Records) -> Iterator[Figure]:
 
 
 def _slowed(m: Metrics, known: Records) -> Iterator[tuple[int, float, float]]:
-    """Yield which ranks a script slows down, and between which times."""
+    """Yield (rank, begin, end) of the times at which a script slows a rank down."""
     script = sorted(map(parse, m.scripted_faults), key=lambda fault: fault.step)
     for fault in script:
         if fault.kind not in ("slow", "input"):
@@ -113,12 +117,12 @@ def _slowed(m: Metrics, known: Records) -> Iterator[tuple[int, float, float]]:
 
 
 def _nearest(times: Sequence[float], recorded: float) -> float | None:
-    """Return the time that may be meant; None: there is none."""
+    """Return the time that is nearest to the recorded one; None: there is none."""
     return min(times, key=lambda time: abs(time - recorded), default=None)
 
 
 def _windows(known: Records, rank: int) -> list[_WorkWindow]:
-    """Return the windows of a rank that its work is told of in."""
+    """Return the windows of a rank that its reports describe."""
     inside, made = any(plan.in_step for plan in known.plans), list[_WorkWindow]()
     every: list[Progress | Averaged] = [*known.progress, *known.averaged]
     began, samples, own, waited, averaged = None, 0, 0.0, 0.0, inside

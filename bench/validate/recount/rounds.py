@@ -1,4 +1,4 @@
-"""What rounds of averaging were: what the coordinator wrote down of each, by what ranks said of it."""
+"""The rounds of averaging: what the coordinator recorded of each, recomputed from the ranks' events."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SECOND = 1e-6
 
 
 def rounds(m: Metrics, known: Records) -> Iterator[Figure]:
-    """Yield what each round must be, and the windows of the result."""
+    """Yield the figures of each round, and the windows of the result."""
     answers: dict[int, dict[int, Averaged]] = defaultdict(dict)
     for answer in known.averaged:
         answers[answer.round][answer.rank] = answer
     reports: dict[tuple[int, int], list[Progress]] = defaultdict(list)
-    """By rank and the round that followed."""
+    """(rank, the round after these steps) -> reports."""
     parts = known.contributions()
     own = {rank: sorted(number for number, each in parts.items() if rank in each) for rank in range(most_ranks(m))}
     for report in known.progress:
@@ -92,7 +92,7 @@ def _windows(m: Metrics, known: Records) -> Iterator[Figure]:
     if known.plans:
         yield Figure("elche.anchor", m.elche.anchor, known.plans[-1].anchor)
         yield Figure("elche.counts", m.elche.counts, known.plans[-1].counts)
-    if known.plans and not known.resumed:  # else the result has those of the rest alone
+    if known.plans and not known.resumed:  # the result of a resumed run has only later plans
         plans = [(row.anchor, tuple(row.counts), row.phase) for row in m.elche.plans]
         given = [(plan.anchor, tuple(plan.counts), plan.phase) for plan in known.plans]
         changes = [each for before, each in zip([None, *given], given, strict=False) if each != before]

@@ -1,6 +1,7 @@
-"""How fast a run was at steady state, as `bench.results.schema_speed.Steady` says it: from reports and rounds alone.
+"""The speed at steady state, as `bench.results.schema_speed.Steady` defines it, from reports and rounds alone.
 
-What evaluations and checkpoints take of a stretch is known up to what else a rank rests in it; so a speed has a range.
+The time of evaluations and checkpoints inside the stretch is known only together with other rests, so a speed has a
+range.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from bench.validate.recount.figure import Figure
 from bench.validate.run_records import Records
 
 SETTLED = 5
-"""Rounds before which the controller has not settled."""
+"""Rounds until the controller has settled."""
 ROOM = 1e-3
-"""Relative: stretches that touch are cut at one end or the other."""
+"""Relative tolerance, as adjoining stretches may be cut at either end."""
 
 
 def steady_range(m: Metrics, known: Records) -> Iterator[Figure]:
-    """Yield the range that speed and length must lie in. For runs that lost no rank and began by themselves."""
+    """Yield the ranges of speed and length. Only for runs that lost no rank and were not resumed."""
     given = m.throughput.steady
     if given is None or m.faults or m.resumed is not None or m.world_size != len({e.rank for e in known.progress}):
         return

@@ -1,4 +1,5 @@
-"""Where a run's time went and how fast it was: the clock, speeds, the breakdown of each rank, what meeting cost."""
+"""Where the time of a run went and how fast it was: the clock, speeds, each rank's breakdown, the cost of
+communication."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ from bench.validate.recount.steady import steady_range
 from bench.validate.run_records import Collective, Records
 
 SECOND = 1e-3
-"""Seconds that a time may be off: stretches that touch are cut at one end or the other."""
+"""Tolerance of a time in seconds, as adjoining slices may be cut at either end."""
 SHARE = 2e-3
-"""The same of a fraction of a rank's time."""
+"""The same for a fraction of a rank's time."""
 COMPUTING = ("forward", "backward", "optimizer", "slowdown")
 MEETING = ("exchange", "copy", "join")
 FIELDS = ("compute", "data", "comm", "wait", "eval", "checkpoint")
 
 
 def timing(m: Metrics, known: Records) -> Iterator[Figure]:
-    """Yield what times, speeds and shares must be."""
+    """Yield the figures of times, speeds and fractions of time."""
     ready, done = ({event.rank: event.at for event in events} for events in (known.ready, known.finished))
     if len(ready) < m.world_size or len(done) < m.world_size:
         return
@@ -69,7 +70,7 @@ def _speeds(m: Metrics, known: Records, trained: float) -> Iterator[Figure]:
 
 def _breakdown(m: Metrics, known: Records, walls: list[float]) -> Iterator[Figure]:
     late = defaultdict[int, float](float)
-    """By rank, seconds in a collective before the last one came."""
+    """Rank -> seconds in collectives before the last rank arrived."""
     for each in known.collectives.values():
         last = max(begin for _, begin, _, _ in each)
         for rank, begin, end, _ in each:
@@ -96,7 +97,7 @@ def _breakdown(m: Metrics, known: Records, walls: list[float]) -> Iterator[Figur
 
 
 def meeting(m: Metrics, known: Records) -> Iterator[Figure]:
-    """Yield what bringing replicas together must have cost, in rounds or in collectives inside steps."""
+    """Yield the cost of communication, in rounds or in collectives inside steps."""
     sync = m.sync
     if known.closed:
         cost = [event.sync_s for event in known.closed]
