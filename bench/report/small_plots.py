@@ -59,12 +59,12 @@ def marks(low: float, high: float, log: bool, most: int = TICKS) -> list[float]:
     if log and high > NEAR * low:
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         for steps in ((1, 2, 5), (1, 3), (1,)):
-            found = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
-            if len(found) <= most:
-                return found
-        return found[:: -(-len(found) // most)]
-    found = list(MaxNLocator(most - 1, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high))
-    return [value for value in map(float, found) if low <= value <= high]
+            ticks = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+            if len(ticks) <= most:
+                return ticks
+        return ticks[:: -(-len(ticks) // most)]
+    ticks = list(MaxNLocator(most - 1, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high))
+    return [value for value in map(float, ticks) if low <= value <= high]
 
 
 def grid(title: str, count: int) -> tuple[Figure, list[Axes]]:
