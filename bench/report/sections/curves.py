@@ -175,9 +175,10 @@ def _ranked(cells: Sequence[Cell]) -> list[Cell]:
 
 def _title(axes: Axes, name: str, plot: CurvePlot, colour: str) -> None:
     """Write over a plot whose it is, in the colour of its curve, and what it shows."""
-    for text, up, look in ((name, 15.0, {"color": colour, "weight": "bold"}), (plot.label, 4.0, {})):
-        place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
-        axes.annotate(brief(text, NAME), (0, 1), (-72 * CORNER[0] + 4, up), fontsize=SIZE, **place, **look)
+    place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
+    left = -72 * CORNER[0] + 4
+    axes.annotate(brief(name, NAME), (0, 1), (left, 15), fontsize=SIZE, color=colour, weight="bold", **place)
+    axes.annotate(brief(plot.label, NAME), (0, 1), (left, 4), fontsize=SIZE, **place)
 
 
 def _draw(
