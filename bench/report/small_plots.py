@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench.base.style import put_title
-from bench.report.labels import DIGIT, LETTER, LINE, SIZE
+from bench.report.labels import DIGIT, LETTER, LINE, SIZE, along
 
 Place = tuple[float, float]
 NEAR = 5
@@ -23,8 +23,8 @@ TICKS = 5
 """Of an axis, at most."""
 COLUMNS, PITCH, PLANE, CORNER = 4, (2.28, 1.72), (1.72, 1.0), (0.46, 0.38)
 """Plots in a row; inches: of a plot and its words, of its plane, and from its left and lower end to the plane."""
-STEPS = 12
-"""Places along a line that words keep off."""
+STEPS, PARTS = 12, 4
+"""Places along a line that words keep off, and steps between two of them."""
 
 
 class PlotScale(NamedTuple):
@@ -92,25 +92,35 @@ def grid(title: str, count: int) -> tuple[Figure, list[Axes]]:
 
 def thin(path: list[Place]) -> list[Place]:
     """Return some of the places along a line, the last one too."""
-    return path[:: -(-len(path) // STEPS)][:-1] + path[-1:]
+    return path[:: max(1, -(-len(path) // STEPS))][:-1] + path[-1:]
 
 
 def label(
-    axes: Axes, text: str, ends: Sequence[Place], lines: Sequence[Place], taken: list[Place], look: dict[str, Any]
+    axes: Axes,
+    text: str,
+    ends: int,
+    own: Sequence[Place],
+    other: Sequence[Place],
+    taken: list[Place],
+    look: dict[str, Any],
 ) -> None:
-    """Write a word above or below one of the places, within the plane, where lines and other words leave it most room."""
+    """Write a word near one of the last places, `ends` of them, of a line: within the plane, on no line or word, and nearer
+    to its `own` line than to any `other`."""
     half = (DIGIT if "weight" in look else LETTER) * len(text) / 2
 
-    def room(spot: Place) -> float:
-        near = (math.hypot(max(abs(x - spot[0]) - half, 0), y - spot[1]) for x, y in lines)
-        return min(
-            *near, *(LINE * (abs(x - spot[0]) > 5 * half or abs(y - spot[1]) > LINE) for x, y in taken), 0.8 * LINE
-        )
+    def away(spot: Place, line: Sequence[Place]) -> float:
+        return min((math.hypot(max(abs(x - spot[0]) - half, 0), y - spot[1]) for x, y in line), default=math.inf)
 
+    def room(spot: Place) -> float:
+        near, far = away(spot, full), away(spot, other)
+        free = all(abs(x - spot[0]) > 5 * half or abs(y - spot[1]) > LINE for x, y in taken)
+        return min(near, far, 0.8 * LINE) * free - max(near - far, 0) - 0.1 * near
+
+    full = (*own, *along(own, PARTS))
     width, height = 72 * PLANE[0], 72 * PLANE[1]
     spots = [
         (min(max(x + aside * half, half), width - half), y + up * LINE)
-        for x, y in reversed(ends)
+        for x, y in reversed(own[-ends:])
         for up in (1, -1, 1.6, -1.6, 0, 2.6)
         for aside in (0, 1, -1, 2.4, -2.4)
         if LINE / 2 <= y + up * LINE <= height - LINE / 2

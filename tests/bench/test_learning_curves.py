@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
@@ -46,6 +48,13 @@ def test_each_mode_has_two_plots_of_its_own_with_solo_in_grey(figure: Figure) ->
         assert len({(*axes.get_xlim(), *axes.get_ylim()) for axes in plots}) == 1, "scales are the same"
 
 
+def away(word: Any, line: Any, renderer: Any) -> float:
+    """How far a word is from a line, pixels."""
+    box, path = word.get_window_extent(renderer), line.get_transform().transform(line.get_xydata())
+    places = [a + (b - a) * k / 20 for a, b in pairwise(path) for k in range(21)]
+    return min(math.hypot(max(box.x0 - x, x - box.x1, 0), (box.y0 + box.y1) / 2 - y) for x, y in places)
+
+
 def test_words_of_a_plot_lie_in_its_plane_and_on_no_other(figure: Figure) -> None:
     with styled():
         renderer = measured(figure)
@@ -53,6 +62,10 @@ def test_words_of_a_plot_lie_in_its_plane_and_on_no_other(figure: Figure) -> Non
         boxes = [text.get_window_extent(renderer) for text in axes.texts]
         assert not any(a.overlaps(b) for a in boxes[2:] for b in boxes[2:] if a is not b)
         plane = axes.get_window_extent(renderer)
+        lines = {to_hex(line.get_color()): line for line in axes.get_lines() if line.get_linestyle() == "-"}
+        (own,) = (line for colour, line in lines.items() if colour in COLOURS)
+        for word, line, other in zip(axes.texts[2:], (own, solo := lines[curves.REFERENCE]), (solo, own), strict=True):
+            assert away(word, line, renderer) <= away(word, other, renderer) + 6, "it is not at the other line"
         assert all(plane.x0 - 3 < box.x0 and box.x1 < plane.x1 + 3 for box in boxes[2:])
 
 

@@ -17,7 +17,7 @@ from bench.report.blocks import Block, Picture
 from bench.report.compare import is_fraction
 from bench.report.labels import SIZE, along
 from bench.report.page import SERIES, CellGroup, Page
-from bench.report.small_plots import CORNER, STEPS, Place, PlotScale, grid, label, thin
+from bench.report.small_plots import CORNER, PARTS, Place, PlotScale, grid, label, thin
 from bench.results.cells import Cell
 
 Point = dict[str, Any]
@@ -92,6 +92,11 @@ class CurveLine(NamedTuple):
     def places(self) -> list[Place]:
         """Where its points lie; without those that are not known."""
         return [place for place in zip(self.x, self.y, strict=True) if not any(map(math.isnan, place))]
+
+    @property
+    def last(self) -> str:
+        """Where it ends; empty: nowhere."""
+        return f"{self.places[-1][1]:.3g}" if self.places else ""
 
 
 @dataclass(frozen=True)
@@ -199,10 +204,15 @@ def _draw(
     if _known(own.dotted):
         axes.plot(own.x, own.dotted, ":", color=colour, lw=1.1)
     axes.plot(own.x, own.y, marker=marker, markevery=max(1, len(own.x) // 10), ms=3, color=colour, lw=1.8)
-    path, other = (thin([scale.onto(place) for place in line.places]) if line else [] for line in (own, solo))
-    lines = [place for line in (path, other) for place in (*line, *along(line, 1 + STEPS // len(line or [0])))]
+    path, other, dotted = (
+        thin([scale.onto(place) for place in line.places]) if line else []
+        for line in (own, solo, own._replace(y=own.dotted))
+    )
     taken: list[Place] = []
-    if path:
-        label(axes, f"{own.places[-1][1]:.3g}", path[-1:], lines, taken, {"color": colour, "weight": "bold"})
-    if other:
-        label(axes, SOLO, other[-3:], lines, taken, {"color": REFERENCE})
+    for text, ends, line, beside, look in (
+        (own.last, 1, path, other, {"color": colour, "weight": "bold"}),
+        (SOLO, 3, other, path, {"color": REFERENCE}),
+    ):
+        if line:
+            lines = [place for each in (beside, dotted) for place in (*each, *along(each, PARTS))]
+            label(axes, text, ends, line, lines, taken, look)
