@@ -4,12 +4,12 @@
 
     state = Trainer(model_factory, optimizer_factory, train_step, dataset, batch_size=32, epochs=10).run().join()
 
-or, in one process and with your own loop, `ddp.setup(graph, builder, optimizer_factory)`.
+In one process with your own training loop, use `ddp.setup(graph, builder, optimizer_factory)`.
 
 `ddp.core` decides (pure), `ddp.engine` executes (processes, clocks, collectives), `ddp.sim` simulates the same core in
-virtual time. `ddp.data` loads data. `ddp.trainer` is the interface for users, `ddp.parallel` (`DistributedDataParallel`,
-`wrap`) and `ddp.graph` (one process) are those for loops of their own. Importing `ddp` imports none of them: a name is
-imported when it is first used.
+virtual time. `ddp.data` loads data. `ddp.trainer` is the interface for users. `ddp.parallel` (`DistributedDataParallel`,
+`wrap`) and `ddp.graph` (one process) are for your own training loops. `import ddp` imports none of these modules: each name
+is imported when it is first used.
 """
 
 from __future__ import annotations

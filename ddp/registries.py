@@ -1,6 +1,7 @@
-"""Modules that a registry names, imported on use: what is wrong with one, mostly a user's own, is a line with file and line.
+"""Imports the modules named by a registry, on first use, and reports a mistake in one of them (mostly the user's own) with
+its file and line.
 
-A module is a source of `ddp.user_code`: a file of a user's own has its path for a name. Imports no torch.
+A module is a source as in `ddp.user_code`: a name, or the path of a user's own file. Imports no torch.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from ddp.suggest import unknown
 
 
 class Unusable(ValueError):
-    """A member of a registry is not what it must be; one line."""
+    """A member of a registry has the wrong type or cannot be imported; the message is one line."""
 
 
 def member(kind: str, name: str, module: str, has: str, like: type | None = None) -> Any:
-    """Return what `module`, registered as the `kind` called `name`, calls `has`: a `like`. Raises Unusable."""
+    """Return the attribute `has` of `module`, which is registered as the `kind` called `name`. Raises Unusable if it is
+    missing or no instance of `like`."""
     found = imported(kind, name, module)
     place = _shown(origin(module) or module)
     if not hasattr(found, has):
@@ -44,13 +46,14 @@ _OURS = tuple(f"{Path(__file__).parents[1] / name}{os.sep}" for name in ("bench"
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether the project's own code raised it: then it says all by itself."""
+    """Return whether the project's own code raised `error`: its message then needs no file and line."""
     return traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_OURS)
 
 
 @contextmanager
 def blamed(kind: str, name: str, module: str, *passing: type[Exception]) -> Iterator[None]:
-    """Raise Unusable for what is raised inside: it is a mistake in `module`. `passing` say all by themselves."""
+    """Raise Unusable for an exception in this block, which is then reported as a mistake in `module`. Exceptions of the
+    types `passing` are raised unchanged."""
     try:
         yield
     except (Unusable, *passing):  # type: ignore[misc]  # mypy knows no such tuples
@@ -64,14 +67,14 @@ def blamed(kind: str, name: str, module: str, *passing: type[Exception]) -> Iter
 
 
 def missing(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return one line that says why `name` is no `kind`: its package is broken, or nobody knows it."""
+    """Return one line that says why there is no `kind` called `name`: its package is broken, or the name is unknown."""
     if isinstance(known, Registry) and name in known.complete().broken:
         return broken(kind, known, name)
     return unknown(kind, name, known)
 
 
 def broken(kind: str, registry: Registry[Any], name: str) -> str:
-    """Return one line on what is wrong with a member of a package, with file and line."""
+    """Return one line about a broken member of a package, with file and line."""
     source, error = registry.broken[name]
     module = source.partition(":")[0]
     try:
@@ -82,13 +85,14 @@ def broken(kind: str, registry: Registry[Any], name: str) -> str:
 
 
 def sound(kind: str, registry: Registry[Any]) -> None:
-    """Raise Unusable for the first member of a package that cannot be used: what all members do together lacks it."""
+    """Raise Unusable for the first broken member of a package, because work on all members would be incomplete without
+    it."""
     for name in registry.complete().broken:
         raise Unusable(broken(kind, registry, name))
 
 
 def origin(module: str) -> str | None:
-    """Return the file of `module`, without importing it; None if there is none. Raises what its package raises."""
+    """Return the file of `module` without importing it; None if there is none. Raises the errors of its parent package."""
     if user_code.is_file(module):
         return module
     spec = importlib.util.find_spec(module)
@@ -96,18 +100,18 @@ def origin(module: str) -> str | None:
 
 
 def _place(error: BaseException, module: str) -> str:
-    """File and line: of the module itself if it had a part in it, else where it was raised."""
+    """Return the file and line of an error: in the module itself if it is in the traceback, else where it was raised."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno or 1}"
     frames = traceback.extract_tb(error.__traceback__)
     try:
         own = origin(module)
-    except Exception:  # the mistake is in its package
+    except Exception:  # its parent package raised it
         own = None
     if own is not None and user_code.is_file(module):
         beside = f"{user_code.place(Path(own))[0]}{os.sep}"
         mine = [frame for frame in frames if frame.filename.startswith(beside)]
-        if not mine:  # it only put together what others wrote
+        if not mine:  # no code of the user's folder is in the traceback
             return _shown(own)
     else:
         mine = [frame for frame in frames if frame.filename == own]
@@ -116,7 +120,7 @@ def _place(error: BaseException, module: str) -> str:
 
 
 def _shown(file: str) -> str:
-    """As seen from here, where it lies below."""
+    """Return a file relative to the current folder if it is inside of that."""
     path, here = Path(file), Path(os.getcwd())
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 

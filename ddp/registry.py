@@ -1,7 +1,8 @@
-"""`Registry`: members by name, ours and those that installed packages add by entry points. Imports nothing of ours.
+"""Defines `Registry`: members by name, the project's own and those of installed packages, which add theirs by entry points.
+Imports nothing of the project.
 
-Owns when the packages are looked at: once in a process, when somebody first looks at a registry. What is wrong with a member
-of a package stays in `broken`, so that all other members can be used; `ddp.registries` says it in a line.
+Owns when entry points are read: once in a process, at the first lookup that needs them. A broken member of a package goes
+to `broken`, so all other members can be used; `ddp.registries` reports it in one line.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 GROUP = "elche_bench."
-"""What the groups of entry points begin with: `elche_bench.models` and so on."""
+"""Prefix of the groups of entry points: `elche_bench.models` and so on."""
 Member = TypeVar("Member")
 
 
 def loaded(like: type | None = None) -> Callable[[EntryPoint], Any]:
-    """Return what imports a member at once, and raises TypeError where it is no `like`; None: a class or function."""
+    """Return a function that imports the member of an entry point, and raises TypeError if it is no instance of `like`
+    (None: no class or function)."""
 
     def load(entry: EntryPoint) -> Any:
         value = entry.load()
@@ -29,23 +31,23 @@ def loaded(like: type | None = None) -> Callable[[EntryPoint], Any]:
 
 
 class Registry(MutableMapping[str, Member], Generic[Member]):
-    """Name -> member. Those of packages come after our own, and take no name of ours."""
+    """Name -> member. Members of packages come after the project's own, and cannot replace them."""
 
     def __init__(self, kind: str, members: Mapping[str, Member], read: Callable[[EntryPoint], Member]) -> None:
         self.kind = kind
-        """The group of entry points, after `GROUP`."""
+        """Group of the entry points, without the prefix `GROUP`."""
         self._members, self._read = dict(members), read
         self._ours = frozenset(members)
         self._complete = False
         self.broken: dict[str, tuple[str, Exception]] = {}
-        """Name -> where a package says that the member is, and what was raised."""
+        """Name -> (value of the entry point, error that loading it raised)."""
 
     def is_ours(self, name: str) -> bool:
-        """Return whether `name` is a member that the project itself has."""
+        """Return whether `name` is one of the project's own members."""
         return name in self._ours
 
     def enrol(self, name: str, member: Member, source: str) -> None:
-        """Add a user's own. Raises ValueError where another member has the name."""
+        """Add a member of the user's own. Raises ValueError if another member has the name."""
         if self.get(name, member) != member:
             raise ValueError(f"{source}: among the {self.kind} there is another {name}; rename this one")
         self._all()[name] = member
@@ -68,7 +70,7 @@ class Registry(MutableMapping[str, Member], Generic[Member]):
             self.broken[name] = (entry.value, problem)
 
     def complete(self) -> Registry[Member]:
-        """Look at the packages now; return this registry."""
+        """Read the entry points of installed packages now; return this registry."""
         self._all()
         return self
 

@@ -1,7 +1,8 @@
-"""Reading what others may have put into a folder: regular files of bounded size, and nothing else. The one place for it.
+"""Reads files from folders that others may write to: only regular files of bounded size. All such reads go through this
+module.
 
-A named pipe keeps its reader for ever, a device may have no end, and a sparse file of a terabyte takes no room on the disk.
-What is refused is an OSError like any other, with the path and what lies there. A link to a regular file is one.
+A named pipe blocks its reader for ever, a device may have no end, and a sparse file of a terabyte needs no disk space. A
+refused file raises OSError with its path and kind. A link to a regular file is accepted.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from io import BufferedReader, BytesIO
 from pathlib import Path
 
 DOCUMENT = 1 << 28
-"""Bytes of a file that is read as a whole, at most."""
+"""Maximum size in bytes of a file that is read as a whole."""
 RECORDS = 1 << 38
-"""Bytes of a file that is read line by line, at most."""
+"""Maximum size in bytes of a file that is read line by line."""
 LONGEST = 16 << 20
-"""Bytes of a line, at most."""
+"""Maximum length of a line, in bytes."""
 BLOCK = 1 << 20
-"""Bytes that are read at once, of a file that is read line by line."""
+"""Bytes that are read at once from a file that is read line by line."""
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -32,8 +33,8 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 
 def opened(path: Path, most: int) -> BufferedReader:
-    """Open a regular file of `most` bytes at most. Raises OSError for anything else, without ever waiting for it."""
-    _check(os.stat(path), path, most)  # to open a device may already do something
+    """Open a regular file of at most `most` bytes. Raises OSError for anything else, and never blocks."""
+    _check(os.stat(path), path, most)  # before opening: to open a device may already have an effect
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb")
     try:
         _check(os.fstat(file.fileno()), path, most)
@@ -44,28 +45,28 @@ def opened(path: Path, most: int) -> BufferedReader:
 
 
 def content(path: Path, most: int = DOCUMENT) -> bytes:
-    """Return what is in a regular file of `most` bytes at most. Raises OSError."""
+    """Return the content of a regular file of at most `most` bytes. Raises OSError."""
     with opened(path, most) as file:
         body = file.read(most + 1)
-    if len(body) > most:  # it grows
+    if len(body) > most:  # the file has grown since it was opened
         raise _too_large(path, len(body), most)
     return body
 
 
 def lines(path: Path, most: int = RECORDS) -> Iterator[bytes]:
-    """Yield the lines of a regular file with their ends, none longer than `LONGEST`. Raises OSError."""
+    """Yield the lines of a regular file with their line ends. Raises OSError, also for a line longer than `LONGEST`."""
     for block in blocks(path, most):
         yield from BytesIO(block)
 
 
 def blocks(path: Path, most: int = RECORDS) -> Iterator[bytes]:
-    """Yield the same lines some at a time, with their ends; a last one may have none. Raises OSError."""
+    """Yield blocks of whole lines of a regular file; the last line may have no line end. Raises OSError as `lines`."""
     rest = b""
     with opened(path, most) as file:
         while read := file.read(BLOCK):
             block = rest + read
             whole, first = block.rfind(b"\n") + 1, block.find(b"\n") + 1
-            if (first or len(block)) > LONGEST:  # all others are shorter than what was read at once
+            if (first or len(block)) > LONGEST:  # all other lines of the block are shorter than BLOCK
                 raise OSError(errno.EFBIG, f"a line of more than {LONGEST:,} bytes", str(path))
             rest = block[whole:]
             if whole:
@@ -75,28 +76,29 @@ def blocks(path: Path, most: int = RECORDS) -> Iterator[bytes]:
 
 
 def whole_lines(path: Path, most: int = RECORDS) -> Iterator[bytes]:
-    """Yield the lines without their ends, and without a last one that a killed process left unfinished. Raises OSError."""
+    """Yield the lines without their line ends. Leaves out a last line that a killed process did not finish. Raises
+    OSError."""
     return (line[:-1] for line in lines(path, most) if line.endswith(b"\n"))
 
 
 def size(path: Path, most: int) -> int:
-    """Return the bytes of a regular file of `most` bytes at most. Raises OSError for anything else."""
+    """Return the size in bytes of a regular file of at most `most` bytes. Raises OSError for anything else."""
     found = os.stat(path)
     _check(found, path, most)
     return found.st_size
 
 
 def copy(source: Path, target: Path, most: int) -> None:
-    """Write what is in a regular file of `most` bytes at most into another one. Raises OSError."""
+    """Copy a regular file of at most `most` bytes to `target`. Raises OSError."""
     with opened(source, most) as file, target.open("wb") as into:
         shutil.copyfileobj(file, into, 1 << 20)
 
 
 def walk(root: Path, unread: list[OSError]) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Yield as `os.walk` does, and add to `unread` what each folder says that may not be looked into."""
+    """Yield the same as `os.walk`, and append to `unread` the error of each folder that cannot be read."""
 
     def note(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # gone since
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # deleted meanwhile
             unread.append(error)
 
     for folder, folders, files in os.walk(root, onerror=note):
@@ -104,7 +106,7 @@ def walk(root: Path, unread: list[OSError]) -> Iterator[tuple[Path, list[str], l
 
 
 def _check(found: os.stat_result, path: Path, most: int) -> None:
-    """Raise OSError unless that is a regular file of a size that is read."""
+    """Raise OSError unless the file is a regular one of at most `most` bytes."""
     if not stat.S_ISREG(found.st_mode):
         kind = next((name for test, name in _KINDS if test(found.st_mode)), "something else")
         code = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL

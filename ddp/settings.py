@@ -1,4 +1,4 @@
-"""Names and settings that a user gives, checked: what is wrong is one line that names the remedy. Imports no torch."""
+"""Checks names and settings that a user gives. Each mistake is one line that says how to correct it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from ddp.registries import missing
 from ddp.suggest import unknown
 
 MOST_EPOCHS, MOST_SAMPLES = 1_000_000, 10**9
-"""Of a run, and of a batch. All samples of a run are then a number that every record holds."""
+"""Maximum of the epochs of a run and of the samples of a batch, so that every record can hold the run's samples."""
 HIGHEST_RATE = 1e6
-"""A learning rate above this, or a factor on one, only diverges."""
+"""Maximum of a learning rate, or of a factor on one: training with a larger one only diverges."""
 WHOLE = 1e-6
-"""How far parts of the work may be off from one together: they are written with few digits."""
+"""Tolerance for the sum of `partition_ratios`, which users write with few digits."""
 
 
 def known(kind: str, name: str, registry: Collection[str]) -> str:
-    """Return `name` if it is in the registry of all `kind`; else ValueError with the nearest one."""
+    """Return `name` if the registry of `kind` has it. Raise ValueError with the nearest name otherwise."""
     if not isinstance(name, str) or name not in registry:
         raise ValueError(missing(kind, str(name), registry))
     return name
 
 
 def check_transport(name: str, device: str, gpus: int, ranks: int, key: str = "transport") -> str:
-    """Return `name` if it suits `ranks` of one host that train on `device`, as there are `gpus`; else ValueError."""
+    """Return `name` if that transport suits `ranks` ranks of one host with `gpus` GPUs that train on `device`; else raise
+    ValueError."""
     known(key, name, ("auto", *TRANSPORTS))
     own_gpus = device != "cpu" and gpus >= ranks
     suits = {"nccl": own_gpus, "memory": not own_gpus and device != "cuda"}
@@ -44,13 +45,14 @@ def check_transport(name: str, device: str, gpus: int, ranks: int, key: str = "t
 
 
 def make_policy(name: str, settings: dict[str, Any]) -> Policy:
-    """Make the policy `name` with these settings, the others as documented. ValueError for an unknown one or a bad value."""
+    """Make the policy `name` with these settings and the default of all others. Raise ValueError for an unknown setting or
+    an invalid value."""
     policy = POLICIES[known("policy", name, POLICIES)]
     names = inspect.signature(policy).parameters
     for key in settings.keys() - names.keys():
         raise ValueError(unknown(f"setting of policy {name!r}:", key, names))
     try:
-        checked = msgspec.convert(settings, policy)  # looks at the types, too
+        checked = msgspec.convert(settings, policy)  # checks types, too
     except ValueError as error:
         raise ValueError(f"policy={name}: {str(error).replace(' - at `$.', ' for `')}") from None
     # What msgspec makes lacks the defaults in `vars`.
@@ -58,7 +60,7 @@ def make_policy(name: str, settings: dict[str, Any]) -> Policy:
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return `value` if it is a whole number from `least` to `most`; else ValueError."""
+    """Return `value` if it is an integer from `least` to `most`; else raise ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         bounds = f"of {least} or more" if most is None else f"from {least} to {most}"
         raise ValueError(f"{name}={_shown(value)} must be a whole number {bounds}")
@@ -66,7 +68,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def number(name: str, value: Any, least: float, most: float = math.inf, *, remedy: str = "") -> float:
-    """Return `value` as a finite float from `least` to `most`; else ValueError that ends with `remedy`."""
+    """Return `value` as a finite float from `least` to `most`; else raise ValueError that ends with `remedy`."""
     real = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not real or not math.isfinite(value) or not least <= value <= most:
         bounds = f"of {least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
@@ -75,8 +77,9 @@ def number(name: str, value: Any, least: float, most: float = math.inf, *, remed
 
 
 def path(name: str, value: Any) -> str:
-    """Return `value` if a file or folder may be called so; else ValueError: an empty one is the folder of the command."""
-    if not isinstance(value, (str, os.PathLike)):  # a number may be a mistake for another argument
+    """Return `value` if it can be the path of a file or folder. Raise ValueError otherwise, also if it is empty (which
+    would mean the current folder) or not UTF-8."""
+    if not isinstance(value, (str, os.PathLike)):  # a number is probably meant for another argument
         raise ValueError(f"{name}={_shown(value)} must be a path, such as {name}='runs'")
     said = os.fsdecode(value)
     if not said.strip() or "\0" in said:
@@ -87,7 +90,7 @@ def path(name: str, value: Any) -> str:
 
 
 def check_parts(policy: Policy) -> None:
-    """Raise ValueError for `partition_ratios` of a policy that are not the whole of the work."""
+    """Raise ValueError if the policy's `partition_ratios` do not sum to 1."""
     parts: tuple[float, ...] | None = getattr(policy, "partition_ratios", None)
     if parts is not None and abs(sum(parts) - 1) > WHOLE:
         shares = ", ".join(f"{part / sum(parts):.4g}" for part in parts)
@@ -95,14 +98,14 @@ def check_parts(policy: Policy) -> None:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return `value` if it is True or False; else ValueError: words would count as true."""
+    """Return `value` if it is True or False; else raise ValueError, because any non-empty word would count as true."""
     if not isinstance(value, bool):
         raise ValueError(f"{name}={_shown(value)} must be True or False")
     return value
 
 
 def listed(name: str, value: Any, example: str) -> tuple[Any, ...]:
-    """Return `value` as a tuple; ValueError with an example if it is no list, a word included."""
+    """Return `value` as a tuple. Raise ValueError with an example if it is no list; a string is none."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ValueError(f"{name}={_shown(value)} must be a list, such as {example}")
     return tuple(value)
@@ -115,7 +118,7 @@ def function(name: str, value: Any) -> None:
 
 
 def emulated(name: str, given: Any, devices: int | None = None) -> tuple[float, ...]:
-    """Return emulated relative speeds, one for each of `devices` or none at all; ValueError for others."""
+    """Return the emulated relative speeds: one for each of `devices`, or none. Raise ValueError for invalid ones."""
     speeds = listed(name, given, "[1.0, 0.4]")
     if speeds and devices is not None and len(speeds) != devices:
         raise ValueError(f"{name} has {len(speeds)} values for {devices} ranks; give one for each")
@@ -123,12 +126,13 @@ def emulated(name: str, given: Any, devices: int | None = None) -> tuple[float, 
 
 
 def norm_limit(name: str, value: Any) -> float | None:
-    """Return a limit on the norm of the gradients, or None; ValueError for 0, less, or what is no number."""
+    """Return the limit on the norm of the gradients, or None. Raise ValueError unless it is a positive number."""
     return None if value is None else number(name, value, 1e-12, 1e12, remedy="leave it out for no limit")
 
 
 def restarts(given: Any) -> int | None:
-    """Return how often a lost rank is started again, None for always; ValueError for what is no number of times."""
+    """Return how often a lost rank is restarted; None: always. Raise ValueError unless it is `never`, `always` or a
+    number."""
     if given in ("never", "always"):
         return 0 if given == "never" else None
     if not str(given).isdecimal():
@@ -139,7 +143,7 @@ def restarts(given: Any) -> int | None:
 
 
 def run_steps(name: str, value: Any, epochs: int) -> int | None:
-    """Return the steps of a run, or None; ValueError for what is no number of them, or not equally many for each epoch."""
+    """Return the number of steps of a run, or None. Raise ValueError unless it is an integer and a multiple of `epochs`."""
     if value is None:
         return None
     steps = whole(name, value, 1, MOST_SAMPLES)
@@ -150,7 +154,8 @@ def run_steps(name: str, value: Any, epochs: int) -> int | None:
 
 
 def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
-    """Return a fault script, in the order of its steps; ValueError for one that cannot be played on so many ranks."""
+    """Return the faults in the order of their steps. Raise ValueError for a fault that cannot happen with `world_size`
+    ranks."""
     given = listed("faults", faults, "['1@40:crash']")
     read = sorted((parse(str(text)) for text in given), key=lambda fault: (fault.step, fault.rank, fault.kind))
     if read and world_size == 1:
@@ -167,12 +172,12 @@ def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
 
 
 def check_reach(faults: Sequence[Fault], samples: int, epochs: int, batch_size: int, ranks: int, alike: bool) -> None:
-    """Raise ValueError for a fault at a step that its rank never comes to. `alike`: all ranks do equally many steps; else
-    one may do nearly all of the work, as may those that are left when others are lost."""
+    """Raise ValueError for a fault at a step that its rank never reaches. `alike`: all ranks do the same number of steps.
+    Otherwise one rank may do nearly all of the work, and so may the ranks that are left when others are lost."""
     for fault in faults:
         lost = {other.rank for other in faults if other.kind in LOSING and other.rank != fault.rank}
         sharing = ranks - len(lost) if alike else 1
-        # What a lost rank leaves, and what ends an epoch, comes in smaller batches.
+        # The work of a lost rank, and the end of an epoch, are trained in smaller batches.
         rest = 0 if alike and not lost else ranks
         most = epochs * (-(-samples // (batch_size * sharing)) + rest)
         if fault.step >= most:

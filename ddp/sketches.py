@@ -1,7 +1,7 @@
-"""The form in which sketches of tensors are recorded: weighted sums and the size of each group of tensors, as one text.
+"""The text format of recorded sketches: weighted sums and the size of each group of tensors.
 
-A sketch is linear, so the sketch of a weighted mean is the weighted mean of the sketches. `ddp.replica.sketcher` makes them.
-NumPy alone: what judges runs has no torch.
+A sketch is linear, so the sketch of a weighted mean is the weighted mean of the sketches. `ddp.replica.sketcher` makes
+sketches. Imports no torch: validation decodes sketches without it.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 SUMS = 2
-"""Sums of a group, each with weights of its own. A defect a thousand times the size of a rounding escapes one sum with one
-key of a thousand, both with one of a million."""
+"""Number of sums in a group, each with its own weights. A defect that is a thousand times larger than rounding escapes one
+sum for one key in a thousand, and both sums for one key in a million."""
 LOWEST, HIGHEST = -123, 130
-"""Exponents of two that a recorded size may have; what is smaller counts as the lowest."""
+"""Range of the exponents of two of a recorded size. A smaller size is recorded as the lowest."""
 _NOT_FINITE = 255
 _TOO_LARGE = 2.0**128 - 2.0**103
-"""Single precision rounds this to infinity, and all below it to a number."""
+"""Smallest value that single precision rounds to infinity."""
 
 
 SHARDS = "shards"
-"""How the names of sketches begin that are of what ranks have a part each."""
+"""Prefix of the names of sketches of tensors of which each rank has a part."""
 
 
 class Sketch(NamedTuple):
-    """A sketch as numbers; float64 throughout."""
+    """A decoded sketch, in float64."""
 
     sums: NDArray[np.float64]
-    """[groups, SUMS]; not finite where `sizes` is."""
+    """[groups, SUMS]; not finite if the group's size is not."""
     sizes: NDArray[np.float64]
-    """[groups]: the Euclidean norm, rounded up to a power of two; 0: every value is zero; infinite: some value is not
+    """[groups]: Euclidean norm, rounded up to a power of two; 0: every value is zero; infinite: some value is not
     finite."""
 
 
 def encode(sums: NDArray[np.float64], norms: NDArray[np.float64]) -> str:
-    """Return the text of a sketch: single-precision `sums` [groups, SUMS], then a byte for each of `norms` [groups]."""
-    values, codes = list[float](), bytearray()  # plain numbers: a dozen rows take NumPy several times as long
+    """Return the text of a sketch: `sums` [groups, SUMS] in single precision, then one byte for each of `norms`
+    [groups]."""
+    values, codes = list[float](), bytearray()  # plain floats: NumPy is several times slower for a dozen rows
     for row, norm in zip(sums.tolist(), norms.tolist(), strict=True):
         code = _code(norm) if all(abs(value) < _TOO_LARGE for value in row) else _NOT_FINITE
         values += row if code != _NOT_FINITE else [0.0] * SUMS
@@ -51,7 +52,7 @@ def encode(sums: NDArray[np.float64], norms: NDArray[np.float64]) -> str:
 
 
 def _code(norm: float) -> int:
-    """Return the byte of a norm: its size, rounded up to a power of two."""
+    """Return the byte for a norm: its exponent of two, rounded up."""
     if norm == 0:
         return 0
     if not norm < 2.0**HIGHEST:
@@ -62,7 +63,7 @@ def _code(norm: float) -> int:
 
 @lru_cache(maxsize=4096)
 def decode(text: str) -> Sketch:
-    """Return the sketch in `text`; an empty one has no groups. Raises ValueError for what `encode` did not make."""
+    """Return the sketch in `text`; an empty text has no groups. Raises ValueError for a text that `encode` did not make."""
     try:
         raw = base64.b64decode(text, validate=True)
     except binascii.Error:

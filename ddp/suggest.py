@@ -1,4 +1,4 @@
-"""The nearest valid name for a misspelt one. Knows words, not what they mean."""
+"""Finds the nearest valid name for a misspelt one. Knows words, not their meaning."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from difflib import get_close_matches
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the member of `known` that `word` was probably meant to be."""
+    """Return the member of `known` that `word` was probably meant to be; None if there is none."""
     names = sorted(known)
-    close = [name for name in names if sorted(name) == sorted(word)]  # swapped letters, the commonest slip
+    close = [name for name in names if sorted(name) == sorted(word)]  # swapped letters, the most common mistake
     close = close or get_close_matches(word, names, n=1, cutoff=0.6)
-    if not close:  # the last part of a dotted key is what people remember: `epochs` for `train.epochs`
+    if not close:  # users often write only the last part of a dotted key: `epochs` for `train.epochs`
         close = [name for name in names if name.rpartition(".")[2] == word.rpartition(".")[2]]
     return close[0] if close else None
 

@@ -1,7 +1,7 @@
-"""Code that is not the project's: a file of a user's own, or a module of an installed package.
+"""Imports code that is not the project's: a user's own file, or a module of an installed package.
 
-Owns how a file is imported, in any process and from any folder, and the digest that names its content. A source is the path
-of a file, which ends in `.py`, or the name of a module that Python finds by itself. Knows no registry.
+Owns how a file is imported, in any process and from any folder, and the digest of its content. A source is the path of a
+file ending in `.py`, or the name of an importable module. Knows no registry.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ def is_file(source: str) -> bool:
 
 
 class CodeDigest(NamedTuple):
-    """Which code a run was planned with."""
+    """The code that a run was planned with."""
 
     kind: str
-    """Of what: `model`, `data`."""
+    """Kind of the code: `model`, `data`."""
     name: str
     source: str
     sha256: str
 
 
 def is_source(word: str) -> bool:
-    """Return whether a word can only mean a file or module: names of members have no dots."""
+    """Return whether a word must be a file or module: names of members have no dots."""
     return is_file(word) or ("." in word and all(part.isidentifier() for part in word.split(".")))
 
 
 def named(word: str, beside: Path) -> tuple[str, str]:
-    """Return the name and the source of what a user calls by a file, or by a module. Files and packages that Python does not
-    find by itself are looked for in the folder `beside`. Raises ValueError with the remedy."""
+    """Return (name, source) of a user's file or module. Files and packages that Python cannot import by name are searched
+    in the folder `beside`. Raises ValueError with the remedy."""
     if is_file(word):
         file = Path(os.path.abspath(beside / os.path.expanduser(word)))
         if not file.is_file():
@@ -62,8 +62,8 @@ def named(word: str, beside: Path) -> tuple[str, str]:
 
 
 def place(file: Path) -> tuple[Path, str]:
-    """Return the folder from which Python imports a file, and the name of its module there: of a file in a package, the
-    folder that the outermost package is in."""
+    """Return the folder from which Python imports a file, and the name of its module there. For a file in a package it is
+    the folder that contains the outermost package."""
     folder, names = file.parent, [] if file.stem == "__init__" else [file.stem]
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -72,11 +72,11 @@ def place(file: Path) -> tuple[Path, str]:
 
 
 def load(source: str) -> ModuleType:
-    """Import a source. The folder of a file comes first on Python's path, as of a script, so that it may import others that
-    lie beside it. Raises ValueError for a file whose name another module has; whatever the code raises."""
+    """Import a source. The folder of a file is put first on `sys.path`, as for a script, so the file can import others from
+    its folder. Raises ValueError if another module has the name of the file, and whatever the code raises."""
     if not is_file(source):
         return importlib.import_module(source)
-    digest(source)  # of what is about to be run
+    digest(source)  # cache the digest of the code that is about to run
     folder, name = place(Path(source))
     known = sys.modules.get(name)
     if known is None:
@@ -91,10 +91,10 @@ def load(source: str) -> ModuleType:
 
 @cache
 def digest(source: str) -> str:
-    """Return the sha256 of the content of a source and of all that it imports from its own folder or package.
+    """Return the sha256 of the content of a source and of everything that it imports from its own folder or package.
 
-    It is that of the first call in this process. Names are counted from that folder, so it is the same wherever that lies.
-    Raises OSError, and ValueError for a module that is not there."""
+    The first call in a process is cached. File names are relative to that folder, so the digest does not depend on its
+    location. Raises OSError, and ValueError for a module that does not exist."""
     file = file_of(source)
     folder, _ = place(file)
     content = sha256()
@@ -105,7 +105,7 @@ def digest(source: str) -> str:
 
 
 def file_of(source: str) -> Path:
-    """Return the file of a source, without importing it. Raises ValueError where there is none."""
+    """Return the file of a source without importing it. Raises ValueError if there is none."""
     if is_file(source):
         return Path(source)
     try:
@@ -118,7 +118,7 @@ def file_of(source: str) -> Path:
 
 
 def _files(first: Path, folder: Path) -> list[Path]:
-    """Return the files that `first` comes to import from `folder`, wherever in them the import stands."""
+    """Return `first` and all files in `folder` that it imports, directly or indirectly, anywhere in their code."""
     found, waiting = {first}, [first]
     while waiting:
         file = waiting.pop()
@@ -129,10 +129,10 @@ def _files(first: Path, folder: Path) -> list[Path]:
 
 
 def _imported(file: Path, folder: Path) -> Iterator[str]:
-    """Iterate over the modules that a file names, relative ones by their full names."""
+    """Iterate over the modules that a file imports, relative ones by their full names."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # who imports it learns why
+    except (SyntaxError, ValueError):  # importing the file reports the error
         return
     _, name = place(file)
     package = name.split(".") if file.stem == "__init__" else name.split(".")[:-1]
@@ -148,7 +148,8 @@ def _imported(file: Path, folder: Path) -> Iterator[str]:
 
 
 def _named(name: str, folder: Path) -> Iterator[Path]:
-    """Iterate over the files in `folder` that importing `name` runs: packages on the way, and the module itself."""
+    """Iterate over the files in `folder` that importing `name` runs: the `__init__.py` of its packages, and the module
+    itself."""
     parts = [part for part in name.split(".") if part]
     for length in range(1, len(parts) + 1):
         base = folder.joinpath(*parts[:length])

@@ -36,10 +36,11 @@ MODELS: Registry[str] = Registry("models", _OURS, lambda entry: entry.value)
 
 
 def load(name: str) -> Setup:
-    """Return the set-up of model `name`. Raise KeyError for an unknown one; ValueError, in one line, for a broken one.
+    """Return the set-up of model `name`. Raise KeyError for an unknown name; ValueError, in one line, for a broken model
+    file.
 
-    A data set that a recipe calls by its file is looked for beside the model's."""
-    from bench.models.setup import Setup  # which imports the engine's tasks
+    If a recipe names a file as its data set, it is searched in the folder of the model's file."""
+    from bench.models.setup import Setup  # imports the engine's tasks
 
     setup: Setup = member("model", name, MODELS[name], "SETUP", Setup)
     if MODELS.is_ours(name):
@@ -50,8 +51,8 @@ def load(name: str) -> Setup:
 
 
 def own_model(word: str) -> str:
-    """Return the name of a model: `word` itself, or that of the file or module that it means, which is enrolled. Raise
-    ValueError."""
+    """Return the name of a model: `word` itself, or the name of the user's file or module that `word` means, which is added
+    to `MODELS`. Raise ValueError."""
     if word in MODELS or not user_code.is_source(word):
         return word
     name, source = user_code.named(word, Path.cwd())
@@ -60,13 +61,13 @@ def own_model(word: str) -> str:
 
 
 def make_task(name: str, recipe: Recipe, data_dir: str) -> Task:
-    """Return the task of a model under a recipe; importable by name, so that a rank can call it."""
+    """Return the task of a model under a recipe. A function at module level, so a rank's process can import it."""
     return load(name).task(recipe, data_dir)
 
 
 def make_own_task(name: str, recipe: Recipe, data_dir: str, code: tuple[CodeDigest, ...]) -> Task:
-    """Return the task of a model that is a user's own, or on data that is, in any process. Raise ValueError where that has
-    other code than the run was planned with."""
+    """Return the task of a user's own model, or of a model on a user's own data. Works in any process. Raise ValueError if
+    the code differs here from the code that the run was planned with."""
     for each in code:
         if user_code.digest(each.source) != each.sha256:
             raise ValueError(f"{each.source} is not what the run was planned with: it was changed, or is another here")

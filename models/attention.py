@@ -1,4 +1,4 @@
-"""A layer of a transformer, as the models of text and of images share it. Knows no model."""
+"""A transformer layer, shared by the models of text and of images. Knows no model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 STD = 0.02
-"""Of initial weights (Radford et al. 2019)."""
+"""Standard deviation of initial weights (Radford et al. 2019)."""
 
 
 class Layer(nn.Module):
-    """Attention, then two linear layers with GELU; norms before them, shortcuts around them. [n, t, width] -> the same."""
+    """A pre-norm transformer layer: attention, then two linear layers with GELU, each with a residual connection. Shape [n,
+    t, width] -> the same."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float, causal: bool) -> None:
         super().__init__()
@@ -23,7 +24,7 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend: where it is causal, a token sees itself and those before it."""
+        """Apply the layer. If it is causal, a token attends to itself and to earlier tokens only."""
         x = x + self._drop(self._attend(self.norm1(x)))
         return x + self._drop(self.down(F.gelu(self.up(self.norm2(x)))))
 
@@ -41,7 +42,8 @@ class Layer(nn.Module):
 
 @torch.no_grad()
 def initialise(model: nn.Module, layers: int) -> None:
-    """Draw normal weights and set biases to zero; what adds to the shortcuts is smaller, for there are two in each layer."""
+    """Draw normal weights and set biases to zero. The weights of layers that feed a residual connection are divided by
+    sqrt(2 * layers), because each layer has two."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding | nn.Conv2d):
             module.weight.normal_(std=STD)

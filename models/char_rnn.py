@@ -1,8 +1,8 @@
 """`char_rnn`: two layers of LSTM that continue text, character by character.
 
-Sizes, dropout and rate are the published set-up's. Deviations from Karpathy's: RMSprop with PyTorch's other settings
-(smoothing .99, not .95); gradients are not clipped unless `train.max_grad_norm` says so; pieces of text are shuffled, so the
-state begins at zero in each. Dropout is on what goes from the first layer to the second.
+Sizes, dropout and learning rate are those of the published set-up. Deviations from Karpathy's: RMSprop has PyTorch's
+default settings (smoothing .99, not .95); gradients are not clipped unless `train.max_grad_norm` is set; pieces of text are
+shuffled, so the state begins at zero in each piece. Dropout is applied between the first and the second layer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EMBEDDING, HIDDEN, LAYERS, DROPOUT = 128, 256, 2, 0.2
 
 
 class CharRNN(nn.Module):
-    """Tokens [n, t] -> logits of the ones that follow, [n, t, classes]. 958,560 parameters for 96 characters."""
+    """Tokens [n, t] -> logits of the following tokens, [n, t, classes]. 958,560 parameters for 96 characters."""
 
     def __init__(self, data: DataSet) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """`conv_ae`: a convolutional autoencoder of handwritten digits, judged by its squared error: lower is better.
 
-The published set-up gives the loss, the optimizer and an error; the network is ours: two convolutions with stride 2, and the
-same backwards. Deviations from Masci et al.: strides for max pooling, ReLU for tanh, trained at once and not layer by layer.
-The error is in units of pixels from 0 to 1, however images are normalised.
+The published set-up gives the loss, the optimizer and an error. The network is ours: two convolutions with stride 2, then
+two transposed ones. Deviations from Masci et al.: strides instead of max pooling, ReLU instead of tanh, and all layers are
+trained together, not one after the other. The error is that of pixels in [0, 1], however images are normalised.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from ddp.replica.task import Task, Tensors
 
 WIDTHS = (16, 32)
 SMALL, SMALL_WIDTHS = 16, (32, 8)
-"""Images below this height are squeezed through 8 maps, not rectified: 32 would be more numbers than 8x8 pixels are, which
-can be copied, and how many of a few rectified maps die depends on the seed."""
+"""Images below this height have a bottleneck of 8 maps without ReLU. With 32 maps, the code of an 8x8 image would have more
+numbers than the image; with ReLU, the number of dead maps among so few would depend on the seed."""
 
 
 class ConvAE(nn.Module):
-    """[n, c, h, w] -> [n, c, h, w], through 32 maps of a quarter of the height and width, rounded up; 8 for small images.
-
-    13,265 parameters for one channel, 7,273 where the images are small."""
+    """[n, c, h, w] -> [n, c, h, w], through 32 maps (8 for small images) of a quarter of the height and width, rounded up.
+    13,265 parameters for one channel, 7,273 for small images."""
 
     def __init__(self, data: DataSet) -> None:
         super().__init__()
@@ -44,7 +43,8 @@ class ConvAE(nn.Module):
 
 
 def judged(data: DataSet) -> tuple[Loss, Evaluate]:
-    """Return the mean squared error of a pixel, and its sum over samples as loss and as metric."""
+    """Return (loss, evaluate): the mean squared error of a pixel, and its sum over samples, which is both loss and
+    metric."""
 
     def loss(model: nn.Module, batch: Tensors) -> Tensor:
         images = batch[0]
@@ -60,7 +60,7 @@ def judged(data: DataSet) -> tuple[Loss, Evaluate]:
 
 
 def task(recipe: Recipe, data_dir: str) -> Task:
-    """Train with Adam, as published; both recipes."""
+    """Return the task, trained with Adam in both recipes, as published."""
     data = images_of(recipe, data_dir)
     return task_on(data, ConvAE, torch.optim.Adam, recipe, *judged(data))
 

@@ -1,8 +1,8 @@
 """`gpt_nano`: a transformer of 4 layers that continues text, character by character.
 
-The published set-up gives the sizes, dropout, rate and schedule. It leaves open, and here they are as in GPT-2: norms before
-attention and the linear layers, learned positions, initial values. Deviations from GPT-2: characters for byte pairs; the
-embedding is not shared with the last layer; no weight decay.
+The published set-up gives the sizes, dropout, learning rate and schedule. Everything else is as in GPT-2: norms before
+attention and the linear layers, learned positions, initial values. Deviations from GPT-2: characters instead of byte pairs;
+the embedding is not shared with the last layer; no weight decay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LAYERS, HEADS, WIDTH, HIDDEN, DROPOUT = 4, 4, 128, 512, 0.1
 
 
 class GPT(nn.Module):
-    """Tokens [n, t], t up to that of the data, -> logits of the ones that follow, [n, t, classes].
+    """Tokens [n, t] -> logits of the following tokens, [n, t, classes]; t is at most the length of the data's pieces.
 
     834,304 parameters for 96 characters and pieces of 128."""
 
@@ -34,7 +34,7 @@ class GPT(nn.Module):
         initialise(self, LAYERS)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        # By a call, not `places.weight`: an engine that shards gathers a module's weights when it is called.
+        # Call the module instead of reading `places.weight`: sharding engines gather weights when a module is called.
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         out: Tensor = self.head(self.norm(self.layers(F.dropout(x, DROPOUT, self.training))))
         return out

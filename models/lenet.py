@@ -1,10 +1,10 @@
 """`lenet`: LeNet-5 with batch norm and ReLU on handwritten digits.
 
-Deviations from the paper (LeCun et al. 1998), the first three being the published set-up's own: ReLU for scaled tanh; batch
-norm after each convolution; Adam at a constant rate. And: a linear layer with cross-entropy for the radial basis functions
-with their loss; max pooling without parameters for trainable subsampling; every map of the second convolution sees all of
-the first one's; convolutions without bias, since batch norm brings it; PyTorch's initial values; 28x28 pixels padded by the
-first convolution for images of 32x32. The published set-up leaves the widths open: the paper's are used.
+Deviations from the paper (LeCun et al. 1998). From the published set-up: ReLU instead of scaled tanh; batch norm after each
+convolution; Adam at a constant rate. Further: a linear layer with cross-entropy instead of radial basis functions with their
+loss; max pooling instead of trainable subsampling; every map of the second convolution sees all maps of the first; no bias
+in convolutions, because batch norm has one; PyTorch's initial values; 28x28 pixels, padded by the first convolution, instead
+of 32x32. The published set-up does not give the widths: they are the paper's.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ SMALL = 16
 
 
 def build(data: DataSet) -> nn.Module:
-    """Build it: [n, c, h, w] -> logits [n, classes]. 61,728 parameters for 1x28x28 pixels and 10 classes, 21,408 for 1x8x8.
-
-    Raise ValueError for images that are too small."""
+    """Build the model: [n, c, h, w] -> logits [n, classes]. 61,728 parameters for 1x28x28 pixels and 10 classes, 21,408 for
+    1x8x8. Raise ValueError for images that are too small."""
     channels, height, width = data.shape
     padding = 2 if min(height, width) < SMALL else 0
     pooled = [(side // 2 + 2 * padding - 4) // 2 for side in (height, width)]
@@ -46,7 +45,7 @@ def build(data: DataSet) -> nn.Module:
 
 
 def _stage(channels: int, out: int, padding: int) -> tuple[nn.Module, ...]:
-    """Make a stage: [n, channels, h, w] -> [n, out, h/2, w/2], where the padding keeps the size."""
+    """Make a stage: [n, channels, h, w] -> [n, out, h/2, w/2] with padding 2."""
     return nn.Conv2d(channels, out, 5, padding=padding, bias=False), nn.BatchNorm2d(out), nn.ReLU(), nn.MaxPool2d(2)
 
 

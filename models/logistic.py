@@ -1,7 +1,7 @@
 """`logistic`: softmax regression on handwritten digits. Convex: whatever goes wrong here is the engine's fault.
 
-Deviations from the cited study, the published set-up's own: all ten classes at once through a softmax for one output a class
-with squared error; Adam at a constant rate for the pseudo-inverse, from values near zero.
+Deviations from the cited study, all from the published set-up: a softmax over the ten classes instead of one output per
+class with squared error; Adam at a constant rate, from values near zero, instead of the pseudo-inverse.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from bench.models.setup import Recipe, Setup
 
 
 def build(data: DataSet) -> nn.Module:
-    """Build it: [n, c, h, w] -> logits [n, classes]. 7,850 parameters for 1x28x28 pixels and 10 classes, 650 for 1x8x8."""
+    """Build the model: [n, c, h, w] -> logits [n, classes]. 7,850 parameters for 1x28x28 pixels and 10 classes, 650 for
+    1x8x8."""
     return nn.Sequential(nn.Flatten(), classifier(math.prod(data.shape), data.classes))
 
 

@@ -1,5 +1,5 @@
-"""What set-ups have in common: schedules, and the tasks of classifying images and of continuing text. Knows no model and no
-recipe's numbers."""
+"""Parts shared by the set-ups: schedules, and the tasks of classifying images and of continuing text. Knows neither models
+nor the numbers of recipes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Optimizer = Callable[..., torch.optim.Optimizer]
 Loss = Callable[[nn.Module, Tensors], Tensor]
 Evaluate = Callable[[nn.Module, Tensors], tuple[Tensor, Tensor]]
 PADDING = 4
-"""Pixels that images are shifted by at most, where a recipe augments them."""
+"""Maximum shift of images in pixels, in recipes with augmentation."""
 
 
 def cosine(seen: float) -> float:
@@ -33,12 +33,13 @@ def cosine(seen: float) -> float:
 
 
 def steps(seen: float) -> float:
-    """Stay at 1, at a tenth from half of the samples on, a hundredth from three quarters on (He et al. 2015, in samples)."""
+    """Return 1 for the first half of the samples, .1 until three quarters, then .01 (He et al. 2015, by samples)."""
     return 1.0 if seen < 0.5 else 0.1 if seen < 0.75 else 0.01
 
 
 def warm_up(share: float, floor: float) -> Callable[[float], float]:
-    """Rise linearly from 0 to 1 over the first `share` of all samples, then fall along half a cosine to `floor`."""
+    """Return a schedule that rises linearly from 0 to 1 over the first `share` of all samples, then falls along half a
+    cosine to `floor`."""
 
     def schedule(seen: float) -> float:
         if seen < share:
@@ -55,14 +56,16 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "warm_up_10": warm_up(0.1, 0.0),
     "warm_up_20": warm_up(0.2, 1 / 30),
 }
-"""Name -> function of the fraction of all training samples seen, in [0, 1], to the factor on the learning rate.
+"""Name -> function of the fraction of all training samples seen, in [0, 1], that returns the factor on the learning rate.
 
-`warm_up_10` is that of vision transformers (Lee et al. 2021), `warm_up_20` that of gpt-nano: from 3e-4 it ends at 1e-5.
+`warm_up_10` is the schedule of vision transformers (Lee et al. 2021), `warm_up_20` that of gpt-nano: it ends at 1e-5 for
+3e-4.
 """
 
 
 def classifier(features: int, classes: int) -> nn.Linear:
-    """Make the last layer, near zero, so that training starts from even odds, a loss of ln(classes)."""
+    """Make the last layer with weights near zero, so that training starts from equal probabilities and a loss of
+    ln(classes)."""
     linear = nn.Linear(features, classes)
     nn.init.normal_(linear.weight, std=0.01)
     nn.init.zeros_(linear.bias)
@@ -70,18 +73,18 @@ def classifier(features: int, classes: int) -> nn.Linear:
 
 
 def cross_entropy(model: nn.Module, batch: Tensors) -> Tensor:
-    """Return the mean cross-entropy of (images, labels) or (tokens, the ones that follow), a scalar in nats."""
+    """Return the mean cross-entropy of (images, labels) or (tokens, following tokens): a scalar in nats."""
     inputs, targets = batch
     return F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
 
 
 def right(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the number of samples that logits [n, classes] classify as labels [n] say."""
+    """Return how many samples the logits [n, classes] classify as the labels [n]."""
     return (logits.argmax(1) == labels).sum()
 
 
 def classified(model: nn.Module, batch: Tensors) -> Tensor:
-    """Return what `cross_entropy` does of (images, labels), and record the training `accuracy`."""
+    """Return the mean cross-entropy of (images, labels), and record the training `accuracy`."""
     images, labels = batch
     logits = model(images)
     record_sum("accuracy", len(labels), right, logits, labels)
@@ -89,33 +92,33 @@ def classified(model: nn.Module, batch: Tensors) -> Tensor:
 
 
 def continued(model: nn.Module, batch: Tensors) -> Tensor:
-    """Return what `cross_entropy` does of (tokens, the ones that follow), and record it as `cross-entropy`."""
+    """Return the mean cross-entropy of (tokens, following tokens), and record it as `cross-entropy`."""
     return recorded("cross-entropy", cross_entropy(model, batch), len(batch[0]))
 
 
 def recorded(name: str, loss: Tensor, samples: int) -> Tensor:
-    """Return a mean loss over samples, and record it as the training metric `name`."""
+    """Return `loss`, a mean over samples, and record it as the training metric `name`."""
     record_sum(name, samples, torch.sum, (loss.detach() * samples).view(1))
     return loss
 
 
 def accuracy(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
-    """Return (sum of the cross-entropy, number of samples classified rightly) over (images, labels)."""
+    """Return (sum of the cross-entropy, number of correctly classified samples) over (images, labels)."""
     images, labels = batch
     logits = model(images)
     return F.cross_entropy(logits, labels, reduction="sum"), right(logits, labels)
 
 
 def token_entropy(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
-    """Return twice the sum over pieces of text of their mean cross-entropy per token, nats: it is loss and metric in one."""
-    total = cross_entropy(model, batch) * len(batch[0])  # pieces are of one length
+    """Return (sum, sum): the mean cross-entropy per token in nats, summed over pieces of text, as both loss and metric."""
+    total = cross_entropy(model, batch) * len(batch[0])  # all pieces have the same length
     return total, total
 
 
 def classification(build: Build, optimizer: Optimizer, recipe: Recipe, data_dir: str) -> Task:
-    """Return the task of classifying the recipe's images with a model built for their shape.
+    """Return the task of classifying the recipe's images, with a model built for their shape.
 
-    Raise ValueError for data or a schedule that is unknown or does not fit. Files are read when the data is first asked for.
+    Raise ValueError for data or a schedule that is unknown or unsuitable. Files are read when the data is first used.
     """
     data = images_of(recipe, data_dir)
     if data.classes < 2:
@@ -127,7 +130,8 @@ def classification(build: Build, optimizer: Optimizer, recipe: Recipe, data_dir:
 
 
 def language(build: Build, optimizer: Optimizer, recipe: Recipe, data_dir: str) -> Task:
-    """Return the task of continuing the recipe's text with a model built for its alphabet and length. Raise ValueError."""
+    """Return the task of continuing the recipe's text, with a model built for its vocabulary and length. Raise ValueError
+    for data or a schedule that is unknown or unsuitable."""
     data = data_set(recipe.data, data_dir, recipe.data_options)
     if not data.is_text:
         raise ValueError(f"this model reads text, and data set {recipe.data} is of images; choose data.name=pydoc")
@@ -137,7 +141,7 @@ def language(build: Build, optimizer: Optimizer, recipe: Recipe, data_dir: str) 
 
 
 def images_of(recipe: Recipe, data_dir: str) -> DataSet:
-    """Return the recipe's data set. Raise ValueError if it is not of images."""
+    """Return the recipe's data set. Raise ValueError if it does not contain images."""
     data = data_set(recipe.data, data_dir, recipe.data_options)
     if data.is_text:
         raise ValueError(f"this model sees images, and data set {recipe.data} is text; choose data.name=digits")
@@ -145,7 +149,7 @@ def images_of(recipe: Recipe, data_dir: str) -> DataSet:
 
 
 def _load(name: str, data: DataSet) -> tuple[Source, Source]:
-    """Return the sources of training and of evaluation, whatever form each has. Raise ValueError, in one line, for none."""
+    """Return (training source, evaluation source). Raise ValueError, in one line, if `data` loads anything else."""
     loaded: Any = data.load()
     if not isinstance(loaded, (tuple, list)) or len(loaded) != 2:
         raise ValueError(f"data set {name}: load must return two data sets, what is trained on and evaluated on")
@@ -156,7 +160,8 @@ def _load(name: str, data: DataSet) -> tuple[Source, Source]:
 
 
 def task_on(data: DataSet, build: Build, optimizer: Optimizer, recipe: Recipe, loss: Loss, evaluate: Evaluate) -> Task:
-    """Return the task of training what is built for `data`. Raise ValueError for an unknown schedule, or text to augment."""
+    """Return the task of training the model that `build` makes for `data`. Raise ValueError for an unknown schedule, or for
+    augmentation of text."""
     if recipe.schedule not in SCHEDULES:
         raise ValueError(f"unknown schedule {recipe.schedule!r}; choose one of {', '.join(SCHEDULES)}")
     if recipe.augment and data.is_text:

@@ -1,10 +1,11 @@
 """`resnet`: ResNet-20 of He et al. for small images, of plain modules; `model.depth` makes it any 6n + 2.
 
-From the same seed it has the bits of `resnet_graph`, the same network by the flow builder: values are drawn in one order.
+`resnet_graph` is the same network, made by the flow builder. From the same seed both have the same bits, because they draw
+values in the same order.
 
-Deviations from the paper: the last layer starts near zero, so that training starts from even odds (the paper leaves that
-open); the 200 epochs are the published set-up's, the paper has 64,000 steps of 128 samples, 182 epochs of its 45,000; the
-batch of 128 is the paper's, the published set-up has 64.
+Deviations from the paper: the last layer starts near zero, so that training starts from equal probabilities (the paper does
+not say); the published set-up trains 200 epochs, the paper 64,000 steps of 128 samples, which are 182 epochs of its 45,000
+samples. The batch of 128 is the paper's; the published set-up has 64.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from ddp.replica.task import Task
 
 WIDTHS = (16, 32, 64)
 DEPTH = 20
-"""Layers with weights by default."""
+"""Default number of layers with weights."""
 
 
 def blocks(depth: int) -> int:
-    """Return n, the blocks for each width, of a network of `depth` = 6n + 2 layers with weights. Raise ValueError."""
+    """Return n, the number of blocks for each width in a network of `depth` = 6n + 2 layers with weights. Raise ValueError
+    for another depth."""
     if depth < 8 or depth % 6 != 2:
         near = max(round((depth - 2) / 6), 1) * 6 + 2
         raise ValueError(f"model.depth={depth} is not 6n + 2, as 20, 32, 44, 56 and 110 are; {near} is the nearest")
@@ -36,10 +38,11 @@ def blocks(depth: int) -> int:
 
 
 class PadShortcut(nn.Module):
-    """The paper's option A, without parameters: every second pixel, new channels zero. [n, c, h, w] -> [n, 2c, h/2, w/2]."""
+    """The paper's option A, a shortcut without parameters: every second pixel, new channels zero. [n, c, h, w] -> [n, 2c,
+    h/2, w/2]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the shortcut's value, h and w rounded up."""
+        """Return the shortcut's value; h/2 and w/2 are rounded up."""
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, x.shape[1]))
 
 
@@ -51,7 +54,7 @@ def conv3x3(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
 
 
 class CifarBlock(nn.Module):
-    """Two convolutions beside a shortcut; where the width grows, the image halves."""
+    """Two convolutions with a shortcut. Where the width grows, height and width of the image are halved."""
 
     def __init__(self, channels: int, out: int) -> None:
         super().__init__()
@@ -62,13 +65,13 @@ class CifarBlock(nn.Module):
         self.shortcut = nn.Identity() if channels == out else PadShortcut()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [n, channels, h, w] -> [n, out, h, w] or half of h and w, rounded up."""
+        """Map [n, channels, h, w] -> [n, out, h, w], or to half of h and w, rounded up."""
         residual = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
         return F.relu(self.shortcut(x) + residual)
 
 
 def build(data: DataSet, depth: int = DEPTH) -> nn.Module:
-    """Build it: [n, c, h, w] -> logits [n, classes]. 269,722 parameters for 3 channels, 10 classes and 20 layers."""
+    """Build the model: [n, c, h, w] -> logits [n, classes]. 269,722 parameters for 3 channels, 10 classes and 20 layers."""
     first, last = WIDTHS[0], WIDTHS[-1]
     widths = [first, *(width for width in WIDTHS for _ in range(blocks(depth)))]
     return nn.Sequential(
@@ -83,9 +86,10 @@ def build(data: DataSet, depth: int = DEPTH) -> nn.Module:
 
 
 def task_of(model: Callable[[DataSet, int], nn.Module], recipe: Recipe, data_dir: str) -> Task:
-    """Return the task of training a ResNet written as `model`, (data, depth) -> module. Raise ValueError for a bad depth.
+    """Return the task of training a ResNet made by `model`, a function (data, depth) -> module. Raise ValueError for an
+    invalid depth.
 
-    SGD with momentum .9 and weight decay 1e-4 on everything, as published; both recipes."""
+    Both recipes use SGD with momentum .9 and weight decay 1e-4 on all parameters, as published."""
     depth = recipe.depth or DEPTH
     blocks(depth)
     optimizer = partial(torch.optim.SGD, momentum=0.9, weight_decay=1e-4)

@@ -1,10 +1,10 @@
 """`resnet34`: the ResNet-34 of He et al. on small images of many classes.
 
-Deviations from the paper, which trains it on ImageNet: the first convolution is 3x3 without stride and no pooling follows,
-as is usual for images of 32x32; shortcuts are 1x1 convolutions where the size changes (the paper's option B), as torchvision
-has them; Adam at a constant rate, the published set-up's; the last layer starts near zero. Images below 16 pixels are given
-to a network of a quarter of the widths (21 million weights take a core half a second for each step, whatever the images),
-which halves them twice and not three times.
+Deviations from the paper, which trains it on ImageNet: the first convolution is 3x3 without stride or pooling, as is usual
+for images of 32x32; shortcuts are 1x1 convolutions where the size changes (the paper's option B), as in torchvision; Adam at
+a constant rate, from the published set-up; the last layer starts near zero. For images below 16 pixels the network has a
+quarter of the widths (a step of 21 million weights takes a core half a second, however small the images), and halves the
+images twice instead of three times.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from bench.models.resnet import conv3x3
 from bench.models.setup import Recipe, Setup
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
-"""Width and blocks of each stage: 2 layers with weights in a block, and 2 more make 34."""
+"""(width, blocks) of each stage: 2 layers with weights in a block, and 2 more, are 34."""
 SMALL, NARROW = 16, 4
 """Widths are divided by `NARROW` for images below this height."""
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions beside a shortcut."""
+    """Two convolutions with a shortcut."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class BasicBlock(nn.Module):
         self.shortcut = nn.Identity() if channels == out else _projection(channels, out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [n, channels, h, w] -> [n, out, h, w] divided by the stride, rounded up."""
+        """Map [n, channels, h, w] -> [n, out, h / stride, w / stride], rounded up."""
         residual = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
         return F.relu(self.shortcut(x) + residual)
 
@@ -48,14 +48,14 @@ def _projection(channels: int, out: int, stride: int) -> nn.Module:
 
 
 def build(data: DataSet) -> nn.Module:
-    """Build it: [n, c, h, w] -> logits [n, classes]. 21,328,292 parameters for 3x32x32 pixels and 100 classes, 1,334,330 for
-    1x8x8 pixels and 10."""
+    """Build the model: [n, c, h, w] -> logits [n, classes]. 21,328,292 parameters for 3x32x32 pixels and 100 classes,
+    1,334,330 for 1x8x8 pixels and 10."""
     small = data.shape[1] < SMALL
     share = NARROW if small else 1
     channels = STAGES[0][0] // share
     layers: list[nn.Module] = [conv3x3(data.shape[0], channels), nn.BatchNorm2d(channels), nn.ReLU()]
     for stage, (width, blocks) in enumerate(STAGES):
-        # Nothing is normalised over one pixel of one sample, which a last batch may be.
+        # Keep more than one pixel: batch norm cannot normalise one pixel of a last batch of one sample.
         stride = 1 if stage == 0 or (small and stage == len(STAGES) - 1) else 2
         for block in range(blocks):
             layers.append(BasicBlock(channels, width // share, stride if block == 0 else 1))

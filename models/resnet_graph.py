@@ -1,6 +1,6 @@
 """`resnet_graph`: ResNet-20 of He et al. for small images, written with the flow builder.
 
-The same network as `resnet`, whose parts, recipes and deviations are its own; from the same seed with the same bits.
+The same network as `resnet`, with the same parts, recipes and deviations; from the same seed it has the same bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddp.graph import FlowBuilder, Graph
 
 
 def block(channels: int, out: int) -> FlowBuilder:
-    """Make the residual part of a block; where the width grows, the image halves."""
+    """Make the residual branch of a block. Where the width grows, height and width of the image are halved."""
     return (
         FlowBuilder.from_(conv3x3(channels, out, 1 if channels == out else 2))
         .label("conv1")
@@ -33,7 +33,8 @@ def block(channels: int, out: int) -> FlowBuilder:
 
 
 def build(data: DataSet, depth: int = DEPTH) -> Graph:
-    """Build it: [n, c, h, w] -> logits [n, classes], tagged `logits`. Parameters as `resnet` has them, in that order."""
+    """Build the model: [n, c, h, w] -> logits [n, classes], tagged `logits`. Its parameters are those of `resnet`, in the
+    same order."""
     channels = WIDTHS[0]
     flow = FlowBuilder.from_(conv3x3(data.shape[0], channels)).label("stem")
     flow.through(nn.BatchNorm2d(channels)).label("stem_norm").through(nn.ReLU())

@@ -1,6 +1,7 @@
-"""What a model file says: one published set-up and its recipes.
+"""Defines the content of a model file: one published set-up and its recipes.
 
-A model file is `models/<name>.py` with a `SETUP`; adding one is that file and one line in `bench.models.MODELS`.
+A model file is `models/<name>.py` with a `SETUP`. To add a model, write that file and add one line to
+`bench.models.MODELS`.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from ddp.replica.task import Task
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and on what: `quick` (bundled real data, under a minute on one core) or `published`."""
+    """Data and training settings: `quick` (bundled real data, under a minute on one core) or `published`."""
 
     data: str
-    """A key of `bench.models.data.DATA`."""
+    """Key of `bench.models.data.DATA`."""
     epochs: int
     batch_size: int
-    """Samples of one step of one rank."""
+    """Samples in one step of one rank."""
     lr: float
-    """Learning rate at schedule 1.0."""
+    """Learning rate where the schedule is 1."""
     target: float
-    """Value of the metric that a sound engine reaches."""
+    """Value of the metric that a correct engine reaches."""
     schedule: str = "constant"
-    """A key of `bench.models.parts.SCHEDULES`."""
+    """Key of `bench.models.parts.SCHEDULES`."""
     lr_scale_ratio: float = 0.0
-    """The rate is multiplied by 1 + ratio * (world_size - 1)."""
+    """The learning rate is multiplied by 1 + ratio * (world_size - 1)."""
     depth: int | None = None
-    """Layers with weights, of a model where they can be chosen; None: its own number."""
+    """Layers with weights, if the model's depth can be chosen; None: its default."""
     augment: bool = False
-    """Whether each image is cropped at random after padding by 4 pixels, and flipped half of the times (He et al. 2015)."""
+    """Whether each image is padded by 4 pixels, randomly cropped, and flipped with probability .5 (He et al. 2015)."""
     data_options: DataOptions = PLAIN
     """Settings of the data set, such as the length of a piece of text."""
 
@@ -45,14 +46,14 @@ class Setup:
     """One line for `bench list`."""
     citation: str
     published: str
-    """The published value, and what deviates from the paper here."""
+    """The published value of the metric, and deviations from the paper."""
     metric: str
     higher_is_better: bool
     recipes: dict[str, Recipe]
     task: Callable[[Recipe, str], Task]
-    """(recipe, data folder) -> task. Reads no data. ValueError, in one line, for a recipe that cannot be."""
+    """(recipe, data folder) -> task. Reads no data. Raises ValueError, in one line, for an invalid recipe."""
     depth: int | None = None
-    """Layers with weights by default; None: their number cannot be chosen by `model.depth`."""
+    """Default number of layers with weights; None: `model.depth` cannot choose it."""
 
     def __post_init__(self) -> None:
         recipes = self.recipes.values() if isinstance(self.recipes, dict) else [None]

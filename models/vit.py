@@ -1,8 +1,8 @@
 """`vit`: a small vision transformer, 9 layers of 192 on patches of 4x4 pixels.
 
-Sizes and training are those of the plain ViT in Lee et al. 2021, who trained it from scratch on small images. Deviations: of
-their augmentation crops and flips alone (not CutMix, Mixup, AutoAugment, random erasing, repetition); no label smoothing; no
-stochastic depth.
+Sizes and training are those of the plain ViT in Lee et al. 2021, who trained it from scratch on small images. Deviations:
+only crops and flips of their augmentation (no CutMix, Mixup, AutoAugment, random erasing, repetition); no label smoothing;
+no stochastic depth.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LAYERS, HEADS, WIDTH, HIDDEN, PATCH = 9, 12, 192, 384, 4
 
 
 class ViT(nn.Module):
-    """[n, c, h, w] -> logits [n, classes]; h and w are cut to whole patches.
+    """[n, c, h, w] -> logits [n, classes]. Pixels of h and w beyond the last whole patch are not used.
 
-    2,697,610 parameters for 3x32x32 pixels and 10 classes. Raises ValueError for images that are smaller than a patch."""
+    2,697,610 parameters for 3x32x32 pixels and 10 classes. Raises ValueError for images smaller than one patch."""
 
     def __init__(self, data: DataSet) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class ViT(nn.Module):
         initialise(self, LAYERS)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits, from what the first place, which no patch has, becomes."""
+        """Return the logits, computed from the class token."""
         patches = self.patches(images).flatten(2).transpose(1, 2)
         x = torch.cat([self.first.expand(len(images), -1, -1), patches], 1) + self.places
         out: Tensor = self.head(self.norm(self.layers(x))[:, 0])

@@ -1,6 +1,6 @@
-"""The audit: after a run, steps that ranks kept are done again in plain PyTorch, and so is the final evaluation.
+"""The audit: after a run, it repeats the steps that ranks kept, in plain PyTorch, and the final evaluation.
 
-Shares no code with the engine: order, augmentation, rates and seeds are computed from what the documents promise
-(`docs/explanation/validation.md`). It calls the task's model, loss, evaluation, optimizer class, schedule and data set, and
-nothing else of ours.
+It shares no code with the engine: it computes order, augmentation, rates and seeds from what the documents promise
+(`docs/explanation/validation.md`). Of the project's code it calls only the task's model, loss, evaluation, optimizer
+class, schedule and data set.
 """

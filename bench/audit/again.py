@@ -1,7 +1,7 @@
-"""Does a step again, in plain PyTorch: zero the gradients, forward, backward, clip, step.
+"""Repeats a step in plain PyTorch: zero the gradients, forward, backward, clip, step.
 
-Of a step of several ranks it does what the documents say of it: gradients are the mean over the global batch, every rank's
-forward pass has its own slice, and buffers move by the mean of their changes. Must not use the engine.
+For a step of several ranks it follows the documents: gradients are the mean over the global batch, each rank's forward
+pass has its own slice, and buffers change by the mean of the ranks' changes. Must not use the engine.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from ddp.replica.task import Task
 
 State = dict[Name, Tensor]
 Reading = Callable[[int, int, int], Any]
-"""(epoch, start, stop) -> what the model is to see for these positions."""
+"""(epoch, start, stop) -> the model's input for these positions."""
 Work = Sequence[tuple[int, int]]
-"""Positions of the batches of one rank."""
+"""(start, stop) positions of the batches of one rank."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """A step that was done."""
+    """The outcome of a repeated step."""
 
     losses: list[list[float]]
-    """By rank and batch."""
+    """Mean losses, [rank][batch]."""
     after: State
     moves: State
-    """By how much each parameter moved."""
+    """Change of each parameter."""
     undefined: tuple[tuple[float, float], ...] = ()
-    """(mean loss, what it is by definition) of batches where these differ."""
+    """(mean loss by the task, mean loss by definition) of the batches in which they differ."""
     scale: tuple[float, int] = (1.0, 0)
-    """Of the loss behind it, and steps since it changed."""
+    """(Loss scale after the step, steps since it changed), in fp16."""
     norms: tuple[float, ...] = ()
-    """Of the gradients of each step, all parameters' that an optimizer has, before they are limited."""
+    """Norm of the gradients of each step before clipping, over the parameters of the optimizers."""
     gradient_bytes: tuple[int, ...] = ()
-    """Of each step, of those parameters that have one, sparse ones left out."""
+    """Bytes of the gradients of each step, without sparse ones."""
     metrics: tuple[float, ...] = ()
-    """By rank, the sum of the metric over its samples by definition; not a number where that is not known."""
+    """Sum of the metric over each rank's samples, by definition; NaN if no definition is known."""
     scalars: tuple[Totals, ...] = ()
-    """By rank, what the steps recorded."""
+    """What the steps of each rank recorded with `record_scalar`."""
 
 
 class Bench:
-    """A model of the task on a device, with which steps are done."""
+    """A model of the task on a device, which repeats steps."""
 
     def __init__(self, task: Task, rules: Rules, reading: Reading, device: torch.device) -> None:
         self.task, self.rules, self.device, self._read = task, rules, device, reading
@@ -67,18 +67,19 @@ class Bench:
         self.parameters = dict(self.model.named_parameters())
         self.buffers = dict(self.model.named_buffers())
         self.outputs: Any = None
-        """What the last forward pass gave."""
+        """Output of the last forward pass."""
         self.model.register_forward_hook(self._note)
-        # `torch.manual_seed` notes a traceback for each kind of device that is not in use: most of a small step's time.
+        # `torch.manual_seed` records a traceback for each unused kind of device, which takes most of a small step's
+        # time.
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
         self._training = [module.training for module in self.model.modules()]
         self._undefined: list[tuple[float, float]] = []
         self._scale, self._metrics, self._shaken = 1.0, list[float](), False
         self._scalars: list[Totals] = []
         self.optimizer_bytes: int | None = None
-        """What the optimizer kept after the last step that was done; None: none was."""
+        """Bytes of the optimizer's state after the last repeated step; None: there was none."""
         self.gradient_bytes: int | None = None
-        """Of those parameters that had one in it, sparse ones left out."""
+        """Bytes of the gradients in that step, without sparse ones."""
         self.initial = {name: tensor.clone() for name, tensor in self.state(None).items()}
 
     @cached_property
@@ -90,19 +91,19 @@ class Bench:
         self.outputs = outputs
 
     def rates(self, seen: float) -> list[float]:
-        """Return the rates of the parameter groups once all ranks have seen so many samples."""
+        """Return the learning rates of the parameter groups after all ranks have seen `seen` samples."""
         factor = max(self._schedule(min(seen / (self.rules.epochs * self.rules.samples), 1.0)), 0.0)
         return [rate * factor * self.rules.lr_scale for rate in self._own_rates]
 
     @cached_property
     def _own_rates(self) -> list[float]:
-        """The rates of a new optimizer, made once: each report and step is held against them."""
+        """The rates of a new optimizer, created only once, as every report and step is compared with them."""
         optimizers = several(self.task.optimizer(list(self.model.parameters())))
         return [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
 
     @torch.no_grad()
     def load(self, state: Mapping[Name, Tensor], kinds: Iterable[str] = (PARAMETERS, BUFFERS)) -> None:
-        """Give the model the values of a state. Raises Incomplete for a state that has not all of it."""
+        """Copy a state into the model. Raises Incomplete if the state lacks a tensor."""
         for kind in kinds:
             own = self.parameters if kind == PARAMETERS else self._present()
             for name, tensor in own.items():
@@ -112,7 +113,7 @@ class Bench:
                 tensor.copy_(value)
 
     def _present(self) -> dict[str, Tensor]:
-        return dict(self.model.named_buffers())  # a forward pass may put others in their places
+        return dict(self.model.named_buffers())  # a forward pass may replace buffer objects
 
     def state(self, optimizers: Sequence[Any] | None) -> State:
         """Return the values of parameters and buffers, and the optimizers' state."""
@@ -139,8 +140,11 @@ class Bench:
         scale: tuple[float, int] = (1.0, 0),
         seed: int = 1,
     ) -> Done:
-        """Do a step from the state `before`. `shake`: how much each parameter is off at the beginning, of itself, to sides
-        that `seed` draws; `together`: it is one of all ranks; `scale`: of the loss, and steps since it changed."""
+        """Perform a step from the state `before`.
+
+        `shake`: relative perturbation of each parameter at the beginning, with signs drawn from `seed`; `together`: it
+        is a step of all ranks; `scale`: (loss scale, steps since it changed).
+        """
         self._set_modes()
         self.load(before)
         if shake:
@@ -169,28 +173,28 @@ class Bench:
         moves = {name: after[name] - first for name, first in begun.items()}
         having = [p for p in self.parameters.values() if p.grad is not None]
         self.gradient_bytes = sum(p.nbytes for p in having)
-        if any(p.grad is not None and p.grad.is_sparse for p in having):  # nor is their momenta's size the parameters'
+        if any(p.grad is not None and p.grad.is_sparse for p in having):  # nor is the state of the usual size
             self.gradient_bytes = self.optimizer_bytes = None
         sizes = () if self.gradient_bytes is None else (self.gradient_bytes,)
         figures = (norm,), sizes, tuple(self._metrics), tuple(self._scalars)
         return Done(losses, after, moves, tuple(self._undefined), scale, *figures)
 
     def batch(self, start: int, stop: int) -> Any:
-        """Return what the model sees at positions of the first epoch."""
+        """Return the model's input at these positions of the first epoch."""
         return self._read(0, start, stop)
 
     def _gradients(
         self, before: Mapping[Name, Tensor], epoch: int, ranks: Sequence[Work], together: bool
     ) -> list[list[float]]:
-        """Take the gradients of all ranks' batches, and move the buffers; return the losses."""
+        """Compute the gradients of all ranks' batches and update the buffers; return the losses."""
         sizes = [sum(stop - start for start, stop in work) for work in ranks]
         total, losses, moved = sum(sizes), [], []
         parts: dict[str, list[Tensor]] = {}
         for rank, (work, size) in enumerate(zip(ranks, sizes, strict=True)):
             self.load(before, (BUFFERS,))
             spans = [span for span in work if span[1] > span[0]]
-            # In half precision it matters what a loss is multiplied by: a rank's gradients are weighted afterwards, but
-            # PyTorch's modules divide by the number of ranks, so there the loss has the rest of the weight.
+            # In half precision the factor on the loss matters. A rank's gradients are weighted after the backward pass,
+            # but PyTorch's modules divide them by the number of ranks, so their loss carries the rest of the weight.
             part = total / len(ranks) if self.rules.own_buffers else size
             whole = part if self.rules.step.half else total
             sharers = len(ranks) if together and not self.rules.one_process else 1
@@ -205,15 +209,15 @@ class Bench:
         return losses
 
     def _set_aside(self, parts: dict[str, list[Tensor]], weight: float) -> None:
-        """Add a rank's gradients to `parts`, and clear them."""
+        """Append a rank's weighted gradients to `parts`, and clear them."""
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
                 parts.setdefault(name, []).append(parameter.grad * weight)
                 parameter.grad = None
 
     def _batch(self, rank: int, epoch: int, span: tuple[int, int], totals: tuple[float, int], sharers: int) -> float:
-        """Add the gradients of a batch, micro-batch by micro-batch; return its mean loss. `totals`: the samples that it is a
-        part of, and those of all `sharers` of the step."""
+        """Add the gradients of a batch, micro-batch by micro-batch; return its mean loss. `totals`: samples over which
+        the mean is taken, and samples of all `sharers` of the step."""
         ends = micro_ends(self.rules, self.model, span, totals[1], sharers)
         losses = [self._pass(rank, epoch, first, last, totals[0]) for first, last in pairwise(ends)]
         if len(losses) == 1:
@@ -222,7 +226,7 @@ class Bench:
         return sum(loss * part for loss, part in zip(losses, parts, strict=True)) / (span[1] - span[0])
 
     def _pass(self, rank: int, epoch: int, start: int, stop: int, total: float) -> float:
-        """Add the gradients of a batch, as its part of the mean; return its mean loss."""
+        """Add the gradients of one pass, weighted as its part of the mean; return its mean loss."""
         batch = moved(self._read(epoch, start, stop), self.device)
         self._seed(step_seed(self.rules.seed, epoch, start))
         with Collected(self._scalars[rank]), autocast(self.rules.step, self.device):
@@ -248,7 +252,7 @@ class Bench:
             values = [each[name] for each in moved]
             first = before[Name(BUFFERS, name)].to(self.device)
             if first.is_floating_point() or first.is_complex():
-                # What does not change keeps its bits, infinities too.
+                # Values that do not change keep their bits, infinities included.
                 changes = [
                     (value - first).masked_fill(value == first, 0.0) * part
                     for value, part in zip(values, parts, strict=True)
@@ -269,28 +273,28 @@ class Bench:
 
     @torch.no_grad()
     def shake(self, size: float, seed: int) -> None:
-        """Make each parameter off by `size` of itself, to one side or the other, drawn from a seed."""
+        """Perturb each parameter by the relative `size`, with signs drawn from `seed`."""
         generator = torch.Generator().manual_seed(seed)
         for parameter in self.parameters.values():
             signs = torch.randint(0, 2, parameter.shape, generator=generator).to(parameter) * 2 - 1
             parameter.mul_(1.0 + size * signs)
 
     def _take_state(self, optimizers: Sequence[Any], before: Mapping[Name, Tensor]) -> None:
-        """Give the optimizers the state that they had. Counters stay where optimizers make them: on the CPU."""
+        """Give the optimizers their earlier state. Scalar counters stay on the CPU, where optimizers create them."""
         owners = {p: optimizer for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
         for name, tensor in before.items():
             if name.kind == OPTIMIZER:
                 parameter = self.parameters[name.name]
                 place = self.device if tensor.dim() else torch.device("cpu")
-                if parameter in owners:  # else it is there in the run alone, which shows behind the step
+                if parameter in owners:  # else only the run has it, which the comparison after the step shows
                     owners[parameter].state[parameter][name.key] = tensor.to(place, copy=True)
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """Return a batch, whatever it is made of, with its tensors on `device`."""
+    """Return a batch of any structure with its tensors on `device`."""
     return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, batch)
 
 
 def several(made: Any) -> Sequence[Any]:
-    """Return the optimizers that a task makes: one, or several."""
+    """Return the optimizers of a task as a sequence: a task may make one or several."""
     return made if isinstance(made, (list, tuple)) else (made,)

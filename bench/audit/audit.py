@@ -1,4 +1,4 @@
-"""The audit of one run: whatever ranks kept is looked at, item by item. Runs in a process of its own."""
+"""The audit of one run: compares everything that ranks kept, item by item. Runs in its own process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from bench.audit import evaluation, reports
 from bench.audit.again import Bench
-from bench.audit.between import MOST_LINES, chains, ends, left_alone
+from bench.audit.between import MOST_LINES, chains, ends, left_alone, rounded
 from bench.audit.compare import (
     AT_ONCE,
     DEVICE_ROUNDING,
@@ -68,7 +68,7 @@ def audit(order: AuditOrder) -> AuditReport:
 
 
 class _Auditor:
-    """One run, and a model on which its steps are done again."""
+    """One run, and a model on which its steps are repeated."""
 
     def __init__(self, order: AuditOrder, task: Task, kept: Kept) -> None:
         self._order, self._kept = order, kept
@@ -78,7 +78,7 @@ class _Auditor:
         self.final_sha256: str | None = None
         self._bytes: list[StepBytes] = []
         self._unrepeated = False
-        """Whether a step that was done again came out otherwise each time."""
+        """Whether a repeated step gave another outcome each time."""
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
         limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, order.one_process
         rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, *limits)
@@ -87,7 +87,7 @@ class _Auditor:
             self._unknowable = self._unknowable or unkept(task.optimizer, self._bench.parameters.values())
 
     def items(self) -> Iterator[AuditItem]:
-        """Iterate over the outcomes."""
+        """Yield the outcome of every comparison."""
         yield from self._contents()
         yield from self._initial()
         for name in self._kept.changed:
@@ -108,7 +108,7 @@ class _Auditor:
         yield from setup(self._order, self._bench.task, self._data.sample())
         yield from settings_reached(self._order, self._bench.task, len(self._data.source))
         yield from self._positions(groups)
-        # A user's model may count its calls, say.
+        # A user's model may, for example, count its calls in a buffer.
         moving = evaluation.moving(self._bench) if not self._order.model else set()
         yield from chains(self._order, self._kept.steps, moving)
         unknown = self._unknowable or self._unrepeated or moving
@@ -119,11 +119,12 @@ class _Auditor:
         yield from scales(self._order, self._kept.steps)
         yield from left_alone(self._order, self._kept.averages, moving)
         yield from ends(self._kept.ends)
+        yield from rounded(self._order, self._kept.ends)
         yield from delivered(self._order, self._kept.ends)
         yield from self._evaluations()
 
     def _contents(self) -> Iterator[AuditItem]:
-        """Hold the data set against the digests that are committed. A user's model may see another form of it."""
+        """Compare the data set with its committed digests."""
         known = committed(self._order.data) if self._order.model else None
         if known is None:
             return
@@ -134,7 +135,7 @@ class _Auditor:
             yield AuditItem(what="data", outcome="equal" if equal else "different", line="" if equal else line)
 
     def _initial(self) -> Iterator[AuditItem]:
-        """Make the first model from the seed."""
+        """Compare the initial model of the run with the one that the seed gives."""
         if self._order.planned and not self._order.resumed and self._order.initial:
             made = digest(self._bench.initial)
             equal = made == self._order.initial
@@ -142,7 +143,7 @@ class _Auditor:
             yield AuditItem(what="initial", outcome="equal" if equal else "different", line="" if equal else line)
 
     def _step(self, group: Sequence[KeptStep]) -> AuditItem:
-        """Do one step again, of one rank or of all."""
+        """Repeat a step, of one rank or of all ranks, and compare it."""
         first = group[0]
         about: dict[str, Any] = {"what": "step", "rank": first.rank, "epoch": first.epoch, "step": first.step}
         about["files"] = [each.file for each in group]
@@ -180,7 +181,7 @@ class _Auditor:
             apart += figures_apart(self._order, self._bench, group, own, None)
             apart += scalars_apart(self._order, group, own, None, again)
             return apart, None if apart else 0.0
-        # Roundings of each step add up.
+        # The rounding errors of the steps add up.
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
         least, more = (SLACK * shake, AT_ONCE) if group[0].at_once else (0.0, 1.0)
         off = cache(lambda number: again(shake * more * math.sqrt(len(group[0].row)), number + 1))
@@ -203,17 +204,17 @@ class _Auditor:
         return after
 
     def _places(self, group: Sequence[KeptStep]) -> Iterator[StepDifference]:
-        """Hold rates, and what ranks were told to have been seen, against the schedule."""
+        """Compare learning rates, and the samples that ranks believed seen, with the schedule."""
         first, samples = group[0], len(self._data)
         last = first.row[-1].seen
         rates = self._bench.rates(last)
         for each in group:
-            # One for each group of parameters: others than the task's optimizer has are no rates of its.
+            # There is one rate per parameter group; another number of rates cannot belong to the task's optimizer.
             pairs = zip(each.rates, rates, strict=False)
             if len(each.rates) != len(rates) or any(abs(ours - again) > 1e-9 * abs(again) for ours, again in pairs):
                 ours, again = (", ".join(f"{rate:.6g}" for rate in both) for both in (each.rates, rates))
                 yield StepDifference(f"learning rate after {last:g} samples", ours, again, float("inf"))
-        # Whoever is lost, a step of all counts the global batch.
+        # Even after a loss, a step of all ranks counts the global batch.
         if not (first.together or (self._order.world_size == 1 and self._order.planned)):
             return
         for parts in zip(*(each.row for each in group), strict=True):
@@ -223,12 +224,12 @@ class _Auditor:
                 yield StepDifference("samples seen before it", f"{seen:g}", f"{planned}", float("inf"))
 
     def _positions(self, groups: Sequence[Sequence[KeptStep]]) -> Iterator[AuditItem]:
-        """Look for samples that several steps of an epoch have."""
+        """Look for samples that several steps of an epoch trained."""
         if not self._order.planned:
             return
         every_step = [each for group in groups for each in group]
         spans = sorted(
-            {  # a step of a row may be kept alone, too
+            {  # a step of a row may also have been kept alone
                 (each.epoch, start, stop, f"rank {each.rank}, step {each.step + number}")
                 for each in every_step
                 for number, step in enumerate(each.row)
@@ -242,7 +243,7 @@ class _Auditor:
                 yield AuditItem(what="positions", outcome="different", line=line, epoch=epoch)
 
     def _evaluations(self) -> Iterator[AuditItem]:
-        """Evaluate the model of the end again, and that of an epoch before."""
+        """Evaluate the final model again, and the models of earlier epochs."""
         order, figures = self._order, {epoch: recorded for epoch, *recorded in self._order.evaluations}
         reported = {(epoch, rank): (loss, metric) for epoch, rank, loss, metric in order.shown}
         for epoch, kept in sorted(self._kept.evaluated.items()) if order.planned else ():

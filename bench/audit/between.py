@@ -1,4 +1,4 @@
-"""Holds the states between a rank's steps against each other: what a step left is what the next one begins with.
+"""Compares the states between a rank's steps: each step must begin with what the step before it left.
 
 Must not use the engine.
 """
@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from bench.audit.kept import BUFFERS, PARAMETERS, KeptStep, Part, Parts
 from bench.audit.order import AuditOrder
 from bench.results.audit_file import AuditItem, Outcome
 
 MOST_LINES = 3
-"""Differences of a step that are named."""
+"""Most differences of a step that a message names."""
+FEWEST, ROUNDED = 256, 0.9
+"""Fewest parameters to judge, and the fraction that must be exact in fewer bits: by chance one in 65,536 is."""
 
 
 def chains(order: AuditOrder, steps: Sequence[KeptStep], moving: Collection[str] = ()) -> Iterator[AuditItem]:
-    """Compare what follows each other on a rank: the state after a step, and before the next one, but for `moving` buffers,
-    which an evaluation in between changes."""
+    """Compare the state after each kept step with that before the rank's next one, except for `moving` buffers, which
+    an evaluation in between changes."""
     if not _untaken(order):
         return
     begun: dict[tuple[int, int], list[KeptStep]] = {}
@@ -28,12 +32,12 @@ def chains(order: AuditOrder, steps: Sequence[KeptStep], moving: Collection[str]
         averages = first.averages + (len(first.row) if first.together else 0)
         for then in begun.get((first.rank, first.step + len(first.batches)), ()):
             if then.averages == averages and then.before:
-                # PyTorch gives buffers of the first rank to the others before an evaluation, and before each step.
+                # PyTorch sends the first rank's buffers to the others before an evaluation and before each step.
                 yield _chained(first, then, not (order.own_buffers and then.rank), moving)
 
 
 def _untaken(order: AuditOrder) -> bool:
-    """Tell whether no rank took the state of another: none was lost, or none that others wait for, and none came later."""
+    """Return whether no rank received another rank's state. A rank may do so after a loss or when it joins later."""
     return order.planned or not (order.waiting or order.moves)
 
 
@@ -56,7 +60,7 @@ def _chained(first: KeptStep, then: KeptStep, buffers: bool, moving: Collection[
 
 
 def ends(known: Mapping[int, Parts]) -> Iterator[AuditItem]:
-    """Compare the models that ranks ended with, as modules have them: what digests are taken of may lie elsewhere."""
+    """Compare the final modules of all ranks: the digests of the result may come from other memory than the modules."""
     first = min(known, default=0)
     for rank in sorted(known.keys() - {first}):
         apart = [
@@ -66,6 +70,23 @@ def ends(known: Mapping[int, Parts]) -> Iterator[AuditItem]:
         yield AuditItem(what="chain", outcome="different" if apart else "equal", line=line, rank=rank)
 
 
+def rounded(order: AuditOrder, known: Mapping[int, Parts]) -> Iterator[AuditItem]:
+    """Look whether the parameters that ranks of a bundled model ended with are all exact in half the bits of their type, as
+    they are if what came over a narrow wire was not added up in theirs."""
+    for rank, parts in known.items() if order.model else ():
+        singles = [part.values for name, each in parts.items() if name.kind == PARAMETERS for part in each]
+        values = torch.cat([v for v in singles if v is not None and v.dtype == torch.float32] or [torch.empty(0)])
+        values = values[values != 0]
+        exact = int((values.bfloat16().float() == values).sum())
+        if len(values) < FEWEST:
+            continue
+        coarse = exact > ROUNDED * len(values)
+        line = (
+            f"{exact} of {len(values)} parameters of the end are exact in bfloat16: they were rounded" if coarse else ""
+        )
+        yield AuditItem(what="average", outcome="different" if coarse else "equal", line=line, rank=rank)
+
+
 def _digests(parts: Sequence[Part]) -> list[str]:
     return [part.sha256 for part in parts]
 
@@ -73,8 +94,8 @@ def _digests(parts: Sequence[Part]) -> list[str]:
 def left_alone(
     order: AuditOrder, entries: Sequence[Mapping[str, Any]], moving: Collection[str] = ()
 ) -> Iterator[AuditItem]:
-    """Compare states before and after what leaves them alone: averages the optimizer's, evaluations, checkpoints and changes
-    of the group all, but for `moving` buffers."""
+    """Compare states before and after events that must not change them, except for `moving` buffers: averages must not
+    change the optimizer's state; evaluations, checkpoints and regroupings must change nothing."""
     own = {f"{BUFFERS} {name}" for name in moving}
     for entry in entries:
         before, after = entry["before"], entry["after"]
@@ -87,6 +108,6 @@ def left_alone(
             name = lost[0] if lost[0].startswith((f"{PARAMETERS} ", f"{BUFFERS} ")) else f"optimizer state {lost[0]}"
             line = f"{name} is {'gone' if after.get(lost[0]) is None else 'another'} after {what}"
         knowable = _untaken(order) and not (order.moves and what.startswith("step "))
-        knowable = knowable or what.startswith("regrouping ")  # which a lost rank is a reason for
+        knowable = knowable or what.startswith("regrouping ")  # a lost rank is the reason for it
         outcome: Outcome = "equal" if not lost else "different" if knowable else "skipped"
         yield AuditItem(what="average", outcome=outcome, line=line, rank=entry["rank"])

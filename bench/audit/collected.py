@@ -1,4 +1,4 @@
-"""What a step that is done again leaves by `record_scalar`: added up by other code than the run's."""
+"""What a repeated step records with `record_scalar`, summed by other code than the run's."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 from ddp.replica.scalars import Scalars
 
 Totals = dict[str, tuple[float, int]]
-"""Name -> (sum, calls), or samples where a sum over samples is recorded."""
+"""Name -> (sum, number of calls; or of samples, if a sum over samples is recorded)."""
 
 
 def both(some: Totals, more: Totals) -> Totals:
-    """Return the totals of steps and of those after them."""
+    """Return the totals of some steps and of later ones together."""
     none = (0.0, 0)
     pairs = ((name, some.get(name, none), more.get(name, none)) for name in {**some, **more})
     return {name: (first[0] + then[0], first[1] + then[1]) for name, first, then in pairs}
 
 
 class Collected(Scalars):
-    """What passes of a step record, added to `totals` while it is entered as a context."""
+    """Context that adds what passes of a step record to `totals`."""
 
     def __init__(self, totals: Totals) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Collected(Scalars):
         self._more(name, float(value), 1)
 
     def add_later(self, name: str, count: int, total: Callable[..., Tensor], tensors: tuple[Tensor, ...]) -> None:
-        """Add a sum over samples, at once."""
+        """Add a sum over samples immediately."""
         self._more(name, float(total(*(tensor.detach() for tensor in tensors))), count)
 
     def _more(self, name: str, value: float, calls: int) -> None:

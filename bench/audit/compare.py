@@ -1,7 +1,7 @@
-"""Compares a step that was done again with what the engine did, up to rounding.
+"""Compares a repeated step with that of the run, up to rounding.
 
-How far roundings carry is measured: the step is done once more from parameters that are off by a rounding or two. What the
-engine did may differ by `SLACK` times what that changes. Pure but for torch.
+The effect of rounding is measured: the step is repeated once more from parameters that are perturbed by one or two
+roundings. The run may differ by `SLACK` times the change that this makes. Pure but for torch.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from bench.audit.again import Done
 from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, KeptStep, Name, Part
 
 SLACK = 16.0
-"""Sums in another order, vector units that begin elsewhere: several roundings, of which the one that is tried is typical."""
+"""Factor for sums in another order and other vectorization: several roundings, of which the measured one is typical."""
 SHAKES = 4
-"""How often a loss is taken with parameters that are off, at most."""
+"""Most perturbations that are tried for a loss."""
 ROUNDINGS = 2.0
-"""By how much parameters are off where the step is done once more, in the type's epsilon."""
+"""Perturbation of the parameters, in units of the type's epsilon."""
 DEVICE_ROUNDING = 2.0**-11
-"""The same on a GPU, whose multiplications may have ten bits."""
+"""The same on a GPU, relative, as its matrix products may have mantissas of ten bits."""
 
 AT_ONCE = 8.0
-"""By so much more they are off for steps of many ranks in one operation, none of whose sums is in the usual order."""
+"""Factor on the perturbation for many ranks in one operation, as all its sums have another order."""
 
 
 @dataclass(frozen=True)
 class StepDifference:
-    """What is not as it should be."""
+    """A value of the run that the repeated step does not confirm."""
 
     what: str
     engine: str
     audit: str
     excess: float
-    """In what it may be off."""
+    """The difference, as a multiple of the allowed one."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.engine} in the run, {self.audit} done again"
 
 
 def shake_of(parameters: Sequence[Tensor]) -> float:
-    """Return by how much parameters are to be off, of themselves, to see how far roundings carry."""
+    """Return the relative perturbation of the parameters that measures the effect of rounding."""
     if any(p.device.type != "cpu" for p in parameters):
         return DEVICE_ROUNDING
     kinds = [torch.finfo(p.dtype).eps for p in parameters if p.is_floating_point()]
@@ -53,13 +53,14 @@ def shake_of(parameters: Sequence[Tensor]) -> float:
 
 
 def identical(engine: Mapping[Name, Sequence[Part]], own: Done, losses: Sequence[Sequence[float | None]]) -> bool:
-    """Return whether the losses and the state after a step have the same bits: nothing is to be measured then."""
+    """Return whether losses and final state are equal bit for bit, so that no perturbation needs to be measured."""
     same = engine.keys() == own.after.keys() and [list(each) for each in losses] == own.losses
     return same and all(_distance(parts, own.after[name])[0] == 0.0 for name, parts in engine.items())
 
 
 def ranks_apart(group: Sequence[KeptStep], own_buffers: bool) -> Iterator[StepDifference]:
-    """Yield what a rank has otherwise than the first one behind a step of all, by digests, but for its `own_buffers`."""
+    """Yield the tensors in which a rank differs from the first one after a step of all ranks, by digests. With
+    `own_buffers`, buffers may differ."""
     first = {name: parts[0] for name, parts in group[0].after.items() if len(parts) == 1 and parts[0].every == 1}
     for each in group[1:]:
         for name, parts in each.after.items():
@@ -79,9 +80,9 @@ def losses_apart(
     shaken: Callable[[int], Sequence[float]],
     floor: float = 0.0,
 ) -> list[StepDifference]:
-    """Return what differs of the losses on the batches of one rank. `rounding`: what each may be off besides, of itself;
-    `shaken`: gives them as they are with the parameters off, the n-th time: once a loss may stay as it is by chance;
-    `floor`: what each may be off in any case."""
+    """Return the losses of one rank that differ. `rounding`: relative difference that is allowed besides; `shaken`:
+    losses with the n-th perturbation (several, as a single one may leave a loss unchanged by chance); `floor`: absolute
+    difference that is always allowed."""
     apart = []
     for batch, (ours, again) in enumerate(zip(engine, own, strict=True)):
         off = math.inf if ours is None else abs(ours - again)
@@ -99,8 +100,9 @@ def losses_apart(
 def states_apart(
     engine: Mapping[Name, Sequence[Part]], before: Mapping[Name, Tensor], own: Done, shaken: Done, rounding: float
 ) -> tuple[list[StepDifference], float]:
-    """Return what differs of the state after a step, the model first, worst first; and the largest difference, in what is
-    allowed. `rounding`: what each change may be off besides, of itself."""
+    """Return the tensors of the final state that differ, the model before the optimizer, worst first; and the largest
+    difference as a multiple of the allowed one. `rounding`: relative difference of each change that is allowed
+    besides."""
     figures = {name: _figures(name, before, own, shaken) for name in own.after}
     usual = median([noise / size for size, noise in figures.values() if size > 0.0] or [0.0])
     apart, largest = [], 0.0
@@ -110,11 +112,12 @@ def states_apart(
             continue
         size, noise = figures[name]
         least = _epsilon(own.after[name]) * _norm(own.after[name])
-        # Of what is nothing but roundings (a bias before batch norm) two runs have little in common, its squares less.
+        # Tensors whose change is only rounding (a bias before batch norm) differ between runs, and their squares even
+        # more.
         slack = SLACK * max(noise * (SLACK if noise * SLACK > size else 1.0), usual * size, least)
         slack = max(slack, rounding * size)
         difference, count = _distance(parts, own.after[name])
-        # Of a sample of the values, as large a part of what is allowed.
+        # If only some of the values were kept, the allowance shrinks accordingly.
         share = math.sqrt(count / max(own.after[name].numel(), 1))
         excess = difference / (slack * share) if slack and share else (math.inf if difference else 0.0)
         largest = max(largest, excess) if math.isfinite(excess) else largest
@@ -126,7 +129,7 @@ def states_apart(
 
 
 def _figures(name: Name, before: Mapping[Name, Tensor], own: Done, shaken: Done) -> tuple[float, float]:
-    """Return the size of a tensor's change in the step, and how much of it was another with the parameters off."""
+    """Return the size of a tensor's change in the step, and the part of it that the perturbation changes."""
     if name.kind == PARAMETERS:
         return _norm(own.moves[name]), _norm(own.moves[name].double() - shaken.moves[name].double())
     after, other = own.after[name].double(), shaken.after.get(name)
@@ -145,7 +148,7 @@ def _epsilon(tensor: Tensor) -> float:
 
 
 def _pairs(parts: Sequence[Part], tensor: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return what is kept of a tensor, part by part, beside the same values of `tensor`, in double precision."""
+    """Return the kept parts of a tensor, each with the same elements of `tensor`, in double precision."""
     flat, kept = _real(tensor.reshape(-1).cpu()), [part for part in parts if part.values is not None]
     stretches = [
         flat[part.start :][:: part.every][: len(_real(part.values))] for part in kept if part.values is not None
@@ -160,10 +163,11 @@ def _real(values: Tensor) -> Tensor:
 
 
 def _distance(parts: Sequence[Part], own: Tensor) -> tuple[float, int]:
-    """Return the L2 distance of what is kept to `own`, and of how many values; infinite where one alone is not finite."""
+    """Return the L2 distance between the kept values and `own`, and their number. The distance is infinite if a value
+    is not finite on one side only."""
     square, count = 0.0, 0
     for ours, again in _pairs(parts, own):
-        same = (ours == again) | (ours.isnan() & again.isnan())  # infinities too
+        same = (ours == again) | (ours.isnan() & again.isnan())  # infinities, too
         square += float((ours - again).masked_fill(same, 0.0).square().sum())
         count += len(ours)
     return (math.sqrt(square) if math.isfinite(square) else math.inf), count
@@ -172,7 +176,7 @@ def _distance(parts: Sequence[Part], own: Tensor) -> tuple[float, int]:
 def _named(
     name: Name, parts: Sequence[Part], before: Mapping[Name, Tensor], own: Done, excess: float
 ) -> StepDifference:
-    """Return a difference as how far the tensor moved, in the run and done again: of as many values."""
+    """Return the difference as the tensor's change in the run and in the repetition, over the kept values."""
     engine, again = (torch.cat(values) for values in zip(*_pairs(parts, own.after[name]), strict=True))
     if name not in before or len(engine) < 2:
         return StepDifference(str(name), f"{_norm(engine):.6g}", f"{_norm(again):.6g}", excess)

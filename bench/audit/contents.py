@@ -1,9 +1,9 @@
-"""Writes `contents.json`: the digests of what data sets hold, training and test part, as they are read.
+"""Writes `contents.json`: the digests of the contents of data sets, training and test part, as they are read.
 
     python -m bench.audit.contents [FOLDER]    # of bundled ones, and of those whose files lie in a folder
 
-A data set that is made from what Python itself brings differs between its versions, and has a line for each. Lines of data
-sets that are not at hand stay.
+A data set that is made from Python's own documentation differs between versions of Python, and has a line for each.
+Lines of data sets that are not available stay unchanged.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from bench.models.data.options import PLAIN, DataOptions
 from ddp.data import as_source
 
 OF_PYTHON = ("pydoc",)
-"""Data sets that follow the version of Python."""
+"""Data sets that depend on the version of Python."""
 BUNDLED = ("digits", "noisy_digits", "pydoc", "shifted_digits", "synthetic", "toy_language")
-"""Data sets that need no file of others."""
+"""Data sets that need no downloaded files."""
 DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100", "shakespeare")
-"""Those whose files are held to digests when they come: here is what is read from them."""
+"""Data sets whose files are checked when they are downloaded. Here their contents are checked as they are read."""
 
 
 def made(names: Collection[str] = BUNDLED, folder: str = "data") -> dict[str, dict[str, str]]:
-    """Return data set -> part -> digest of those of these `names`, as they are and as recipes take them."""
+    """Return data set -> part -> digest for these `names`, with default options and with those of the recipes."""
     recipes = [recipe for name in MODELS for recipe in load(name).recipes.values()]
     settings = {title(recipe.data, recipe.data_options): (recipe.data, recipe.data_options) for recipe in recipes}
     settings |= {name: (name, PLAIN) for name in names}

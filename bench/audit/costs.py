@@ -1,5 +1,5 @@
-"""Holds what ranks say that their model and its steps cost against the model and the steps that are here: parameters, bytes,
-tokens, operations. Must not use the engine."""
+"""Compares the costs that ranks recorded with those of the same model and steps here: parameters, bytes, tokens,
+operations. Must not use the engine."""
 
 from __future__ import annotations
 
@@ -20,43 +20,44 @@ from ddp.core.step_settings import PLAIN
 from ddp.replica.scalars import Scalars
 
 NEAR = {"flop_per_sample": 1e-3, "activation_bytes": 0.05}
-"""Relative: operations of a sample, which are counted on a batch of some size; what other kernels keep of one."""
+"""Relative tolerances: operations per sample depend on the batch on which they are counted; other kernels keep other
+activations."""
 
 OF_PASS = 5
-"""Version of results from which on the bytes that a pass keeps are those of the pass alone."""
+"""First version of results in which activation bytes are those of one pass alone."""
 TRIES = 8
-"""Passes of a user's model that are counted: one that takes branches by chance counts otherwise in some."""
+"""Passes in which a user's model is counted, as one with random branches gives different counts."""
 MEASURED = 2
-"""Bytes are of so many steps of a rank, the last of those whose norm it recorded first."""
+"""Steps of a rank whose norm is recorded first; bytes are measured in the last of them."""
 COUNTERS = 32
-"""Bytes that an optimizer's counters take for each parameter, at most."""
+"""Most bytes per parameter that an optimizer's counters take."""
 StepBytes = dict[str, dict[tuple[int, int], tuple[int, ...]]]
-"""Figure -> (rank, number of a step) -> the bytes that the step may have had."""
+"""Figure -> (rank, number of a step) -> the byte counts that the step may have had."""
 
 
 def step_bytes(before: Mapping[Name, Tensor], step: Done, ranks: Sequence[tuple[int, int]]) -> StepBytes:
-    """Return the bytes of a step that was done again, or of a row. `ranks`: number of each, and that of its first step."""
+    """Return the bytes of a repeated step or row of steps. `ranks`: (rank, number of its first step)."""
     state = [tensor for name, tensor in before.items() if name.kind == OPTIMIZER]
     whole = sum(tensor.nbytes for tensor in state)
-    # Numbers of Python's are kept as such tensors.
+    # Python numbers in the state are kept as float64 scalars.
     numbers = sum(tensor.nbytes for tensor in state if not tensor.dim() and tensor.dtype == torch.float64)
     gradients: dict[tuple[int, int], tuple[int, ...]] = {
         (rank, at + more): (size,) for rank, at in ranks for more, size in enumerate(step.gradient_bytes)
     }
-    known = ranks if step.gradient_bytes else ()  # else they are sparse
+    known = ranks if step.gradient_bytes else ()  # else gradients are sparse
     return {"gradient_bytes": gradients, "optimizer_bytes": dict.fromkeys(known, (whole, whole - numbers))}
 
 
 def costs(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> Iterator[AuditItem]:
-    """Compare the figures of each rank; where ranks have parts of a model, those that are of the whole of it. `steps`: of
-    those that were done again."""
+    """Compare the recorded costs of each rank; for sharded models those of the whole model. `steps`: bytes of the
+    repeated steps."""
     wanted: dict[str, float | None] = {"tokens": _tokens(bench)}
     if order.whole:
         wanted["parameter_bytes"] = sum(parameter.nbytes for parameter in bench.parameters.values())
     if any(work.flop_per_sample is not None for work in order.works):
         passes = [_pass(bench, seed) for seed in range(1 if order.model else TRIES)]
         counts = {flop for flop, _ in passes}
-        # A user's model may leave layers out by chance.
+        # A user's model may skip layers at random.
         wanted["flop_per_sample"] = counts.pop() if len(counts) == 1 else None
         here = order.coarse == (bench.device.type == "cuda")  # other kernels keep other tensors
         wanted["activation_bytes"] = passes[0][1] if here and _plain(order) else None
@@ -74,7 +75,7 @@ def _apart(order: AuditOrder, wanted: dict[str, float | None]) -> Iterator[tuple
     for rank, work in enumerate(order.works):
         for name, value in wanted.items():
             counted = getattr(work, name)
-            # A rank that came back at the end did no step.
+            # A rank that returned at the end did no step.
             if value is None or counted is None or not work.norms:
                 continue
             if not isclose(counted, value, rel_tol=NEAR.get(name, 0.0)):
@@ -82,8 +83,8 @@ def _apart(order: AuditOrder, wanted: dict[str, float | None]) -> Iterator[tuple
 
 
 def _of_steps(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> Iterator[tuple[int | None, str]]:
-    """Hold the bytes of gradients and of the optimizer's state against those of the same step, as a user's model may have
-    others in each; bundled ones have them alike."""
+    """Compare the bytes of gradients and optimizer state. A user's model may have other bytes in each step, so it is
+    compared with the same step; bundled models have the same bytes in all."""
     for rank, work in enumerate(order.works):
         measured = [number for number, _ in work.norms[:MEASURED]]
         alike = {"gradient_bytes": bench.gradient_bytes, "optimizer_bytes": bench.optimizer_bytes}
@@ -91,17 +92,18 @@ def _of_steps(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> It
             counted, wanted = getattr(work, name), tuple[int, ...](() if size is None or not order.model else (size,))
             for each in steps if not order.model and order.planned and not order.resumed else ():
                 wanted = wanted or each[name].get((rank, measured[-1]), ())
-            # Of a run of fewer steps the optimizer has no state when it is measured.
+            # In a run of fewer steps the optimizer has no state yet when it is measured.
             if wanted and counted not in wanted and (name == "gradient_bytes" or len(measured) == MEASURED):
                 yield rank, f"{name} of rank {rank} is {counted:,}, the model's {wanted[0]:,}"
 
 
 def _in_parts(order: AuditOrder, bench: Bench) -> Iterator[tuple[int | None, str]]:
-    """Hold the bytes of all ranks against those of the whole model, where each may have a part: of bundled models."""
+    """Compare the bytes of all ranks together with those of the whole model, if ranks hold shards; only for bundled
+    models."""
     works, count = order.works, len(order.works)
     if not order.model or not order.planned or count < order.world_size or any(len(w.norms) < MEASURED for w in works):
         return
-    # Of a parameter that is cut each owner has the counters.
+    # Each owner of a part of a parameter has the counters.
     room = {"gradient_bytes": 0, "optimizer_bytes": COUNTERS * len(bench.parameters) * (count - 1)}
     for name, more in room.items():
         size, sizes = getattr(bench, name), [getattr(work, name) for work in works]
@@ -123,7 +125,8 @@ def _tokens(bench: Bench) -> int:
 
 
 def _plain(order: AuditOrder) -> bool:
-    """Return whether the first pass of each rank is that of a bundled model as it is, on as many samples as is set."""
+    """Return whether each rank's first pass is that of a bundled model with default settings, on as many samples as
+    configured."""
     first = [report for report in order.reports if not report.first]
     plain = order.model and order.version >= OF_PASS and order.whole and order.step == PLAIN and not order.resumed
     return bool(plain) and all(report.samples == (report.last - report.first) * order.batch_size for report in first)
@@ -134,8 +137,8 @@ def _has_storage(value: Any) -> bool:
 
 
 def _pass(bench: Bench, seed: int) -> tuple[float, int]:
-    """Return the operations of a forward and a backward pass for each sample, with random numbers of a seed; and the bytes
-    that the first keeps for the second beside the model and the batch."""
+    """Return the operations per sample of a forward and a backward pass, with random numbers from a seed; and the bytes
+    that the forward pass keeps for the backward pass, besides the model and the batch."""
     from torch.utils._pytree import tree_leaves
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -160,8 +163,9 @@ def _pass(bench: Bench, seed: int) -> tuple[float, int]:
 
 
 def _recurrent() -> dict[Any, Callable[..., int]]:
-    """Return the operations of fused recurrent layers, which the counter takes for none: a token times every matrix,
-    and two backwards. Arguments are shapes: inputs, then the matrices, one by one or in a list."""
+    """Return formulas for fused recurrent layers, which FlopCounterMode counts as zero: one token times every matrix,
+    twice that for the backward pass. Their arguments are shapes: the inputs, then the matrices, one by one or in a
+    list."""
 
     def forward(inputs: Sequence[int], *weights: Any, **_: Any) -> int:
         listed: Sequence[Sequence[int]] = (

@@ -1,8 +1,8 @@
-"""Counts the steps of a run by its own counters: norms over the batch count every pass in training mode, optimizers every
-step.
+"""Counts a run's steps by counters in its state: batch norms count their forward passes in training mode, optimizers
+their steps.
 
-So passes in another mode show, which are too seldom for one of them to be kept, and passes and steps that nobody asked for,
-or that were left out. Must not use the engine.
+This finds passes in the wrong mode, which are too rare to be in a kept step, and passes and steps that are superfluous
+or missing. Must not use the engine.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from bench.results.audit_file import AuditItem
 from ddp.core.step_settings import PLAIN
 
 COUNTER = "num_batches_tracked"
-"""Buffer of a norm of PyTorch that counts its passes."""
+"""Buffer of PyTorch's batch norms that counts their passes."""
 Counts = dict[str, float]
-"""Name of a counter -> what it has counted."""
+"""Name of a counter -> its value."""
 OF = " of "
-"""Stands between an optimizer's counter and the parameter whose steps it counts."""
+"""Separates the name of an optimizer's counter from the parameter whose steps it counts."""
 
 
 def counted(
     order: AuditOrder, steps: Sequence[KeptStep], skipping: Callable[[], bool] = lambda: False
 ) -> Iterator[AuditItem]:
-    """Compare counters before the kept steps of a rank, of all where ranks step on their own. All must have counted as many
-    for a step. Of runs that went as planned. `skipping`: whether a step may leave norms out by chance; asked once."""
+    """Compare the counters before the kept steps of a rank, or of all ranks if they step separately. Each must have
+    counted the same number per step. Only for runs that went as planned. `skipping`: whether a step may skip norms at
+    random; called at most once."""
     skipping = cache(skipping)
     by_rank = _by_rank(steps)
     together = order.world_size == 1 or all(each.together for each in by_rank.get(0, ()))
@@ -45,7 +46,8 @@ def counted(
 
 
 def updates(order: AuditOrder) -> Iterator[AuditItem]:
-    """Compare how often each rank's optimizer was called with the steps that it reported. In fp16 some are left out."""
+    """Compare the calls of each rank's optimizer with the steps that the rank reported. Not for fp16, which skips
+    steps."""
     if (
         not order.planned
         or order.resumed
@@ -61,7 +63,7 @@ def updates(order: AuditOrder) -> Iterator[AuditItem]:
 
 
 def scales(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
-    """Look for a factor of the loss in fp16 that has grown more often than all steps of all ranks allow."""
+    """Look for a loss scale in fp16 that has grown more often than the steps of all ranks allow."""
     if order.step.precision != "fp16" or not order.planned or order.resumed:
         return
     most = FACTOR * 2.0 ** (sum(report.last - report.first for report in order.reports) // DOUBLED)
@@ -74,7 +76,7 @@ def scales(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
 
 
 def resets(order: AuditOrder, steps: Sequence[KeptStep], bench: Bench) -> Iterator[AuditItem]:
-    """Look for an optimizer that counted more steps than there were since an average had it begin anew."""
+    """Look for an optimizer that counted more steps than were done since an average reset it."""
     known = order.resets and order.planned and not order.one_process and not _has_counted(bench)
     for rank, own in sorted(_by_rank(steps).items()) if known else ():
         for first, then in pairwise(own):
@@ -83,7 +85,7 @@ def resets(order: AuditOrder, steps: Sequence[KeptStep], bench: Bench) -> Iterat
             most = then.step - first.step - len(first.row)
             counts, after = _counters(then.before), _counters(then.after)
             for name in counts:
-                # Of one counter for each parameter the highest; other numbers of an optimizer count something else.
+                # Only the largest of the per-parameter counters; other numbers of an optimizer count something else.
                 if OF in name or name.endswith(COUNTER) or _moved(then, counts, after, name) != 1:
                     continue
                 line = f"{name} counted {counts[name]:g} steps, {most} at most since an average had it begin anew"
@@ -93,7 +95,7 @@ def resets(order: AuditOrder, steps: Sequence[KeptStep], bench: Bench) -> Iterat
 
 
 def _by_rank(steps: Sequence[KeptStep]) -> dict[int, list[KeptStep]]:
-    """Return the kept steps of each rank, in turn."""
+    """Return the kept steps of each rank, in order."""
     by_rank: dict[int, list[KeptStep]] = {}
     for each in sorted(steps, key=lambda each: each.step):
         by_rank.setdefault(each.rank, []).append(each)
@@ -101,7 +103,7 @@ def _by_rank(steps: Sequence[KeptStep]) -> dict[int, list[KeptStep]]:
 
 
 def _has_counted(bench: Bench) -> bool:
-    """Tell whether the optimizers that the task makes have counted already, as what is loaded into them may have."""
+    """Return whether a new optimizer of the task already has counts, for example because the task loads its state."""
     optimizers = several(bench.task.optimizer(list(bench.model.parameters())))
     values = [value for each in optimizers for state in each.state.values() for value in state.values()]
     return any(bool(value) for value in values if not isinstance(value, Tensor) or value.numel() == 1)
@@ -110,8 +112,8 @@ def _has_counted(bench: Bench) -> bool:
 def _counted(
     order: AuditOrder, own: Sequence[KeptStep], together: bool, skipping: Callable[[], bool]
 ) -> Iterator[AuditItem]:
-    """Norms: of runs in which no step is of several batches; an average gives them the highest. Optimizers: where it
-    leaves these alone and every step is done."""
+    """Yield the comparisons of all counters. Norms: only if each step has a single batch; an average takes the largest
+    count. Optimizers: only if averages leave them alone and no step is skipped."""
     of_all = float(sum(report.last - report.first for report in order.reports))
     steps = [(each, _counters(each.before), _counters(each.after)) for each in own]
     begun = [(each, before) for each, before, _ in steps]
@@ -121,10 +123,10 @@ def _counted(
         if not (order.step == PLAIN if of_norm else order.untouched and order.step.precision != "fp16"):
             continue
         if len(known) != 1 or None in known:
-            continue  # steps of several kinds, as of a norm that is frozen on the way
+            continue  # steps differ in kind, as when a norm is frozen on the way
         (each_step,) = known
         if not of_norm and OF in name:
-            # A user's model may leave a layer out.
+            # A user's model may skip a layer.
             item = _item(begun, name, float(each_step or 0.0), 0.0) if order.model and each_step == 1 else None
             if item is not None and item.outcome == "different" and not skipping():
                 yield item
@@ -134,8 +136,8 @@ def _counted(
 
 
 def _item(begun: Sequence[tuple[KeptStep, Counts]], name: str, passes: float, of_all: float) -> AuditItem:
-    """Compare one counter of steps with what was counted before each. `of_all`: steps of all ranks, the most that it can
-    have counted where averages give it the highest of theirs; 0: the rank's own alone count."""
+    """Compare the growth of one counter between kept steps. `of_all`: steps of all ranks, the most that it may have
+    counted if averages take the largest count; 0: only the rank's own steps count."""
     for (first, earlier), (then, later) in pairwise(begun):
         before, after = earlier.get(name, 0.0), later.get(name)
         between, wanted = then.step - first.step, passes * (then.step - first.step)
@@ -152,8 +154,8 @@ def _item(begun: Sequence[tuple[KeptStep, Counts]], name: str, passes: float, of
 
 
 def _counters(state: Parts) -> Counts:
-    """Return the counters in a state by name. Of an optimizer that of each parameter, and the highest of all: some may go
-    unused now and then."""
+    """Return the counters in a state by name. For an optimizer, the counter of each parameter, and the largest of all,
+    as some parameters may be unused now and then."""
     counts: Counts = {}
     for name, parts in state.items():
         values = parts[0].values
@@ -170,6 +172,6 @@ def _counters(state: Parts) -> Counts:
 
 
 def _moved(step: KeptStep, earlier: Counts, later: Counts, name: str) -> float | None:
-    """Return by how much a counter moved in each of the steps; None: not known. An optimizer makes its own in its first."""
+    """Return the growth of a counter per step; None: not known. An optimizer creates its counters in its first step."""
     before, after = earlier.get(name, 0.0), later.get(name)
     return None if after is None else (after - before) / len(step.row)

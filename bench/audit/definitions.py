@@ -1,6 +1,8 @@
-"""What the losses and metrics of the bundled models are, computed from a model's outputs: in double precision, by NumPy.
+"""The losses and metrics of the bundled models by definition, computed from a model's outputs in double precision by
+NumPy.
 
-So that the functions of a set-up, which the audit calls as the run did, cannot vouch for themselves. Must not import them.
+The audit calls the same functions of a set-up as the run did, so these cannot show their own errors. Must not import
+them.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from torch import Tensor
 
 Floats = NDArray[np.float64]
 NEAR, TINY = 1e-3, 1e-4
-"""Of a loss, relative and absolute: what single precision and sums in another order may be off by, generously. The loss of a
-sample that is nearly certain is the difference of much larger numbers."""
+"""Relative and absolute tolerance of a loss for single precision and another order of sums. It is generous, as the loss
+of a nearly certain sample is the difference of much larger numbers."""
 
 
 def _surprise(scores: Floats, answers: NDArray[np.int64]) -> Floats:
@@ -30,7 +32,8 @@ def _classes(scores: Floats, answers: NDArray[np.int64]) -> tuple[float, float]:
 
 
 def _tokens(scores: Floats, answers: NDArray[np.int64]) -> tuple[float, float]:
-    """Return twice the sum over pieces of their mean cross-entropy per token; scores [n, tokens, symbols]."""
+    """Return the sum over samples of their mean cross-entropy per token, as both loss and metric; scores [n, tokens,
+    symbols]."""
     total = float(_surprise(scores.reshape(-1, scores.shape[-1]), answers.reshape(-1)).mean()) * len(scores)
     return total, total
 
@@ -40,16 +43,17 @@ Definition = Callable[[Floats, NDArray[np.int64]], tuple[float, float]]
 _OF_IMAGES = ("lenet", "logistic", "mlp", "resnet", "resnet34", "resnet_graph", "vit")
 _OF_TEXT = ("char_rnn", "gpt_nano")
 DEFINITIONS: dict[str, Definition] = {**dict.fromkeys(_OF_IMAGES, _classes), **dict.fromkeys(_OF_TEXT, _tokens)}
-"""Bundled model -> what its figures are. Of others the set-up's own functions are believed."""
+"""Bundled model -> its definition. For other models the functions of the set-up are trusted."""
 
 
 def is_near(loss: float, mean: float) -> bool:
-    """Return whether a mean loss is what it is by definition, but for roundings."""
+    """Return whether a mean loss equals its definition up to rounding."""
     return abs(loss - mean) <= NEAR * abs(mean) + TINY
 
 
 def defined(model: str, outputs: object, batch: tuple[Tensor, ...]) -> tuple[float, float] | None:
-    """Return (sum of the loss, of the metric) of a batch by a model's outputs; None: nothing is known of the model."""
+    """Return (sum of the loss, sum of the metric) over a batch from a model's outputs; None: the model has no
+    definition here."""
     definition = DEFINITIONS.get(model)
     if definition is None or not isinstance(outputs, Tensor):
         return None

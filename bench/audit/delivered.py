@@ -1,4 +1,5 @@
-"""Holds what a run hands over, files with the model, against the model that it trained. Must not use the engine."""
+"""Compares the files that a run delivers, final states and checkpoints, with the model that it trained. Must not use
+the engine."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from bench.results.audit_file import AuditItem
 from ddp import regular_files
 
 LARGEST = 1 << 28
-"""Bytes of a file that is read."""
+"""Most bytes of a file that is read."""
 
 
 def delivered(order: AuditOrder, ends: Mapping[int, Parts]) -> Iterator[AuditItem]:
-    """Compare the final state that each rank left, and the model of the last checkpoint that can be resumed from."""
+    """Compare each rank's final state file, and the model of the last checkpoint, with the kept model."""
     files = [(rank, order.kept / f"state-{rank}.pt") for rank in sorted(ends)]
     for rank, path in files:
         if path.is_file():
@@ -39,7 +40,7 @@ def delivered(order: AuditOrder, ends: Mapping[int, Parts]) -> Iterator[AuditIte
 
 
 def _otherwise(order: AuditOrder, folder: Path, model: Mapping[str, Any]) -> Iterator[AuditItem]:
-    """Compare the files of a checkpoint with what their ranks had when they wrote them."""
+    """Compare the files of a checkpoint with the state that their ranks had when they wrote them."""
     index = int(folder.name)
     wanted = order.saved.get((index, None))
     if wanted is not None and "tensors" in model and _digest(model["tensors"]) != wanted:
@@ -64,7 +65,7 @@ def _item(line: str, rank: int | None) -> AuditItem:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """Return what a file holds; nothing of a large one, nor of one with objects of the user's own classes."""
+    """Return the content of a file; {} if it is too large, or has objects of the user's own classes."""
     with suppress(OSError, UnpicklingError), regular_files.opened(path, LARGEST) as file:
         state: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         return state
@@ -72,7 +73,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _apart(state: Mapping[str, Any], end: Parts, whole: bool) -> str:
-    """Say which tensor of a state is another than the module had at the end; `whole`: or is not there."""
+    """Name the tensor of a state that differs from the final one; with `whole`, also a missing one; empty: none."""
     if not state:
         return ""
     for name, parts in end.items():
@@ -87,8 +88,8 @@ def _apart(state: Mapping[str, Any], end: Parts, whole: bool) -> str:
 
 
 def _other_model(part: Mapping[str, Any], end: Parts) -> str | None:
-    """Say that the `state_dict` of a checkpoint is another model than a run that resumes from it has; None: it has not all
-    of it, as some buffers are not saved."""
+    """Return a message if the `state_dict` of a checkpoint differs from the tensors that a resumed run loads; empty:
+    they agree; None: the `state_dict` is incomplete, as some buffers are not saved."""
     named, tensors = part.get("state_dict", {}), part.get("tensors", [])
     if not all(isinstance(named.get(name.name), Tensor) for name in end):
         return None

@@ -1,7 +1,7 @@
-"""Whether the gradient of a set-up's training loss is its derivative, measured by small steps. Knows no model.
+"""Compares the gradient of a set-up's training loss with its numerical derivative. Knows no model.
 
-A fault of a backward pass alone shows in no output: layers that drop other places when they are computed again, a gradient
-that is scaled. In double precision, and with the places that this process drops: nothing depends on roundings.
+The outputs do not show an error in a backward pass alone: recomputed layers with another dropout mask, or a scaled
+gradient. All is computed in double precision with one dropout mask, so rounding does not matter.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from ddp.replica.scalars import Scalars
 from ddp.replica.task import Task
 
 STEP = 1e-8
-"""Of a parameter's root mean square: hardly a ReLU turns over within it, and a slope has five digits."""
+"""Step relative to a parameter's root mean square: few ReLUs change sign within it, and a slope has five correct
+digits."""
 
 
 def slope(task: Task, model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, float]:
-    """Return the loss in training mode, and by how much its slope differs from what the gradient says, relative to the
-    parts of all parameters. The model is left in double precision and moved."""
+    """Return the loss in training mode, and the difference between its numerical slope and that of the gradient,
+    relative to the norm of the parameters' contributions. Leaves the model in double precision with moved
+    parameters."""
     model.double().train()
     inputs = batch[0].double() if batch[0].is_floating_point() else batch[0]
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -47,6 +49,6 @@ def slope(task: Task, model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[st
 
 
 def _way(number: int, values: Tensor) -> Tensor:
-    """Return where a parameter is moved: along a wave of its values' size."""
+    """Return the direction in which a parameter is moved: a sine wave of the size of its values."""
     wave = torch.sin(torch.arange(values.numel(), dtype=torch.float64) * 0.7 + number).view(values.shape)
     return wave * (float(values.square().mean()) ** 0.5 or 1.0)

@@ -1,5 +1,5 @@
-"""What users' own code draws in a run, drawn again as documented: by samplers, data sets and augmentation. Must not use the
-engine."""
+"""Repeats the random draws of users' own code by the documented rules: samplers, data sets and augmentation. Must not
+use the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddp.data.dataset import MapSource
 
 
 class SampleDraws:
-    """The streams of some samples, by their keys, as `augment` is given them."""
+    """The random streams of some samples, by their keys, as `augment` receives them."""
 
     def __init__(self, keys: NDArray[np.uint64]) -> None:
         self.keys, self._own, self._taken = torch.from_numpy(keys.view(np.int64)), keys, 0
@@ -43,8 +43,8 @@ class SampleDraws:
 
 
 def sampled(sampler: Any, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return the samples that a user's sampler gives for an epoch: what it draws from torch, or from a generator that it was
-    given, is drawn under a seed of the epoch."""
+    """Return a user's sampler's indices for an epoch. Draws from torch, or from a generator that the sampler was given,
+    use the epoch's seed."""
     inner = sampler
     while isinstance(inner, BatchSampler):
         inner = inner.sampler
@@ -61,8 +61,8 @@ def sampled(sampler: Any, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def read(source: MapSource, indices: NDArray[np.int64], keys: NDArray[np.uint64]) -> Any:
-    """Return a batch of a map-style data set. What a sample draws from torch is drawn under its own key; where the data set
-    gives several at once, under that of the first one."""
+    """Return a batch of a map-style data set. A sample's draws from torch use the sample's own key; if the data set
+    returns several samples at once, the key of the first."""
     inner, dataset, wanted, seeds = source.dataset, source.dataset, indices.tolist(), keys.view(np.int64).tolist()
     while type(inner) is Subset:
         inner = inner.dataset
@@ -81,7 +81,7 @@ def _one(dataset: Any, index: int, seed: int) -> Any:
 
 @contextmanager
 def _drawing(generator: Any) -> Iterator[None]:
-    """Leave a generator as it is."""
+    """Restore a generator's state on exit."""
     state = generator.get_state() if isinstance(generator, torch.Generator) else None
     try:
         yield

@@ -1,4 +1,4 @@
-"""Evaluates the final model again: on the test set, in evaluation mode, part by part as the ranks had it."""
+"""Repeats the evaluation of a model: on the test set, in evaluation mode, in the parts that the ranks had."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from bench.audit.reading import rows
 from bench.audit.seeds import seed_of
 
 Span = tuple[int, int]
-"""Positions of a batch in the test set."""
+"""(start, stop) positions of a batch in the test set."""
 
 SHAKES, SIZE, SLACK = 3, 8.0, 4.0
-"""So often it is evaluated with parameters that are off by so many times what a step is tried with; the figures may be off
-by so many times what that changes. A sample whose two best answers are as good as equal may be counted either way."""
+"""Number of evaluations with perturbed parameters; their perturbation, as a multiple of that for steps; and factor on
+the measured effect. A sample whose two best answers are nearly equal may be counted either way."""
 BATCHES = 1000
-"""So many are kept of an evaluation at most."""
+"""Most batches of an evaluation that ranks keep."""
 ROUNDING = 1e-6
-"""Of a loss: what sums in another order may be off by."""
+"""Relative error of a loss whose sums have another order."""
 EXACT = 1e-5
-"""Of figures by definition: nearer than one sample of many, farther than roundings of a sum."""
+"""Relative tolerance against definitions: less than one sample of many, more than the rounding of a sum."""
 
 
 def different(
     bench: Bench, order: AuditOrder, recorded: tuple[float | None, float | None], spans: Sequence[Span] | None = None
 ) -> str:
-    """Return what is not as `recorded` (loss, metric) of the evaluation of the model that `bench` has; empty: nothing.
-    `spans`: positions of the batches; None: all of the test set."""
+    """Say how the evaluation of the model in `bench` differs from the `recorded` (loss, metric); empty: it does not.
+    `spans`: positions of the batches; None: the whole test set."""
     if not len(bench.test_data):
         return ""
     spans = parts_of(bench, order.eval_parts or order.world_size) if spans is None else spans
@@ -64,7 +64,7 @@ def different(
 
 
 def repeats(bench: Bench, order: AuditOrder, spans: Sequence[Span] | None = None) -> bool:
-    """Tell whether two evaluations of the model that `bench` has come out the same; one that draws samples does not."""
+    """Return whether two evaluations of the model in `bench` agree; they do not if the model draws random numbers."""
     spans = parts_of(bench, order.eval_parts or order.world_size) if spans is None else spans
     (first, _), (then, _) = evaluate(bench, spans), evaluate(bench, spans)
     near = DEVICE_ROUNDING if order.coarse else 0.0
@@ -72,13 +72,13 @@ def repeats(bench: Bench, order: AuditOrder, spans: Sequence[Span] | None = None
 
 
 def spot(epoch: int, batches: Mapping[int, Sequence[EvaluatedBatch]], order: AuditOrder) -> EvaluatedBatch:
-    """Return the batch of an evaluation, of any rank, that is done again, by a draw of the run and the epoch."""
+    """Return the evaluated batch, of any rank, that is to be repeated; drawn by the run and the epoch."""
     every = [batch for rank in sorted(batches) for batch in batches[rank]]
     return every[seed_of(order.seed, "spot", order.run_id, epoch) % len(every)]
 
 
 def added_up(batches: Sequence[EvaluatedBatch], reported: tuple[float | None, float | None]) -> str:
-    """Say how the batches of a rank do not add up to what it reported (sums of loss and metric)."""
+    """Say that the batches of a rank do not add up to its report (sums of loss and metric); empty: they do."""
     sums = zip(*(batch[2:] for batch in batches), strict=True)
     for what, values, total in zip(("losses", "metrics"), sums, reported, strict=True):
         parts = [value for value in values if value is not None]
@@ -89,7 +89,7 @@ def added_up(batches: Sequence[EvaluatedBatch], reported: tuple[float | None, fl
 
 
 def parts_of(bench: Bench, ranks: int) -> list[Span]:
-    """Return the positions of all batches: each rank has a part of the test set."""
+    """Return the positions of all batches; each rank evaluates one part of the test set."""
     size, most = len(bench.test_data), bench.task.eval_batch
     ends = [(size * rank // ranks, size * (rank + 1) // ranks) for rank in range(ranks)]
     return [(start, min(start + most, last)) for first, last in ends for start in range(first, last, most)]
@@ -97,7 +97,7 @@ def parts_of(bench: Bench, ranks: int) -> list[Span]:
 
 @torch.no_grad()
 def moving(bench: Bench) -> set[str]:
-    """Return the names of buffers that the model itself changes where it is only evaluated, such as a counter of calls."""
+    """Return the names of buffers that the model changes during an evaluation, such as a counter of calls."""
     if not len(bench.test_data) or not bench.buffers:
         return set()
     bench.load(bench.initial)
@@ -108,8 +108,8 @@ def moving(bench: Bench) -> set[str]:
 
 @torch.no_grad()
 def evaluate(bench: Bench, spans: Sequence[Span]) -> tuple[tuple[float, float], tuple[float, float] | None]:
-    """Return mean loss and metric over batches of the test set; and what both are by definition, None where that is not
-    known."""
+    """Return (mean loss, mean metric) over batches of the test set, and both by definition; None if there is no
+    definition."""
     task, model, source = bench.task, bench.model, bench.test_data
     model.eval()
     size, loss, metric, known = sum(stop - start for start, stop in spans), 0.0, 0.0, [0.0, 0.0]
@@ -126,7 +126,7 @@ def evaluate(bench: Bench, spans: Sequence[Span]) -> tuple[tuple[float, float], 
 
 @torch.no_grad()
 def _shaken(bench: Bench, spans: Sequence[Span], size: float, number: int) -> tuple[float, float]:
-    """Return the same with each parameter off by `size` of itself."""
+    """Return mean loss and metric with each parameter perturbed by the relative `size`."""
     kept = {name: parameter.detach().clone() for name, parameter in bench.parameters.items()}
     bench.shake(size, number)
     figures, _ = evaluate(bench, spans)

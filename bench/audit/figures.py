@@ -1,5 +1,5 @@
-"""Holds figures that ranks recorded of their steps against steps that were done again: norms of gradients, and the training
-metric of bundled models. Must not use the engine."""
+"""Compares figures that ranks recorded of their steps with repeated steps: gradient norms, and the training metric of
+bundled models. Must not use the engine."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from bench.audit.seeds import seed_others
 from bench.results.audit_file import AuditItem
 
 CLOSE = 1e-5
-"""Relative: a sum in single precision, in another order."""
+"""Relative tolerance of a sum in single precision in another order."""
 FACTOR, DOUBLED = 2.0**16, 2_000
-"""Of the loss in fp16 at first; so many steps without overflow double it."""
+"""Initial loss scale in fp16; and steps without overflow after which it doubles."""
 
 
 def figures_apart(
     order: AuditOrder, bench: Bench, group: Sequence[KeptStep], own: Done, shaken: Done | None
 ) -> Iterator[StepDifference]:
-    """Yield what differs of a step, or a row. `shaken`: done with parameters that are off; None: what was done has the same
-    bits as the run's, so that nothing but the sums of the figures themselves is rounded."""
+    """Yield the figures of a step or row that differ. `shaken`: repetition with perturbed parameters; None: the
+    repetition equals the run bit for bit, so only the sums of the figures are rounded."""
     left_out = _left_out(order, group[0], own)
-    # A run that is gone on with counts norms anew.
+    # A resumed run counts norms from 0.
     if order.planned and not order.resumed and left_out is not None:
         yield from _norms(order, bench, group, own, shaken, left_out)
-    for place, each in enumerate(group if order.numbered else ()):  # a rank that came back counts its steps anew
+    for place, each in enumerate(group if order.numbered else ()):  # a rank that returned counts its steps from 0
         yield from _metric(order, each, own.metrics[place], None if shaken is None else shaken.metrics[place])
 
 
 def scalars_apart(
     order: AuditOrder, group: Sequence[KeptStep], own: Done, shaken: Done | None, again: Callable[[], Done]
 ) -> list[StepDifference]:
-    """Return what steps recorded otherwise than when they were done again; not what comes out otherwise each time, as a
-    time does. Names that are on one side alone are left out: who records every tenth step counts steps himself."""
+    """Return the recorded scalars that differ from the repeated ones, except for those that differ at each repetition,
+    such as times. Names on one side only are ignored, as code that records every tenth step counts steps itself."""
     apart = dict[tuple[int, str], StepDifference]()
     for place, step in enumerate(group if order.numbered and order.model not in DEFINITIONS else ()):
         for name, (total, calls) in _totals(of_step(step, order.reports)).items():
@@ -68,7 +68,7 @@ def scalars_apart(
 
 
 def _totals(reports: Sequence[StepReport]) -> Totals:
-    """Return (sum, calls) by name; a sum that is not finite is not a number."""
+    """Return name -> (sum, calls); NaN for a sum that is not finite."""
     totals = defaultdict[str, tuple[float, int]](lambda: (0.0, 0))
     for each in reports:
         for name, total, calls in each.scalars:
@@ -77,8 +77,8 @@ def _totals(reports: Sequence[StepReport]) -> Totals:
 
 
 def _left_out(order: AuditOrder, step: KeptStep, own: Done) -> int | None:
-    """Return how many steps before this one overflowed in fp16, which have no norm: each has halved the factor. None: it is
-    not known, as steps without overflow have doubled it, or one of these overflows."""
+    """Return the number of earlier steps that overflowed in fp16 and have no norm; each halved the loss scale. None:
+    not known, as the scale has doubled, or a step of this row overflows."""
     if order.step.precision != "fp16":
         return 0
     value, steps = step.scale
@@ -92,7 +92,7 @@ def _norms(
 ) -> Iterator[StepDifference]:
     first, begin = group[0], counted_from(order, group[0]) - left_out
     parameters = list(bench.parameters.values())
-    # A sum of squares in the type of the gradients: a rounding of each, of random signs.
+    # For a sum of squares in the gradients' type: one rounding of random sign for each value.
     unit = max(torch.finfo(parameter.dtype).eps for parameter in parameters if parameter.is_floating_point())
     rounding = unit * math.sqrt(sum(parameter.numel() for parameter in parameters))
     rounding = max(rounding, left_out_roundings(order.step) / SLACK)
@@ -106,13 +106,13 @@ def _norms(
 
 
 def counted_from(order: AuditOrder, step: KeptStep) -> int:
-    """Return the number that figures of a rank's steps have of this one."""
-    # Where ranks are threads a step of all is a whole window.
+    """Return the number that a rank's figures use for this step."""
+    # If ranks are threads, a step of all ranks is a whole window.
     return step.averages if order.one_process and step.together else step.step
 
 
 def _recorded(order: AuditOrder, first: KeptStep, step: int) -> Iterator[tuple[str, float]]:
-    """Yield (whose, the norm) as it was recorded of a step; of shards that of all of them."""
+    """Yield (subject, recorded norm) of a step; for sharded gradients the norm of all ranks together."""
     ranks = range(len(order.norms)) if first.together else [first.rank]
     known = {rank: norm for rank in ranks if rank < len(order.norms) for at, norm in order.norms[rank] if at == step}
     norms = {rank: norm for rank, norm in known.items() if norm is not None}
@@ -123,19 +123,20 @@ def _recorded(order: AuditOrder, first: KeptStep, step: int) -> Iterator[tuple[s
 
 
 def _metric(order: AuditOrder, step: KeptStep, again: float, other: float | None) -> Iterator[StepDifference]:
-    """Compare the training metric in the reports of a step with what it is by definition."""
+    """Compare the training metric in a step's reports with its definition."""
     reports = of_step(step, order.reports)
     totals = [total for each in reports for _, total, _ in each.scalars if total is not None]
     if math.isnan(again) or not totals or any(len(each.scalars) != 1 for each in reports):
         return
-    # A sample whose two best answers are as good as equal may be counted either way, where bits are not the same.
+    # A sample whose two best answers are nearly equal may be counted either way, unless bits are equal.
     slack = NEAR * abs(again) + (0.0 if other is None else SLACK * abs(again - other) + len(step.batches))
     if not abs(sum(totals) - again) <= slack:
         yield StepDifference(f"training metric of rank {step.rank}", f"{sum(totals):.6g}", f"{again:.6g}", math.inf)
 
 
 def weighed(order: AuditOrder) -> Iterator[AuditItem]:
-    """Hold the weight of the training metric in all reports against their samples: bundled models record it of each."""
+    """Compare the weight of the training metric in all reports with their samples: bundled models record it for each
+    sample."""
     if not order.model:
         return
     for each in order.reports:

@@ -1,4 +1,4 @@
-"""Reads what ranks kept: files of pieces of a state (`ddp.replica.pieces` says how they are laid out)."""
+"""Reads the files that ranks kept, which hold pieces of a state (`ddp.replica.pieces` has the format)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARAMETERS, BUFFERS, OPTIMIZER = "parameters", "buffers", "optimizer"
 
 
 class Name(NamedTuple):
-    """What a tensor of a state is called."""
+    """Identifies a tensor of a state."""
 
     kind: str
     name: str
@@ -40,7 +40,7 @@ class Name(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """Values of a tensor from its element `start` on, one of every `every`; or their digest alone."""
+    """Elements of a tensor from `start` on, every `every`-th one; or only their digest."""
 
     values: Tensor | None
     digest: str
@@ -58,7 +58,7 @@ Parts = dict[Name, list[Part]]
 
 
 class FollowingStep(NamedTuple):
-    """A step of a row, behind the first one."""
+    """A further step of a row."""
 
     seen: float
     work: tuple[tuple[int, int], ...]
@@ -67,54 +67,54 @@ class FollowingStep(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptStep:
-    """What one rank kept of one step, or of a row of steps: the state before the first and after the last."""
+    """What one rank kept of a step, or of a row of steps: the state before the first step and after the last."""
 
     file: str
     rank: int
     step: int
-    """The rank's own number of it."""
+    """The rank's own number of the first step."""
     averages: int
-    """That the rank had taken in before."""
+    """Number of averages that the rank had applied before."""
     epoch: int
     seen: float
-    """Samples that the rank was told all ranks had seen."""
+    """Samples that all ranks together had seen before the step, by what the rank was told."""
     work: tuple[tuple[int, int], ...]
-    """Positions in the epoch's order, batch by batch."""
+    """(start, stop) positions in the epoch's order, batch by batch."""
     total: int
-    """Samples of the step of all ranks."""
+    """Samples in the step of all ranks."""
     together: bool
     """Whether it is a step of all ranks."""
     losses: tuple[float | None, ...]
     rates: tuple[float, ...]
-    """Of the last step."""
+    """Learning rates of the last step."""
     before: Parts
     after: Parts
     then: tuple[FollowingStep, ...] = ()
     scale: tuple[float, int] = (1.0, 0)
-    """Of the loss before the first step, in fp16, and steps since it changed."""
+    """(Loss scale before the first step, steps since it changed), in fp16."""
     averaged: bool = False
-    """Whether parameters were averaged inside it, which were not kept after it."""
+    """Whether parameters were averaged inside it; then they were not kept after it."""
     at_once: bool = False
-    """Whether it was done for many ranks in one operation, whose sums are rounded otherwise."""
+    """Whether one operation computed it for many ranks; such sums are rounded differently."""
 
     @property
     def row(self) -> tuple[FollowingStep, ...]:
-        """The steps, in turn."""
+        """All steps of the row, in order."""
         return (FollowingStep(self.seen, self.work, self.total), *self.then)
 
     @property
     def batches(self) -> tuple[tuple[int, int], ...]:
-        """Positions of the batches of all its steps."""
+        """Positions of the batches of all steps."""
         return tuple(span for each in self.row for span in each.work)
 
     @property
     def place(self) -> str:
-        """Where it was, for messages."""
+        """The place of the step, for messages."""
         return f"rank {self.rank}, epoch {self.epoch}, step {self.step}"
 
 
 EvaluatedBatch = tuple[int, int, float | None, float | None]
-"""Positions of a batch, sums of loss and metric; None: not finite."""
+"""(start, stop, sum of the loss, sum of the metric) of a batch; None: not finite."""
 
 
 @dataclass(frozen=True)
@@ -124,27 +124,27 @@ class KeptEvaluation:
     file: str
     model: Parts
     whole: bool = True
-    """Whether it is to be evaluated again on the whole test set; else on one batch."""
+    """Whether to repeat it on the whole test set; else on one batch."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """All that is there."""
+    """Everything that ranks kept of a run."""
 
     steps: list[KeptStep] = field(default_factory=list)
     final: Parts = field(default_factory=dict)
     ends: dict[int, Parts] = field(default_factory=dict)
-    """Rank -> the model that it ended with, as far as it kept it."""
+    """Rank -> the part of its final model that it kept."""
     evaluated: dict[int, KeptEvaluation] = field(default_factory=dict)
-    """By epoch before the last."""
+    """Epoch before the last -> the evaluated model."""
     batches: dict[int, dict[int, tuple[EvaluatedBatch, ...]]] = field(default_factory=dict)
-    """By such an epoch and rank, what came of the batches of its part; of earlier versions the first rank's, or none."""
+    """Epoch -> rank -> evaluated batches of its part. Earlier versions have only the first rank's, or none."""
     averages: list[dict[str, Any]] = field(default_factory=list)
     """Digests of optimizer states before and after averages, with `rank` and `round`."""
     missing: list[str] = field(default_factory=list)
-    """Files that were recorded and are not here."""
+    """Names of recorded files that do not exist."""
     changed: list[str] = field(default_factory=list)
-    """Files that are not what was recorded."""
+    """Names of files with another digest than recorded."""
 
 
 def read(folder: Path, recorded: Iterable[tuple[str, int, str]]) -> Kept:
@@ -157,7 +157,7 @@ def read(folder: Path, recorded: Iterable[tuple[str, int, str]]) -> Kept:
         except FileNotFoundError:
             kept.missing.append(name)
             continue
-        except (OSError, ValueError):  # empty
+        except (OSError, ValueError):  # an empty file
             kept.changed.append(name)
             continue
         if hashlib.sha256(values).hexdigest() == sha256:
@@ -193,7 +193,7 @@ def _take(kept: Kept, name: str, values: mmap.mmap) -> None:
     losses = about["losses"]
     own = {"losses": losses[:1]} if others else {}
     kept.steps.append(KeptStep(file=name, **about | own))
-    for place, (rank, work) in enumerate(others, 1):  # who have the same state
+    for place, (rank, work) in enumerate(others, 1):  # ranks that share this state
         rest = {"rank": rank, "work": _spans(work), "losses": losses[place : place + 1], "before": {}, "after": {}}
         kept.steps.append(KeptStep(file=name, **about | rest))
 
@@ -217,11 +217,11 @@ def _parts(entries: Iterable[Mapping[str, Any]], values: mmap.mmap) -> Parts:
 
 
 class Incomplete(ValueError):
-    """A part of a state is not there."""
+    """A part of a state was not kept."""
 
 
 def whole(parts: Iterable[tuple[Name, Part]]) -> dict[Name, Tensor]:
-    """Return tensors by name, put together from the parts that ranks have. Raises Incomplete."""
+    """Return tensors by name, joined from the parts of all ranks. Raises Incomplete if a part is missing."""
     pieces: dict[Name, list[Part]] = {}
     for name, part in parts:
         if part.values is not None:
@@ -243,7 +243,7 @@ def _joined(name: Name, parts: list[Part]) -> Tensor:
 
 
 def every(steps: Iterable[KeptStep], state: str) -> Iterator[tuple[Name, Part]]:
-    """Iterate over all parts of a state, `before` or `after`, of the ranks' files of one step."""
+    """Iterate over all parts of a state, `before` or `after`, in the ranks' files of one step."""
     for step in steps:
         for name, parts in getattr(step, state).items():
             for part in parts:

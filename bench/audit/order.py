@@ -1,4 +1,5 @@
-"""What an audit is of: a run's configuration, its records, and where lies what ranks kept. Plain data, without torch."""
+"""The input of an audit: a run's configuration, its records, and the folder of what ranks kept. Plain data, without
+torch."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from ddp.replica.task import Task, epoch_samples
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a rank reported of its own batches number `first` to `last` - 1, counted over the run."""
+    """A rank's report of its own batches number `first` to `last` - 1, counted over the whole run."""
 
     rank: int
     first: int
@@ -33,13 +34,13 @@ class StepReport:
     samples: int
     loss_sum: float | None
     lr: float
-    """Of the last one."""
+    """Learning rate of the last batch."""
     scalars: tuple[tuple[str, float | None, int], ...] = ()
-    """What the batches recorded: (name, sum, number of calls, or of samples)."""
+    """(Name, sum, number of calls or of samples) of what the batches recorded."""
     seen: float | None = None
-    """Samples that all ranks had seen before the last one, by the rank's orders; None: it is not known."""
+    """Samples that all ranks had seen before the last batch, by the rank's orders; None: not known."""
     resumes: int = 0
-    """How often the run had gone on from a checkpoint by then."""
+    """Number of resumptions before this report."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,9 @@ class AuditOrder:
     recorded: tuple[tuple[str, int, str], ...]
     """Files that ranks recorded: name, bytes, sha256."""
     initial: str
-    """Digest of the model that they began with."""
+    """Digest of the initial model."""
     reports: tuple[StepReport, ...]
-    """What ranks reported of what they trained."""
+    """The ranks' reports of training."""
     device: str
     eval: float | None
     eval_loss: float | None
@@ -75,91 +76,91 @@ class AuditOrder:
     evaluations: tuple[tuple[int, float | None, float | None], ...] = ()
     """(epoch, loss, metric) on the test set."""
     shown: tuple[tuple[int, int, float | None, float | None], ...] = ()
-    """(epoch, rank, sum of losses, of metrics) of what each rank evaluated."""
+    """(epoch, rank, sum of losses, sum of metrics) of each rank's evaluations."""
     step: StepSettings = PLAIN
     batch_size: int = 0
     """Samples of one step of one rank."""
     length: int | None = None
-    """Positions of an epoch; None: as many as the data set has samples."""
+    """Positions in an epoch; None: as many as the data set has samples."""
     norms: tuple[tuple[tuple[int, float | None], ...], ...] = ()
-    """By rank, (step, norm of the gradients) as it was recorded; empty: not at all."""
+    """By rank, recorded (step, gradient norm); empty: not recorded."""
     in_shards: bool = False
-    """Whether they are of what each rank has of the gradients."""
+    """Whether `norms` are those of each rank's shard of the gradients."""
     resumed: bool = False
-    """Whether it went on from a checkpoint, so that nothing is kept of its beginning."""
+    """Whether the run was resumed, so that nothing is kept of its beginning."""
     waiting: bool = True
-    """Whether ranks wait for each other, so that a checkpoint has all that they reported before it."""
+    """Whether ranks wait for each other, so that a checkpoint contains all that they reported before it."""
     works: tuple[StepWork, ...] = ()
-    """What each rank measured of its steps; empty: not all of them did."""
+    """Each rank's measurements of its steps; empty: a rank has none."""
     parameters: int | None = None
-    """That ranks counted."""
+    """Number of parameters by the ranks."""
     whole: bool = False
     """Whether each rank has the whole model."""
     turns: Mapping[int, Sequence[Turn]] = field(default_factory=dict)
-    """What each rank was granted for itself, in turn."""
+    """Rank -> its grants of work, in order, unless ranks share steps."""
     misplaced: str = ""
-    """Who was told of fewer samples than were in the model, or of more than there can have been."""
+    """A message if a rank was told of fewer samples than were in the model, or of more than possible."""
     schedule: str = ""
-    """Name of the schedule; empty: of nobody's."""
+    """Name of the schedule; empty: a user's own."""
     recipe: str = ""
     version: int = SCHEMA_VERSION
-    """Of the result."""
+    """Schema version of the result."""
     measure: tuple[str | None, bool, float | None] | None = None
-    """Metric, whether higher is better, and target, as the result has them; None: not known."""
+    """(Metric, whether higher is better, target) of the result; None: not known."""
     depth: int | None = None
-    """Layers of a model where they were chosen."""
+    """Layers of the model, if configured."""
     checkpoints: Path | None = None
     """Folder of checkpoints; None: there is none."""
     saved: Mapping[tuple[int, int | None], str] = field(default_factory=dict)
-    """By checkpoint and rank the digest of its optimizer's tensors; by checkpoint and None that of the model."""
+    """(Checkpoint, rank) -> digest of the rank's optimizer state; (checkpoint, None) -> digest of the model."""
     lr: float | None = None
-    """Learning rate that is set; None: not known."""
+    """The configured learning rate; None: not known."""
     samples: int | None = None
-    """Training samples that are set; None: all that there are."""
+    """The configured number of training samples; None: all."""
     eval_parts: int = 0
-    """Parts in which the last evaluation was made, one after the other; 0: one for each rank."""
+    """Number of parts of the last evaluation; 0: one for each rank."""
     untouched: bool = True
-    """Whether averages leave optimizers alone."""
+    """Whether averages leave the optimizers alone."""
     resets: bool = False
-    """Whether optimizers begin anew at averages."""
+    """Whether averages reset the optimizers."""
     moves: bool = False
-    """Whether something may change a rank's state between two steps: a bit that a script flips, shards that are cut anew."""
+    """Whether something may change a rank's state between two steps: a scripted bit flip, or resharding."""
     one_process: bool = False
-    """Whether ranks are threads of one process, where each cuts its own part of a step into micro-batches."""
+    """Whether ranks are threads of one process; then each splits its own part of a step into micro-batches."""
 
     @property
     def numbered(self) -> bool:
-        """Whether what ranks report is numbered as their steps are."""
+        """Whether reports have the numbers of the ranks' steps."""
         return self.planned and (self.waiting or not self.resumed)
 
     @property
     def coarse(self) -> bool:
-        """Whether it was trained where multiplications are coarser than on a CPU."""
+        """Whether it was trained on a device with coarser multiplication than a CPU."""
         return not self.device.startswith("cpu")
 
 
 SHARDED = ("zero1", "zero2", "zero3", "torch_fsdp")
-"""Backends whose ranks have a part of the gradients each when the optimizer steps."""
+"""Backends whose ranks each hold a shard of the gradients when the optimizer steps."""
 MEASURED = (None, "nccl", "cpu", "torch_ddp", "torch_zero1", "torch_local_sgd", *SHARDED)
-"""Those of whose steps the norm is known by the batches alone."""
+"""Backends for which the batches alone determine the gradient norm of a step."""
 
 
 def norms_of(records: Sequence[Record]) -> tuple[tuple[tuple[int, float | None], ...], ...]:
-    """Return what each rank recorded of the norms of its gradients; empty if one recorded nothing."""
+    """Return the gradient norms that each rank recorded; () if a rank recorded none."""
     ends = sorted((event for event in records if isinstance(event, Finished)), key=lambda event: event.rank)
     known = tuple(event.work.norms for event in ends if event.work is not None)
     return known if len(known) == len(ends) else ()
 
 
 def works_of(records: Sequence[Record]) -> tuple[StepWork, ...]:
-    """Return what each rank measured of its steps; empty if one did not."""
+    """Return each rank's measurements of its steps; () if a rank has none."""
     ends = sorted((event for event in records if isinstance(event, Finished)), key=lambda event: event.rank)
     works = tuple(event.work for event in ends if event.work is not None)
     return works if len(works) == len(ends) else ()
 
 
 def saved_of(records: Sequence[Record]) -> dict[tuple[int, int | None], str]:
-    """Return the digests of what was saved last under each number, by checkpoint and rank; of models by None."""
+    """Return (checkpoint, rank) -> digest of what was saved last under that number; rank None stands for the model."""
     digests: dict[tuple[int, int | None], str] = {}
     for event in records:
         if isinstance(event, Saved):
@@ -170,7 +171,7 @@ def saved_of(records: Sequence[Record]) -> dict[tuple[int, int | None], str]:
 
 
 def reports_of(records: Sequence[Record], batch_size: int = 0) -> Iterator[StepReport]:
-    """Iterate over the reports of what was trained, in steps of `batch_size` samples; 0: places are not looked for."""
+    """Iterate over the reports of training. `batch_size`: samples of a step, to compute `seen`; 0: leave it out."""
     done: dict[int, int] = defaultdict(int)
     saved: dict[int, set[int]] = defaultdict(set)
     seen = places(records, batch_size) if batch_size else repeat(None)
@@ -178,9 +179,9 @@ def reports_of(records: Sequence[Record], batch_size: int = 0) -> Iterator[StepR
     for event in records:
         if isinstance(event, Saved):
             saved[event.index].add(event.rank)
-        elif isinstance(event, Resumed):  # who has saved nothing goes on with the counters of the first that has
+        elif isinstance(event, Resumed):  # ranks that saved nothing take the counters of the first that did
             own = sorted(saved[event.index])
-            resumes += 1 + bool(event.ranks)  # of another number of ranks nothing is held against what was before
+            resumes += 1 + bool(event.ranks)  # other ranks: reports from before are not compared
             done = defaultdict(partial(int, done[own[0]] if own else 0), {rank: done[rank] for rank in own})
         elif isinstance(event, Progress):
             first, done[event.rank] = done[event.rank], done[event.rank] + event.steps
@@ -191,12 +192,12 @@ def reports_of(records: Sequence[Record], batch_size: int = 0) -> Iterator[StepR
 def order_of(
     plan: LaunchPlan, metrics: Metrics, records: Sequence[Record], kept: Path, task: Callable[[], Task] | None = None
 ) -> AuditOrder:
-    """Return the order for a finished run. `task`: as another process gets it; None: the job's own."""
+    """Return the input of the audit of a finished run. `task`: how another process gets it; None: the job's own."""
     spec, job = plan.spec, plan.job
     ready = [record for record in records if isinstance(record, Ready)]
     files = [file for record in records if isinstance(record, Finished) for file in record.kept]
     last = metrics.epochs[-1] if metrics.epochs else None
-    # What was asked for, not what ranks were given: a setting that never arrived is to show.
+    # The requested settings, not those that ranks received: a setting that was lost on the way must show.
     train = spec.config["train"]
     own = spec.config.get("script") or "model" in (spec.config.get("code") or {})
     return AuditOrder(

@@ -1,8 +1,8 @@
-"""Where in the schedule each report of a rank is, by the orders that it had.
+"""The place in the schedule of each report, by the orders that its rank received.
 
-What a grant says of the samples seen, and how they grow with it, is on record, so the place of every step of it is known.
-Where nobody blocks, ranks are told on the way where all are, and when that reached them is not on record: nothing is said.
-Pure; must not use the engine.
+A grant records how many samples all ranks have seen, and how that grows with its steps, so the place of each of its
+steps is known. With a non-blocking backend, ranks are also told of the others' progress on the way. When that message
+arrived is not recorded, so no place is known. Pure; must not use the engine.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ddp.process.codec import Record
 
 @dataclass
 class _Grant:
-    """Steps that are granted, as far as they are done."""
+    """Granted steps, and how many of them are done."""
 
     epoch: int
     seen: float
     pace: float
     batch: int
     left: int
-    """Samples; of a shared one those of all who share it."""
+    """Samples left; of a shared grant those of all its ranks."""
     own: int = 0
 
     def step(self) -> float:
-        """Do a step; return the samples seen before it."""
+        """Do one step; return the samples that all ranks had seen before it."""
         place = self.seen + self.pace * self.own
         size = min(self.batch, self.left)
         self.own, self.left = self.own + size, self.left - size
@@ -38,8 +38,8 @@ class _Grant:
 
 
 def places(records: Sequence[Record], batch_size: int) -> Iterator[float | None]:
-    """Yield for each report the samples that all ranks had seen before its last step; None: it is not known. Of runs that
-    went as planned from their beginning."""
+    """Yield, for each report, the samples that all ranks had seen before its last step; None: not known. Only for runs
+    that went as planned and were not resumed."""
     grants: dict[int, deque[_Grant]] = defaultdict(deque)
     reached: dict[int, float] = defaultdict(float)
     ordered = any(isinstance(record, Train) for record in records)
@@ -72,8 +72,11 @@ def _last(report: Progress, grants: deque[_Grant], reached: dict[int, float]) ->
 
 
 def misplaced(records: Sequence[Record]) -> str:
-    """Say which rank was told of fewer samples than were in the model by then, so that its rates are old; or of more than
-    can have been trained when it does what it is granted: than all are granted, and a window beside. Empty: none."""
+    """Name the rank that was told of a wrong number of samples seen; empty: none.
+
+    Too few: fewer than are in the model, so its rates are outdated. Too many: more than all grants and one window
+    together.
+    """
     merged, granted, window, chunks = 0, 0, 0, set[tuple[int, int, int]]()
     for record in records:
         if isinstance(record, Resumed):
@@ -89,7 +92,7 @@ def misplaced(records: Sequence[Record]) -> str:
                 chunk = record.chunk
                 most += window * chunk.batch
                 place = (chunk.epoch, chunk.start, chunk.stop)
-                if place not in chunks:  # all who share one have it
+                if place not in chunks:  # all ranks that share a grant have it
                     chunks.add(place)
                     granted += chunk.stop - chunk.start
             if not merged <= record.seen <= most:
@@ -99,8 +102,8 @@ def misplaced(records: Sequence[Record]) -> str:
 
 
 def out_of_turn(records: Sequence[Record]) -> str:
-    """Say which rank was granted samples that are not those behind what was granted last, where all ranks share an epoch's
-    samples in their order. Of runs that went as planned from their beginning. Empty: none."""
+    """Name the rank whose grant does not follow the last one; empty: none. Only if all ranks share an epoch's order,
+    the run went as planned and was not resumed."""
     if any(isinstance(record, Plan) and record.dispatch != "progressive" for record in records):
         return ""
     ends: dict[int, int] = defaultdict(int)
@@ -117,11 +120,11 @@ def out_of_turn(records: Sequence[Record]) -> str:
 
 
 Turn = tuple[int, int, int, int]
-"""A grant: epoch, first position, end, samples of a step."""
+"""A grant: (epoch, first position, end position, samples of a step)."""
 
 
 def turns(records: Sequence[Record]) -> dict[int, list[Turn]]:
-    """Return what each rank was granted for itself, in turn; nothing of ranks that share their steps, or of one alone."""
+    """Return rank -> its grants in order, without grants that several ranks share."""
     grants: dict[int, list[Turn]] = defaultdict(list)
     for record in records:
         if isinstance(record, Train) and record.chunk.parts == 1:
@@ -131,7 +134,7 @@ def turns(records: Sequence[Record]) -> dict[int, list[Turn]]:
 
 
 def step_of(turns: Sequence[Turn], number: int) -> tuple[int, int, int] | None:
-    """Return (epoch, first position, end) of a rank's step of this number, by what it was granted; None: nothing was."""
+    """Return (epoch, first position, end position) of the rank's step `number` by its grants; None: not granted."""
     for epoch, start, stop, batch in turns:
         steps = -(-(stop - start) // batch)
         if number < steps:

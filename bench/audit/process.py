@@ -1,4 +1,4 @@
-"""The audit as a process of its own, forked from the fork server once the training is over; and what it leaves."""
+"""The audit in its own process, forked from the fork server after training; and what it leaves in the run folder."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from ddp.process.orphans import bind_rank
 from ddp.process.resource_errors import enough
 
 ROOM = 2 << 20
-"""Bytes of kept states that stay with a run whose steps are equal."""
+"""Bytes of kept states that stay in the run folder if all steps are equal."""
 ROOM_IF_DIFFERENT = 64 << 20
-"""The same of states of steps that are not."""
+"""Bytes of kept states that stay if steps differ."""
 
 PATIENCE_S = 0.1
 
 
 class Unaudited(RuntimeError):
-    """An audit came to no report. Says why, with the traceback of what its process raised."""
+    """An audit gave no report. The message says why, with the traceback of its process."""
 
     @property
     def why(self) -> str:
-        """Return that in one line."""
+        """Return the reason in one line."""
         return str(self).partition("\n")[0]
 
 
 class AuditProcess:
-    """The process of one audit. A context manager, which leaves none behind. Raises Unaudited if it cannot be started."""
+    """The process of one audit. A context manager that kills it on exit. Raises Unaudited if it cannot be started."""
 
     def __init__(self, order: AuditOrder, preload: tuple[str, ...] = ()) -> None:
         try:
@@ -76,13 +76,13 @@ class AuditProcess:
         self._ours.close()
 
     def report(self, stopped: Callable[[], bool] = lambda: False) -> AuditReport:
-        """Wait for the report, until `stopped` gives True. Raise Unaudited."""
+        """Wait for the report until `stopped` returns True. Raises Unaudited."""
         while not self._ours.poll(PATIENCE_S):
             if stopped():
                 raise Unaudited("it was interrupted")
         try:
             body: Any = self._ours.recv()
-        except (EOFError, OSError):  # OSError: it was killed in the middle of the report
+        except (EOFError, OSError):  # OSError: the process was killed while it sent the report
             self._process.join()
             raise Unaudited(f"its process ended with exit code {self._process.exitcode}") from None
         if isinstance(body, str):
@@ -91,7 +91,7 @@ class AuditProcess:
 
 
 def main(order: AuditOrder, connection: Connection) -> None:
-    """Audit in this process, made for it, and send the report; a text: what went wrong."""
+    """Audit in this process, which was made for it, and send the report; or, as text, what went wrong."""
     bind_rank()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -112,8 +112,8 @@ def main(order: AuditOrder, connection: Connection) -> None:
 
 
 def leave(kept: Files, items: Sequence[AuditItem], scratch: Path, folder: Path) -> None:
-    """Move into a run folder what is to be audited again by hand: states of what was different, then others, as far as
-    there is room; the model of the end first. `items`: of the report; empty: there is none. Raise OSError."""
+    """Move kept states into the run folder so that the audit can be repeated: the final model, states of what differed,
+    then others, as far as there is room. `items`: of the report; empty if there is none. Raises OSError."""
     sizes = {name: size for name, size, _ in kept}
     different = [name for item in items if item.outcome == "different" for name in item.files]
     ends = [name for name in sizes if name.endswith("-end.state")]
@@ -129,7 +129,7 @@ def leave(kept: Files, items: Sequence[AuditItem], scratch: Path, folder: Path) 
 
 @dataclass(frozen=True)
 class RunAudit:
-    """The audit of a run whose folder is being written; without an order there is none."""
+    """The audit of a run whose folder is being written; without `order` there is none."""
 
     order: AuditOrder | None = None
     process: AuditProcess | None = None
@@ -137,8 +137,8 @@ class RunAudit:
     """Why there is no process."""
 
     def report(self, folder: Path, destination: Path) -> tuple[AuditReport | None, tuple[str, ...]]:
-        """Wait for the audit; leave in the folder what may be looked at again. Return what came out, and notes of what went
-        wrong. `destination`: where the folder goes, and can be audited by hand."""
+        """Wait for the audit, and leave in the folder what a repetition needs. Return the report, and notes on what
+        went wrong. `destination`: the final folder, where the audit can be repeated."""
         if self.order is None:
             return None, ()
         report: AuditReport | None = None
@@ -152,21 +152,22 @@ class RunAudit:
         try:
             leave(self.order.recorded, report.items if report is not None else (), self.order.kept, folder)
         except OSError as error:
-            shutil.rmtree(folder / FOLDER, ignore_errors=True)  # there may be room for the result then
+            shutil.rmtree(folder / FOLDER, ignore_errors=True)  # without them the result may still fit on the disk
             notes.append(f"what ranks kept is not left in the run folder ({reason(error)}): nobody can audit it again")
         return report, tuple(notes)
 
 
 @contextmanager
 def audit_of(plan: LaunchPlan, metrics: Metrics, records: Sequence[Record], kept: Path) -> Iterator[RunAudit]:
-    """Audit beside what is done inside, if that was asked for and the run ended well, by what ranks `kept`."""
+    """Audit concurrently with the body of this context, if the audit is configured and the run ended well. `kept`:
+    folder of what ranks kept."""
     if not plan.job.audit or metrics.status != "ok":
         yield RunAudit()
         return
     order = order_of(plan, metrics, records, kept)
     try:
         process = AuditProcess(replace(order, task=plan.audit_task(kept)), plan.job.preload)
-    except (RuntimeError, OSError) as error:  # torch says so if there is no room for its files
+    except (RuntimeError, OSError) as error:  # torch raises RuntimeError if there is no room for its files
         yield RunAudit(order, unstarted=reason(error) if isinstance(error, OSError) else str(error))
         return
     with process:

@@ -1,4 +1,4 @@
-"""Reads the data that a run was trained and evaluated on: by the data set's own reading, in the order of the documents."""
+"""Reads the training and test data of a run through the data set itself, in the documented order."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from ddp.replica.task import Task
 CONTENTS = Path(__file__).with_name("contents.json")
 """Data set -> part -> sha256 of its content: `python -m bench.audit.contents` writes it."""
 SAMPLES = 4
-"""Samples of a data set that are read twice."""
+"""Number of samples that are read twice."""
 PADDING = 4
-"""Pixels by which a recipe with `augment` moves images at most."""
+"""Most pixels by which a recipe with `augment` shifts images."""
 
 
 def rows(source: Any, indices: NDArray[np.int64]) -> Any:
-    """Return samples by index: of tensors where the data set is nothing but these, else a batch by its own reading."""
+    """Return samples by index: indexed tensors if the data set consists of these, else a batch that it returns
+    itself."""
     wanted = torch.from_numpy(indices)
     if type(source) is TensorSource:
         return tuple(tensor[wanted] for tensor in source.tensors)
@@ -38,7 +39,7 @@ def rows(source: Any, indices: NDArray[np.int64]) -> Any:
 
 
 def unknowable(task: Task, data: TrainingData) -> str:
-    """Return why what the steps of a run see and do is not known beyond the run: it follows from no seed. Empty: it is."""
+    """Return why the steps of a run cannot be repeated, as something follows from no seed; empty: they can."""
     if task.epoch_callback is not None:
         return "what epoch_callback does is not known beyond its run"
     if task.sampler is not None and not np.array_equal(data.visits(0), data.visits(0)):
@@ -51,7 +52,7 @@ def unknowable(task: Task, data: TrainingData) -> str:
 
 
 def repeatable(source: Any, read: Callable[[NDArray[np.int64]], Any] | None = None) -> bool:
-    """Tell whether some samples are the same when they are read again. `read`: by indices; None: by the source's own."""
+    """Return whether some samples are equal when read twice. `read`: function of indices; None: the data set's own."""
     if type(source) is TensorSource or not len(source):
         return True
     read, first = read or partial(rows, source), np.arange(min(len(source), SAMPLES))
@@ -69,13 +70,13 @@ def _same(first: Any, again: Any) -> bool:
 
 
 class TrainingData:
-    """The training samples of a task by their positions in an epoch."""
+    """The training samples of a task by position in an epoch."""
 
     def __init__(
         self, task: Task, seed: int, augment: bool | None = None, length: int | None = None, whole: int = 1
     ) -> None:
-        """`augment`: whether a recipe augments; None: the task does what its own function does. `length`: positions of an
-        epoch; None: as many as one order has, cut at the end to a multiple of `whole`."""
+        """`augment`: whether a recipe augments; None: the task's own function does. `length`: positions in an epoch;
+        None: one order, cut to a multiple of `whole`."""
         self.source, self._seed, self._sampler = task.train_data(), seed, task.sampler
         recipe = partial(shifted, PADDING) if augment else None
         self.augment = recipe if augment is not None else _documented(task.augment)
@@ -87,13 +88,14 @@ class TrainingData:
         return self._length
 
     def sample(self) -> Tensor | None:
-        """Return what a model sees of the first sample, if that is a tensor."""
+        """Return the model's input for the first sample, if it is a tensor; else None."""
         first = rows(self.source, np.arange(1)) if len(self.source) else None
         known = isinstance(first, (tuple, list)) and first and isinstance(first[0], Tensor)
         return first[0][0] if known else None  # type: ignore[index]
 
     def visits(self, epoch: int) -> NDArray[np.int64]:
-        """Return the samples of an epoch in their order: as many orders of all of them as it takes, the last one cut."""
+        """Return the sample indices of an epoch in order: as many orders of all samples as it takes, the last one
+        cut."""
         orders = max(-(-self._length // max(self._given, 1)), 1)
         return np.concatenate([self._one(epoch * orders + number) for number in range(orders)])[: self._length]
 
@@ -103,36 +105,37 @@ class TrainingData:
         return order_of(self._seed, number, self._given)
 
     def _keys(self, epoch: int, start: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the keys of the streams of samples from a position on: others each time that an epoch has a sample."""
+        """Return the keys of the random streams of samples from position `start` on: a new key each time that an epoch
+        repeats a sample."""
         again = np.arange(start, start + len(indices)) // max(self._given, 1) * len(self.source)
         return keys_of(self._seed, epoch, indices + again)
 
     def read(self, epoch: int, start: int, indices: NDArray[np.int64]) -> Any:
-        """Return what the data set gives for samples from a position on."""
+        """Return what the data set gives for the samples from position `start` on."""
         if isinstance(self.source, MapSource):
             return read(self.source, indices, self._keys(epoch, start, indices))
         return rows(self.source, indices)
 
     def batch(self, epoch: int, start: int, stop: int) -> Any:
-        """Return the samples at positions [start, stop) of an epoch, as the model is to see them."""
+        """Return the model's input at positions [start, stop) of an epoch."""
         indices = self._order(epoch)[start:stop]
         batch = self.read(epoch, start, indices)
         return batch if self.augment is None else self.augment(batch, SampleDraws(self._keys(epoch, start, indices)))
 
     def steady(self, epoch: int, start: int, stop: int) -> bool:
-        """Tell whether the model sees the same samples each time."""
+        """Return whether two readings give the model the same samples."""
         known = type(self.source) is TensorSource and self.augment is None
         return known or not self._length or _same(self.batch(epoch, start, stop), self.batch(epoch, start, stop))
 
 
 def _documented(augment: Any) -> Any:
-    """Return what augments: in place of the engine's own function one that is written here."""
+    """Return the augmentation; the engine's own function is replaced by the one in this module."""
     function, given = getattr(augment, "func", None), getattr(augment, "args", ())
     return partial(shifted, *given) if getattr(function, "__module__", "") == "ddp.data.augment" else augment
 
 
 def shifted(padding: int, batch: Any, draws: SampleDraws) -> Any:
-    """Move images [n, c, h, w], the first member of a batch, by up to `padding` pixels, and mirror half of them."""
+    """Shift images [n, c, h, w], the first member of a batch, by up to `padding` pixels, and mirror half of them."""
     images = (batch if isinstance(batch, Tensor) else batch[0]).numpy()
     count, _, height, width = images.shape
     down, right = draws.integers(0, 2 * padding + 1, 2).T.tolist()
@@ -156,7 +159,7 @@ def content(source: Any) -> str:
 
 
 def committed(data: str) -> dict[str, str] | None:
-    """Return the committed digests of a data set by part; None: there are none of it for this version of Python."""
+    """Return part -> committed digest of a data set; None: there is none, or none for this version of Python."""
     table = json.loads(CONTENTS.read_text(encoding="utf-8")) if CONTENTS.exists() else {}
     digests: dict[str, str] | None = table.get(data, table.get(f"{data} of Python {platform.python_version()}"))
     return digests

@@ -1,6 +1,7 @@
-"""Holds what ranks reported of a step against what they kept of it, which is done again elsewhere. Must not use the engine.
+"""Compares what ranks reported of a step with what they kept of it, which other modules repeat. Must not use the
+engine.
 
-A kept step is reported by itself. So losses, rates and samples in the record are those of steps that are known.
+A kept step has a report of its own. So losses, rates and samples in the record are those of known steps.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from bench.audit.places import step_of
 from bench.results.audit_file import AuditItem
 
 NEAR = 1e-6
-"""Relative: a loss is added up in double precision, sums of several in another order."""
+"""Relative tolerance: a loss is summed in double precision, sums of several in another order."""
 LEAST, PLACES = 2, 64
-"""Reports that show whether a rate stays as it is; places of an epoch that show whether the schedule does."""
+"""Least number of reports to see a constant rate; and points per epoch at which the schedule is tested for being
+constant."""
 SAME = 1e-9
-"""Relative: a rate is computed in the same way from the same number."""
+"""Relative tolerance: a rate is computed in the same way from the same number."""
 
 
 def judged(steps: Sequence[KeptStep], reports: Sequence[StepReport]) -> Iterator[AuditItem]:
-    """Compare each step with its reports. Steps without reports of their own, as of an earlier version, are left out."""
+    """Compare each step with its reports. Steps without reports of their own, as of earlier versions, are left out."""
     by_rank: dict[int, list[StepReport]] = defaultdict(list)
     for report in reports:
         by_rank[report.rank].append(report)
@@ -39,14 +41,14 @@ def judged(steps: Sequence[KeptStep], reports: Sequence[StepReport]) -> Iterator
 
 
 def of_step(step: KeptStep, reports: Sequence[StepReport]) -> list[StepReport]:
-    """Return the reports of the step's rank that are of it, or of a row of steps, and of nothing else; [] for others."""
+    """Return the reports of exactly this step, or row of steps; [] if a report also covers others."""
     first, last = step.step, step.step + len(step.batches)
     own = [each for each in reports if each.rank == step.rank and first <= each.first < each.last <= last]
     return own if sum(each.last - each.first for each in own) == len(step.batches) else []
 
 
 def _differences(step: KeptStep, own: Sequence[StepReport]) -> Iterator[str]:
-    """Say what was reported of a step that it was not."""
+    """Yield the reported values that differ from the kept step."""
     if epochs := {each.epoch for each in own} - {step.epoch}:
         yield f"epoch {epochs.pop()} was reported, {step.epoch} was trained"
     sizes = [stop - start for start, stop in step.batches]
@@ -65,7 +67,7 @@ def _differences(step: KeptStep, own: Sequence[StepReport]) -> Iterator[str]:
 
 
 def rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
-    """Hold the rate of every report against the schedule's at its place; not where a callback may set others."""
+    """Compare the rate of every report with the schedule's at its place, unless a callback may set rates."""
     count = 0
     if order.misplaced:
         yield AuditItem(what="rate", outcome="different", line=order.misplaced)
@@ -84,8 +86,8 @@ def rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
 
 
 def resumed_rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
-    """Hold rates behind a checkpoint against those before it in the same epoch: where they stay as they are on both sides,
-    and the schedule does, they are the same. A callback, which may set others, is called as an epoch begins."""
+    """Compare the rates after a resumption with those before it in the same epoch. If they are constant on both sides,
+    and the schedule is, they must be equal. A callback, which may set rates, is called when an epoch begins."""
     sides: dict[tuple[int, int, int], list[StepReport]] = defaultdict(list)
     for report in order.reports if order.resumed and order.planned else ():
         sides[report.rank, report.epoch, report.resumes].append(report)
@@ -96,11 +98,13 @@ def resumed_rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
         if min(map(len, pair)) < LEAST or any(not isclose(max(each), min(each), rel_tol=SAME) for each in pair):
             continue
         (was, *_), (now, *_) = pair
-        # Of epochs beside it, too: by samples that all have seen, a rank may be before or behind its own epoch.
+        # The schedule is tested over adjoining epochs, too: by the samples that all have seen, a rank may be in another
+        # epoch.
         places = (max(epoch + part / PLACES, 0.0) for part in range(-PLACES, 2 * PLACES + 1))
         due = {bench.rates(place * bench.rules.samples)[0] for place in places}
         first = lasts.get((rank, epoch - 1), was)
-        # What a callback sets may have milestones of its own. Wrong is what loses its factor, or applies it once more.
+        # A callback's rates may have milestones of their own. Wrong is a rate that loses the callback's factor, or has
+        # it twice.
         lost, twice = isclose(now, first, rel_tol=NEAR), isclose(now * first, was * was, rel_tol=NEAR)
         known = bench.task.epoch_callback is None or lost or twice
         if len(due) == 1 and known and not isclose(was, now, rel_tol=NEAR):
@@ -111,7 +115,7 @@ def resumed_rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
 
 
 def in_turn(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
-    """Hold what ranks trained in their steps against what they were granted then."""
+    """Compare what ranks trained in their kept steps with what they were granted."""
     for step in steps if order.planned and not order.resumed else ():
         turns = order.turns.get(step.rank, ())
         for number, work in enumerate(() if step.together else step.batches, step.step):

@@ -1,6 +1,7 @@
-"""Puts together what ranks kept of the same steps, and does a row of them again, each from where the one before ended.
+"""Groups what ranks kept of the same step, and repeats rows of steps, each from the state that the one before left.
 
-Must not use the engine."""
+Must not use the engine.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +20,19 @@ from bench.audit.kept import PARAMETERS, Incomplete, KeptStep, Name
 from bench.audit.seeds import seed_others
 
 Step = tuple[int, Sequence[Work], float]
-"""Epoch, positions of each rank's batches, samples seen before it."""
+"""(epoch, positions of each rank's batches, samples seen before it)."""
 COARSE = 1e-3
-"""Relative: losses of a step that is done twice, where bits may differ."""
+"""Relative tolerance of losses of a step that is repeated where bits may differ."""
 TRIES = 8
-"""So often is it done."""
+"""Number of repetitions."""
 UNREPEATED = "what it does follows from no seed of the run: done again, it comes out otherwise each time"
 
 
 def redo(
     bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep], shake: float = 0.0, seed: int = 1
 ) -> Done:
-    """Return what came of the steps that the ranks of `group` kept: the last state, all losses. `shake`, `seed`: as of one
-    step."""
+    """Repeat the steps that the ranks of `group` kept; return the final state and all losses. `shake`, `seed`: as of
+    `Bench.step`."""
     first, rows = group[0], zip(*(each.row for each in group), strict=True)
     steps = [(first.epoch, [part.work for part in parts], parts[0].seen) for parts in rows]
     done = redo_all(bench, before, steps, shake, first.together, first.scale, seed)
@@ -49,7 +50,7 @@ def redo_all(
     scale: tuple[float, int] = (1.0, 0),
     seed: int = 1,
 ) -> Done:
-    """Return what came of steps, each from where the one before ended."""
+    """Repeat steps, each from the state that the one before left."""
     done: Done | None = None
     for epoch, ranks, seen in steps:
         state = before if done is None else done.after
@@ -65,10 +66,10 @@ def redo_all(
 
 
 def repeats(bench: Bench, again: Callable[[], Done]) -> bool:
-    """Tell whether steps come out the same each time: what a user's loss draws from Python's or NumPy's generators, or
-    counts itself, follows from no seed of the run."""
+    """Return whether repeated steps agree. They do not if a user's loss uses Python's or NumPy's generators or its own
+    counter, as these follow from no seed of the run."""
     first: Done | None = None
-    for seed in range(TRIES):  # a choice of few may come out the same some times
+    for seed in range(TRIES):  # a choice among few values may agree several times
         seed_others(seed)
         then = again()
         if first is not None and not _alike(first, then, bench.device.type != "cpu"):
@@ -78,11 +79,11 @@ def repeats(bench: Bench, again: Callable[[], Done]) -> bool:
 
 
 def _alike(first: Done, then: Done, coarse: bool) -> bool:
-    """Tell whether two steps are the same; `coarse`: where sums have no order of their own."""
+    """Return whether two repetitions agree; `coarse`: up to `COARSE`, where sums have no fixed order."""
     if coarse:
         pairs = zip(chain(*first.losses), chain(*then.losses), strict=True)
         return all(math.isclose(*pair, rel_tol=COARSE) for pair in pairs)
-    # What is not a number is so twice.
+    # NaN counts as equal to NaN.
     states = zip(first.after.values(), then.after.values(), strict=True)
     return str(first.losses) == str(then.losses) and all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in states)
 
@@ -97,13 +98,13 @@ def _joined(first: Done, then: Done) -> Done:
 
 
 def steps_of(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:
-    """Iterate over steps: each of one rank, or the parts of one that is of all, by rank."""
+    """Iterate over steps: single steps of one rank, and steps of all ranks with the ranks' parts in order."""
     shared: dict[tuple[float, ...], list[KeptStep]] = {}
     files: Counter[tuple[float, ...]] = Counter()
     for each in steps:
         if each.together:
             key = (each.epoch, each.seen, each.averages, len(each.row))
-            files[*key, each.rank] += 1  # a row that was cut may be a step that was drawn alone
+            files[*key, each.rank] += 1  # a row that was cut may equal a step that was drawn alone
             shared.setdefault((*key, files[*key, each.rank]), []).append(each)
     alone = ([each] for each in steps if not each.together)
     for group in sorted(chain(alone, shared.values()), key=lambda group: (group[0].epoch, group[0].seen)):
@@ -111,7 +112,7 @@ def steps_of(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:
 
 
 def is_complete(group: Sequence[KeptStep]) -> bool:
-    """Tell whether all ranks' parts are there: of most steps they are thrown away once they were looked at."""
+    """Return whether all ranks' parts are available: of most steps they are deleted once they were compared."""
     try:
         complete(group)
     except Incomplete:
@@ -120,7 +121,7 @@ def is_complete(group: Sequence[KeptStep]) -> bool:
 
 
 def complete(group: Sequence[KeptStep]) -> None:
-    """Raise Incomplete for steps of several ranks of which not all were kept."""
+    """Raise Incomplete for a step of several ranks of which not all parts were kept."""
     if not group[0].together:
         return
     if len({tuple((each.seen, each.total) for each in kept.row) for kept in group}) > 1:

@@ -1,4 +1,5 @@
-"""What of a run's configuration a step depends on, and what that means for it, as documented. Must not use the engine."""
+"""The parts of a run's configuration on which a step depends, and what they mean by the documents. Must not use the
+engine."""
 
 from __future__ import annotations
 
@@ -18,30 +19,31 @@ from ddp.core.step_settings import PLAIN, StepSettings
 
 @dataclass(frozen=True)
 class Rules:
-    """What of a run's configuration a step depends on."""
+    """The parts of a run's configuration on which a step depends."""
 
     seed: int
     epochs: int
     samples: int
-    """Of an epoch."""
+    """Samples in an epoch."""
     lr_scale: float
     max_grad_norm: float | None = None
     own_buffers: bool = False
     """Whether every rank keeps its own buffers in a step of all ranks, as PyTorch's modules do."""
     model: str = ""
-    """Whose loss and metric are to be what they are by definition."""
+    """Bundled model whose loss and metric must agree with their definitions."""
     step: StepSettings = PLAIN
     batch_size: int = 0
     """Samples of one step of one rank."""
     one_process: bool = False
-    """Whether a rank cuts its batches into micro-batches whatever the others have, as those of one process do."""
+    """Whether a rank splits its batches into micro-batches independently of the others, as ranks of one process do."""
 
 
 def micro_ends(rules: Rules, model: nn.Module, span: tuple[int, int], total: int, ranks: int) -> list[int]:
-    """Return where the micro-batches of a batch begin and end: equal parts, the first have the odd samples.
+    """Return the boundaries of the micro-batches of a batch. Their sizes are equal, or one larger for the first ones.
 
-    There are as many as the largest slice of `ranks` that share a step needs, each of at most `batch_size / accumulate`
-    samples; a part has two samples at least where the model has batch norm."""
+    Their number follows from the largest slice of the `ranks` that share a step, so that each has at most `batch_size /
+    accumulate` samples; with batch norm each has at least two.
+    """
     (start, stop), accumulate = span, rules.step.accumulate
     if accumulate == 1:
         return [start, stop]
@@ -55,28 +57,32 @@ def micro_ends(rules: Rules, model: nn.Module, span: tuple[int, int], total: int
 
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Precision -> the type of the multiplications. Not the engine's: the audit must not use it."""
+"""Precision -> type of the multiplications. Repeated here, as the audit must not use the engine."""
 
 
 LEFT_OUT = 4.0
-"""Roundings of half precision by which a figure, or a change of the state, of a compiled step may be another."""
+"""Roundings of half precision by which a compiled step may differ."""
 
 
 def left_out_roundings(step: StepSettings) -> float:
-    """Return how far, of itself, what a step gives may be off because a compiler leaves out roundings that autocast makes in
-    each layer: 1.2 roundings were seen, of 20 layers in bf16 and fp16 on an H100, and of `lenet` in bf16 on a CPU."""
+    """Return the relative difference that a compiled step may have, as a compiler omits roundings that autocast makes
+    in each layer.
+
+    Measured were 1.2 roundings: 20 layers in bf16 and fp16 on an H100, and `lenet` in bf16 on a CPU.
+    """
     return LEFT_OUT * torch.finfo(HALF[step.precision]).eps if step.compile and step.half else 0.0
 
 
 def autocast(step: StepSettings, device: torch.device) -> AbstractContextManager[Any]:
-    """Return what a forward pass is computed in."""
+    """Return the context of a forward pass."""
     return torch.autocast(device.type, HALF[step.precision]) if step.half else nullcontext()
 
 
 def unscale(
     step: StepSettings, parameters: Sequence[Tensor], scale: tuple[float, int]
 ) -> tuple[bool, tuple[float, int]]:
-    """Divide gradients by the scale of the loss; return whether the step is done, and the scale behind it."""
+    """Divide gradients by the loss scale; return whether the step is taken, and (scale, steps since it changed) after
+    it."""
     if step.precision != "fp16":
         return True, scale
     (value, steps), gradients = scale, [p.grad for p in parameters if p.grad is not None]
@@ -88,8 +94,12 @@ def unscale(
 
 
 def total_of(parts: Sequence[Tensor], shaken: bool) -> Tensor:
-    """Return the sum of gradients of ranks. `shaken`: as in another order, where values cancel out but for roundings.
-    Those of half precision often do, and an optimizer that divides by a gradient's size tells nothing from next to it."""
+    """Return the sum of the ranks' gradients. `shaken`: perturb sums that cancel to zero up to rounding, as another
+    order would.
+
+    In half precision such sums are frequent, and an optimizer that divides by a gradient's size makes a full step of a
+    tiny one.
+    """
     total = reduce(torch.add, parts)
     if not shaken or len(parts) == 1:
         return total
@@ -98,6 +108,6 @@ def total_of(parts: Sequence[Tensor], shaken: bool) -> Tensor:
 
 
 def norm_of(gradients: Iterable[Tensor]) -> float:
-    """Return the L2 norm over all values, taken in double precision."""
+    """Return the L2 norm over all values in double precision."""
     values = (each.coalesce().values() if each.is_sparse else each for each in gradients)
     return math.sqrt(sum(float(torch.linalg.vector_norm(each, dtype=torch.float64)) ** 2 for each in values))

@@ -1,4 +1,4 @@
-"""Schedules of learning rates as functions of the samples seen; PyTorch's schedulers are stepped here. Must not use the
+"""Learning rate schedules as functions of the samples seen. PyTorch schedulers are stepped here. Must not use the
 engine."""
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import torch
 from ddp.replica.lr_schedule import LRSchedule
 
 CLOSE = 1e-9
-"""How far a fraction of the samples may be off from that at which a step of a scheduler begins."""
+"""Tolerance of the fraction of samples at which a scheduler's next step begins."""
 
 
 def stepped(schedule: Callable[[float], float]) -> Callable[[float], float]:
-    """Return a schedule as a function of the fraction of all samples seen. A user's scheduler of PyTorch's is made anew
-    and its k-th rate holds from the fraction k / steps on."""
+    """Return a schedule as a function of the fraction of all samples seen. A user's PyTorch scheduler is created anew;
+    its k-th rate holds from fraction k / steps on."""
     if not isinstance(schedule, LRSchedule):
         return schedule
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=schedule.lr, momentum=0.9)

@@ -1,6 +1,6 @@
-"""What is random in a run, from its seed, as documented: seeds, the order of samples, and the streams of samples.
+"""The random numbers of a run by its seed, as documented: seeds, the order of samples, and the samples' streams.
 
-On NumPy and the standard library alone; must not import what it checks (`ddp.data`).
+Uses only NumPy and the standard library; must not import what it checks (`ddp.data`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def _sequence(seed: int, words: tuple[int | str, ...]) -> np.random.SeedSequence:
-    """Return NumPy's sequence of a seed and words: their number, then each as two halves of 64 bits."""
+    """Return NumPy's SeedSequence of a seed and words: the number of words, then each number as two halves of 64
+    bits."""
     entropy = [len(words)]
     for word in (seed, *words):
         number = int.from_bytes(sha256(word.encode()).digest()[:8], "little") if isinstance(word, str) else word
@@ -30,7 +31,7 @@ def seed_of(seed: int, *words: int | str) -> int:
 
 
 def order_of(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
-    """Return the indices of the samples of an epoch in their order: that of random numbers, one for each."""
+    """Return the sample indices of an epoch in order: sorted by one random number for each sample."""
     numbers = np.random.PCG64(_sequence(seed, ("order", epoch))).random_raw(samples)
     return np.argsort(numbers, kind="stable")
 
@@ -42,7 +43,7 @@ def seed_others(seed: int) -> None:
 
 
 def step_seed(seed: int, epoch: int, start: int) -> int:
-    """Return the seed of torch's generator in the step on positions from `start` on."""
+    """Return the seed of torch's generator for the pass over positions from `start` on."""
     return (seed_of(seed, "step", epoch) + start) % 2**63
 
 
@@ -59,6 +60,6 @@ def keys_of(seed: int, epoch: int, indices: NDArray[np.int64]) -> NDArray[np.uin
 
 
 def numbers_of(keys: NDArray[np.uint64], places: range) -> NDArray[np.uint64]:
-    """Return the numbers at `places`, from 1 on, of each stream, shape [streams, places]."""
+    """Return the numbers number `places` (from 1 on) of each stream, shape [streams, places]."""
     steps = np.array([place * int(_GOLDEN) % 2**64 for place in places], dtype=np.uint64)
     return _mixed(keys[:, None] + steps)

@@ -1,9 +1,9 @@
-"""What the bundled set-ups are: modules, optimizer, schedule, and what they compute. Held against what is committed.
+"""Compares the bundled set-ups, their modules, optimizer, schedule and what they compute, with a committed description.
 
     python -m bench.audit.setups    # writes `setups.json`
 
-A run and its audit call the same set-up, so an error in it is in both: a lost weight decay, another epsilon, dropout twice
-as large. Must not use the engine.
+A run and its audit call the same set-up, so both have its errors: a lost weight decay, another epsilon, doubled
+dropout. Must not use the engine.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ OF_MODULES = (
     *("p", "eps", "momentum", "affine", "track_running_stats", "kernel_size", "stride", "padding", "dilation"),
     *("groups", "ceil_mode", "negative_slope", "approximate", "bidirectional", "num_layers", "batch_first", "inplace"),
 )
-"""Attributes of modules that say what they compute; their classes say the rest."""
+"""Attributes of modules that, besides their classes, determine what they compute."""
 OF_OPTIMIZERS = ("weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "amsgrad", "maximize", "alpha")
-"""Settings of a group of parameters, but for its rate."""
+"""Settings of a parameter group, except for its learning rate."""
 SAMPLES, DRAWS, POINTS = 8, 16, 20
 NEAR, TINY, LOOSE = 1e-3, 1e-5, 0.1
-"""How far computed figures may be off, relative and absolute; relative of one that is drawn by chance."""
+"""Relative and absolute tolerance of computed figures; and relative tolerance of a figure with random numbers."""
 GRADIENT, DEVIATIONS = 1e-2, 5.0
-"""How far norms of gradients may be off, relative; and sizes of initial values, in standard deviations."""
+"""Relative tolerance of gradient norms; and tolerance of the sizes of initial values, in standard deviations."""
 
 
 def key(model: str, data: str, sample: Tensor, depth: object) -> str:
-    """Return the name of a set-up in the table, by a sample of its data."""
+    """Return the name of a set-up in the table, with the shape of a sample of its data."""
     what = "x".join(map(str, sample.shape)) if sample.is_floating_point() else f"text of {sample.shape[0]}"
     return f"{model} on {data}, {what}" + (f", depth {depth}" if depth else "")
 
 
 def described(task: Task, sample: Tensor) -> dict[str, Any]:
-    """Return what a task's model and optimizer are; figures are of chosen parameters on chosen samples."""
+    """Return a description of a task's model and optimizer; its figures use chosen parameters and samples."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = task.model()
@@ -87,13 +87,13 @@ def _optimizer(made: Any) -> str:
 
 
 def _initial(model: nn.Module) -> str:
-    """Return the number of values of each parameter and their root mean square, as they begin."""
+    """Return the number of values and the root mean square of each initial parameter."""
     squares = [(parameter.numel(), parameter.detach().double().square().mean()) for parameter in model.parameters()]
     return ", ".join(f"{count} {float(square) ** 0.5:.4g}" for count, square in squares)
 
 
 def _gradients(task: Task, model: nn.Module, sample: Tensor) -> str:
-    """Return the norm of the loss's gradient for each parameter; 0: it has none."""
+    """Return the norm of the loss's gradient for each parameter; 0 if it has none."""
     model.eval()
     with Scalars(), torch.enable_grad():
         task.loss(model, _batch(sample)).backward()  # type: ignore[no-untyped-call]
@@ -102,14 +102,14 @@ def _gradients(task: Task, model: nn.Module, sample: Tensor) -> str:
 
 
 class _DropoutCalls(TorchFunctionMode):
-    """Notes with which probability functions drop values, as attention does, which has no module for it."""
+    """Records the probabilities of functional dropout, such as that of attention, which has no module for it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rates: list[str] = []
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `function`."""
+        """Record the probability and call `function`."""
         given, name = kwargs or {}, {"dropout": "p", "scaled_dot_product_attention": "dropout_p"}
         rate = given.get(name.get(getattr(function, "__name__", "")))
         self.rates += [] if rate is None else [f"{rate * given.get('training', True):g}"]
@@ -118,7 +118,7 @@ class _DropoutCalls(TorchFunctionMode):
 
 @torch.no_grad()
 def _dropout(model: nn.Module, sample: Tensor) -> str:
-    """Return the probabilities of dropout in a forward pass of training, in their order."""
+    """Return the probabilities of dropout in a forward pass in training mode, in order."""
     model.train()
     with _DropoutCalls() as calls:
         model(_batch(sample)[0])
@@ -127,8 +127,8 @@ def _dropout(model: nn.Module, sample: Tensor) -> str:
 
 @torch.no_grad()
 def _figures(task: Task, model: nn.Module, sample: Tensor) -> dict[str, float]:
-    """Return what the model, its loss and its metric give. `by chance`: the standard deviation of outputs
-    in training mode, which dropout makes."""
+    """Return figures of the model's outputs, loss and metric. `by chance`: standard deviation of the outputs in
+    training mode, which dropout causes."""
     for number, (name, parameter) in enumerate(model.named_parameters()):
         wave = torch.sin(torch.arange(parameter.numel(), dtype=torch.float64) * 0.7 + number).view(parameter.shape)
         if parameter.dim() > 1:
@@ -165,12 +165,12 @@ def _table() -> dict[str, Any]:
 
 
 def scheduled(schedule: Any) -> list[float]:
-    """Return the factors of a schedule at even distances."""
+    """Return the factors of a schedule at equal distances."""
     return [float(schedule(point / POINTS)) for point in range(POINTS + 1)]
 
 
 def setup(order: AuditOrder, task: Task, sample: Tensor | None) -> Iterator[AuditItem]:
-    """Compare the set-up and the schedule of a run with what is committed, where something is."""
+    """Compare the set-up and the schedule of a run with the committed description, if there is one."""
     table = _table()
     lines = []
     if (factors := table.get(f"schedule {order.schedule}")) is not None:
@@ -180,7 +180,7 @@ def setup(order: AuditOrder, task: Task, sample: Tensor | None) -> Iterator[Audi
                     f"schedule {order.schedule} gives {own:.6g} at {point / POINTS:g}, {known:.6g} is committed"
                 )
     entry = None if sample is None else table.get(key(order.model, order.data, sample, order.depth))
-    entry = table[entry] if isinstance(entry, str) else entry  # it is as on another data set
+    entry = table[entry] if isinstance(entry, str) else entry  # the same as with another data set
     if entry is not None and sample is not None:
         lines += _apart(described(task, sample), entry)
     if entry is None and factors is None:
@@ -192,7 +192,8 @@ def setup(order: AuditOrder, task: Task, sample: Tensor | None) -> Iterator[Audi
 
 
 def settings_reached(order: AuditOrder, task: Task, samples: int) -> Iterator[AuditItem]:
-    """Compare what was made of the settings of a bundled set-up with these: its rate, its layers, its `samples`."""
+    """Compare the model, optimizer and data set of a bundled set-up with the run's settings: learning rate, layers,
+    `samples`."""
     if not order.model:
         return
     model = task.model()
@@ -217,7 +218,7 @@ def settings_reached(order: AuditOrder, task: Task, samples: int) -> Iterator[Au
 
 
 def _layers(model: nn.Module) -> int:
-    """Return the layers with weights, but those of shortcuts, as papers on residual networks count them."""
+    """Return the number of layers with weights, without those of shortcuts, as papers on residual networks count."""
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     own = [module for module in convolutions if module.kernel_size != (1, 1)]
     return len(own) + sum(isinstance(module, nn.Linear) for module in model.modules())
@@ -234,10 +235,10 @@ def _apart(own: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
 
 
 def _values_apart(own: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[str]:
-    """Say which parameters begin with other values than are committed, or have other gradients."""
+    """Name the parameters whose initial values or gradients differ from the committed ones."""
     for number, (begun, committed) in enumerate(_both(own["initial"], known["initial"])):
         count, size = committed
-        # Other random numbers of the same distribution have another size, by chance.
+        # The root mean square of random values varies by chance.
         if not abs(begun[-1] - size) <= DEVIATIONS / (2 * count) ** 0.5 * size:
             yield f"parameter {number} begins with values of {begun[-1]:.4g}, {size:.4g} is committed"
     gradients = list(_both(own["gradients"], known["gradients"]))
@@ -267,14 +268,14 @@ def made() -> dict[str, Any]:
             own = key(name, recipe.data, sample, recipe.depth)
             table[own] = described(load(name).task(recipe, "data"), sample)
             options = DataOptions(seq_len=data.shape[0] if data.is_text else None)
-            for other in _like(data, options) - {recipe.data}:  # where pixels have another scale, say
+            for other in _like(data, options) - {recipe.data}:  # for example with another scale of pixels
                 about = described(load(name).task(replace(recipe, data=other, data_options=options), "data"), sample)
                 table[key(name, other, sample, recipe.depth)] = own if about == table[own] else about
     return table
 
 
 def _like(data: DataSet, options: DataOptions) -> set[str]:
-    """Return the bundled data sets of one form whose samples have the form of these."""
+    """Return the bundled data sets whose samples have the same shape."""
     names = [name for name in DATA if not {"path", "classes"} & {*DATA[name].options}]
     sets = {
         name: data_set(name, options=options) for name in names if data.is_text == ("seq_len" in DATA[name].options)

@@ -1,4 +1,4 @@
-"""The digest of a model as results have it. Must not use the engine."""
+"""The digest of a model, as in the result. Must not use the engine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Name, raw
 
 
 def digest(state: Mapping[Name, Tensor]) -> str:
-    """Return the sha256 of parameters and buffers as `params_sha256` has them: by type, floating-point types first, each
-    type's parameters before its buffers, complex numbers last."""
+    """Return the sha256 of parameters and buffers that the result calls `params_sha256`. Order: by type, floating-point
+    types first; within a type parameters before buffers; complex numbers last."""
     hashed = hashlib.sha256()
     own = [(name, tensor) for name, tensor in state.items() if name.kind != OPTIMIZER]
     kinds = {tensor.dtype.to_real() for _, tensor in own}

@@ -1,5 +1,5 @@
-"""Does all steps between two kept states again, where the batches in between are known: what happens in one step of hundreds
-is seldom in one that was kept. As many as a budget pays for, by a draw of the run. Must not use the engine."""
+"""Repeats all steps between two kept states, if the batches in between are known: a rare error is seldom in a kept
+step. The run's seed chooses as many stretches as a time budget allows. Must not use the engine."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from bench.results.audit_file import AuditItem
 from ddp.replica.scalars import Scalars
 
 BUDGET_S = 4.0
-"""Of the processor's time for a run, about."""
+"""Approximate processor seconds per run."""
 LONGEST = 200
-"""Steps between two states: roundings grow, and unevenly."""
+"""Most steps between two states, as rounding errors grow unevenly."""
 CAREFUL = 4.0
-"""By so much more parameters are off than where one step is tried."""
+"""Factor on the perturbation, compared with that of a single step."""
 TRIES = 16
-"""Passes with other random numbers."""
+"""Number of passes with different random numbers."""
 
 Steps = list[tuple[int, int, int]]
-"""(epoch, first position, end) of each."""
+"""(epoch, first position, end position) of each step."""
 
 
 def stretches(order: AuditOrder, bench: Bench, groups: Sequence[Sequence[KeptStep]]) -> Iterator[AuditItem]:
-    """Compare states that were kept with what becomes of those before."""
+    """Compare kept states with those that follow from earlier kept states."""
     if order.world_size > 1:
         groups = [group for group in groups if group[0].together]
     if not _known(order, bench, groups):
@@ -55,7 +55,7 @@ def stretches(order: AuditOrder, bench: Bench, groups: Sequence[Sequence[KeptSte
 
 
 def _seconds(bench: Bench, group: Sequence[KeptStep]) -> float:
-    """Return the processor's time of a step: the least of three, as the first one also allocates."""
+    """Return the processor seconds of a step: the least of three, as the first one also allocates memory."""
     spent = [BUDGET_S]
     for _ in range(3):
         began = time.process_time()
@@ -68,8 +68,8 @@ def _seconds(bench: Bench, group: Sequence[KeptStep]) -> float:
 
 
 def _known(order: AuditOrder, bench: Bench, groups: Sequence[Sequence[KeptStep]]) -> bool:
-    """Tell whether the batches of all steps, and what a step is, follow from the samples seen before it: slices of ranks do
-    not matter, or there is one rank."""
+    """Return whether the samples seen before a step determine its batches and its result: the model must not depend on
+    how ranks slice them, or there is one rank."""
     if not order.planned or order.resumed or order.step.half or not groups:
         return False
     for group in groups:
@@ -86,7 +86,7 @@ def _at(bench: Bench, seen: float, total: int) -> tuple[int, int, int]:
 
 
 def _between(order: AuditOrder, bench: Bench, seen: float, end: float) -> Steps:
-    """Return the steps of all ranks from a place to another."""
+    """Return the steps of all ranks from one place to another."""
     steps, most = list[tuple[int, int, int]](), order.batch_size * order.world_size
     while seen < end:
         step = _at(bench, seen, min(most, bench.rules.samples - int(seen) % bench.rules.samples))
@@ -96,14 +96,15 @@ def _between(order: AuditOrder, bench: Bench, seen: float, end: float) -> Steps:
 
 
 def draws(bench: Bench) -> bool:
-    """Tell whether the loss of a batch is another with other random numbers: few of them may leave out a layer, say."""
+    """Return whether the loss of a batch depends on random numbers; several are tried, as one may leave a layer out and
+    another not."""
     batch = moved(bench.batch(0, min(bench.rules.batch_size, bench.rules.samples)), bench.device)
     losses = []
     with Scalars():
         for seed in range(TRIES):
             torch.manual_seed(seed)
             seed_others(seed)
-            losses.append(bench.task.loss(bench.model.train(), batch).item())  # with a gradient, as tasks ask for one
+            losses.append(bench.task.loss(bench.model.train(), batch).item())  # with gradients, as tasks may need them
     return len(set(losses)) > 1
 
 

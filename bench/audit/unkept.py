@@ -1,6 +1,7 @@
-"""What an optimizer keeps where no step's state has it: in its parameter groups, as timm's Lamb counts, or in lists.
+"""State of an optimizer that kept steps lack: in its parameter groups, as timm's Lamb counts there, or in lists.
 
-Must not use the engine."""
+Must not use the engine.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from bench.audit.again import several
 
 STEPS = 2
 SMALL = 1e-3
-"""Gradients of these steps."""
+"""Size of the gradients of the test steps."""
 
 
 def unkept(optimizer: Callable[[list[nn.Parameter]], Any], parameters: Iterable[nn.Parameter]) -> str:
-    """Say what steps of an optimizer change beside parameters, tensors and numbers of its state; empty: nothing."""
+    """Say what steps of an optimizer change besides parameters and the tensors and numbers of its state; empty:
+    nothing."""
     own = [nn.Parameter(parameter.detach().clone(), parameter.requires_grad) for parameter in parameters]
     for parameter in own:
         parameter.grad = torch.full_like(parameter, SMALL) if parameter.requires_grad else None
@@ -28,7 +30,7 @@ def unkept(optimizer: Callable[[list[nn.Parameter]], Any], parameters: Iterable[
         for _ in range(STEPS):
             for each in optimizers:
                 each.step()
-    except (RuntimeError, TypeError, ValueError):  # it takes other gradients than these
+    except (RuntimeError, TypeError, ValueError):  # it needs other gradients than these
         return ""
     for first, then in zip(before, _numbers(optimizers), strict=True):
         for key in (key for key in then if then[key] != first.get(key)):

@@ -1,1 +1,2 @@
-"""What every part of the harness needs: exit codes, errors of use, figures, style, this machine. Imports no other part."""
+"""What every part of the harness needs: exit codes, usage errors, number formats, style, this machine. Imports no other
+part."""

@@ -1,4 +1,4 @@
-"""One digest of what JSON can hold, whatever way it is written."""
+"""A digest of JSON data that does not depend on how the data is formatted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A figure as points (PNG) and as vectors (SVG), drawn once.
+"""A figure as pixels (PNG) and as vectors (SVG), laid out only once.
 
-To find the places of texts and ticks takes most of the time, and is the same for both. Knows nothing of what figures show.
+Placing texts and ticks takes most of the time, and is the same for both. Knows nothing of what figures show.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = 128
-"""Of a picture: enough for smooth edges of all lines."""
+"""Colours of a PNG's palette: enough for smooth edges of all lines."""
 UNDATED: Any = {"Date": None, "Creator": None, "Format": None, "Type": None}
-"""So that equal figures are equal bytes."""
+"""SVG metadata without a date, so that equal figures are equal bytes."""
 _PAGE = {
     "#000000": "currentColor",
     "#333333": "currentColor",
@@ -37,7 +37,7 @@ _PAGE = {
     "#999999": "var(--dim, #999999)",
     "#e6e6e6": "var(--line, #e6e6e6)",
 }
-"""Colour of a figure -> that of the page which shows it."""
+"""Colour in a figure -> colour of the page that shows it."""
 _PAGE |= {colour: f"var(--c{colour[1:]}, {colour})" for colour in (*PALETTE, "#cc3311")}
 """Colours that a dark page shows lighter: it has a variable for each."""
 _TAG, _FINE = re.compile(r"<[^>]*>"), re.compile(r"(\.\d\d)\d+|\n")
@@ -51,25 +51,24 @@ _IDENTITY = re.compile(r'(\bid="|url\(#|href="#)')
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure in both forms."""
+    """One figure in both formats."""
 
     png: bytes
-    """With a palette: a quarter of the size, and figures have few colours."""
+    """With a palette, which makes it a quarter of the size."""
     svg: str
-    """One element, of the width and the colours of the page that it stands on."""
+    """One element that takes the width and colours of its page."""
     panels: Panels
-    """Where its parts lie."""
+    """The positions of its parts."""
 
 
 class _Both(RendererBase):
-    """Draws points and vectors at once. What is measured is measured in points."""
+    """Draws pixels and vectors at once. Measures are those of the pixels."""
 
     def __init__(self, width: float, height: float, dpi: float) -> None:
         super().__init__()
         self._file = io.StringIO()
-        self._text_scale = (
-            dpi / 72
-        )  # vectors take the size of a font as it is, in their own unit: here, a point of the PNG
+        # The vector renderer takes font sizes in its own unit, which here is a pixel of the PNG.
+        self._text_scale = dpi / 72
         self.points: Any = RendererAgg(width, height, dpi)  # type: ignore[no-untyped-call]
         self.vectors: Any = RendererSVG(width, height, self._file, metadata=UNDATED)  # type: ignore[no-untyped-call]
         self.width, self.height, self.dpi = width, height, dpi
@@ -100,13 +99,13 @@ class _Both(RendererBase):
         raise NotImplementedError("figures are lines, areas and texts")
 
     def svg(self) -> str:
-        """Return the vectors; nothing can be drawn any more."""
+        """Return the SVG; drawing is over after that."""
         self.vectors.finalize()
         return self._file.getvalue()
 
 
 class _Points(RendererAgg):
-    """Draws points alone."""
+    """Draws only pixels."""
 
     @property
     def points(self) -> _Points:
@@ -114,7 +113,7 @@ class _Points(RendererAgg):
 
 
 class _Canvas(FigureCanvasBase):
-    """What a figure looks for where it measures its texts."""
+    """What a figure needs to measure its texts."""
 
     renderer: _Both | _Points | None = None
 
@@ -123,31 +122,31 @@ class _Canvas(FigureCanvasBase):
 
 
 def pixels(figure: Figure, dpi: float) -> bytes:
-    """Return the figure as a PNG alone, which takes two thirds of the time."""
+    """Return the figure as a PNG only, which takes two thirds of the time."""
     canvas, renderer = _laid_out(figure, dpi, _Points)
     canvas.renderer = None
     return _png(np.asarray(renderer.points.buffer_rgba()))
 
 
 def _laid_out(figure: Figure, dpi: float, kind: type[_Both | _Points]) -> tuple[_Canvas, Any]:
-    """Draw the figure; return what holds it, and the renderer that has it."""
+    """Draw the figure; return its canvas and the renderer."""
     canvas = _Canvas(figure)
     figure.set_dpi(dpi)
     width, height = figure.bbox.size
     renderer = canvas.renderer = kind(float(width), float(height), dpi)
     _paper(renderer.points, width, height)
     for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
-        patch.set_visible(False)  # vectors stand on the page's own colour
+        patch.set_visible(False)  # transparent: vectors have the page's background
     figure.draw(renderer)
     return canvas, renderer
 
 
 def drawn(figure: Figure, name: str, dpi: float) -> Drawing:
-    """Return the figure; `name` is unique on the page that it stands on. Equal figures are equal bytes."""
+    """Return the figure in both formats; `name` is unique on its page. Equal figures are equal bytes."""
     canvas, renderer = _laid_out(figure, dpi, _Both)
     parts = panels(figure, renderer)
     drawing = Drawing(_png(np.asarray(renderer.points.buffer_rgba())), _on_page(renderer.svg(), name), parts)
-    canvas.renderer = None  # figures and canvases hold each other, so they may stay for long; the pixels need not
+    canvas.renderer = None  # figures and canvases refer to each other, so they live long; drop the pixels
     return drawing
 
 
@@ -165,7 +164,7 @@ def _png(pixels: Any) -> bytes:
 
 
 def _on_page(text: str, name: str) -> str:
-    """Return the SVG element of a file, of the width and the colours of a page."""
+    """Return the SVG element of a file, adapted to the width and colours of a page."""
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg ") :], flags=re.DOTALL)
     head, rest = text.split(">", 1)
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)

@@ -1,4 +1,4 @@
-"""The machine, the versions and the state of the source that a result was made with. Never fails; imports no torch."""
+"""The machine, the versions and the state of the source with which a result was made. Never fails; imports no torch."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from ddp.launcher.environment import read
 from ddp.process.cores import cores
 
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
-"""Recorded where they are installed. Nothing here needs torchvision; data sets of users do."""
+"""Packages whose versions are recorded if installed. The harness does not need torchvision, but users' data sets
+may."""
 SIMD = ("avx512f", "avx2", "avx")
 """Flags of x86 processors, the widest first."""
 DISTRIBUTION = "elche-bench"
-"""What this package is called where it is installed."""
+"""Name of this distribution when installed."""
 BUSY = "other programs used"
-"""How the warning begins that a run was not alone on its cores; whoever asks for it looks for these words."""
+"""Beginning of the warning that a run shared its cores; other code searches for these words."""
 GIT_S = 5.0
-"""How long git may take."""
+"""Timeout of git, seconds."""
 
 
 def describe() -> dict[str, Any]:
-    """Return machine and versions, for `metrics.json`."""
+    """Return the machine and the versions, for `metrics.json`."""
     versions = {}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -52,15 +53,15 @@ def describe() -> dict[str, Any]:
 
 
 def simd() -> str | None:
-    """Return the widest vector instructions of this processor that torch's kernels are built for: they decide how sums are
-    rounded, and one name of a processor stands for several. None: not known."""
+    """Return the widest vector instructions of this processor that torch's kernels may use; None: not known. They
+    decide how sums are rounded, and processors of one name may differ in them."""
     flags = {flag for line in _values(Path("/proc/cpuinfo"), "flags")[:1] for flag in line.split()}
     return next((name for name in SIMD if name in flags), None)
 
 
 def launched_by(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return who started this process, for what `describe` returns; nothing where no launcher did, or none that is whole.
-    This host has its own name where the launcher names none."""
+    """Return who launched this process, to add to `describe`; {} without a complete launcher. If the launcher names no
+    hosts, this host has its own name."""
     with suppress(ValueError):
         if placement := read(environ):
             hosts = list(placement.hosts) or [platform.node()]
@@ -70,7 +71,7 @@ def launched_by(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def shared_cores(environ: Mapping[str, str], total: int) -> str | None:
-    """Return a warning where SLURM gave only some of this host's cores, so that others may use the rest; else None."""
+    """Return a warning if SLURM gave only some of this host's cores, as others may use the rest; else None."""
     given = environ.get("SLURM_CPUS_ON_NODE", "")
     if "SLURM_JOB_ID" not in environ or not given.isdecimal() or int(given) >= total:
         return None
@@ -78,8 +79,8 @@ def shared_cores(environ: Mapping[str, str], total: int) -> str | None:
 
 
 def source() -> dict[str, Any]:
-    """Return the commit of the source tree and whether it was changed; nulls where there is no git, with the `version`
-    where an installed package has no tree."""
+    """Return the commit of the source tree and whether it has changes; nulls without git, with the `version` of an
+    installed package."""
     sha = _git("rev-parse", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no")
     state = {"sha": sha, "dirty": None if changed is None else bool(changed)}
@@ -90,12 +91,12 @@ def source() -> dict[str, Any]:
 
 
 def commit(name: str) -> str | None:
-    """Return the commit that a branch, a tag or the like names; None where there is none, or no git."""
+    """Return the commit that a branch, tag or the like names; None if it names none, or there is no git."""
     return _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}") or None
 
 
 class Usage(NamedTuple):
-    """CPU seconds until some instant."""
+    """CPU seconds up to some time."""
 
     at: float
     machine: float
@@ -114,7 +115,7 @@ def usage() -> Usage:
 
 
 def disturbed(before: Usage, after: Usage, ranks: int) -> str | None:
-    """Return a warning where other programs needed cores that `ranks` processes could have used in between, else None."""
+    """Return a warning if other programs used cores that `ranks` processes could have used in between; else None."""
     others = ((after.machine - before.machine) - (after.ours - before.ours)) / max(after.at - before.at, 1e-3)
     total = psutil.cpu_count() or 1
     if others + min(ranks, cores()) < total + 0.3:
@@ -123,16 +124,18 @@ def disturbed(before: Usage, after: Usage, ranks: int) -> str | None:
 
 
 def inherited() -> dict[str, str]:
-    """Return variables for a process of ours beside a run: it finds the package where we did, and nothing of torchrun.
+    """Return the environment of an auxiliary process: it finds the package where this process did, and ignores
+    torchrun.
 
-    With `-P`, a folder of our names where the command was given is not taken for it."""
+    With `-P`, a folder in the working directory with the same name does not shadow the package.
+    """
     path = os.environ.get("PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
     return kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)}
 
 
 def gpus() -> list[str]:
-    """Return the names of the NVIDIA GPUs that the driver shows."""
+    """Return the names of the NVIDIA GPUs that the driver lists."""
     cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     return [name for card in cards for name in _values(card, "Model")]
 
@@ -145,7 +148,7 @@ def _load() -> float:
 
 
 def _values(path: Path, key: str) -> list[str]:
-    """Return what stands behind the colon in the lines of a file that begin with `key`; nothing of no file."""
+    """Return the values after the colon of the lines that begin with `key`; [] if the file cannot be read."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -155,7 +158,7 @@ def _values(path: Path, key: str) -> list[str]:
 
 def _git(*arguments: str) -> str | None:
     command = ["git", *arguments]
-    if not (ROOT / "pyproject.toml").is_file():  # installed, maybe inside of another project's tree
+    if not (ROOT / "pyproject.toml").is_file():  # an installed package may lie inside another project's tree
         return None
     try:
         output = subprocess.check_output(

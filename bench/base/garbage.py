@@ -1,4 +1,4 @@
-"""When Python's garbage collector looks at what. It looks for cycles among all objects, and ours are many and have none."""
+"""Limits on Python's garbage collector. It searches all objects for cycles, and ours are many and have none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def short_collections() -> Iterator[None]:
-    """Keep the collector from what is there already: 300,000 objects take it 0.2 s, and all ranks wait for this process."""
+    """Exclude existing objects from collections: 300,000 objects take 0.2 s, while all ranks wait for this process."""
     gc.freeze()
     try:
         yield
@@ -19,8 +19,8 @@ def short_collections() -> Iterator[None]:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Stop the collector where 100,000s of records are made and none is thrown away: it would look at all of them again and
-    again, a fourth of the time."""
+    """Disable collections while very many records are created and none is freed: collections would take a quarter of
+    the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

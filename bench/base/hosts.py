@@ -1,4 +1,4 @@
-"""The host that a request names."""
+"""The host in an HTTP request's `Host` header."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::\d{0,5}
 
 
 def named(header: str) -> str | None:
-    """Return the name or address that a `Host` gives, in lower case, without port, brackets and the final dot; None for
-    what is no host at all."""
+    """Return the name or address in a `Host` header, in lower case, without port, brackets and final dot; None if it is
+    not valid."""
     match = _HOST.fullmatch(header)
     if match is None:
         return None

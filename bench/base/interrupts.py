@@ -1,10 +1,10 @@
 """Ctrl-C, SIGTERM and SIGHUP: each raises KeyboardInterrupt, wherever the command is, and is remembered.
 
-SIGHUP, the end of a terminal, is left alone where somebody has it ignored, as `nohup` does.
+SIGHUP, the end of a terminal, is left alone if it is ignored, as under `nohup`.
 
-With `BENCH_SAVE_S`, which schedulers' commands have, the first SIGTERM asks for a checkpoint, and is Ctrl-C so many seconds
-later at the latest. Remembered, because an exception raised in the middle of an import or of a callback can be swallowed on
-its way up.
+With `BENCH_SAVE_S`, which commands of schedulers set, the first SIGTERM requests a checkpoint, and acts as Ctrl-C after
+that many seconds at the latest. Signals are remembered because an exception in the middle of an import or of a callback
+may be swallowed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from typing import NoReturn
 from ddp.process import termination
 
 SAVE, SUPERVISED = "BENCH_SAVE_S", "BENCH_SUPERVISED"
-"""Variables: seconds that SIGTERM leaves for a checkpoint; another process passes on to this one what signals it gets."""
+"""Environment variables: seconds that SIGTERM leaves for a checkpoint; and whether another process forwards its signals
+to this one."""
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ECHO_S = 0.5
-"""A signal to all of a group comes again within so many seconds: from who supervises this command."""
+"""Seconds within which a repeated signal is an echo: the group receives it, and the supervisor forwards it, too."""
 _seen: list[int] = []
 _acted: dict[int, float] = {}
-"""When each signal last came, but for echoes."""
+"""Signal -> when it last came, without echoes."""
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
@@ -44,7 +45,7 @@ def _interrupt(number: int) -> NoReturn:
 
 
 def _echo(number: int) -> bool:
-    """Note a signal, or return True: it is the last one of its kind once more."""
+    """Return whether a signal is the echo of the last one of its kind; else note it."""
     came = time.monotonic()
     if SUPERVISED in os.environ and came - _acted.get(number, -math.inf) < ECHO_S:
         return True
@@ -58,7 +59,7 @@ def _remember(number: int, frame: FrameType | None) -> None:
 
 
 def _save_first(number: int, frame: FrameType | None) -> None:
-    """Ask for a checkpoint at the first SIGTERM; what comes after it interrupts."""
+    """Request a checkpoint at the first SIGTERM; interrupt at any later signal."""
     if _echo(number):
         return
     if number != signal.SIGTERM or termination.announced():
@@ -70,7 +71,7 @@ def _save_first(number: int, frame: FrameType | None) -> None:
 
 
 def _patience_s() -> float:
-    """Return the seconds that a checkpoint gets; 0: there is none to be made, or the variable makes no sense."""
+    """Return the seconds that a checkpoint gets; 0: no checkpoint is wanted, or the variable is invalid."""
     try:
         seconds = float(os.environ.get(SAVE, "0"))
     except ValueError:
@@ -80,9 +81,8 @@ def _patience_s() -> float:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C; SIGTERM perhaps as a word that comes before it. Forget them at the end.
-
-    Main thread only."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C; with `BENCH_SAVE_S`, the first SIGTERM as a request for a checkpoint. Forget
+    all signals at the end. Main thread only."""
     _forget()
     try:
         with _handled_by(_save_first if _patience_s() else _raise):
@@ -98,20 +98,20 @@ def _forget() -> None:
 
 
 def interrupted() -> bool:
-    """Tell whether there was one since `listening` began."""
+    """Return whether there was an interrupt since `listening` began."""
     return bool(_seen)
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt if one was swallowed."""
+    """Raise KeyboardInterrupt if an interrupt was swallowed."""
     if _seen:
         raise KeyboardInterrupt
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Defer an interrupt to the end, so that what is done inside is done whole. For a second or two at most. Nothing
-    interrupts a thread other than the main one."""
+    """Defer interrupts to the end of the context, so that its body is not cut short; for a second or two at most.
+    Without effect in threads other than the main one, which no signal interrupts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -123,8 +123,8 @@ def deferred() -> Iterator[None]:
 
 
 def leave(code: int, word: str = "") -> NoReturn:
-    """Exit at once with a last word, without Python's own tidying up, in which a half-imported torch may crash. The folder
-    that `multiprocessing` keeps its sockets in goes. Main thread only."""
+    """Exit at once after printing `word`, without Python's cleanup, in which a half-imported torch may crash. Removes
+    the folder of `multiprocessing`'s sockets. Main thread only."""
     with _handled_by(_remember):
         with suppress(OSError):
             sys.stdout.flush()

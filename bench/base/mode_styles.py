@@ -47,12 +47,12 @@ _STYLES = {
     "graph_sync": (GREEN, "p"),
     "graph_cadence": (VERMILION, "h"),
 }
-"""Mode -> colour and marker, on every page the same. No pair is there twice; modes that are often beside each other have
-colours of their own."""
+"""Mode -> (colour, marker), the same on every page. No pair occurs twice, and modes that often appear together have
+different colours."""
 
 
 def mode_style(mode: str) -> tuple[str, str]:
-    """Return colour and marker of a mode: of one that is not known here, by its name."""
+    """Return the colour and marker of a mode; those of an unknown mode follow from its name."""
     if mode in _STYLES:
         return _STYLES[mode]
     number = crc32(mode.encode())
@@ -60,5 +60,5 @@ def mode_style(mode: str) -> tuple[str, str]:
 
 
 def mode_styles(modes: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return mode -> (colour, marker), solo first, then by name. A mode has the same ones whatever stands beside it."""
+    """Return mode -> (colour, marker), solo first, then by name. They do not depend on which modes are shown."""
     return {mode: mode_style(mode) for mode in (SOLO, *(each for each in sorted(set(modes)) if each != SOLO))}

@@ -1,4 +1,4 @@
-"""How numbers are written: a metric with four decimals, a small one with more; a count with its noun. Pure."""
+"""Number formats: a metric with four decimals, a small one with more; a count with its noun. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 
 DECIMALS, DIGITS, MOST = 4, 3, 12
 LARGE = 1e12
-"""From here on, digits before the point say nothing: a perplexity that went astray has dozens of them."""
+"""From here on values are shown in exponential form: a diverged perplexity has dozens of digits."""
 SLOW = 100
-"""Below this, a speed without decimals says little, and nothing below one."""
+"""Below this, a speed is shown with significant digits instead of as a whole number."""
 SMALL = 0.05
-"""Below this, four decimals are less than `DIGITS` significant digits, about."""
+"""Below this, four decimals show fewer than about `DIGITS` significant digits."""
 
 
 def decimals(level: float) -> int:
@@ -21,7 +21,7 @@ def decimals(level: float) -> int:
 
 
 def metric(value: float | None, beside: float | None = None) -> str:
-    """Write `value`, `-` where there is none; with the decimals of `beside`, if it is to be compared with that."""
+    """Format `value`, `-` for None; with the decimals of `beside`, if it is compared with that."""
     if value is None:
         return "-"
     text = _fixed(value, f".{decimals(value if beside is None else beside)}f")
@@ -29,18 +29,19 @@ def metric(value: float | None, beside: float | None = None) -> str:
 
 
 def grouped(value: float, places: int = 0) -> str:
-    """Write `value` with so many decimals, thousands separated."""
+    """Format `value` with `places` decimals and thousands separators."""
     return _fixed(value, f",.{places}f")
 
 
 def rate(value: float, beside: float | None = None) -> str:
-    """Write a speed whole, thousands separated; with `DIGITS` significant digits if it, or what is `beside` it, is slow."""
+    """Format a speed as a whole number with thousands separators; with `DIGITS` significant digits if it, or `beside`,
+    is slow."""
     level = value if beside is None else beside
     return grouped(value) if abs(level) >= SLOW else f"{value:.{DIGITS}g}"
 
 
 def _fixed(value: float, form: str) -> str:
-    """Write `value` in this form, unless it is immense."""
+    """Format `value` by `form`, or in exponential form if it is very large."""
     return format(value, form if abs(value) < LARGE else f".{DECIMALS}g")
 
 

@@ -1,6 +1,6 @@
-"""Where the parts of a figure lie, its plots and the entries of its legends: a narrow page puts them below each other.
+"""The positions of a figure's plots and legend entries, so that a narrow page can stack them.
 
-Reads figures that have been drawn. Knows nothing of what they show, or of pages.
+Reads figures after drawing. Knows nothing of what they show, or of pages.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.legend import Legend
 
 MARGIN = 4.0
-"""Around a plot, in the unit of the drawing."""
+"""Margin around a plot, in the unit of the drawing."""
 _PART = re.compile(r'^  <g id="[^"]*?(axes|legend)_\d+">\n.*?^  </g>\n', re.DOTALL | re.MULTILINE)
 _ENDS = re.compile(r"^ <defs>\n.*?^ </defs>\n", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle of a drawing, in its own unit; y goes down."""
+    """A rectangle of a drawing, in its own unit; y points down."""
 
     x: float
     y: float
@@ -32,13 +32,13 @@ class Box:
 
     @property
     def view(self) -> str:
-        """What `viewBox` takes."""
+        """The value for the SVG attribute `viewBox`."""
         return f"{self.x:.1f} {self.y:.1f} {self.width:.1f} {self.height:.1f}"
 
 
 @dataclass(frozen=True)
 class LegendKey:
-    """An entry of a legend: its text, and where its sign is drawn; None: it is the legend's title."""
+    """An entry of a legend: its text, and the box of its symbol; None: it is the legend's title."""
 
     label: str
     box: Box | None
@@ -46,14 +46,14 @@ class LegendKey:
 
 @dataclass(frozen=True)
 class Panels:
-    """The parts of a drawing, in the order in which they are drawn."""
+    """The parts of a drawing, in drawing order."""
 
     plots: tuple[Box, ...] = ()
     keys: tuple[LegendKey, ...] = ()
 
 
 def panels(figure: Figure, renderer: Any) -> Panels:
-    """Return the parts of a figure; none if a plot of it has no place in a grid."""
+    """Return the parts of a figure; none if a plot is not in a grid."""
     shown = [axes for axes in figure.axes if axes.get_visible()]
     rows: dict[tuple[int, int], list[Any]] = defaultdict(list)
     boxes = []
@@ -82,7 +82,7 @@ def _keys(legend: Legend, renderer: Any) -> list[LegendKey]:
     for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
         assert handle is not None
         sign, words = handle.get_window_extent(renderer), text.get_window_extent(renderer)
-        if not isfinite(sign.y0):  # bars of errors alone
+        if not isfinite(sign.y0):  # only error bars
             sign = words
         middle, edge = (sign.y0 + sign.y1) / 2, words.x0 - pad
         box = _box((edge - wide, middle - half, edge, middle + half), renderer.height, 1.0)
@@ -91,7 +91,7 @@ def _keys(legend: Legend, renderer: Any) -> list[LegendKey]:
 
 
 def split(svg: str) -> tuple[list[str], list[str], str]:
-    """Return the plots of a drawing, its legends, and what both refer to: elements, each as it stands in the file."""
+    """Return the plots of a drawing, its legends, and the definitions that both refer to, each as SVG text."""
     parts: dict[str, list[str]] = {"axes": [], "legend": []}
     for match in _PART.finditer(svg):
         parts[match[1]].append(match[0])

@@ -1,4 +1,4 @@
-"""Where the files of the harness lie."""
+"""The paths of the harness's files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
-"""The source tree, or where it is installed."""
+"""The source tree, or the folder of the installed package."""
 CONF = (PACKAGE / "conf").resolve()
-"""Hydra's groups; in a source tree a link to the folder of that name beside `bench`, as `baselines` and `models` are."""
+"""Hydra's configuration groups; in a source tree a link to the folder `conf` beside `bench`, as for `baselines` and
+`models`."""
 RUNS = Path("runs")
-"""Where runs are written unless `output` says otherwise, seen from where the command is called."""
+"""Default output folder, relative to the working directory."""
 BASELINES = (PACKAGE / "baselines").resolve()
 """The committed references."""
 METRICS_SCHEMA = PACKAGE / "metrics.schema.json"
@@ -18,7 +19,7 @@ METRICS_SCHEMA = PACKAGE / "metrics.schema.json"
 
 
 def experiments(conf: Path, presets: Path | None) -> dict[str, Path]:
-    """Return the files of experiments by their names; those in a user's `presets` go before others."""
+    """Return name -> file of the experiments; those in a user's `presets` take precedence."""
     folders = [conf] if presets is None else [conf, presets]
     files = {file.stem: file for folder in folders for file in (folder / "experiment").glob("*.yaml")}
     return dict(sorted(files.items()))

@@ -1,4 +1,4 @@
-"""SciPy's special functions, by name. To import them takes longer than to judge a run, so that waits until one is called."""
+"""SciPy's special functions, by name. Their import takes longer than judging a run, so it happens at the first call."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How figures look: one palette (safe for colour-blind readers), one set of matplotlib settings, bytes that repeat.
+"""The look of figures: one palette (safe for colour-blind readers), one set of matplotlib settings, reproducible bytes.
 
-The only module that sets up matplotlib. Knows nothing of runs.
+The only module that configures matplotlib. Knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ CATEGORIES = {
     "checkpoint": "#aa3377",
     "other": "#dddddd",
 }
-"""Where time goes -> colour, in the order in which it is stacked. After Paul Tol's bright scheme."""
+"""Category of time -> colour, in stacking order. After Paul Tol's bright scheme."""
 
 LABEL, LINE = 44, 100
-"""Signs of a label, and of any other line, in a picture: longer ones would leave no room for what is drawn."""
+"""Most characters of a label, and of any other line, in a picture; longer ones would leave no room for the plot."""
 TITLE, TITLE_LETTER, TITLE_LINE = 11, 0.093, 0.18
-"""Of a title: the size in points, the width of a letter and the height of a line in inches."""
+"""Of a title: font size in points, width of a letter and height of a line in inches."""
 
 SETTINGS: Any = {
     "figure.dpi": 130,
@@ -62,21 +62,21 @@ SETTINGS: Any = {
     "lines.markersize": 4.0,
     "svg.hashsalt": "bench",
     "svg.fonttype": "none",
-    "axes.titley": 1.0,  # where it lies by itself, which takes time to find out
+    "axes.titley": 1.0,  # its default position, which takes time to compute
     "text.parse_math": False,  # labels come from runs
 }
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw inside this context."""
+    """Apply the settings inside this context."""
     with matplotlib.rc_context(SETTINGS):
         yield
 
 
 def some(items: Sequence[T], most: int, load: Callable[[T], float]) -> list[T]:
-    """Return at most so many of the items, in their order: the ends, those of the least and the largest `load`, and others
-    evenly."""
+    """Return at most `most` items, in order: the first and last, those with the least and the largest `load`, and
+    others evenly."""
     count = len(items)
     if count <= most:
         return list(items)
@@ -86,21 +86,21 @@ def some(items: Sequence[T], most: int, load: Callable[[T], float]) -> list[T]:
 
 
 def brief(text: str, longest: int = LABEL) -> str:
-    """Leave out the middle of lines that are longer than `longest`."""
+    """Replace the middle of lines longer than `longest` by an ellipsis."""
     tail = longest // 3
     lines = text.split("\n")
     return "\n".join(x if len(x) <= longest else f"{x[: longest - tail - 1]}…{x[-tail:]}" for x in lines)
 
 
 def put_title(figure: Figure, title: str) -> None:
-    """Put a title over a figure, in as many lines as its width asks for; the figure grows by them."""
+    """Put a title over a figure, in as many lines as its width requires, and enlarge the figure for them."""
     lines = wrap(brief(title, LINE), int(figure.get_figwidth() / TITLE_LETTER))
     figure.set_figheight(figure.get_figheight() + TITLE_LINE * (len(lines) - 1))
     figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=TITLE, weight="bold")
 
 
 def _leave_room(figure: Figure) -> None:
-    """Cut texts that come from runs, which may be of any length; those of ticks are cut where they are set."""
+    """Shorten texts that come from runs and may have any length. Tick labels are shortened where they are set."""
     labels = {text for legend in figure.legends for text in legend.get_texts()}
     for text in (*figure.texts, *labels, *(text for axes in figure.axes for text in _texts(axes))):
         text.set_text(brief(text.get_text(), LABEL if text in labels else LINE))
@@ -112,13 +112,13 @@ def _texts(axes: Axes) -> list[Text]:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Write a PNG, the bytes that `save` writes, where nobody needs the vectors."""
+    """Write a PNG with the same bytes as `save`, if the vectors are not needed."""
     _leave_room(figure)
     write_bytes(path, pixels(figure, SETTINGS["savefig.dpi"]))
 
 
 def save(figure: Figure, path: Path) -> Drawing:
-    """Write a PNG, so that equal figures are equal bytes. Returns both forms; names in the SVG begin with the file's."""
+    """Write a PNG; equal figures give equal bytes. Returns both formats; ids in the SVG begin with the file's name."""
     _leave_room(figure)
     both = drawn(figure, path.stem, SETTINGS["savefig.dpi"])
     write_bytes(path, both.png)

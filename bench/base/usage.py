@@ -1,4 +1,4 @@
-"""A user's mistake, on its way to the one place that prints it."""
+"""User errors, as exceptions for the one place that prints them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _ORDERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069
 
 
 def tame(text: str) -> str:
-    """Return the text on one line, with nothing in it that a terminal or a log would obey."""
+    """Return the text as one line, without control characters that a terminal or a log would obey."""
     return text if text.isprintable() else _ORDERS.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub(" ", text))
 
 
 class UsageError(Exception):
-    """What the user asked for cannot be. One line with the remedy, tame: it may tell what a file says; exit code 2."""
+    """The request is not valid. One line with the remedy, passed through `tame`, as it may quote a file; exit code
+    2."""
 
     def __init__(self, text: str) -> None:
         super().__init__(tame(text))
@@ -28,10 +29,10 @@ class UsageError(Exception):
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Raise UsageError for what is raised inside: ValueError, a user's mistake, and OSError, a path that cannot be."""
+    """Raise UsageError for a ValueError (a user's mistake) or an OSError (a bad path) in the body."""
     try:
         yield
-    except BrokenPipeError:  # the reader of our output has left, which is nobody's mistake
+    except BrokenPipeError:  # the reader of our output has gone, which is no mistake
         raise
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -40,7 +41,7 @@ def usage() -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """Return what went wrong, and with which file, if that is known: of a copy, the one that there is no room for."""
+    """Return what went wrong and, if known, with which file; when copying without room, the target."""
     what = str(error.strerror or error)
     copied = error.errno in NO_ROOM and error.filename2 is not None
     name = error.filename2 if copied else error.filename
@@ -48,21 +49,22 @@ def reason(error: OSError) -> str:
 
 
 def path_of(text: str) -> Path:
-    """Read an argument that is a path: argparse names it in what this raises. An empty word would be the present folder."""
+    """Convert an argument to a path; argparse names the argument in the error. An empty text would be the working
+    directory."""
     if not text:
         raise ArgumentTypeError("it is empty; give a path")
     return Path(text)
 
 
 def there(text: str) -> Path:
-    """Read the path of a file or folder that must be there. Defaults, which are paths already, need not be."""
+    """Convert the path of a file or folder that must exist. Defaults are paths already and are not checked."""
     if not path_of(text).exists():
         raise ArgumentTypeError(f"{text}: no such file or folder")
     return Path(text)
 
 
 def file_of(text: str) -> Path:
-    """Read the path of a file that is written."""
+    """Convert the path of a file to write."""
     if path_of(text).is_dir():
         raise ArgumentTypeError(f"{text} is a folder; give a file")
     return Path(text)

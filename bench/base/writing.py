@@ -1,4 +1,4 @@
-"""Files that are either as before or complete, whatever happens while they are written."""
+"""Atomic writing: afterwards a file is either unchanged or complete, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` (UTF-8) so that `path` is either as before or complete. Raise OSError."""
+    """Write `text` (UTF-8) atomically. Raises OSError."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, body: bytes) -> None:
-    """Write `body` in the same way; nothing that lies there, be it a pipe or a link, is written to. Raise OSError."""
+    """Write `body` atomically. An existing pipe or link at `path` is replaced, not written to. Raises OSError."""
     temporary = aside(path)
     try:
         temporary.write_bytes(body)
         _replace(temporary, path)
     except OSError as error:
-        error.filename = str(path)  # what is written to an open file fails without a name
+        error.filename = str(path)  # errors of writing to an open file name no file
         error.filename2 = None
         raise
     finally:
@@ -27,12 +27,12 @@ def write_bytes(path: Path, body: bytes) -> None:
 
 
 def aside(path: Path) -> Path:
-    """Return a hidden name beside `path` that nobody else uses, on whichever host."""
+    """Return a hidden name beside `path` that no other process uses, on any host."""
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def _replace(source: Path, path: Path) -> None:
-    """Rename a file over another; where the file system has no such thing, that one is removed first."""
+    """Rename a file over another; if the file system cannot do that, remove the target first."""
     try:
         os.replace(source, path)
     except FileExistsError:

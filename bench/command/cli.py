@@ -186,7 +186,9 @@ def _prove(arguments: list[str]) -> int:
     from bench.command.prove_command import prove
 
     about = "Compare a few steps of a model in each mode with plain PyTorch on one device, bit by bit"
-    parser = verb_parser("prove", f"{about}. KEY=VALUE choose what; all modes if none is given.")
+    parser = verb_parser(
+        "prove", f"{about}. KEY=VALUE, or the folder of a script's run, choose what; all modes if none is given."
+    )
     return int(prove(arguments, parser, tuple(VERBS)))
 
 

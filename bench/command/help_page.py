@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 
 from bench.base.paths import CONF
 from bench.command.listing import presets
-from bench.config.config import register
 from bench.config.flags import FLAGS
 from bench.config.key_docs import key_docs
 from bench.models import MODELS
@@ -30,7 +29,6 @@ INDENT, NARROWEST, WIDEST = 10, 60, 120
 
 def show() -> None:
     """Print the page."""
-    register()
     width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size((WIDEST, 24)).columns))
     print(USAGE)
     print("== Flags ==")

@@ -11,8 +11,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from bench.base.number_format import plural
 from bench.base.paths import CONF, experiments
 from bench.loggers import LOGGERS
@@ -174,6 +172,8 @@ MOST_BYTES = 1 << 20
 def show(group: str | None, folder: Path | None = None) -> None:
     """Print one group, or all that are at hand; experiments in a user's `folder` too. Raise ValueError for an unknown
     one."""
+    from tabulate import tabulate  # not for `--help`
+
     groups = GROUPS | {"experiments": lambda: presets(folder)}
     if group is not None and group not in GROUPS:
         raise ValueError(unknown("group", group, GROUPS))

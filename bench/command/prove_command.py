@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -52,15 +54,11 @@ class ProofOrder:
 
 
 def _provable(config: Config) -> None:
-    """Raise UsageError for a step that the oracle does not do: the proof would be of another one."""
+    """Raise UsageError for a step that the oracle does not do."""
+    from bench.prove.tasks import refuse_unproved
+
     with usage():
-        step = config.train.step
-    for name, value, why in (
-        ("precision", "fp16", "its loss has a factor, and steps are left out where gradients overflow"),
-        ("compile", True, "compiled code sums in an order of its own"),
-    ):
-        if getattr(step, name) == value:
-            raise UsageError(f"train.{name}={value} cannot be proved: {why}; leave train.{name} out")
+        refuse_unproved(config.train.step)
 
 
 def _quiet(config: Config) -> Config:
@@ -79,22 +77,56 @@ def prove(arguments: list[str], parser: argparse.ArgumentParser, verbs: tuple[st
     options, words = parser.parse_known_args(arguments)
     if not 1 <= options.steps <= MOST_STEPS or not options.batch >= 2:
         raise UsageError(f"--steps must be from 1 to {MOST_STEPS}, and --batch 2 or more")
-    order = ProofOrder()
-    if not any(word.lstrip("+").partition("=")[0] in WAYS for word in words):
-        words = [*words, f"mode={','.join(modes())}"]
-    sweep = any("," in word.partition("=")[2] for word in words) and "-m" not in words
-    compose((["-m"] if sweep else []) + words, verbs, order.job, lambda line: None, planning=True)
     proofs: list[tuple[str, Proof]] = []
     wholes: list[tuple[str, WholeBatch]] = []
-    for (model, _, how), plans in order.plans.items():
-        named = ", ".join([model, *(f"{key} {value}" for key, value in how.given.items())])
-        with usage():
-            _prove(named, plans, options, proofs, wholes)
+    if paths := [word for word in words if "=" not in word and not word.startswith("-")]:
+        if len(words) > 1:
+            raise UsageError("a run of a script is proved by itself: give its folder alone")
+        _prove_run(paths[0], options, proofs, wholes)
+    else:
+        _prove_models(words, verbs, options, proofs, wholes)
     print(*table(proofs, wholes), sep="\n")
     if options.json is not None:
         _write(options, proofs, wholes)
     verdicts = {proof.verdict for _, proof in proofs}
     return Exit.REGRESSION if "different" in verdicts else Exit.INCONCLUSIVE if "not proved" in verdicts else Exit.OK
+
+
+def _prove_run(
+    path: str, options: argparse.Namespace, proofs: list[tuple[str, Proof]], wholes: list[tuple[str, WholeBatch]]
+) -> None:
+    """Add what comes out for the mode of a run of a script, through that script. Raise UsageError."""
+    from bench.command.rerun import run_in
+    from bench.runner.script_again import ProofSize, prove_script
+
+    if Path(path).is_file():
+        raise UsageError(f"{path} is a file: prove a run that it made, by the folder of the run; or model={path}")
+    with usage(), tempfile.TemporaryDirectory(prefix="bench-prove-", ignore_cleanup_errors=True) as folder:
+        run = run_in(Path(path))
+        if not run.config.get("script"):
+            raise UsageError(f"{path}: no script made it: give model={run.metrics.model} mode={run.metrics.mode}")
+        report = prove_script(run, Path(folder), ProofSize(options.steps, options.batch))
+    proofs.append((run.metrics.model, report.proof))
+    wholes += [] if report.whole is None else [(run.metrics.model, report.whole)]
+
+
+def _prove_models(
+    words: list[str],
+    verbs: tuple[str, ...],
+    options: argparse.Namespace,
+    proofs: list[tuple[str, Proof]],
+    wholes: list[tuple[str, WholeBatch]],
+) -> None:
+    """Add what comes out for each model that the overrides choose. Raise UsageError."""
+    order = ProofOrder()
+    if not any(word.lstrip("+").partition("=")[0] in WAYS for word in words):
+        words = [*words, f"mode={','.join(modes())}"]
+    sweep = any("," in word.partition("=")[2] for word in words) and "-m" not in words
+    compose((["-m"] if sweep else []) + words, verbs, order.job, lambda line: None, planning=True)
+    for (model, _, how), plans in order.plans.items():
+        named = ", ".join([model, *(f"{key} {value}" for key, value in how.given.items())])
+        with usage():
+            _prove(named, plans, options, proofs, wholes)
 
 
 def _prove(

@@ -1,2 +1,2 @@
-"""Faults as a matrix: every kind in every phase on every choice of ranks, in each mode. Owns what each cell means, what is
-documented of it, and the play of cells in virtual time and in processes."""
+"""The fault matrix: every kind of fault, in every phase, on every choice of ranks, in each mode. Owns what each cell
+means and what the documents promise for it, and plays cells in virtual time and in processes."""

@@ -1,4 +1,4 @@
-"""What ranks train in the matrix: a small classifier whose steps take a few milliseconds. Importable by name in ranks."""
+"""The training task of the matrix: a small classifier whose steps take a few milliseconds. Ranks import it by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAMPLES, STEP_S = 480, 0.004
 
 
 def task() -> Task:
-    """Return the task: 480 points in 6 dimensions, plain SGD."""
+    """Return the task: 480 points in 6 dimensions, trained by plain SGD."""
     return Task(
         model=net,
         optimizer=partial(torch.optim.SGD, lr=0.05),
@@ -28,7 +28,7 @@ def task() -> Task:
 
 
 def points(samples: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels."""
+    """Return inputs [samples, 6] and labels [samples]."""
     inputs = torch.randn(samples, 6, generator=torch.Generator().manual_seed(1))
     return inputs, (inputs.sum(dim=1) > 0).long()
 
@@ -39,17 +39,17 @@ def net() -> nn.Module:
 
 
 def loss(model: nn.Module, batch: Tensors) -> Tensor:
-    """Return the mean loss, after a while in which other ranks may use the core."""
+    """Return the mean loss, after a sleep in which other ranks may use the core."""
     time.sleep(STEP_S)
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
 def evaluate(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
-    """Return the sums of the loss and of right answers."""
+    """Return the sum of the loss and the number of correct answers."""
     logits = model(batch[0])
     return nn.functional.cross_entropy(logits, batch[1], reduction="sum"), (logits.argmax(1) == batch[1]).sum()
 
 
 def constant(fraction: float) -> float:
-    """Return the factor on the learning rate."""
+    """Return the factor on the learning rate, always 1."""
     return 1.0

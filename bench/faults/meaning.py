@@ -1,6 +1,6 @@
-"""The matrix as a table: which cells there are, which have no meaning and why, and what is documented to come of the others.
+"""The matrix as a table: its cells, which of them have no meaning and why, and the documented outcomes of the others.
 
-Pure: plays nothing, reads nothing. `docs/reference/faults.md` says the same in words; tests hold the cells to it.
+Pure: plays nothing, reads nothing. `docs/reference/faults.md` says the same as text; tests compare both.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ VIRTUAL, PROCESSES = "virtual", "processes"
 WORLDS = (VIRTUAL, PROCESSES)
 HARMLESS = ("pause", "slow", "slow link")
 WHOLE = ("crash", "pause", "disk full")
-"""Kinds that befall a process, with all ranks that are in it."""
+"""Kinds that hit a process with all its ranks."""
 
 
 class FaultOutcome(StrEnum):
-    """What comes of a fault."""
+    """The outcome of a fault."""
 
     UNHURT = "unhurt"
-    """No rank is lost, and every sample is in the model once."""
+    """No rank is lost, and every sample is in the model exactly once."""
     LOST = "went on"
-    """Ranks are lost, others go on, and every sample is in the model once."""
+    """Ranks are lost, others go on, and every sample is in the model exactly once."""
     ENDED = "ended"
-    """The run ends with an error, or with its coordinator."""
+    """The run ends with an error, or the coordinator dies."""
     RESUMED = "resumed"
-    """The run ends, and the next one resumes from a checkpoint; every sample is in the model once."""
+    """The run ends, and the next one resumes from a checkpoint; every sample is in the model exactly once."""
 
 
 @dataclass(frozen=True)
 class FaultCell:
-    """One kind in one phase on some ranks of one mode."""
+    """One kind of fault, in one phase, on some ranks, in one mode."""
 
     kind: str
     phase: str
@@ -68,12 +68,12 @@ class FaultCell:
 
 
 def cells(modes: Iterable[str]) -> list[FaultCell]:
-    """Return all cells of the modes, with a meaning or without."""
+    """Return all cells of the modes, with or without meaning."""
     return [FaultCell(k, p, r, mode) for mode in modes for k in KINDS for p in PHASES for r in RANKS]
 
 
 def chosen(ranks: str, size: int) -> tuple[int, ...]:
-    """Return the ranks, of `size`, that a choice names; `two` are neighbours in the middle."""
+    """Return the rank numbers that a choice names, of `size` ranks; `two` are neighbours in the middle."""
     middle = (size - 1) // 2
     return {"first": (0,), "last": (size - 1,), "two": (middle, middle + 1), "all": tuple(range(size))}[ranks]
 
@@ -130,7 +130,7 @@ def _of_processes(cell: FaultCell) -> Iterator[tuple[bool, str]]:
 
 
 def documented(cell: FaultCell) -> frozenset[FaultOutcome]:
-    """Return what may come of a cell that has a meaning, where every lost rank is started again."""
+    """Return the documented outcomes of a cell that has a meaning, if every lost rank is restarted."""
     kind, mode = cell.kind, MODES[cell.mode]
     ends, lost = FaultOutcome.ENDED, FaultOutcome.LOST
     if kind == "coordinator killed" or (kind == "crash" and mode.one_process):
@@ -141,10 +141,10 @@ def documented(cell: FaultCell) -> frozenset[FaultOutcome]:
     if kind in HARMLESS or kind == "disk full":
         return frozenset({FaultOutcome.UNHURT})
     if cell.phase == "start":
-        return frozenset({ends})  # the run has not begun: a rank was not ready
+        return frozenset({ends})  # a rank was not ready, so the run has not begun
     needed = mode.sharded or mode.one_process or cell.ranks == "all"
-    if kind == "lost message":  # of some messages, such as a sign that a round is over, nothing else hangs
-        several = {ends, lost} if cell.ranks == "all" else {lost}  # one may be back before the next is lost
+    if kind == "lost message":  # nothing else waits for some messages, such as the end of a round
+        several = {ends, lost} if cell.ranks == "all" else {lost}  # one rank may be back before the next is lost
         return frozenset({FaultOutcome.UNHURT, *({ends} if mode.sharded or mode.one_process else several)})
     same_error = kind == "raise" and cell.ranks == "two"
     return frozenset({ends} if needed or same_error else {lost})

@@ -1,4 +1,5 @@
-"""Waits for the moment of a cell in a simulated run, and strikes. Judges nothing: what came of it is read from the run."""
+"""Waits for a cell's moment in a simulated run, then injects its fault. Judges nothing; the records tell the
+outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from ddp.core.commands import Stop
 from ddp.sim import Simulation
 
 DELAY_S = 0.03
-"""After a slice has begun; all slices are longer."""
+"""Seconds from the begin of a slice to the fault; all slices are longer."""
 PAUSE_S, SLOW, LAG_S = 4.0, 4.0, 0.4
 SLICES = {
     "first window": "forward",
@@ -21,7 +22,7 @@ SLICES = {
     "evaluation": "evaluate",
     "checkpoint": "checkpoint",
 }
-"""Phase -> the slice of a rank's time that it is."""
+"""Phase -> kind of the slice during which the fault comes."""
 FAULTS = {
     "crash": ("crash", 0.0),
     "stop": ("stall", 0.0),
@@ -31,42 +32,42 @@ FAULTS = {
     "lost message": ("lose", 0.0),
     "disk full": ("full", 0.0),
 }
-"""Kind -> what befalls a simulated rank, with its value."""
+"""Kind -> (fault of the simulation, its value)."""
 
 
 @dataclass
 class Striker:
-    """Strikes each of `hit` once, in the phase of `cell`; to be bound to a simulation before it runs."""
+    """Hits each rank of `hit` once, in the phase of `cell`. Bind it to a simulation before that runs."""
 
     cell: FaultCell
     mode: FaultMode
     hit: tuple[int, ...]
     struck: dict[int, float] = field(default_factory=dict)
-    """Rank -> when it was hit."""
+    """Rank -> time when it was hit."""
     lagging: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
-    """Rank whose link is slow -> (time, seconds more) of what moved over it since."""
+    """Rank with a slow link -> (time, extra seconds) of each transfer since."""
     slices: list[tuple[int, str, float, float]] = field(default_factory=list)
-    """(rank, kind, start, stop) of the ranks that are to be hit."""
+    """(rank, kind, start, stop) of the slices of the ranks to hit."""
 
     def bind(self, simulation: Simulation) -> None:
-        """Watch `simulation`, and do at once what is to happen before it starts."""
+        """Register with `simulation`; faults of the phase `start` are injected at once."""
         self._simulation = simulation
         simulation.began, simulation.listen, simulation.measured = self._began, self._listen, self._measured
         if self.cell.phase == "start":
             for rank in self.hit:
                 if self.cell.kind in ("crash", "stop", "raise"):
-                    simulation.befall(rank, "lose")  # that it is ready
+                    simulation.befall(rank, "lose")  # its message that it is ready
                 self._strike(rank)
 
     def lag(self, rank: int) -> float:
-        """Return how many seconds more a message of `rank` takes now."""
+        """Return the extra seconds that a message of `rank` takes now."""
         if rank not in self.lagging:
             return 0.0
         self.lagging[rank].append((self._simulation.now, LAG_S))
         return LAG_S
 
     def wire(self, members: tuple[int, ...], number: int) -> float:
-        """Return the seconds of a collective now."""
+        """Return the seconds that a collective takes now."""
         return 0.2 + max((self.lag(rank) for rank in members if rank in self.lagging), default=0.0)
 
     def _measured(self, rank: int, kind: str, start: float, stop: float, seq: int) -> None:

@@ -1,4 +1,4 @@
-"""What came of a cell: taken from the records of a run, which virtual time and processes leave alike. Plays nothing."""
+"""The outcome of a cell, from the records of its run, which virtual time and processes write alike. Plays nothing."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress
 from ddp.core.join_events import Joined
 
 Timed = Sequence[tuple[float, Any]]
-"""(seconds, record), in order."""
+"""(seconds, record) in order of time."""
 
 
 @dataclass(frozen=True)
 class FaultResult:
-    """One cell as it was played. Seconds count from the first blow; None: that did not come, or need not."""
+    """The result of one played cell. Seconds count from the first hit; None: it never happened, or does not apply."""
 
     cell: FaultCell
     world: str
     size: int
     happened: str
-    """How the record proves that the fault came to pass; empty: it did not."""
+    """How the records prove that the fault happened; empty: it did not."""
     outcome: FaultOutcome | None
     notice_s: float | None = None
-    """Until the coordinator knew of it."""
+    """Until the coordinator noticed it."""
     on_s: float | None = None
-    """Until ranks that were not hit reported work again; where all were hit, any rank."""
+    """Until ranks that were not hit reported work again; if all were hit, until any rank did."""
     full_s: float | None = None
     """Until every rank that was hit reported work again."""
     repeated: int = 0
-    """Samples that were trained and had to be trained again."""
+    """Samples that had to be trained again."""
     missing: int = 0
-    """Samples of the run that are not in the model at its end."""
+    """Samples of the run that are not in the final model."""
     error: str = ""
-    """Why the run ended, where it did; or why nothing can be said."""
+    """Why the run ended, or why it has no outcome."""
 
     @property
     def verdict(self) -> str:
@@ -54,12 +54,12 @@ class FaultResult:
 
     @property
     def good(self) -> bool:
-        """Return whether it is as documented."""
+        """Return whether the outcome is documented."""
         return self.verdict == "as documented"
 
 
 def noticed(records: Timed, hit: Iterable[int], since: float) -> float | None:
-    """Return the seconds from `since` until something was recorded of the loss of a rank that was hit, or of what broke."""
+    """Return the seconds from `since` until the loss of a hit rank, or a break, was recorded; None: it never was."""
     ranks = set(hit)
     for at, record in records:
         if at < since:
@@ -72,7 +72,8 @@ def noticed(records: Timed, hit: Iterable[int], since: float) -> float | None:
 
 
 def went_on(records: Timed, hit: Iterable[int], size: int, since: float) -> float | None:
-    """Return the seconds until a rank that was not hit reports work, after the last loss that came of the blow."""
+    """Return the seconds from `since` until a rank that was not hit reports work after the last loss; None: it never
+    does."""
     others = set(range(size)) - set(hit) or set(range(size))
     lost = [at for at, record in records if isinstance(record, Drop) and at >= since]
     after = max(lost, default=since)
@@ -82,8 +83,8 @@ def went_on(records: Timed, hit: Iterable[int], size: int, since: float) -> floa
 
 
 def full_strength(records: Timed, hit: Iterable[int], since: float) -> float | None:
-    """Return the seconds until all that were hit have reported work again, after they were lost if they were; None: one
-    did not."""
+    """Return the seconds from `since` until all hit ranks have reported work again, after their loss if they were lost;
+    None: one did not."""
     times = [_works(records, rank, since) for rank in hit]
     known = [at for at in times if at is not None]
     return max(known) - since if times and len(known) == len(times) else None
@@ -101,7 +102,7 @@ def _works(records: Timed, rank: int, since: float) -> float | None:
 
 
 def missing(records: Timed, samples: int, epochs: int) -> int:
-    """Return how many of the samples of all epochs are not in the model; negative: some are in it more than once."""
+    """Return how many samples of all epochs are missing in the model; negative: some are in it more than once."""
     counts = [bytearray(samples) for _ in range(epochs)]
     for _, record in records:
         if isinstance(record, Merged):
@@ -113,7 +114,7 @@ def missing(records: Timed, samples: int, epochs: int) -> int:
 
 
 def outcome(records: Timed, status: str) -> FaultOutcome:
-    """Return what came of a run that was not resumed."""
+    """Return the outcome of a run that was not resumed."""
     if status != "ok":
         return FaultOutcome.ENDED
     return FaultOutcome.LOST if any(isinstance(record, Drop) for _, record in records) else FaultOutcome.UNHURT

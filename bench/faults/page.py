@@ -1,4 +1,4 @@
-"""The heat map: results of the matrix as one HTML page that needs nothing else, readable from 400 pixels on."""
+"""The heat map: results of the matrix as one self-contained HTML page, readable from 400 pixels width on."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _block(cell: FaultCell, result: FaultResult | None, world: str) -> str:
 
 
 def _heat(seconds: float) -> int:
-    """Return how dark: under 1, 5 and 20 seconds, and above."""
+    """Return the darkness of a time, 0 to 3: below 1, 5 and 20 seconds, and above."""
     return sum(seconds >= edge for edge in (1, 5, 20))
 
 
@@ -92,7 +92,7 @@ def _short(seconds: float) -> str:
 
 
 def _reasons() -> str:
-    """Return why cells have no meaning, and what is documented of the others."""
+    """Return the lists of why cells have no meaning, and of the documented outcomes of the others."""
     reasons: dict[str, list[FaultCell]] = {}
     for world in WORLDS:
         for cell in cells(MODES):
@@ -115,7 +115,7 @@ _SAVING = ("disk full", "corrupt checkpoint")
 
 
 def _of(of: Sequence[FaultCell]) -> str:
-    """Return which modes, kinds, phases and ranks are among the cells."""
+    """Return a text that names the modes, kinds, phases and ranks of the cells."""
     columns = (
         (cell.mode for cell in of),
         (cell.kind for cell in of),

@@ -1,4 +1,4 @@
-"""Proves from the records of real processes, and from what ranks noted, that a fault happened. Plays nothing."""
+"""Proofs that a fault happened, from the records of real processes and from the ranks' notes. Plays nothing."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PAUSE_S, SLOW = 1.2, 6.0
 
 @dataclass(frozen=True)
 class Note:
-    """What a rank noted when it was hit. Times are seconds on the clock of the records."""
+    """What a rank wrote down when it was hit. Times are seconds on the clock of the records."""
 
     at: float
     pid: int
     until: float | None
-    """When it went on after it had stood still; None: it did not."""
+    """When it continued after it had stood still; None: it did not."""
 
 
 def note_of(scratch: Path, rank: int) -> Note | None:
-    """Return what a rank noted; None: it was not hit."""
+    """Return a rank's note; None: it was not hit."""
     path = scratch / f"phase-{rank}"
     if not path.exists():
         return None
@@ -37,8 +37,8 @@ def note_of(scratch: Path, rank: int) -> Note | None:
 
 
 def proof(cell: FaultCell, records: Timed, scratch: Path, hit: Sequence[int], status: str, error: str = "") -> str:
-    """Return how it is proved of all ranks that were to be hit; empty: it is not. With a run that ended by the first of
-    them, with `error`, the others need not have come so far."""
+    """Return how it is proved that all ranks were hit; empty: it is not. If the first hit ended the run, with `error`,
+    the other ranks need no proof."""
     texts = []
     for rank in hit:
         note = note_of(scratch, rank)
@@ -50,12 +50,12 @@ def proof(cell: FaultCell, records: Timed, scratch: Path, hit: Sequence[int], st
 
 
 def _said(kind: str, rank: int, error: str) -> str:
-    """Return what a run said that has no coordinator to record it: the error that it ended with."""
+    """Return the error with which a run ended that has no coordinator to record it."""
     return error if kind == "raise" and error.startswith(f"rank {rank} failed: ") else ""
 
 
 def _proved(kind: str, records: Timed, scratch: Path, rank: int, note: Note) -> str:
-    # Lines of the ledger on a rank are the coordinator's words: the last ones may come while the rank stands still.
+    # The ledger's lines on a rank come from the coordinator, and may follow while the rank stands still.
     heard = [(when, r) for when, r in records if isinstance(r, RankEvent) and r.rank == rank and when >= note.at]
     match kind:
         case "crash":
@@ -79,8 +79,8 @@ def _proved(kind: str, records: Timed, scratch: Path, rank: int, note: Note) -> 
 
 
 def _stood(note: Note, rank: int, heard: Sequence[float]) -> str:
-    """Return how long no word of a rank came, between what it noted before and behind it. Its threads may get a word in
-    before the process stands still, and again before the one that notes it has a core."""
+    """Say for how long a rank sent nothing between its notes before and after the pause. Its other threads may send
+    before the process stands still, and again before the noting thread gets a core."""
     if note.until is None:
         return ""
     times = sorted([note.at, note.until, *(when for when in heard if when < note.until)])
@@ -89,7 +89,7 @@ def _stood(note: Note, rank: int, heard: Sequence[float]) -> str:
 
 
 def _ending(records: Timed, rank: int, words: str) -> str:
-    """Return the end of a rank's process, if it was recorded in these words: of itself, or of the run that it ended."""
+    """Return the recorded end of a rank's process, if it contains these words; it may also be the end of the run."""
     for _, record in records:
         about = isinstance(record, Lost | Drop) and record.rank == rank
         if (about or (isinstance(record, Abort) and f"rank {rank}" in record.reason)) and words in record.reason:

@@ -1,4 +1,5 @@
-"""Plays cells of the matrix on real processes of this host, and proves from records and notes that the fault happened."""
+"""Plays cells of the matrix with real processes on this host, and proves from records and notes that the fault
+happened."""
 
 from __future__ import annotations
 
@@ -32,10 +33,10 @@ from ddp.replica.task import Job
 
 BATCH, DEADLINE_S = 8, 4.0
 EPOCHS, SHORT = 16, 6
-"""Of a run to which a rank is to come back meanwhile, and of another one."""
+"""Epochs of a run in which a rank should return, and of any other run."""
 LIMIT_S = 300
 LATER = 60
-"""Steps of a rank after which there are checkpoints to resume from."""
+"""Steps of a rank after which checkpoints exist to resume from."""
 INJECTED = {
     "crash": ("crash", 0.0),
     "stop": ("stall", 0.0),
@@ -47,14 +48,15 @@ INJECTED = {
     "corrupt checkpoint": ("raise", 0.0),
     "coordinator killed": ("coordinator", 0.0),
 }
-"""Kind -> what is done to a rank, with its value. A run whose checkpoint is to be corrupted ends by an error first."""
+"""Kind -> (fault, its value) that is injected into a rank. If a checkpoint is to be corrupted, the run first ends by an
+error."""
 KILLED = "ended by signal 9"
 Ended = tuple[Timed, str, str]
-"""(records, status, what ended it)."""
+"""(records, status, why the run ended)."""
 
 
 def play(cell: FaultCell, size: int) -> FaultResult:
-    """Play one cell with a meaning on `size` ranks, each of which is started again when it is lost."""
+    """Play one cell that has a meaning on `size` ranks; each lost rank is restarted."""
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         folder = Path(name)
         if _kills_all(cell):
@@ -65,17 +67,17 @@ def play(cell: FaultCell, size: int) -> FaultResult:
 
 
 def hit_by(cell: FaultCell, size: int) -> tuple[int, ...]:
-    """Return the ranks to which the cell's fault is done; what befalls a process with all its ranks, the first one does."""
+    """Return the ranks that are hit. If the fault hits a process with all its ranks, rank 0 stands for them."""
     if MODES[cell.mode].one_rank or cell.kind in (WHOLE if MODES[cell.mode].one_process else ("coordinator killed",)):
         return (0,)
     return tuple(range(size)) if cell.kind == "corrupt checkpoint" else chosen(cell.ranks, size)
 
 
 def job_of(cell: FaultCell, size: int, folder: Path) -> Job:
-    """Return the run of a cell; its scratch folder is made."""
+    """Return the job of a cell, and make its scratch folder."""
     mode, (kind, value) = MODES[cell.mode], INJECTED[cell.kind]
     phase, after = cell.phase, 0
-    later = LATER * (size if mode.one_rank else 1)  # in as many epochs
+    later = LATER * (size if mode.one_rank else 1)  # the same number of epochs
     if _kills_all(cell):
         after = 0 if phase in ("start", "first window", "end") else later
     if cell.kind == "corrupt checkpoint":
@@ -101,7 +103,7 @@ def job_of(cell: FaultCell, size: int, folder: Path) -> Job:
 
 
 def epochs_of(cell: FaultCell) -> int:
-    """Return how long the run of a cell is."""
+    """Return the number of epochs of a cell's run."""
     returns = cell.kind in ("crash", "stop", "raise", "lost message") and not _kills_all(cell)
     return EPOCHS if returns and FaultOutcome.LOST in documented(cell) else SHORT
 
@@ -111,7 +113,7 @@ def _kills_all(cell: FaultCell) -> bool:
 
 
 def run(job: Job, engine: str) -> Ended:
-    """Return the records of a run, its status, and what ended it."""
+    """Run a job; return its records, its status, and why it ended."""
     records: list[tuple[float, Any]] = []
     train = imported("engine", engine, ENGINES[engine].module).run
     try:
@@ -122,8 +124,8 @@ def run(job: Job, engine: str) -> Ended:
 
 
 def aside(job: Job, engine: str, folder: Path) -> tuple[Ended | None, str]:
-    """Run a job in a process of its own, which may be killed or stand still. Return what `run` does, or None and how it
-    ended. The process is forked from the server that ranks are forked from: it imports nothing."""
+    """Run a job in a process of its own, which may be killed or stopped. Return the result of `run`, or None and how
+    the process ended. It is forked from the same fork server as ranks, so it imports nothing."""
     (folder / "job").write_bytes(pickle.dumps((job, engine)))
     child = forkserver.warm(job.preload).Process(target=run_stored, args=(str(folder),))
     with forkserver.script_left_alone():
@@ -142,7 +144,7 @@ def aside(job: Job, engine: str, folder: Path) -> tuple[Ended | None, str]:
 
 
 def run_stored(folder: str) -> None:
-    """Run the job that is stored there. A fault for the coordinator is for this process."""
+    """Run the job stored in `folder`. A fault for the coordinator hits this process."""
     job, engine = pickle.loads(regular_files.content(Path(folder, "job")))
     pid = float(os.getpid())
     faults = (replace(fault, value=pid) if fault.kind == "coordinator" else fault for fault in job.phase_faults)
@@ -166,7 +168,7 @@ def _played(cell: FaultCell, size: int, folder: Path) -> FaultResult:
     since = min((note.at for note in notes), default=0.0)
     ended, absent = what is FaultOutcome.ENDED, missing(records, exercise.SAMPLES, job.epochs)
     planned = exercise.SAMPLES * job.epochs
-    if mode.one_rank:  # it has no ledger: what it trained is what it reported
+    if mode.one_rank:  # without a ledger, the reported samples count as trained
         absent = planned - _reported(records)
     return FaultResult(
         cell,
@@ -188,7 +190,7 @@ def _reported(records: Timed) -> int:
 
 
 def _killed(cell: FaultCell, size: int, folder: Path) -> FaultResult:
-    """Run the coordinator, or all ranks, in a process of its own; a rank kills it."""
+    """Run the coordinator, or all ranks, in a process of its own, which a rank kills."""
     job, mode = job_of(cell, size, folder), MODES[cell.mode]
     _, words = aside(job, mode.engine, folder)
     note = note_of(job.scratch, 0)
@@ -201,7 +203,7 @@ def _killed(cell: FaultCell, size: int, folder: Path) -> FaultResult:
 
 
 def _outlived(pid: int) -> str:
-    """Return how long a rank outlived its coordinator, after a wait of at most the deadline."""
+    """Say how long a rank outlived its coordinator; wait at most the deadline."""
     began = time.monotonic()
     while time.monotonic() - began < DEADLINE_S:
         if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
@@ -212,7 +214,7 @@ def _outlived(pid: int) -> str:
 
 
 def _corrupted(cell: FaultCell, size: int, folder: Path) -> FaultResult:
-    """End a run, change a byte in parts of its last checkpoint, go on."""
+    """Let a run end, change a byte in parts of its last checkpoint, and resume."""
     job = job_of(cell, size, folder)
     run(job, MODES[cell.mode].engine)
     latest, _ = checkpoint.find(folder / "checkpoints")
@@ -228,7 +230,7 @@ def _corrupted(cell: FaultCell, size: int, folder: Path) -> FaultResult:
 
 
 def _resumed(cell: FaultCell, size: int, folder: Path, job: Job, happened: str) -> FaultResult:
-    """Go on from the latest checkpoint that is whole, if there is one."""
+    """Resume from the latest complete checkpoint, if there is one."""
     source, _ = checkpoint.find(folder / "checkpoints")
     if source is None:
         return FaultResult(

@@ -1,4 +1,4 @@
-"""Results of cells as lines of JSON, so that a campaign can be interrupted and resumed. Judges nothing."""
+"""Results of cells as lines of JSON, so that a campaign can be interrupted and continued. Judges nothing."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ Key = tuple[str, str, int]
 
 
 def revision() -> str:
-    """Return a digest of the sources that results are of: what was played with others is played again."""
+    """Return a digest of the sources that decide results. Cells that were played with other sources are played
+    again."""
     sources = sorted([*(ROOT / "ddp").rglob("*.py"), *(ROOT / "bench" / "faults").glob("*.py")])
     return hashlib.sha256(b"".join(regular_files.content(path) for path in sources)).hexdigest()[:12]
 
 
 def key(result: FaultResult) -> Key:
-    """Return what names a result."""
+    """Return the key of a result."""
     return str(result.cell), result.world, result.size
 
 
 class ResultStore:
-    """The results in a folder, those of these sources alone."""
+    """The results in a folder that were played with the present sources."""
 
     def __init__(self, folder: Path, fresh: bool = False) -> None:
-        """Read what is there; `fresh`: begin anew. Raises OSError, ValueError."""
+        """Read existing results, or with `fresh` delete them. Raises OSError, ValueError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._path, self._revision = folder / FILE, revision()
         self.found: dict[Key, FaultResult] = {}
@@ -48,7 +49,7 @@ class ResultStore:
         line = json.dumps({"revision": self._revision, **body(result)})
         with self._path.open("ab+") as file:
             if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
-                file.write(b"\n")  # behind a line that was cut
+                file.write(b"\n")  # after a line that was cut
             file.write(line.encode() + b"\n")
 
     def _read(self) -> Iterator[FaultResult]:
@@ -63,12 +64,12 @@ class ResultStore:
 
 
 def body(result: FaultResult) -> dict[str, Any]:
-    """Return a result for JSON; its verdict is in it, for readers."""
+    """Return a result for JSON, with its verdict for readers."""
     return {**asdict(result), "verdict": result.verdict}
 
 
 def result_of(row: dict[str, Any]) -> FaultResult:
-    """Return the result that `body` was made of. Raises KeyError, TypeError, ValueError."""
+    """Return the result from the output of `body`. Raises KeyError, TypeError, ValueError."""
     rest = {name: value for name, value in row.items() if name not in ("cell", "outcome", "verdict")}
     outcome = None if row["outcome"] is None else FaultOutcome(row["outcome"])
     return FaultResult(cell=FaultCell(**row["cell"]), outcome=outcome, **rest)

@@ -1,4 +1,4 @@
-"""Results of the matrix as a table in Markdown: by world, ranks and mode. Plays nothing."""
+"""Results of the matrix as Markdown tables, by world, number of ranks and mode. Plays nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult
 
 Group = tuple[str, int, str]
-"""(world, ranks, mode)."""
+"""(world, number of ranks, mode)."""
 HEAD = ("mode", "cells", *(each.value for each in FaultOutcome), "not as documented", "not played", "no meaning")
 
 
 def groups(results: Iterable[FaultResult]) -> dict[Group, list[FaultResult]]:
-    """Return results by world, number of ranks and mode."""
+    """Group results by world, number of ranks and mode."""
     by_group: dict[Group, list[FaultResult]] = defaultdict(list)
     for result in results:
         by_group[result.world, result.size, result.cell.mode].append(result)
@@ -24,7 +24,7 @@ def groups(results: Iterable[FaultResult]) -> dict[Group, list[FaultResult]]:
 
 
 def lines(results: Sequence[FaultResult]) -> list[str]:
-    """Return the tables."""
+    """Return the lines of the tables."""
     text = [_lead(results), ""]
     by_group = groups(results)
     for world, size in dict.fromkeys((world, size) for world, size, _ in by_group):
@@ -52,7 +52,7 @@ def _row(mode: str, results: Sequence[FaultResult], world: str) -> tuple[str, ..
 
 
 def _kinds(results: Sequence[FaultResult]) -> list[str]:
-    """Return the times and costs of runs that went on, by kind."""
+    """Return a table of times and costs by kind, of runs that did not end."""
     head = ("kind", "cells", "noticed, s", "going on, s", "full strength, s", "repeated samples", "missing")
     rows = []
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""Plays cells of the matrix against the core of production in virtual time, and proves that the fault happened."""
+"""Plays cells of the matrix against the production coordinator in virtual time, and proves that the fault happened."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ddp.core.world import World
 from ddp.sim import Costs, Simulation
 
 BATCH, EPOCHS, STEPS = 4, 3, 12
-"""Steps of a rank in an epoch."""
+"""Samples of a step, epochs, and steps of a rank per epoch."""
 DEADLINE_S, START_S, LIMIT_S = 20.0, 2.0, 4000.0
 
 
 def play(cell: FaultCell, size: int) -> FaultResult:
-    """Play one cell with a meaning at `size` ranks, each of which is started again when it is lost."""
+    """Play one cell that has a meaning at `size` ranks; each lost rank is restarted."""
     mode, hit = MODES[cell.mode], chosen(cell.ranks, size)
     striker = Striker(cell, mode, hit)
     simulation = Simulation(mode.windows(), world(mode, size), costs(striker), limit_s=LIMIT_S)
@@ -34,7 +34,7 @@ def play(cell: FaultCell, size: int) -> FaultResult:
 
 
 def world(mode: FaultMode, size: int) -> World:
-    """Return the facts of the run that a cell of `mode` is played in."""
+    """Return the world of the run in which a cell of `mode` is played."""
     facts = World(
         size,
         STEPS * size * BATCH,
@@ -53,7 +53,8 @@ def world(mode: FaultMode, size: int) -> World:
 
 
 def costs(striker: Striker) -> Costs:
-    """Return what things cost, with what `striker` does to links. A step takes a second, up to 5 % more by rank."""
+    """Return the costs of operations, with `striker`'s effect on links. A step takes one second, up to 5 % more by
+    rank."""
     return Costs(
         lambda rank, step: 1.0 + 0.01 * (rank % 6),
         wire=striker.wire,
@@ -90,12 +91,12 @@ def _result(cell: FaultCell, size: int, simulation: Simulation, striker: Striker
 
 
 def happened(simulation: Simulation, striker: Striker) -> str:
-    """Return how the run proves the fault on every rank that was to be hit; empty: it does not."""
+    """Return how the run proves that every rank was hit; empty: it does not."""
     texts = []
     for rank in striker.hit:
         at = striker.struck.get(rank)
         if at is None:
-            # who dies with the run, or is dropped, before its turn was hit by what hit the others
+            # a rank that died with the run, or was dropped, before its turn: the hit on the others explains it
             if simulation.status == "ok" or len(striker.struck) == 0:
                 return ""
             continue
@@ -116,7 +117,7 @@ def _died(simulation: Simulation, striker: Striker, rank: int, at: float) -> str
 
 
 def _too_late(simulation: Simulation, at: float) -> bool:
-    """Whether the run had ended before word of it could arrive."""
+    """Return whether the run ended before a message about it could arrive."""
     return simulation.now <= at + 0.002 and simulation.status != "ok"
 
 

@@ -1,2 +1,2 @@
-"""What a rate of failures costs: histories of faults, played in virtual time against the core of production, by way of going
-on. Trains nothing, and knows nothing of run folders."""
+"""What a failure rate costs: failure histories, played in virtual time against the production coordinator, for each
+recovery strategy. Trains nothing, and knows nothing of run folders."""

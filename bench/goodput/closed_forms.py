@@ -1,4 +1,4 @@
-"""Closed forms that replays are held against. One unit of time throughout."""
+"""Closed forms to compare replays with. All times have one unit."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import math
 
 
 def daly(save: float, failure: float) -> float:
-    """Return the time of training between checkpoints that loses least, where writing one takes `save` and failures come
-    `failure` apart in the mean (Daly 2006, first order; Young 1974 but for the last term)."""
+    """Return the training time between checkpoints that loses least; `save`: time to write one, `failure`: mean time
+    between failures (Daly 2006, first order; Young 1974 without the last term)."""
     return math.sqrt(2 * save * failure) - save if save < failure / 2 else failure
 
 
 def expected_ettr(failure: float, restart: float, interval: float, save: float) -> float:
-    """Return the expected effective training time ratio of a job that restarts from checkpoints: (1 - (restart +
-    interval / 2) / failure) / (1 + save / interval) (Kokolis et al., HPCA 2025), at least 0. Holds for small losses."""
+    """Return the expected effective training time ratio of a job that restarts from checkpoints, at least 0.
+
+    It is (1 - (restart + interval / 2) / failure) / (1 + save / interval) (Kokolis et al., HPCA 2025), valid for small
+    losses.
+    """
     return max((1 - (restart + interval / 2) / failure) / (1 + save / interval), 0.0)

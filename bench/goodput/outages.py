@@ -1,4 +1,5 @@
-"""Histories of machines that fail and are mended: from a recorded trace, or drawn from published rates. A rank is a node.
+"""Histories of machines that fail and are repaired: from a recorded trace, or drawn from published rates. A rank is a
+node.
 
 Owns which rank is without a machine, and when. Knows nothing of training.
 """
@@ -19,20 +20,21 @@ from ddp.suggest import unknown
 
 DAY_S = 86_400.0
 MOST_BYTES = 1 << 26
-"""Of a trace; the public one has 339 KB."""
+"""Most bytes of a trace; the public one has 339 KB."""
 RATES = {"meta": 6.50, "llama3": 3.79, "bursts": 4.23}
-"""Failures per 1,000 node-days. Meta's RSC-1 (Kokolis et al., HPCA 2025); Llama 3 (Dubey et al., 2024: 419 in 54 days on
-2,048 nodes); that of InfiniteHBD-Trace (Shou et al., SIGCOMM 2025), whose gaps are no Poisson process."""
+"""Failures per 1,000 node-days. Meta's RSC-1 (Kokolis et al., HPCA 2025); Llama 3 (Dubey et al., 2024: 419 in 54 days
+on 2,048 nodes); InfiniteHBD-Trace (Shou et al., SIGCOMM 2025), whose failures are no Poisson process."""
 BURSTS_CV = 1.76
-"""Standard deviation of the gaps between failures of that trace over their mean."""
+"""Coefficient of variation of the gaps between failures in InfiniteHBD-Trace."""
 REPAIR_MEDIAN_D, REPAIR_P90_D = 0.85, 13.0
-"""Days of a repair in that trace: drawn from a log-normal distribution with these."""
+"""Median and 90th percentile of repair times in that trace, days; repairs are drawn from the log-normal distribution
+with these."""
 LEMONS, LEMONS_SHARE = 0.10, 1 / 3
-"""So many of the nodes have so many of the failures of bursts."""
+"""Fraction of the nodes that have the given fraction of all failures, for `bursts`."""
 
 
 class Outage(NamedTuple):
-    """A rank has no machine, seconds."""
+    """A time in which a rank has no machine, seconds."""
 
     start: float
     stop: float
@@ -41,17 +43,17 @@ class Outage(NamedTuple):
 
 @dataclass(frozen=True)
 class FailureTrace:
-    """Recorded outages in days; `nodes` were watched for `days`, those without any outage among them."""
+    """Recorded outages in days. `nodes` were observed for `days`, including those without any outage."""
 
     nodes: int
     days: float
     outages: tuple[tuple[str, float, float], ...]
-    """(node, from, to)."""
+    """(node, begin, end)."""
 
 
 def read_trace(path: Path, nodes: int) -> FailureTrace:
     """Read a trace in the format of InfiniteHBD: JSON objects with `node_id`, `event_time` (days) and `event_type`
-    (`fault_start` or `fault_end`). Raises ValueError that names what is wrong, OSError."""
+    (`fault_start` or `fault_end`). Raises OSError, and ValueError that names what is wrong."""
     try:
         events: list[dict[str, Any]] = json.loads(regular_files.content(path, MOST_BYTES))
         rows = [
@@ -72,7 +74,8 @@ def read_trace(path: Path, nodes: int) -> FailureTrace:
 
 
 def _paired(rows: Sequence[tuple[float, str, str, str]], days: float) -> Iterator[tuple[str, float, float]]:
-    """Pair begins and ends of the same fault of a node, the earliest first; what has no end lasts to the end."""
+    """Pair the begins and ends of the same fault of a node, the earliest first. A fault without an end lasts to the
+    end."""
     begun: dict[tuple[str, str], list[float]] = {}
     for at, what, node, fault in rows:
         if what == "fault_start":
@@ -83,8 +86,11 @@ def _paired(rows: Sequence[tuple[float, str, str, str]], days: float) -> Iterato
 
 
 def replayed(trace: FailureTrace, ranks: int, horizon_s: float, compress: float, seed: int) -> list[Outage]:
-    """Return the outages of `ranks` nodes in the first `horizon_s` seconds: of the trace `compress` times as fast, again
-    from its begin where that is longer. More ranks than nodes have copies of the trace, each begun at a time of its own.
+    """Return the outages of `ranks` nodes in the first `horizon_s` seconds of the trace, played `compress` times as
+    fast.
+
+    A trace that is too short repeats. If there are more ranks than nodes, further copies of the trace start at other
+    times.
     """
     dice, day_s, outages = Random(seed), DAY_S / compress, list[Outage]()
     names = sorted({node for node, _, _ in trace.outages})
@@ -101,8 +107,8 @@ def replayed(trace: FailureTrace, ranks: int, horizon_s: float, compress: float,
 
 
 def drawn(name: str, ranks: int, horizon_s: float, compress: float, seed: int) -> list[Outage]:
-    """Return outages at a published rate: a Poisson process over all nodes, for `bursts` gaps with more scatter and nodes
-    that fail more often. Raises ValueError for a name that is none."""
+    """Return outages at a published rate: a Poisson process over all nodes; for `bursts`, gaps that scatter more, and
+    some nodes that fail more often. Raises ValueError for an unknown name."""
     if name not in RATES:
         raise ValueError(unknown("trace", name, RATES) + " (or give the path of a trace)")
     dice, day_s, outages, at = Random(seed), DAY_S / compress, list[Outage](), 0.0
@@ -118,7 +124,8 @@ def drawn(name: str, ranks: int, horizon_s: float, compress: float, seed: int) -
 
 
 def _gap(name: str, mean_s: float, dice: Random) -> float:
-    """Return the time to the next failure: exponential; of bursts a mixture of two of these with balanced means."""
+    """Return the time to the next failure: exponential; for `bursts`, a mixture of two exponentials with balanced
+    means."""
     if name != "bursts":
         return dice.expovariate(1 / mean_s)
     square = BURSTS_CV**2
@@ -128,13 +135,13 @@ def _gap(name: str, mean_s: float, dice: Random) -> float:
 
 
 def with_spares(outages: Sequence[Outage], spares: int, replace_s: float) -> list[Outage]:
-    """Return how long ranks are without a machine where `spares` stand by and take over in `replace_s`; a mended machine
-    is a spare. While none is left, ranks wait for the next that is mended, the first to fail first."""
+    """Return the times in which ranks have no machine, if `spares` take over within `replace_s`. A repaired machine
+    becomes a spare. Without a spare, a rank waits for the next repair; ranks that failed first are served first."""
     free, mended, absences = spares, list[float](), list[Outage]()
     until: dict[int, float] = {}
     for start, stop, rank in sorted(outages):
         if start < until.get(rank, -1.0):
-            continue  # its machine is being replaced
+            continue  # its machine is already being replaced
         while mended and mended[0] <= start:
             heapq.heappop(mended)
             free += 1
@@ -149,5 +156,5 @@ def with_spares(outages: Sequence[Outage], spares: int, replace_s: float) -> lis
 
 
 def mean_gap(outages: Sequence[Outage], horizon_s: float) -> float:
-    """Return the mean seconds from one failure of any rank to the next; infinity without any."""
+    """Return the mean seconds between failures of any ranks; infinity without failures."""
     return horizon_s / len(outages) if outages else math.inf

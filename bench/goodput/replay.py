@@ -1,7 +1,8 @@
-"""Plays a history of outages against the production core in virtual time. Owns the ways of going on, and what things cost.
+"""Plays a history of outages against the production coordinator in virtual time. Owns the recovery strategies and the
+costs.
 
-`restart` exchanges gradients in every step, ends with every failure and resumes from its last checkpoint. The others are the
-policies of the core: they go on without the rank, which joins again when it has a machine.
+`restart` exchanges gradients in every step, stops at every failure and resumes from its last checkpoint. The other
+strategies are the policies: they go on without the rank, which joins again when it has a machine.
 """
 
 from __future__ import annotations
@@ -25,43 +26,43 @@ from ddp.core.world import World
 from ddp.sim import Costs, Simulation
 
 BATCH = 1024
-"""Samples of a step: so finely is the work of a lost rank shared out."""
+"""Samples of a step; the work of a lost rank is divided among the others in units of samples."""
 MOST = 10
-"""A run that takes so many times as long as without a failure has not finished."""
+"""A run that takes this many times as long as without failures counts as not finished."""
 SPREAD = 1009
 RESTART = "restart"
 LENGTHS = ("anchor", "max_anchor", "base")
-"""Settings of policies that say how long a window is."""
+"""Settings of policies for the length of a window."""
 
 
 @dataclass(frozen=True)
 class ReplayCosts:
-    """What is trained, and what things cost, seconds. A rank is a node."""
+    """What is trained, and the costs of operations in seconds. A rank is a node."""
 
     ranks: int = 400
     hours: float = 24.0
-    """Of training without a failure and without communication."""
+    """Hours of training without failures and without communication."""
     step_s: float = 20.0
     window: int = 10
-    """Steps between two averages, where they are not in every step."""
+    """Steps between two averages, unless every step averages."""
     jitter: float = 0.05
-    """A step takes up to so much longer."""
+    """Largest relative increase of a step's time."""
     wire_s: float = 0.5
-    """A collective."""
+    """Time of a collective."""
     save_s: float = 30.0
-    """Writing a checkpoint: all stand still."""
+    """Time of writing a checkpoint, while all ranks stand still."""
     restart_s: float = 300.0
-    """Starting all ranks again from a checkpoint."""
+    """Time of restarting all ranks from a checkpoint."""
     start_s: float = 60.0
-    """Starting one rank again, until it can join."""
+    """Time of restarting one rank until it can join."""
     regroup_s: float = 5.0
-    """Forming a new group."""
+    """Time of forming a new group."""
     copy_s: float = 0.5
-    """Copying the state: to a peer, to a snapshot, an update into a replica."""
+    """Time of copying the state: to a peer, into a snapshot, or an update into a replica."""
 
     @property
     def rounds(self) -> int:
-        """Windows of the run."""
+        """Number of windows in the run."""
         return max(round(self.hours * 3600 / (self.step_s * self.window)), 1)
 
     @property
@@ -70,28 +71,28 @@ class ReplayCosts:
         return MOST * self.rounds * self.step_s * self.window
 
     def step(self, rank: int, number: int) -> float:
-        """Return the seconds of a step of a full batch."""
+        """Return the seconds of a step with a full batch."""
         return self.step_s * (1 + self.jitter * ((rank * 7919 + number * 104_729) % SPREAD) / SPREAD)
 
     def wire(self, members: tuple[int, ...], number: int) -> float:
-        """Return the seconds of a collective; the first of a group forms it."""
+        """Return the seconds of a collective; the first of a group includes forming it."""
         return self.regroup_s if number == 1 and self.regroup_s else self.wire_s
 
 
 def ways() -> tuple[str, ...]:
-    """Return the names of the ways of going on."""
+    """Return the names of the recovery strategies."""
     return (RESTART, *POLICIES)
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What became of one way of going on."""
+    """The outcome of one recovery strategy."""
 
     way: str
     failures: int
-    """That struck it."""
+    """Number of failures."""
     hours: float
-    """That it took."""
+    """Duration of the run."""
     finished: bool
     checkpoint_s: float
     """Seconds of training between checkpoints."""
@@ -99,7 +100,8 @@ class Replay:
 
 
 def replay(way: str, costs: ReplayCosts, absences: Sequence[Outage], interval_s: float) -> Replay:
-    """Play one way of going on, with a checkpoint every `interval_s` seconds of training or as near as steps allow."""
+    """Play one recovery strategy, with a checkpoint after every `interval_s` seconds of training, rounded to whole
+    steps."""
     name = EVERY_STEP if way == RESTART else way
     in_step = meets_every_step(name)
     lengths = {field.name: costs.window for field in fields(cast(Any, POLICIES[name])) if field.name in LENGTHS}
@@ -118,7 +120,7 @@ def replay(way: str, costs: ReplayCosts, absences: Sequence[Outage], interval_s:
         restarts=0 if way == RESTART else None,
         checkpoints=Checkpointing(every, "averages", 0.0),
     )
-    # Who would train on even beside a collective has snapshots averaged; the others meet in collectives.
+    # A policy that overlaps training and averaging has its snapshots averaged; the others use collectives.
     world = replace(world, blocking=not policy.init(world)[1].overlap)
     play = _restarted if way == RESTART else _elastic
     sums, failures, end, finished = play(policy, world, costs, absences)
@@ -128,7 +130,7 @@ def replay(way: str, costs: ReplayCosts, absences: Sequence[Outage], interval_s:
 
 
 Played = tuple[dict[str, float], int, float, bool]
-"""Seconds by part, failures, when it ended, whether it finished."""
+"""(seconds by part, number of failures, end, whether it finished)."""
 
 
 def _simulation(
@@ -156,7 +158,7 @@ def _simulation(
 
 
 def _elastic(policy: Policy, world: World, costs: ReplayCosts, absences: Sequence[Outage]) -> Played:
-    """Go on without who is lost; each comes back when it has a machine and has started."""
+    """Go on without lost ranks; each joins again when it has a machine and has started."""
     gone: dict[int, float] = {}
     waits: defaultdict[int, list[float]] = defaultdict(list)
     deaths: list[Outage] = []
@@ -164,9 +166,8 @@ def _elastic(policy: Policy, world: World, costs: ReplayCosts, absences: Sequenc
         if outage.start > gone.get(outage.rank, 0.0):
             deaths.append(outage)
             waits[outage.rank].append(outage.stop - outage.start + costs.start_s)
-            gone[outage.rank] = (
-                outage.stop + costs.start_s + costs.step_s
-            )  # it was not back when its machine failed again
+            # Until then it has not returned, so a failure of its machine is none.
+            gone[outage.rank] = outage.stop + costs.start_s + costs.step_s
 
     def start_s(rank: int, life: int) -> float:
         return waits[rank][min(life, len(waits[rank])) - 1]
@@ -186,7 +187,7 @@ def _elastic(policy: Policy, world: World, costs: ReplayCosts, absences: Sequenc
 
 
 def _restarted(policy: Policy, world: World, costs: ReplayCosts, absences: Sequence[Outage]) -> Played:
-    """Stop with every failure, wait for the machine, start all ranks again from the last checkpoint."""
+    """Stop at every failure, wait for the machine, and restart all ranks from the last checkpoint."""
     sums, failures, now = dict.fromkeys(PARTS, 0.0), 0, 0.0
     source: CoordinatorCheckpoint | None = None
     left = list(reversed(absences))
@@ -211,7 +212,7 @@ def _restarted(policy: Policy, world: World, costs: ReplayCosts, absences: Seque
 
 
 def _downtime(ranks: int, down: Sequence[Outage], seconds: float) -> dict[str, float]:
-    """Return what ranks' seconds go to until the job is back: those with a machine wait, then all start."""
+    """Return the ranks' seconds by part until the job is back: ranks with a machine wait, then all start."""
     absent, waiting, reached = 0.0, 0.0, 0.0
     for outage in down:
         absent += outage.stop - outage.start
@@ -228,8 +229,8 @@ def _until(
     blow: tuple[float, int] | None,
     limit_s: float,
 ) -> tuple[float, CoordinatorCheckpoint | None, dict[str, float], bool]:
-    """Train from a checkpoint to the next failure or the end, for `limit_s` at most: how long, the last checkpoint by then,
-    seconds by part, whether it was the limit."""
+    """Train from a checkpoint to the next failure or the end, for at most `limit_s`. Return (duration, last checkpoint,
+    seconds by part, whether the limit was reached)."""
     times, begun = SimulatedTimes(world.size), dict[int, float]()
     saved, last = 0.0, source
 

@@ -1,4 +1,4 @@
-"""What became of the seconds of simulated ranks, by the arithmetic that real runs are judged by. Plays nothing."""
+"""The seconds of simulated ranks by part, computed as for real runs. Plays nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = ("forward", "exchange", "copy", "join", "wait", "evaluate", "checkpoint"
 
 
 class SimulatedTimes:
-    """Takes in slices (`measured`) and records (`listen`) of a `Simulation`, as columns: there are millions."""
+    """Collects slices (`measured`) and records (`listen`) of a `Simulation`, as columns, because there are millions."""
 
     def __init__(self, size: int) -> None:
         self.histories = Histories(size, 0.0)
@@ -26,7 +26,7 @@ class SimulatedTimes:
         self._starts, self._stops = array("d"), array("d")
 
     def measured(self, rank: int, kind: str, start: float, stop: float, seq: int) -> None:
-        """Take in a slice."""
+        """Add a slice."""
         self._ranks.append(rank)
         self._kinds.append(KINDS.index(kind))
         self._starts.append(start)
@@ -34,7 +34,7 @@ class SimulatedTimes:
         self._seqs.append(seq)
 
     def listen(self, at: float, record: Any) -> None:
-        """Take in a record."""
+        """Add a record."""
         if isinstance(record, Progress | Merged | Ready | Finished | AverageFailed):
             self.histories.tell(record)
         elif isinstance(record, Drop | Restart | Joining | Joined | Join | Leave | SendState):

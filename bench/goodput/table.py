@@ -1,4 +1,4 @@
-"""What replays came to: as a table, and as JSON. Plays nothing."""
+"""The results of replays as a table and as JSON. Plays nothing."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ SHOWN = ("discarded", "saving", "communicating", "waiting", "regrouping", "resto
 
 @dataclass(frozen=True)
 class ReplayedHistory:
-    """The history of failures that all ways of going on were played against, and what came of each."""
+    """The failure history against which all recovery strategies were played, and their results."""
 
     trace: str
     seed: int
     compress: float
     failures: int
-    """In the hours of training."""
+    """Number of failures in the hours of training."""
     mean_gap_s: float
-    """Between failures of any rank."""
+    """Mean seconds between failures of any ranks."""
     spares: int
     replace_s: float
     costs: ReplayCosts
@@ -30,7 +30,7 @@ class ReplayedHistory:
 
     @property
     def expected_ettr(self) -> float | None:
-        """What Meta's closed form says of `restart`, at the rate of failures that it met; None: it met none."""
+        """ETTR of `restart` by Meta's closed form, at the failure rate of its replay; None if it had no failure."""
         replay = next((each for each in self.replays if each.way == RESTART and each.failures), None)
         if replay is None:
             return None
@@ -39,7 +39,7 @@ class ReplayedHistory:
 
 
 def lines(history: ReplayedHistory) -> list[str]:
-    """Return the table as Markdown, with a line above and below on what it is of."""
+    """Return the table as Markdown, with a line above that describes it and one below with the closed form."""
     costs = history.costs
     gap = f"a failure every {history.mean_gap_s:,.0f} s" if math.isfinite(history.mean_gap_s) else "no failure"
     head = ("way", "failures", "hours", "goodput", "ETTR", "ETT", "UCF", "repeated", *SHOWN)
@@ -70,7 +70,7 @@ def _row(replay: Replay) -> tuple[str, ...]:
 
 
 def body(history: ReplayedHistory) -> dict[str, Any]:
-    """Return all of it, for JSON."""
+    """Return everything for JSON."""
     replays = [
         {**{name: getattr(each, name) for name in _FIELDS}, "goodput": each.goodput.model_dump()}
         for each in history.replays

@@ -1,2 +1,2 @@
-"""How fast runs would be that nobody made: calibrated on a run's own records, played by the core of production in virtual
-time. Trains nothing."""
+"""Predicts the speed of runs that nobody made: calibrated on a run's records, played by the production coordinator in
+virtual time. Trains nothing."""

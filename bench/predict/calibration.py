@@ -1,4 +1,4 @@
-"""What a run's own records say of its costs: step times by rank, averaging, messages, evaluation, checkpoints. Pure."""
+"""The costs of a run, from its own records: step times by rank, averaging, messages, evaluation, checkpoints. Pure."""
 
 from __future__ import annotations
 
@@ -21,48 +21,49 @@ from ddp.core.links import Links, parse
 from ddp.core.policies import meets_every_step
 
 PARTS = ("data", "forward", "backward", "optimizer")
-"""Kinds of slices that a step is made of."""
+"""Kinds of slices that make up a step."""
 LEAST_STEPS = 40
-"""Of a rank: fewer say nothing of spread and tail."""
+"""Least steps of a rank to estimate the spread and tail of their times."""
 LATENCY_S = 1e-4
-"""Of a message, where a run shows none."""
+"""Seconds of a message if a run does not show it."""
 DRAWS = 64
-"""Of jitter and losses, for the mean of what links take."""
+"""Draws of jitter and losses over which link times are averaged."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Costs of a run, seconds, and what it was. Emulated slowness is taken out of steps and kept as speeds."""
+    """The costs of a run in seconds, and its description. Emulated slowness is removed from steps and kept as
+    speeds."""
 
     spec: RunSpec
     samples: int
-    """Of an epoch."""
+    """Samples of an epoch."""
     parameters: int
     transport: str
     device: str
     links: Links | None
     steps: tuple[Floats, ...]
-    """By rank: seconds of work of each step after the first ones, without emulated slowness."""
+    """By rank, seconds of work of each step after the first ones, without emulated slowness."""
     first_s: tuple[float, ...]
-    """By rank: what the first steps took beyond typical ones, together."""
+    """By rank, seconds by which the first steps together exceed typical ones."""
     parts: tuple[tuple[str, float], ...]
-    """Of a step, without emulated slowness: kinds of slices in their order, with their shares."""
+    """(kind of slice, fraction of a step) in order, without emulated slowness."""
     gaps_s: tuple[float, ...]
-    """By rank: what its loop takes around a step beside it."""
+    """By rank, seconds of its loop per step outside of any slice."""
     report_s: float
     wires: Floats
-    """Of collectives inside steps until the first rank leaves, else until all have left; beyond what links take.
-    Empty: there was none."""
+    """Seconds of each collective beyond what links take: inside steps until the first rank leaves, else until all have
+    left. Empty: there was none."""
     exits: Floats
-    """Of each of these, by rank: what the rank leaves later than the first one, inside steps."""
+    """[collective, rank] seconds by which a rank leaves later than the first, inside steps."""
     rounds: Floats
-    """Of averages in collectives, with what belongs to them; empty: there was none."""
+    """Seconds of averages in collectives, including overhead; empty: there was none."""
     per_step: float
-    """Collectives that a rank waits for in a step, where gradients are averaged inside steps."""
+    """Number of collectives per step for which a rank waits, if gradients are averaged inside steps."""
     collectives: float
-    """Of an average, inside a step or of a round, those behind the backward pass too."""
+    """Number of collectives per average, inside a step or of a round, including those behind the backward pass."""
     bytes: int
-    """That a rank hands over in an average or a snapshot."""
+    """Bytes that a rank sends in an average or a snapshot."""
     reduce_s: float
     copy_s: float
     latency_s: float
@@ -76,17 +77,17 @@ class Calibration:
 
     @property
     def shapes(self) -> list[StepShape]:
-        """The shape of the step times of each rank."""
+        """The shape of each rank's step times."""
         return [shape(series) for series in self.steps]
 
     @property
     def snapshots(self) -> bool:
-        """Whether the backend averages snapshots, so that nobody waits in a collective."""
+        """Whether the backend averages snapshots, so that no rank waits in a collective."""
         return SyncKind.SNAPSHOT in BACKENDS[str(self.spec.backend)].sync
 
 
 def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibration:
-    """Return the costs of a run. Raises ValueError that says why it has none."""
+    """Return the costs of a run. Raises ValueError if it cannot be calibrated on, with the reason."""
     _check(stream, spec)
     slices, ready = stream.slices, stream.ready[0]
     own = worked(_taken(slices, slices.kind != "slowdown"))
@@ -175,14 +176,14 @@ def _meetings(slices: Slices) -> int:
 
 
 def _modelled(spec: RunSpec, size: int, count: float) -> float:
-    """Return the seconds that the links of the run take for an average by the cost model; a mean over what is drawn."""
+    """Return the seconds of an average over the run's links by the cost model, averaged over its random draws."""
     links, members = _links(spec), tuple(range(spec.world_size))
     return _mean([meeting_s(links, members, size, count, number) for number in range(DRAWS)]) if links else 0.0
 
 
 def _wires(stream: RunRecords, spec: RunSpec, in_step: bool, modelled: float) -> tuple[Floats, Floats]:
-    """Return what collectives took beyond the `modelled` seconds of links, and how much later than the first each rank left
-    them. A rank that the others wait for goes on once it is done itself."""
+    """Return (seconds of collectives beyond the `modelled` seconds of links; seconds by which each rank left later than
+    the first). A rank that the others waited for continues as soon as it is done itself."""
     taken = collectives(stream.slices)[0]
     left = np.zeros((taken.size, spec.world_size))
     if in_step:
@@ -190,12 +191,13 @@ def _wires(stream: RunRecords, spec: RunSpec, in_step: bool, modelled: float) ->
     if taken.size > LEAST_STEPS and not modelled:
         taken, left = taken[1:], left[1:]
     if modelled and taken.size:
-        taken = taken - min(modelled, float(taken.mean()))  # each has its own jitter: the mean is what is known
+        taken = taken - min(modelled, float(taken.mean()))  # each has its own jitter: subtract the mean
     return taken, left
 
 
 def _bytes(stream: RunRecords, parameters: int, steps: int) -> int:
-    """Return the bytes of a snapshot or an average; `steps`: of all ranks together, where each has an average inside."""
+    """Return the bytes of a snapshot or an average. `steps`: of all ranks together, if each step contains an average;
+    else 0."""
     if steps:
         parts = [slices.bytes[slices.kind == "exchange"].sum() for slices in (stream.slices, stream.behind)]
         return round(float(sum(parts)) / steps) or 4 * parameters
@@ -206,8 +208,8 @@ def _bytes(stream: RunRecords, parameters: int, steps: int) -> int:
 
 
 def _gaps(stream: RunRecords, size: int, beside: float) -> tuple[float, ...]:
-    """Return by rank what its loop takes around a step, in no slice, seconds; what it keeps for an audit with it, but not
-    what averages take `beside` their slices, seconds in all."""
+    """Return, by rank, seconds per step outside of any slice. Includes writing for an audit; excludes what averages
+    take `beside` their slices, total seconds."""
     taken, gaps = worked(stream.slices), []
     for rank in range(size):
         mine = stream.slices.places(rank)
@@ -220,15 +222,15 @@ def _gaps(stream: RunRecords, size: int, beside: float) -> tuple[float, ...]:
 
 
 def _averaging(stream: RunRecords, snapshots: bool, wires: Floats, modelled: float) -> tuple[float, Floats, float]:
-    """Return the seconds of a copy of the state, of averages in collectives beyond the `modelled` ones of links, and what
-    rounds take beside slices in all."""
+    """Return (seconds of copying the state, seconds of averages in collectives beyond the `modelled` ones of links,
+    total seconds of rounds outside of slices)."""
     copy, rounds = _of_kind(stream.slices, "copy"), np.array([event.sync_s for event in stream.of(RoundClosed)])
     if not rounds.size:
         return copy, rounds, 0.0
     if not snapshots:
         rounds = rounds[1:] if rounds.size > 1 else rounds
         beside = float(rounds.mean() - modelled - wires.mean()) if wires.size else 0.0
-        # Over links a round is as long as they take, and what it costs beside that is what counts.
+        # Over links a round takes as long as these, so only its overhead counts.
         return copy, wires + max(beside, 0.0), max(beside, 0.0) * rounds.size
     reduce = _mean([event.seconds for event in stream.of(Reduced)])
     away = max((float(np.median(rounds)) - reduce) / 2, copy)
@@ -236,8 +238,8 @@ def _averaging(stream: RunRecords, snapshots: bool, wires: Floats, modelled: flo
 
 
 def _latency(stream: RunRecords, links: Links | None, ranks: int, size: int) -> float:
-    """Return the median time of a message and of its handling, beyond what links take: of rounds of snapshots by how long
-    their averages take to come, else by how long ranks wait for orders."""
+    """Return the median seconds of a message and its handling beyond link times. With snapshots it follows from how
+    long averages take to arrive, else from how long ranks wait for orders."""
     reduced = {event.round: event.seconds for event in stream.of(Reduced)}
     laid: dict[int, float] = {}
     for snapshot in stream.of(Snapshot):
@@ -250,7 +252,7 @@ def _latency(stream: RunRecords, links: Links | None, ranks: int, size: int) -> 
     waits = (stream.slices.stop - stream.slices.start)[stream.slices.kind == "wait"]
     if not trips and not waits.size:
         return LATENCY_S
-    # Longer waits are for other ranks as well.
+    # Longer waits are also waits for other ranks.
     seconds = float(np.median(trips)) if trips else float(np.percentile(waits, 25)) / 2
     if links is None:
         return max(seconds, 0.0)
@@ -258,6 +260,6 @@ def _latency(stream: RunRecords, links: Links | None, ranks: int, size: int) -> 
 
 
 def _delivered(links: Links, ranks: int, size: int) -> float:
-    """Return the mean seconds of a message of `size` bytes that every rank sends at once, to the last one's arrival."""
+    """Return the mean seconds of messages of `size` bytes that all ranks send at once, until the last one arrives."""
     draws = [Deliveries(replace(links, seed=seed)) for seed in range(DRAWS)]
     return _mean([max(sent.due(rank, size, TO, 0.0) for rank in range(ranks)) for sent in draws])

@@ -1,5 +1,5 @@
-"""Predictions of cells: played several times, judged by the arithmetic of real runs, with intervals and what lies outside of
-what was calibrated."""
+"""Predictions of cells: played several times and analysed like real runs, with intervals and a list of what was not
+calibrated."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from bench.results.analysis.explained import COMPUTE, explained
 from bench.results.analysis.stream import RunRecords, sort
 
 REPEATS = ((64, 6), (512, 3))
-"""So many plays up to so many ranks; two beyond, and at least one from each run."""
+"""(most ranks, number of plays); two plays for more ranks; and at least one play from each run."""
 NO_LIMIT = 0.05
-"""Where no cause takes more than this part of the time, computing is the limit."""
+"""If no cause takes more than this fraction of the time, computing is the limit."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted of a cell. `low` and `high` are of samples per second, at level `LEVEL`; None: no run tells them."""
+    """The prediction for a cell. `low` and `high` bound the samples per second at level `LEVEL`; None: there are too
+    few runs."""
 
     title: str
     mode: str
@@ -34,27 +35,27 @@ class Prediction:
     low: float | None
     high: float | None
     trusted: bool
-    """Whether runs show what the interval rests on."""
+    """Whether runs support the interval's assumptions."""
     efficiency: float | None
-    """As all below, of the first play: `samples_per_s` has the factor by which plays are off, these have not."""
+    """This and the following figures are of the first play, without the correction factor in `samples_per_s`."""
     waiting: float
-    """Of the ranks' wall time, fraction; so is `communicating`."""
+    """Fraction of the ranks' wall time; so is `communicating`."""
     communicating: float
     bytes: int
     limit: str
-    """The cause that takes most of the time beside computing."""
+    """The cause, besides computing, that takes most of the time."""
     beyond: tuple[str, ...]
-    """What lies outside of what was calibrated; empty: nothing."""
+    """What was not calibrated; empty: nothing."""
     plays: int
     seconds: float
-    """Predicted, from launch to end."""
+    """Predicted seconds from launch to end."""
 
 
 def predict(
     cell: PredictedCell, source: CalibratedCell, title: str, others: Sequence[CalibratedCell] = ()
 ) -> tuple[Prediction, PlayedCell]:
-    """Play a cell from each run of `source`; return what is predicted, and its first play, which has the speed of the
-    model as it is. `others`: cells whose runs show how far predictions from `source` are off."""
+    """Play a cell from each run of `source`; return its prediction and its first play, without the correction factor.
+    `others`: cells whose runs show the error of predictions from `source`."""
     calibration, runs = source.calibration, source.runs
     plays = max(next((plays for most, plays in REPEATS if cell.ranks <= most), 2) // len(runs), 1)
     first = play(cell, calibration, 0)
@@ -87,21 +88,21 @@ def predict(
 
 
 def distance(cell: PredictedCell, source: CalibratedCell) -> float:
-    """Return how far a cell is from what was calibrated: doublings of ranks, and one for each other thing."""
+    """Return the distance of a cell from the calibrated one: doublings of ranks, plus one for each other difference."""
     own = source.calibration
     return abs(math.log2(cell.ranks / own.ranks)) + len(otherwise(cell, own))
 
 
 def near(cell: PredictedCell, source: CalibratedCell) -> bool:
-    """Return whether a cell is near enough to what was calibrated for its interval to hold: nothing but the number of ranks
-    differs, by no more than `FAR` times, and no core is shared by more ranks than before."""
+    """Return whether a cell is close enough to the calibrated one for its interval to hold: only the number of ranks
+    differs, by less than `FAR` times, and no core is shared by more ranks."""
     own, cores = source.calibration, cell.cores or math.inf
     far = max(cell.ranks / own.ranks, own.ranks / cell.ranks) >= FAR
     return not far and not otherwise(cell, own) and (cell.ranks <= cores or cell.ranks <= own.ranks)
 
 
 def limit(stream: RunRecords, ranks: int, begin: float, end: float) -> str:
-    """Return the cause that takes most of the time of all ranks beside computing, with its share."""
+    """Return the cause, besides computing, that takes most of all ranks' time, with its fraction."""
     run = explained(stream, ranks, begin, end)
     sums = Counter[str]()
     for cause in run.causes if run is not None else ():

@@ -1,4 +1,4 @@
-"""What runs say together: repeated runs of a cell, how far the model is off on them and on each other."""
+"""What several runs show together: repeated runs of a cell, and the error of predictions of these and other runs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from bench.results.analyze import analyze
 from bench.results.schema import Metrics
 
 PLAYS = 3
-"""Of a run's own cell."""
+"""Plays of a run's own cell."""
 
 
 def own_cell(calibration: Calibration) -> PredictedCell:
-    """Return the cell that was calibrated on."""
+    """Return the cell of the calibrated run."""
     spec = calibration.spec
     return PredictedCell(spec.world_size, calibration.links, str(spec.policy), tuple(policy_settings(spec).items()))
 
 
 def metrics_of(cell: PredictedCell, calibration: Calibration, played: PlayedCell, **about: Any) -> Metrics:
-    """Return the result of a played cell, as of a real run."""
+    """Return the result of a played cell, like that of a real run."""
     about = {"env": {}, "git": {}} | about
     spec = about.pop("spec", None) or predicted_spec(cell, calibration)
     return analyze(spec, records_of(played), status=played.status, launched=0.0, ended=played.end, **about)
@@ -43,17 +43,17 @@ def rate_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: A
 
 @dataclass(frozen=True, eq=False)
 class CalibratedRun:
-    """A run: its costs, and the samples per second that it trained."""
+    """A run: its costs, and its measured samples per second."""
 
     calibration: Calibration
     rate: float
 
     def error(self, cores: int | None = None) -> float:
-        """Return how far the prediction of the run itself is off, relative."""
+        """Return the relative error of the prediction of the run itself."""
         return _played(self, cores) / self.rate - 1
 
     def scale(self, cores: int | None) -> float:
-        """Return by what plays are multiplied, so that the run's own one is right."""
+        """Return the factor that corrects plays so that the run's own prediction is right."""
         return self.rate / _played(self, cores)
 
 
@@ -65,13 +65,13 @@ def _played(run: CalibratedRun, cores: int | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class CalibratedCell:
-    """Repeated runs of one cell, at least one, which differ by their seeds."""
+    """Repeated runs of one cell, at least one, that differ only in their seeds."""
 
     runs: tuple[CalibratedRun, ...]
 
     @property
     def calibration(self) -> Calibration:
-        """Of the first run, which stands for all."""
+        """The calibration of the first run, which stands for all."""
         return self.runs[0].calibration
 
     @property
@@ -79,12 +79,12 @@ class CalibratedCell:
         return [run.rate for run in self.runs]
 
     def error(self, cores: int | None = None) -> float:
-        """Return the mean error of predictions of the runs themselves, relative."""
+        """Return the mean relative error of predictions of the runs themselves."""
         return fmean(run.error(cores) for run in self.runs)
 
 
 def grouped(runs: Sequence[CalibratedRun]) -> list[CalibratedCell]:
-    """Return the cells that runs are of, in the order of their first ones."""
+    """Group runs into cells, in order of their first runs."""
     groups: dict[tuple[str | None, str], list[CalibratedRun]] = {}
     for run in runs:
         spec = run.calibration.spec
@@ -93,8 +93,8 @@ def grouped(runs: Sequence[CalibratedRun]) -> list[CalibratedCell]:
 
 
 def off_by(source: CalibratedCell, others: Sequence[CalibratedCell], cores: int | None) -> tuple[float, bool]:
-    """Return how far predictions from `source` are off for each doubling of ranks, relative, and whether runs with other
-    numbers of ranks show it. Else it is how far the cell misses itself."""
+    """Return (relative error of predictions from `source` per doubling of ranks, whether runs with other numbers of
+    ranks show it). Without such runs it is the error on the cell itself."""
     own, errors = source.calibration, [abs(source.error(cores))]
     for other in others:
         there = other.calibration

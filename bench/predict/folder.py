@@ -1,4 +1,4 @@
-"""Writes a played cell as a run folder, which report, timeline and dashboard read like any other."""
+"""Writes a played cell as a run folder, which report, timeline and dashboard can read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddp.process.codec import Record, encode, stamp
 
 
 def write_run(cell: PredictedCell, calibration: Calibration, played: PlayedCell, output: Path) -> Path:
-    """Write the folder of a cell below `output`; return it. Raises ValueError if it cannot be made, OSError."""
+    """Write the folder of a cell below `output`, and return it. Raises OSError, and ValueError if it cannot be made."""
     spec = replace(predicted_spec(cell, calibration), output=str(output))
     writer = RunWriter(*spec.key)
     try:
@@ -42,7 +42,8 @@ def write_run(cell: PredictedCell, calibration: Calibration, played: PlayedCell,
 
 
 def _journal(path: Path, header: RunHeader, played: PlayedCell, last: RunEnd) -> tuple[Seal, list[Record]]:
-    """Write the records as a run does: events and commands numbered, slices of the ranks among them in the order of time."""
+    """Write the records as a run does: numbered events and commands, with the ranks' slices among them in order of
+    time."""
     lines = [
         b'{"n":%d,%b' % (number, encode(record, at)[1:])
         for number, (at, record) in enumerate([(0.0, header), *played.records])

@@ -1,4 +1,4 @@
-"""Which cells are predicted: a grid of ranks, links and policies; and what could be otherwise in one of them. Pure."""
+"""Which cells to predict: a grid of ranks, links and policies; and what-if variants of one cell. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddp.core.links import Links
 from ddp.core.policies import POLICIES, meets_every_step
 
 MOST_HEALED = 4
-"""So many slow ranks, the slowest first, are healed one by one."""
+"""Most slow ranks that are healed one at a time, the slowest first."""
 
 
 def grid(
@@ -24,7 +24,7 @@ def grid(
     policies: Sequence[str],
     **changes: Any,
 ) -> Iterator[tuple[PredictedCell, CalibratedCell]]:
-    """Yield the cells with what each is predicted from. `changes` are fields of every cell. No `policies`: that of the
+    """Yield (cell, runs to predict it from). `changes`: fields of every cell. Without `policies`, the policy of the
     first run."""
     for policy in policies or (str(sources[0].calibration.spec.policy),):
         for link in links:
@@ -36,13 +36,14 @@ def grid(
 
 
 def calibrated_for(policy: str, ranks: int, sources: Sequence[CalibratedCell]) -> CalibratedCell:
-    """Return what a cell is predicted from: the runs of its policy whose number of ranks is the nearest, else the first."""
+    """Return the runs from which to predict a cell: those of its policy with the nearest number of ranks, else the
+    first."""
     same = [each for each in sources if each.calibration.spec.policy == policy]
     return min(same, key=lambda each: abs(math.log2(ranks / each.calibration.ranks)), default=sources[0])
 
 
 def faster(links: Links, factor: float) -> Links:
-    """Return links with so many times the bandwidth. Raises ValueError beyond what a link can have."""
+    """Return links with `factor` times the bandwidth. Raises ValueError beyond the largest possible one."""
     rules = tuple(
         replace(rule, link=replace(rule.link, bandwidth=rule.link.bandwidth * factor)) for rule in links.rules
     )
@@ -50,8 +51,8 @@ def faster(links: Links, factor: float) -> Links:
 
 
 def anchored(cell: PredictedCell, anchor: int) -> PredictedCell:
-    """Return a cell whose windows have this many steps of the slowest rank, for ever. Raises ValueError for a policy
-    that has no windows."""
+    """Return a cell with a constant anchor: steps of the slowest rank in a window. Raises ValueError for a policy
+    without windows."""
     if meets_every_step(cell.policy):
         raise ValueError(f"policy {cell.policy} meets in every step: it has no anchor")
     fixed = {"anchor": anchor, "min_anchor": anchor, "max_anchor": anchor}
@@ -61,8 +62,7 @@ def anchored(cell: PredictedCell, anchor: int) -> PredictedCell:
 
 
 def what_if(cell: PredictedCell, calibration: Calibration) -> Iterator[tuple[str, PredictedCell]]:
-    """Yield what could be otherwise in a cell, each with its name: slow ranks healed, twice the bandwidth, other policies,
-    longer windows."""
+    """Yield (name, variant) of a cell: slow ranks healed, twice the bandwidth, other policies, longer windows."""
     speeds = speeds_of(cell, calibration) or (1.0,) * cell.ranks
     pace = [calibration.steps[rank % calibration.ranks].mean() / speeds[rank] for rank in range(cell.ranks)]
     slow = [rank for rank in range(cell.ranks) if pace[rank] > 1.05 * min(pace)]

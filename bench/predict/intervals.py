@@ -1,9 +1,10 @@
-"""Intervals of predictions: how repeated runs differ, how far the model is off, what no run tells of. Pure arithmetic.
+"""Intervals of predictions, from the scatter of repeated runs, the error of the model, and untestable assumptions. Pure
+arithmetic.
 
-A further run of a cell lies within an interval with probability `LEVEL`. Runs of one cell differ by more than the steps
-within a run, and a mean of few is uncertain: Student's t over repeated runs. The model is off by so much for each doubling
-of what was calibrated: as far as runs of other cells show, or as far as it misses its own runs. What no run decides, such as
-the law by which costs grow, is played both ways, and the interval holds both.
+Another run of a cell lies in its interval with probability `LEVEL`. Runs of one cell scatter more than the steps of a
+run, and the mean of few is uncertain, so Student's t over repeated runs is used. The error of the model grows with the
+distance from the calibrated cell, per doubling as runs of other cells show, or else as the cell's own prediction errs.
+Assumptions that no run can test, such as how costs grow with ranks, are played both ways, and the interval covers both.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from statistics import fmean, stdev
 from scipy import stats
 
 LEVEL = 0.9
-"""Of intervals."""
+"""Probability of an interval."""
 ENOUGH = 3
-"""Runs of a cell from which its interval is narrow enough to be of use; two give one that is some five times as wide."""
+"""Runs of a cell for a useful interval; two runs give one about five times as wide."""
 
 
 def half_width(logs: Sequence[float]) -> float:
-    """Return half the width of an interval for one further value, by Student's t; infinite for fewer than two."""
+    """Return half the width of an interval for one further value, by Student's t; infinite for fewer than two
+    values."""
     if len(logs) < 2:
         return math.inf
     quantile = float(stats.t.ppf((1 + LEVEL) / 2, len(logs) - 1))
@@ -31,11 +33,11 @@ def half_width(logs: Sequence[float]) -> float:
 def interval(
     measured: Sequence[float], predicted: Sequence[float], corners: Sequence[float], off: float, distance: float
 ) -> tuple[float, float, float]:
-    """Return the rate that is predicted, and the lower and upper end of its interval.
+    """Return (predicted rate, lower end, upper end of its interval).
 
-    `measured`: rates of repeated runs of the calibrated cell; `predicted`: of the other cell, from each of them; one run:
-    the ends are nan. `corners`: rates under each other assumption, in parts of the predicted one. `off`: error of the model,
-    relative, for a distance of one; `distance`: of the cell from what was calibrated.
+    `measured`: rates of repeated runs of the calibrated cell; `predicted`: rates of the other cell, predicted from each
+    run; with a single run the ends are NaN. `corners`: rates under other assumptions, relative to the predicted one.
+    `off`: relative error of the model at distance one; `distance`: of the cell from the calibrated one.
     """
     logs = [math.log(rate) for rate in predicted]
     rate = math.exp(fmean(logs))

@@ -1,8 +1,9 @@
-"""What a job of many workers would do without stragglers, from a trace of its operations: `COLUMNS` by row, as ByteDance's
+"""What a job of many workers would do without stragglers, from a trace of its operations with `COLUMNS`, as ByteDance's
 straggler analysis publishes them (OSDI 2025).
 
-Operations of a step are played by what each waits for: those before it in its stream, its batch's data, and in a collective
-all who take part. An ideal operation lasts as long as its like does on average; collectives, their median. Pure.
+A replay starts each operation when what it waits for has ended: earlier operations of its stream, its batch's data, and
+in a collective all participants. An ideal operation takes the mean time of its kind; a collective or transfer, the
+median. Pure.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Op = tuple[str, int, int]
-"""Kind, its number in the stage, and the stage."""
+"""(kind, number in the stage, stage)."""
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
 PASSES = (("forward", 1), ("backward", -1))
-"""Direction, and the step to the stage that gets what a pass gives."""
+"""(direction, step to the stage that receives a pass's output)."""
 GATHER, SCATTER, CLIP = "params-all-gather", "grads-reduce-scatter", "optimizer-clip-main-grad"
 NORMS, EMBEDDING = "layernorm-grads-all-reduce", "embedding-grads-all-reduce"
 SENT = tuple(f"{way}-{act}" for way, _ in PASSES for act in ("send", "recv"))
 MEDIAN = (*SENT, GATHER, SCATTER, CLIP, NORMS, EMBEDDING)
-"""Kinds that an ideal run does in the median time; others in the mean."""
+"""Kinds whose ideal time is the median; for other kinds it is the mean."""
 SYNCED = (GATHER, SCATTER, CLIP)
 """Collectives of all data-parallel ranks."""
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "seq_id", "start_ts", "duration")
 TOLERATED_S = 0.01
-"""A transfer that ended so long before all were there is none: clocks are off."""
+"""A transfer that ended more than this before all participants were present counts as 0, because clocks disagree."""
 NOTHING = 1e-9
-"""Of a step: a loss below it is none."""
+"""Fraction of a step below which a loss counts as none."""
 WORST = 3
-"""Percent of the workers that `Whatif.workers` heals."""
+"""Per cent of the workers that are healed for `Whatif.workers`."""
 
 
 @dataclass
 class PipelineTrace:
-    """A trace as columns [steps x data-parallel ranks] by operation."""
+    """A trace as columns [steps x data-parallel ranks] for each operation."""
 
     start: dict[Op, Floats]
     took: dict[Op, Floats]
@@ -49,19 +50,19 @@ class PipelineTrace:
     """(data-parallel rank, stage) -> rank."""
     stages: int
     width: int
-    """Data-parallel ranks."""
+    """Number of data-parallel ranks."""
     steps: int
     before: dict[Op, list[Op]] = field(default_factory=dict)
     groups: list[list[Op]] = field(default_factory=list)
 
     @cached_property
     def group_of(self) -> dict[Op, int]:
-        """The collective of each operation that is one."""
+        """Operation -> number of its collective, if it is in one."""
         return {op: number for number, group in enumerate(self.groups) for op in group}
 
     @cached_property
     def transfer(self) -> dict[Op, Floats]:
-        """What each operation takes once all are there; of one without others, its time."""
+        """Seconds of each operation after all its participants are present; without others, its own time."""
         seconds = dict(self.took)
         for group in self.groups:
             there = self._met(group, np.maximum.reduce([self.start[op] for op in group]))
@@ -72,7 +73,7 @@ class PipelineTrace:
 
     @cached_property
     def ideal(self) -> dict[Op, Floats]:
-        """The same of an ideal run."""
+        """The same in an ideal run."""
         kinds: dict[str, list[Floats]] = {}
         for op, seconds in self.transfer.items():
             kinds.setdefault(op[0], []).append(seconds)
@@ -84,7 +85,7 @@ class PipelineTrace:
 
     @cached_property
     def order(self) -> list[Op]:
-        """The operations so that each comes after those that it waits for. Raises ValueError for a circle."""
+        """The operations in an order in which each follows those that it waits for. Raises ValueError for a cycle."""
         left = {op: len(self.before.get(op, ())) for op in self.took}
         after: dict[Op, list[Op]] = {}
         for op in self.took:
@@ -114,7 +115,7 @@ class PipelineTrace:
         return there
 
     def play(self, seconds: dict[Op, Floats]) -> float:
-        """Return the mean seconds of a step if operations take so long."""
+        """Return the mean seconds of a step if operations take these times."""
         start, end, begun = dict[Op, Floats](), dict[Op, Floats](), [0] * len(self.groups)
         nothing = np.zeros(self.steps * self.width)
         for op in self.order:
@@ -133,8 +134,8 @@ class PipelineTrace:
         return float(last.reshape(self.steps, self.width).max(axis=1).mean())
 
     def mixed(self, base: dict[Op, Floats], other: dict[Op, Floats], where: Callable[[Op], Any]) -> float:
-        """Return the mean seconds of a step with times of `base`, but those of `other` where `where` gives True, for an
-        operation or for each of its data-parallel ranks."""
+        """Return the mean seconds of a step with times of `base`, replaced by those of `other` where `where` is true,
+        for an operation or for each of its data-parallel ranks."""
         chosen = {op: np.broadcast_to(np.asarray(where(op)), (self.width,)) for op in base}
         masks = {op: np.tile(mask, self.steps) for op, mask in chosen.items()}
         return self.play({op: np.where(masks[op], other[op], seconds) for op, seconds in base.items()})
@@ -142,23 +143,23 @@ class PipelineTrace:
 
 @dataclass(frozen=True)
 class Whatif:
-    """Figures of a trace: mean seconds of a step, and slowdowns."""
+    """The figures of a trace: mean seconds of a step, and slowdowns relative to the ideal."""
 
     steps: int
     measured_s: float
-    """As its operations were, without what lay between them."""
+    """With the recorded operations, without gaps between them."""
     ideal_s: float
     """Without stragglers."""
     slowdown: float
     by_rank: dict[int, float]
-    """Data-parallel rank -> slowdown if it alone is as it was, and the others are ideal."""
+    """Data-parallel rank -> slowdown if only its operations are as recorded and all others are ideal."""
     by_stage: dict[int, float]
     by_kind: dict[str, float]
     workers: tuple[int, ...]
-    """The `WORST` workers, and what part of the loss is gone with them healed."""
+    """The `WORST` workers; and (`workers_part`) the fraction of the loss that disappears if they are healed."""
     workers_part: float
     last_stage_part: float
-    """The same with the last stage healed."""
+    """The fraction of the loss that disappears if the last stage is healed."""
 
 
 def whatif(trace: PipelineTrace) -> Whatif:
@@ -200,7 +201,7 @@ def _kind(op: Op) -> str:
 
 
 def depend(trace: PipelineTrace, first: dict[Op, tuple[float, float]]) -> None:
-    """Fill in what each operation waits for, by when those of the first step began and ended."""
+    """Fill in what each operation waits for. `first`: begin and end of the operations of the first step."""
     for stage in range(trace.stages):
         mine = sorted((op for op in first if op[2] == stage), key=lambda op: (first[op][0], op[1], op[0]))
         _stream(trace, mine, first, stage)
@@ -215,7 +216,7 @@ def depend(trace: PipelineTrace, first: dict[Op, tuple[float, float]]) -> None:
 
 
 def _stream(trace: PipelineTrace, mine: list[Op], first: dict[Op, tuple[float, float]], stage: int) -> None:
-    """Chain the operations of a stage that are in `mine`, by their begins."""
+    """Chain the operations `mine` of a stage, in order of their begins."""
     computed = [op for op in mine if op[0] in (FORWARD, BACKWARD)]
     _chain(trace, computed)
     for kind in SENT:

@@ -1,5 +1,5 @@
-"""Plays a cell in virtual time: the core of production with the costs of a calibration. Gives records as a run leaves
-them."""
+"""Plays a cell in virtual time: the production coordinator with calibrated costs. Returns records like those of a real
+run."""
 
 from __future__ import annotations
 
@@ -26,81 +26,81 @@ from ddp.sim import Costs, Simulation
 from ddp.sim.distributions import StepDistribution
 
 LEAST_STEPS = 50
-"""Of each rank: where the run's samples give fewer, an epoch has more samples."""
+"""Least steps of each rank. If the run's epochs are too short for that, the played ones are longer."""
 
 
 @dataclass(frozen=True)
 class PredictedCell:
-    """What is predicted: so many ranks, over these links, by a policy."""
+    """A cell to predict: a number of ranks, over some links, with a policy."""
 
     ranks: int
     links: Links | None
     policy: str
     settings: tuple[tuple[str, Any], ...] = ()
-    """Of the policy, where they differ from its own."""
+    """Settings of the policy that differ from its defaults."""
     speeds: tuple[float, ...] = ()
-    """By rank, those that follow as the first again; empty: as fast as calibrated."""
+    """By rank; further ranks repeat them. Empty: as calibrated."""
     healed: int | None = None
-    """This rank is as fast as the fastest one."""
+    """A rank that gets the speed of the fastest one."""
     steps: StepDistribution | TracedSteps | None = None
-    """What step times are drawn from; None: from those that were measured."""
+    """Source of step times; None: the measured ones."""
     cores: int | None = None
-    """That all ranks share; None: each has its own."""
+    """Cores that all ranks share; None: each rank has its own."""
 
     @property
     def in_step(self) -> bool:
-        """Whether gradients are averaged inside steps, if the backend can."""
+        """Whether gradients are averaged inside steps, if the backend can do so."""
         return meets_every_step(self.policy)
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """What runs of one number of ranks do not tell of others: how what they measured grows with the ranks."""
+    """How measured costs grow with the number of ranks, which runs with one number of ranks cannot show."""
 
     collectives: Callable[[int, int], float]
-    """(ranks, ranks calibrated) -> factor of what a collective costs beside its links."""
+    """(ranks, calibrated ranks) -> factor on the cost of a collective besides its links."""
     messages: Callable[[int, int], float]
-    """The same of a message and its handling."""
+    """The same for a message and its handling."""
     queues: bool = True
     """Ranks that share cores wait for each other's work."""
     cold: bool = False
-    """Where several share a core, all steps are like the slow ones: others' work has been in its caches."""
+    """If ranks share a core, all steps are like slow ones, as other ranks' work has replaced their cache contents."""
 
 
 def flat(ranks: int, calibrated: int) -> float:
-    """Return 1: it does not grow."""
+    """Return 1: the cost does not grow."""
     return 1.0
 
 
 def as_tree(ranks: int, calibrated: int) -> float:
-    """Return the ratio of the depths of a tree over the ranks."""
+    """Return the ratio of the depths of trees over the ranks."""
     return math.log2(ranks) / math.log2(calibrated) if ranks > 1 else 0.0
 
 
 def linear(ranks: int, calibrated: int) -> float:
-    """Return the ratio of the ranks."""
+    """Return the ratio of the numbers of ranks."""
     return ranks / calibrated
 
 
 NOMINAL = Assumption(as_tree, flat)
 CORNERS = (Assumption(flat, flat, queues=False), Assumption(linear, linear, cold=True))
-"""Best and worst of what may be."""
+"""The best and the worst plausible assumptions."""
 
 
 @dataclass(frozen=True)
 class PlayedCell:
-    """A cell as it was played once: records by the time at which they came, and slices."""
+    """One play of a cell: records with the time at which they arrived, and slices."""
 
     records: list[tuple[float, Record]]
     slices: list[Slice]
     end: float
     samples: int
-    """Of an epoch."""
+    """Samples of an epoch."""
     status: str
 
 
 def speeds_of(cell: PredictedCell, calibration: Calibration) -> tuple[float, ...]:
-    """Return the speed of each rank of a cell; empty: none is emulated."""
+    """Return the speed of each rank of a cell; (): no speed is emulated."""
     given = cell.speeds or calibration.spec.speeds
     speeds = tuple(given[rank % len(given)] for rank in range(cell.ranks)) if given else ()
     if speeds and cell.healed is not None:
@@ -109,7 +109,8 @@ def speeds_of(cell: PredictedCell, calibration: Calibration) -> tuple[float, ...
 
 
 def samples_of(cell: PredictedCell, calibration: Calibration) -> int:
-    """Return the samples of an epoch: those of the run, or so many that each rank does `LEAST_STEPS` steps in all."""
+    """Return the samples of an epoch: those of the run, or as many as let each rank do `LEAST_STEPS` steps in the whole
+    run."""
     spec = calibration.spec
     least = LEAST_STEPS * cell.ranks * spec.batch_size
     return max(calibration.samples, -(-least // spec.epochs))
@@ -141,7 +142,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
             record = replace(record, transport=calibration.transport)
         elif isinstance(record, Averaged):
             record = replace(record, bytes=size if record.bytes else 0)
-        elif isinstance(record, Progress) and in_step:  # without what it waited for others inside its steps
+        elif isinstance(record, Progress) and in_step:  # without waiting for others inside its steps
             record, worked[record.rank] = replace(record, busy_s=worked[record.rank]), 0.0
         records.append((begin + at, _later(record, begin)))
 
@@ -170,7 +171,8 @@ def _later(record: Any, seconds: float) -> Any:
 
 
 def bytes_of(cell: PredictedCell, calibration: Calibration) -> int:
-    """Return what a rank hands over in a collective or a snapshot: what was measured, or by the number of parameters."""
+    """Return the bytes that a rank sends in a collective or a snapshot: as measured, or computed from the number of
+    parameters."""
     spec = calibration.spec
     if calibration.snapshots or cell.in_step == meets_every_step(spec.policy):
         return calibration.bytes
@@ -179,7 +181,7 @@ def bytes_of(cell: PredictedCell, calibration: Calibration) -> int:
 
 
 def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assumption = NOMINAL) -> Costs:
-    """Return what things cost in a cell; `seed`: of what is drawn."""
+    """Return the costs of operations in a cell; `seed`: of random draws."""
     dice = np.random.default_rng((seed, cell.ranks))
     cold = assumed.cold and cell.cores is not None and cell.ranks > cell.cores
     series, sleeps, first = _series(cell, calibration, dice, cold)
@@ -192,7 +194,7 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
     exits = calibration.exits[places] * grown * times if cell.in_step and calibration.exits.size else None
     links = None if cell.links is None else replace(cell.links, seed=seed)
     size = bytes_of(cell, calibration)
-    added = calibration.links is not None  # then what links take is not in what was measured
+    added = calibration.links is not None  # if so, measured times do not include those of links
 
     def step_s(rank: int, done: int) -> float:
         return float(series[rank][done % LENGTH] + (first[rank] if done < WARM else 0.0))
@@ -230,7 +232,8 @@ Series = list[list[float]]
 def _series(
     cell: PredictedCell, calibration: Calibration, dice: np.random.Generator, cold: bool
 ) -> tuple[Series, list[float], list[float]]:
-    """Return by rank the times that steps work, how long it sleeps behind each, and what its first steps take longer."""
+    """Return, by rank, seconds of work of each step, seconds of emulated slowness per step, and extra seconds of each
+    first step."""
     speeds = speeds_of(cell, calibration)
     fastest = min(range(calibration.ranks), key=lambda rank: calibration.steps[rank].mean())
     rows, sleeps, first = Series(), [], []

@@ -1,4 +1,4 @@
-"""A predicted cell as a run, for the analysis and its folder; what of it lies outside of what was calibrated. Pure."""
+"""A predicted cell as a `RunSpec`, for the analysis and its folder; and what of it was not calibrated. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ddp.engine.modes import mode_name
 from ddp.process.codec import Record
 
 FAR = 4
-"""A prediction for so many times the ranks that were calibrated on is far away."""
+"""Ratio of ranks to calibrated ranks from which a prediction is far away."""
 
 
 def predicted_spec(cell: PredictedCell, calibration: Calibration) -> RunSpec:
-    """Return a cell as a run, for the analysis."""
+    """Return the `RunSpec` of a cell, for the analysis."""
     spec = calibration.spec
     config: dict[str, Any] = spec.config | {
         "audit": False,
@@ -50,12 +50,12 @@ def predicted_spec(cell: PredictedCell, calibration: Calibration) -> RunSpec:
 
 
 def records_of(played: PlayedCell) -> list[Record]:
-    """Return the records of a played cell, in the order of their times; slices behind."""
+    """Return the records of a played cell in order of time, followed by its slices."""
     return [*(record for _, record in played.records), *played.slices]
 
 
 def other_links(cell: PredictedCell, calibration: Calibration) -> bool:
-    """Return whether a cell has other links than the run."""
+    """Return whether a cell has other links than the calibrated run."""
     words = [links.words if links is not None else None for links in (cell.links, calibration.links)]
     return words[0] != words[1]
 
@@ -66,7 +66,7 @@ def policy_settings(spec: RunSpec) -> dict[str, Any]:
 
 
 def otherwise(cell: PredictedCell, calibration: Calibration) -> list[str]:
-    """Return what else than the number of ranks is not as in the run."""
+    """Return, as text, in what the cell differs from the run besides the number of ranks."""
     spec = calibration.spec
     speeds, as_run = speeds_of(cell, calibration), speeds_of(replace(cell, speeds=(), healed=None), calibration)
     slowest = min(spec.speeds, default=1.0)
@@ -82,8 +82,8 @@ def otherwise(cell: PredictedCell, calibration: Calibration) -> list[str]:
 
 
 def beyond(cell: PredictedCell, calibration: Calibration, shown: bool = False) -> list[str]:
-    """Return what of a cell lies outside of what was calibrated. `shown`: runs with other numbers of ranks show how far
-    predictions are off."""
+    """Return, as text, what of a cell was not calibrated. `shown`: runs with other numbers of ranks show the error of
+    predictions."""
     lines = list[str]()
     if cell.ranks > calibration.ranks:
         far = "far " if cell.ranks >= FAR * calibration.ranks else ""

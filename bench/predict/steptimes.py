@@ -1,4 +1,4 @@
-"""Step times of simulated ranks: blocks of what a rank measured, and what these are like."""
+"""Step times of simulated ranks: resampled blocks of measured ones, and statistics of these."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from bench.results.analysis.stream import Floats
 from ddp.sim.distributions import LONGEST_BLOCK
 
 WARM = 10
-"""Steps at the begin that are no sample of the others."""
+"""First steps, which are not representative of the others."""
 LENGTH = 4096
-"""Steps of a series; a rank that does more begins again."""
+"""Steps of a series; a rank that does more repeats it."""
 SLOW = 84
-"""Percentile of slow steps."""
+"""Percentile of a slow step."""
 KNEE = 1 / math.e
-"""Steps further apart than this autocorrelation says count as independent."""
+"""Autocorrelation below which steps count as independent."""
 
 
 @dataclass(frozen=True)
 class StepShape:
-    """What a series of step times is like."""
+    """Statistics of a series of step times."""
 
     mean_s: float
     spread: float
-    """Standard deviation of the logarithm."""
+    """Standard deviation of the logarithms."""
     tail: float
     """99th percentile / median."""
     autocorrelation: float
-    """Of neighbouring steps."""
+    """Autocorrelation of neighbouring steps."""
 
 
 def shape(series: Floats) -> StepShape:
@@ -42,14 +42,14 @@ def shape(series: Floats) -> StepShape:
 
 
 def autocorrelation(series: Floats, lag: int) -> float:
-    """Return the correlation of steps that are `lag` apart; 0 of a constant series or one that is too short."""
+    """Return the autocorrelation of steps that are `lag` apart; 0 for a series that is constant or too short."""
     off = series - series.mean()
     power = float((off**2).sum())
     return float((off[lag:] * off[:-lag]).sum()) / power if power > 0 and series.size > lag else 0.0
 
 
 def block_length(series: Floats) -> int:
-    """Return how many steps belong together: until the autocorrelation falls below `KNEE`."""
+    """Return the number of steps in a block: the least lag at which the autocorrelation is below `KNEE`."""
     most = min(LONGEST_BLOCK, max(series.size // 4, 1))
     return next((lag for lag in range(1, most) if autocorrelation(series, lag) < KNEE), most)
 
@@ -63,16 +63,16 @@ def resampled(series: Floats, length: int, dice: np.random.Generator) -> Floats:
 
 
 def asleep(series: Floats, speed: float) -> float:
-    """Return the seconds that a rank of an emulated speed sleeps behind each step: as its typical step is longer."""
+    """Return the seconds that a rank of an emulated speed sleeps after each step, in proportion to its median step."""
     return (1 / speed - 1) * float(np.median(series))
 
 
 def slow_part(series: Floats) -> float:
-    """Return by what a slow step, one of six, is longer than the median one."""
+    """Return the ratio of a slow step (one of six is slower) to the median one."""
     median, slow = np.percentile(series, [50, SLOW])
     return float(slow / median) if median > 0 else 1.0
 
 
 def mean_of(series: Sequence[Floats]) -> float:
-    """Return the mean step of several ranks, seconds."""
+    """Return the mean step time of several ranks, seconds."""
     return float(np.mean([each.mean() for each in series]))

@@ -1,4 +1,4 @@
-"""Reads traces that others made: Parquet of a training job's operations, Chrome and Kineto JSON of one process or many."""
+"""Reads foreign traces: Parquet of a training job's operations, Chrome and Kineto JSON of one process or many."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from bench.results.analysis.stream import Floats
 from ddp import regular_files
 
 MOST_BYTES = 1 << 31
-"""Of a trace."""
+"""Most bytes of a trace."""
 MARK = "ProfilerStep#"
-"""Name of a step in what torch.profiler writes."""
+"""Prefix of a step's name in the output of torch.profiler."""
 LEAST = 3
-"""Steps of a rank that say something."""
+"""Least steps of a rank to use it."""
 
 
 def read_pipeline(path: Path) -> PipelineTrace:
-    """Return the trace in a Parquet file. Raise ValueError that says what is wrong with it."""
+    """Return the trace in a Parquet file. Raises ValueError that says what is wrong with it."""
     return pipeline_of(_table(path), path)
 
 
 def pipeline_of(table: Any, path: Path) -> PipelineTrace:
-    """Return the trace that a table with `COLUMNS` holds; `path` is what errors call it. Raise ValueError."""
+    """Return the trace in a table with `COLUMNS`; `path`: its name in errors. Raises ValueError."""
     if table.duplicated([name for name in COLUMNS if name not in ("start_ts", "duration", "rank")]).any():
         raise ValueError(f"{path}: it has an operation twice")
     if set(table.dp_rank) != set(range(table.dp_rank.nunique())):
@@ -75,19 +75,20 @@ def _table(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class TracedSteps:
-    """Step times by rank as a trace has them, over their mean; ranks beyond have them again from the first."""
+    """Step times by rank from a trace, relative to their mean. Further ranks repeat them."""
 
     name: str
     series: tuple[Floats, ...]
 
     def draw(self, length: int, dice: np.random.Generator, rank: int = 0) -> Floats:
-        """Return step times over the mean of all, in blocks as they were."""
+        """Return step times relative to the mean of all, resampled in blocks."""
         mean = float(np.mean([each.mean() for each in self.series]))
         return resampled(self.series[rank % len(self.series)] / mean, length, dice)
 
 
 def traced(path: Path) -> TracedSteps:
-    """Return the step times in a trace: `.parquet`, or `.json` and `.json.gz` of Chrome or Kineto. Raise ValueError."""
+    """Return the step times in a trace: `.parquet`, or `.json` and `.json.gz` of Chrome or Kineto. Raises
+    ValueError."""
     series = _of_parquet(path) if path.suffix == ".parquet" else _of_chrome(path)
     series = [each for each in series if each.size >= LEAST]
     if not series:
@@ -98,7 +99,7 @@ def traced(path: Path) -> TracedSteps:
 
 
 def _of_parquet(path: Path) -> list[Floats]:
-    """Return by data-parallel rank the seconds of computing in each step of its slowest stage."""
+    """Return, by data-parallel rank, the seconds of computing in each step of its slowest stage."""
     table = _table(path)
     passes = table[table.optype.astype(str).isin([FORWARD, BACKWARD])]
     each = passes.groupby(["dp_rank", "step", "stage"], observed=True).duration.sum()
@@ -107,7 +108,8 @@ def _of_parquet(path: Path) -> list[Floats]:
 
 
 def _of_chrome(path: Path) -> list[Floats]:
-    """Return by process or lane the seconds of each step: what torch.profiler marks, else what begins with a `data`."""
+    """Return, by process or lane, the seconds of each step: as marked by torch.profiler, else the sum of a
+    `data` slice and the forward, backward and optimizer slices after it."""
     try:
         content = regular_files.content(path, MOST_BYTES)
         body = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
@@ -132,7 +134,7 @@ def _of_chrome(path: Path) -> list[Floats]:
 
 
 def _seconds(event: dict[str, Any], name: str) -> bool:
-    """Return whether it is a time."""
+    """Return whether the field `name` of an event is a finite number."""
     try:
         return math.isfinite(float(event[name]))
     except (KeyError, TypeError, ValueError):
@@ -144,8 +146,8 @@ def _lane(event: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _closed(marked: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the marks of steps, less the last of a lane where others have operations in them and it has none: it was opened
-    by the end of the step before, and closed by the end of the window."""
+    """Return the marks of steps without the last of a lane if it has no operations though other lanes have some: the
+    profiler opened it at the end of the step before, and closed it at the end of its window."""
     last, worked = dict[Any, float](), dict[Any, float]()
     for event in marked:
         last[_lane(event)] = max(last.get(_lane(event), 0.0), float(event["ts"]))

@@ -1,9 +1,11 @@
-"""How busy ranks are that average every H steps over slow links: one functional form, fitted to what was measured. Pure.
+"""Utilisation of ranks that average every H steps over slow links: a functional form that is fitted to measurements.
+Pure.
 
     utilisation = H / (H (1 + e) + (a / B) (1 + b / B) (1 - k H))
 
-in units of a step: `e` is lost in every step whatever the link; `a / B` is sending at B Mbit/s; `b` makes slow links worse
-than that; `k` is what a link gains while ranks compute (credit for bursts). Four parameters, all positive.
+in units of a step. `e` is lost in every step, whatever the link; `a / B` is the time of sending at B Mbit/s; `b` makes
+slow links worse than that; `k` is what a link gains while ranks compute (burst credit). All four parameters are
+positive.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ import numpy as np
 from scipy.optimize import least_squares
 
 Cell = tuple[float, float]
-"""Steps between two averages, Mbit/s."""
+"""(steps between two averages, Mbit/s)."""
 LEAST = 0.01
-"""Of the time of sending that burst credit cannot go below."""
+"""Least fraction of the sending time that remains after burst credit."""
 BEGIN = (5e4, 10.0, 0.08, 0.002)
 
 
 @dataclass(frozen=True)
 class UtilisationModel:
-    """The four parameters."""
+    """The four parameters of the form."""
 
     a: float
     b: float
@@ -37,12 +39,12 @@ class UtilisationModel:
 
     @property
     def size(self) -> int:
-        """How many parameters it has."""
+        """Number of parameters."""
         return len(astuple(self))
 
 
 def fit(measured: Mapping[Cell, float]) -> UtilisationModel:
-    """Return the model whose relative errors are least, in squares of logarithms. Raise ValueError for too few cells."""
+    """Return the model with the least squared errors of the logarithms. Raises ValueError for too few cells."""
     if len(measured) < len(BEGIN):
         raise ValueError(f"{len(measured)} cells are too few for {len(BEGIN)} parameters")
 

@@ -1,4 +1,4 @@
-"""What an engine with a loop of its own leaves: it is run on a few samples, and its replicas are looked at when it ends."""
+"""Proves engines that have a loop of their own: runs one on a few samples and reads its replicas afterwards."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ddp.replica.task import Job, Task
 
 @dataclass(frozen=True)
 class EngineEnd:
-    """What an engine left."""
+    """The final state of an engine's run."""
 
     course: OracleCourse
-    """What it trained."""
+    """The course that it trained."""
     states: list[State]
-    """Of its replicas."""
+    """Final state of each replica."""
     loss: float
-    """Mean over all samples that were trained."""
+    """Mean over all trained samples."""
 
 
 def run_engine(engine: str, policy: Policy, course: OracleCourse) -> EngineEnd:
-    """Run an engine for the steps of a course, in this process. Raise what the engine raises."""
+    """Run an engine for the steps of a course, in this process. Raises what the engine raises."""
     samples = course.batch * course.world_size * course.steps
     short = replace(course, task=partial(_short, course.task, samples))
     records: list[Any] = []

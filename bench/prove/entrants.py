@@ -1,6 +1,6 @@
-"""Who is held to the oracle, by which rule, and what of a state is compared.
+"""Which backends are compared with the oracle, by which rule, and which part of the state is compared.
 
-Knows no models of the harness and no settings: what is trained comes as an `OracleCourse`.
+Knows no models of the harness and no settings: it gets what to train as an `OracleCourse`.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from ddp.tensor_digest import tensor_digest
 OURS = Rule(scaled="gradient", buffers="mean")
 TORCH = Rule(scaled="loss", buffers="own")
 APART = ("zero3", "torch_fsdp")
-"""Backends whose parameters lie in memory of their own."""
+"""Backends whose parameters each have separate memory."""
 
 
 EACH_PASS = ("zero2", "zero3", "torch_fsdp")
-"""Backends that keep no whole gradients from one pass of a step to the next."""
+"""Backends that keep no whole gradients between the passes of a step."""
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """A backend that acts inside steps, on a transport."""
+    """A backend that synchronizes inside steps, on a transport."""
 
     engine: str
-    """A key of `ddp.backends.BACKENDS`; empty: one rank alone."""
+    """A key of `ddp.backends.BACKENDS`; empty: a single rank."""
     transport: str
     rule: Rule
     exact: int
-    """Up to so many ranks the order of its sums is known, and its bits are those of the oracle."""
+    """Most ranks for which the order of its sums is known, so that its bits must equal the oracle's."""
     module: str = ""
-    """Where its `Backend` is, if not with the engine."""
+    """Module of its `Backend`; empty: the engine's own."""
 
 
 def entrant(backend: str) -> Entrant:
-    """Return how a backend that acts inside steps is held to the oracle; empty: one rank alone."""
+    """Return how to compare a backend that synchronizes inside steps with the oracle; an empty name means a single
+    rank."""
     spec = BACKENDS.get(backend)
     if spec is None:
         return Entrant("", "auto", OURS, 1)
@@ -54,12 +55,12 @@ def entrant(backend: str) -> Entrant:
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:
-    """Return the digest of all bits."""
+    """Return the digest of all values, bit for bit."""
     return tensor_digest(state.values())
 
 
 def distance(state: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Return the largest difference of two values of two states; infinite where the names differ."""
+    """Return the largest difference between values of two states; infinite if their names differ."""
     if state.keys() != other.keys():
         return float("inf")
     gaps = [
@@ -70,21 +71,21 @@ def distance(state: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 @dataclass(frozen=True)
 class ProofEntry:
-    """A course of an entrant."""
+    """A course to train with an entrant."""
 
     entrant: Entrant
     course: OracleCourse
     policy: Policy
     truth: Path | None = None
-    """Folder of the oracle's states, `<step>.pt`; None: nobody compares on the spot."""
+    """Folder of the oracle's states, `<step>.pt`; None: the ranks do not compare."""
     only: tuple[str, ...] | None = None
-    """What of a state is compared; None: all."""
+    """Names of the compared tensors; None: all."""
     every_step: bool = True
-    """Whether the state is assembled and compared after every step, not after the last one alone."""
+    """Whether to assemble and compare the state after every step; else only after the last."""
 
 
 def job_of(entry: ProofEntry, scratch: Path) -> Job:
-    """Return the job by which ranks make replicas and backends."""
+    """Return the job from which ranks build their replicas and backends."""
     course, who = entry.course, entry.entrant
     return Job(
         course.task,
@@ -102,12 +103,12 @@ def job_of(entry: ProofEntry, scratch: Path) -> Job:
 
 
 def shown(state: Mapping[str, Tensor], only: tuple[str, ...] | None) -> dict[str, Tensor]:
-    """Return what of a state is compared."""
+    """Return the part of a state that is compared."""
     return {name: value for name, value in state.items() if only is None or name in only}
 
 
 def against(state: Mapping[str, Tensor], digest: str, truth: Path, name: str) -> float:
-    """Return the largest difference of a state to the oracle's; read only where the bits differ."""
+    """Return the largest difference from the oracle's state, which is read only if the digests differ."""
     if (truth / f"{name}.sha256").read_text(encoding="utf-8") == digest:
         return 0.0
     return distance(state, torch.load(truth / f"{name}.pt"))

@@ -1,7 +1,8 @@
-"""The oracle: a synchronous run played in one process, every rank's slice of every step in the order of ranks.
+"""The oracle: a synchronous run in one process, which computes every rank's slice of every step in the order of ranks.
 
-Plain PyTorch on purpose: of the project it uses where samples and seeds come from, and how a step is cut, which is what an
-engine is given. How an engine weighs and reduces, and what it does with buffers, is its documented `Rule`.
+It is plain PyTorch on purpose. From the project it takes the order of samples, the seeds, and how a step is cut,
+because an engine is given these. The documented `Rule` of an engine says how it weights and reduces gradients, and what
+it does with buffers.
 """
 
 from __future__ import annotations
@@ -26,74 +27,75 @@ from ddp.replica.task import Source, Task
 
 @dataclass(frozen=True)
 class Rule:
-    """What tells one engine's result from another's."""
+    """How the results of one engine differ from those of another."""
 
     scaled: str
-    """`gradient`: that of the slice's mean loss, times samples / samples of all; then summed. `loss`: the loss times
-    samples x ranks / samples of all, its gradient times 1 / ranks; then summed."""
+    """`gradient`: the gradient of the slice's mean loss, times samples / samples of all ranks; then summed over ranks.
+    `loss`: the loss times samples x ranks / samples of all ranks, its gradient times 1 / ranks; then summed."""
     buffers: str
-    """After a step. `mean`: changes are averaged by samples, counters take the maximum. `first`: rank 0's, on all ranks.
-    `own`: each rank has its own, and the model has rank 0's."""
+    """Buffers after a step. `mean`: changes are averaged by samples, counters take the maximum. `first`: all ranks take
+    rank 0's. `own`: each rank keeps its own, and the model has rank 0's."""
     each_pass: bool = False
-    """Gradients of each of several passes are summed over the ranks, then those of the passes; else the other way round."""
+    """With several passes in a step: sum the gradients of each pass over the ranks, then the passes; else first the
+    passes."""
     flat: bool = True
-    """Parameters lie in one piece of memory, not each in its own: a convolution of one or two images takes another path for
-    weights that are not aligned, and its last bit with it."""
+    """All parameters share one piece of memory. It matters: for unaligned weights a convolution of one or two images
+    takes another path, with other last bits."""
 
 
 @dataclass(frozen=True)
 class OracleCourse:
-    """What is trained, on how many ranks; picklable."""
+    """What to train, and on how many ranks; picklable."""
 
     task: Callable[[], Task]
     world_size: int
     batch: int
-    """Samples of a step of one rank."""
+    """Samples of one step of one rank."""
     steps: int
     tail: int = 0
-    """Samples that the last step lacks."""
+    """Samples that are missing in the last step."""
     seed: int = 5
     epochs: int = 1
     least: int = 1
-    """Fewest samples of a slice."""
+    """Least samples of a slice."""
     first: int = 0
-    """The step that it begins with; that many were done before."""
+    """Number of the first step; the steps before it are taken as done."""
     how: StepSettings = PLAIN
-    """How a rank does a step: micro-batches, and `fp32` or `bf16`; no more is played."""
+    """How a rank performs a step. Supported are micro-batches, and `fp32` or `bf16`."""
 
     def batches(self, step: int) -> list[Batch]:
-        """Return each rank's slice, as the coordinator cuts an epoch."""
+        """Return each rank's slice, cut as the coordinator cuts an epoch."""
         whole = self.batch * self.world_size
         stop = whole * (self.first + self.steps) - self.tail
         ranks = range(self.world_size)
         return [Chunk(0, 0, stop, whole, rank, self.world_size, least=self.least).at(step) for rank in ranks]
 
     def seen(self, step: int) -> float:
-        """Return the samples that all ranks have seen when a step begins."""
+        """Return the samples that all ranks have seen before a step."""
         return step * self.batch * self.world_size
 
 
 State = dict[str, Tensor]
 Gradients = list[Tensor | None]
-"""By parameter; None: nobody's loss has to do with it."""
+"""By parameter; None: no loss depends on it."""
 
 
 class OracleStep(NamedTuple):
-    """What a step came to."""
+    """The outcome of a step."""
 
     loss: float
-    """Of the global batch before it."""
+    """Loss of the global batch before the step."""
     gradients: Gradients
-    """Of the global batch."""
+    """Gradients of the global batch."""
     state: State
-    """Of the model after it; shared, not copied."""
+    """State of the model after the step; shared, not copied."""
 
 
 class PlainTrainer:
-    """A model with its optimizers, rates and random numbers, as every engine begins with them."""
+    """A model with its optimizers, rates and random numbers, in the initial state of every engine."""
 
     def __init__(self, course: OracleCourse, flat: bool = True) -> None:
-        torch.set_num_threads(1)  # as a rank has: sums of several threads are in another order
+        torch.set_num_threads(1)  # as in a rank: sums of several threads have another order
         torch.manual_seed(derive(course.seed, "init"))
         seed_others(derive(course.seed, "init"))
         self.course, self.task = course, course.task()
@@ -109,14 +111,14 @@ class PlainTrainer:
         self._base = derive(course.seed, "step", 0)
 
     def schedule(self, seen: float) -> None:
-        """Set the rates for a step that begins after `seen` samples."""
+        """Set the learning rates for a step that begins after `seen` samples."""
         factor = self.task.schedule(min(seen / (self.course.epochs * len(self.data)), 1.0))
         for group, rate in zip(self._groups, self._rates, strict=True):
             group["lr"] = rate * factor
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the mean loss of a slice, with the random numbers that belong to it."""
-        # `torch.manual_seed` notes a traceback for each device that is not in use: most of a small step's time.
+        """Return the mean loss of a slice, with the slice's random numbers."""
+        # `torch.manual_seed` records a traceback for each unused device, which takes most of a small step's time.
         torch.default_generator.manual_seed((self._base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
         samples = self.data.batch(self._positions[batch.start : batch.stop])
         with Scalars(), torch.autocast("cpu", torch.bfloat16) if self.course.how.half else nullcontext():
@@ -124,8 +126,8 @@ class PlainTrainer:
         return loss.float() if self.course.how.half else loss
 
     def passes(self, batch: Batch, scale: float = 1.0) -> tuple[float, list[Gradients]]:
-        """Return the mean loss of a slice, which has samples, and of each pass on it the gradients times `scale`: of one,
-        or of micro-batches."""
+        """Return the mean loss of a slice that is not empty, and the gradients of each of its passes (one, or one per
+        micro-batch), times `scale`."""
         course = self.course
         many = course.how.accumulate > 1
         parts = micro_batches(batch, course.batch // course.how.accumulate, course.least) if many else [batch]
@@ -146,7 +148,7 @@ class PlainTrainer:
 
 
 def replay(course: OracleCourse, rule: Rule) -> Iterator[OracleStep]:
-    """Play the steps of a course; yield what each came to."""
+    """Perform the steps of a course; yield the outcome of each."""
     plain = PlainTrainer(course, rule.flat)
     model = plain.model
     buffers = [_buffers(model)] * course.world_size
@@ -170,7 +172,7 @@ def replay(course: OracleCourse, rule: Rule) -> Iterator[OracleStep]:
 
 
 def summed(gradients: Sequence[Gradients]) -> Gradients:
-    """Return the sum of gradients, one after the other, by parameter."""
+    """Return the sum of gradients by parameter, added in order."""
     total = gradients[0]
     for more in gradients[1:]:
         total = [_sum(a, b) for a, b in zip(total, more, strict=True)]
@@ -184,7 +186,8 @@ def _sum(first: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def _slice(plain: PlainTrainer, batch: Batch, rule: Rule, ranks: int) -> tuple[float, list[Gradients]]:
-    """Return loss and weighted gradients of a rank's slice: by pass where they are exchanged; of an empty one, zeros."""
+    """Return loss and weighted gradients of a rank's slice: one per pass if passes are exchanged separately; zeros for
+    an empty slice."""
     if not batch.samples:
         return 0.0, [[torch.zeros_like(parameter) for parameter in plain.parameters]]
     scale, weight = 1.0, batch.samples / batch.total
@@ -222,13 +225,13 @@ def _buffers(model: nn.Module) -> list[Tensor]:
 
 
 def load_buffers(model: nn.Module, values: list[Tensor]) -> None:
-    """Put values into the buffers of a model."""
+    """Copy values into the buffers of a model."""
     for buffer, value in zip(model.buffers(), values, strict=True):
         buffer.copy_(value)
 
 
 def whole_batches(course: OracleCourse) -> Iterator[OracleStep]:
-    """Play a course as somebody with one device writes it: each global batch at once. Yield what each step came to."""
+    """Perform a course as on one device: each global batch as a whole. Yield the outcome of each step."""
     plain = PlainTrainer(course, flat=False)
     for step in range(course.first, course.first + course.steps):
         plain.schedule(course.seen(step))

@@ -1,7 +1,7 @@
-"""The proof of a mode: what of it is held to plain PyTorch, how far it is off by step, and what that means.
+"""The proof of a mode: compares its steps with plain PyTorch, and says what the differences mean.
 
-Two references. The oracle plays every rank's slice in one process: bits are equal where the order of sums is known. The
-whole batch is what somebody with one device writes; it differs by rounding, and where a model sees its batch, by that.
+There are two references. The oracle computes every rank's slice in one process: bits must be equal where the order of
+sums is known. The whole batch on one device differs by rounding, and by layers that look at the batch.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ddp.core.policies import Policy
 from ddp.core.step_settings import PLAIN, StepSettings
 
 CLOSE, LOOSE = 1e-9, 1e-3
-"""Most that a value may be off in double precision, and in single precision where the model cannot do better."""
+"""Largest allowed difference in double precision; and in single precision, for models that run in no other."""
 SUMMED = 1e-5
-"""Most that a loss may be off: shares of ranks are summed in another order, and in double precision."""
+"""Largest allowed difference of a loss: shares of ranks are summed in another order, and in double precision."""
 AVERAGED = "averages of windows; which steps make a window is the policy's: bench replay"
 
 
@@ -46,7 +46,7 @@ class Way:
 
 @dataclass(frozen=True)
 class StepDifferences:
-    """The largest differences of a step to the oracle: 0.0 is every bit. None: not looked at."""
+    """The largest differences of a step from the oracle; 0.0: equal bit for bit; None: not compared."""
 
     step: int
     gradients: float | None
@@ -56,7 +56,7 @@ class StepDifferences:
 
 @dataclass(frozen=True)
 class Proof:
-    """What came out for one way."""
+    """The result for one mode and number of ranks."""
 
     mode: str
     ranks: int
@@ -66,17 +66,17 @@ class Proof:
     precision: str = "float32"
     steps: list[StepDifferences] = field(default_factory=list)
     replicas_equal: bool | None = None
-    """All ranks had the same bits after every step; None: they need not."""
+    """Whether all ranks had equal bits after every step; None: they need not."""
     unshard_equal: bool | None = None
-    """Assembling the whole model and letting it go again changes no bit; None: nothing is assembled."""
+    """Whether gathering the whole model and sharding it again changes no bit; None: nothing is sharded."""
     parameter_sums: list[float] = field(default_factory=list)
-    """By rank, the sum of parameters and buffers after the last step; empty: not looked at."""
+    """By rank, the sum of parameters and buffers after the last step; empty: not computed."""
     gradient_norms: list[float] = field(default_factory=list)
-    """By step, the L2 norm of the gradient that the ranks stepped with; empty: not looked at."""
+    """By step, the L2 norm of the gradient that the ranks used; empty: not computed."""
 
     @property
     def failed(self) -> bool:
-        """Whether something is not as it must be."""
+        """Whether a difference is not allowed."""
         return self.verdict == "different"
 
     def worst(self, name: str) -> float | None:
@@ -94,9 +94,9 @@ def prove(
     preload: tuple[str, ...] = (),
     how: StepSettings = PLAIN,
 ) -> Iterator[Proof]:
-    """Prove a task in each way; yield what came out, those of one oracle after the other. Raise what the task raises.
+    """Prove a task in each way; yield the results, grouped by oracle. Raises what the task raises.
 
-    `batch`: samples of a micro-batch of one rank; `how`: how many of them make a step, and in which precision."""
+    `batch`: samples of a micro-batch of one rank; `how`: the number of micro-batches in a step, and the precision."""
     groups: dict[Any, list[Trial]] = {}
     for way in ways:
         trial = _trial(way, _course(make, way.ranks, steps, batch, seed, how))
@@ -117,7 +117,7 @@ def _course(make: Make, ranks: int, steps: int, batch: int, seed: int, how: Step
 
 @dataclass(frozen=True)
 class Trial:
-    """A way, and how it is held to the oracle."""
+    """A way, and how to compare it with the oracle."""
 
     way: Way
     who: Entrant
@@ -125,7 +125,7 @@ class Trial:
     windows: bool
     """Whether replicas are averaged between steps."""
     limit: float
-    """Most that a value may be off."""
+    """Largest allowed difference of a value."""
     precision: str
 
 
@@ -139,13 +139,14 @@ def _trial(way: Way, course: OracleCourse) -> Trial:
     wide = replace(course, task=double(course.task))
     try:
         list(replay(replace(wide, steps=1), who.rule))
-    except Exception:  # it makes tensors of single precision itself
+    except Exception:  # it creates single-precision tensors itself
         return Trial(way, who, course, windows, LOOSE, "float32, as the model does not run in double")
     return Trial(way, who, wide, windows, CLOSE, "float64")
 
 
 def _judged(trial: Trial, steps: list[StepDifferences], equal: bool | None, whole: bool | None, why: str = "") -> Proof:
-    """Say what the differences mean. `equal`: whether replicas are; `whole`: whether assembling them changes nothing."""
+    """Return the proof for these differences. `equal`: whether replicas are equal; `whole`: whether gathering the model
+    changes nothing."""
     way, limit = trial.way, trial.limit
     why = AVERAGED if trial.windows else why
     proof = Proof(way.mode, way.ranks, "exact", why, trial.precision, steps, equal, whole)
@@ -164,7 +165,7 @@ def _judged(trial: Trial, steps: list[StepDifferences], equal: bool | None, whol
 
 
 def _truth(steps: Iterator[OracleStep], names: Sequence[str], first: State, folder: Path) -> list[float]:
-    """Write states and gradients of the oracle where ranks compare; return its losses."""
+    """Write the oracle's states and gradients to where ranks compare them; return its losses."""
     folder.mkdir()
     torch.save(first, folder / "-1.pt")
     losses = []
@@ -184,7 +185,7 @@ def _write(path: Path, state: State) -> None:
 
 
 def _stepped(trials: list[Trial], folder: Path, preload: tuple[str, ...]) -> Iterator[Proof]:
-    """Compare every step's gradient, parameters and loss, of ways that one oracle is for."""
+    """Compare every step's gradient, parameters and loss, for ways that share one oracle."""
     course, truth = trials[0].course, folder / "truth"
     names, first = initial(course)
     oracle = _truth(replay(course, trials[0].who.rule), names, first, truth)
@@ -224,8 +225,8 @@ def _stepped(trials: list[Trial], folder: Path, preload: tuple[str, ...]) -> Ite
 def _results(
     work: list[list[ProofEntry]], folder: Path, preload: tuple[str, ...]
 ) -> Iterator[list[CourseResult] | str]:
-    """Have lists of entries trained; yield what became of each list, or what a rank failed with. After a failure others
-    begin with new ranks."""
+    """Train lists of entries; yield the results of each list, or the error of a rank. After an error, the remaining
+    lists run on new ranks."""
     start, attempt = 0, 0
     while start < len(work):
         place = folder / f"ranks-{attempt}"
@@ -247,13 +248,13 @@ def _failed(way: Way, text: str) -> Proof:
 
 
 def initial(course: OracleCourse) -> tuple[list[str], State]:
-    """Return the names of what is trained, and the state that all begin with."""
+    """Return the names of the trained parameters, and the common initial state."""
     model = PlainTrainer(course).model
     return [name for name, p in model.named_parameters() if p.requires_grad], model.state_dict()
 
 
 def _windowed(trials: list[Trial], folder: Path, preload: tuple[str, ...]) -> Iterator[Proof]:
-    """Compare every rank's parameters after each average, and the mean loss of its steps. All ways have one backend."""
+    """Compare every rank's parameters and mean loss after each average. All ways share one backend."""
     first, truth, losses = trials[0], folder / "truth", []
     course = first.course
     truth.mkdir()
@@ -281,14 +282,14 @@ def _windowed(trials: list[Trial], folder: Path, preload: tuple[str, ...]) -> It
 
 
 def _of_engine(way: Way, course: OracleCourse) -> Proof:
-    """Compare what an engine with a loop of its own leaves at the end of a few steps."""
-    steps = course.steps if way.ranks == 1 else 1  # how several replicas share later steps, their speeds decide
+    """Compare the final state of an engine with a loop of its own after a few steps."""
+    steps = course.steps if way.ranks == 1 else 1  # later steps of several replicas follow their speeds
     course = replace(course, steps=steps)
     try:
         ended = run_engine(way.engine, way.policy, course)
     except Exception as error:
         return Proof(way.mode, way.ranks, "not proved", f"the engine ended with {type(error).__name__}: {error}")
-    rule = entrant("").rule if way.ranks > 1 else replace(entrant("").rule, buffers="own")  # nothing meets
+    rule = entrant("").rule if way.ranks > 1 else replace(entrant("").rule, buffers="own")  # no replicas to synchronize
     oracle = list(replay(ended.course, rule))
     gaps = [entrants.distance(own, oracle[-1].state) for own in ended.states]
     loss = abs(ended.loss - sum(step.loss for step in oracle) / steps)

@@ -1,4 +1,5 @@
-"""Ranks that train courses for the oracle, one after the other, in processes that are started once; and what came of it."""
+"""Trains courses for the oracle, one after another, on rank processes that are started once; and reads their
+results."""
 
 from __future__ import annotations
 
@@ -24,25 +25,25 @@ from ddp.process import forkserver
 
 @dataclass
 class CourseResult:
-    """What a course came to."""
+    """The results of a course."""
 
     losses: list[float]
-    """Of the global batches."""
+    """Losses of the global batches."""
     digests: list[list[str]]
-    """By rank and step."""
+    """Digests, [rank][step]."""
     state: dict[str, Tensor]
     apart: list[list[float]] = field(default_factory=list)
-    """By rank and step, the largest difference to the oracle's state, where that was given."""
+    """Largest differences from the oracle's states, [rank][step], if these were given."""
     unshards: bool = True
-    """Whether assembling the whole model twice gave the same bits, after every step on every rank."""
+    """Whether gathering the whole model twice gave equal bits, after every step on every rank."""
     sums: list[float] = field(default_factory=list)
-    """By rank, the sum of what is compared after the last step."""
+    """By rank, the sum of the compared values after the last step."""
     norm: float = 0.0
-    """Of the same, on the first rank."""
+    """L2 norm of the same values on the first rank."""
 
 
 def train(entries: Sequence[ProofEntry], folder: Path, preload: tuple[str, ...] = ()) -> None:
-    """Have all of them trained, one after the other, on ranks that are started once; `trained` reads the results."""
+    """Train all entries in order, on ranks that are started once; `trained` reads the results."""
     context = forkserver.warm(preload)
     size = max(entry.course.world_size for entry in entries)
     ranks = [context.Process(target=_rank, args=(entries, folder, rank), daemon=True) for rank in range(size)]
@@ -58,7 +59,7 @@ def train(entries: Sequence[ProofEntry], folder: Path, preload: tuple[str, ...] 
 
 
 def failure(number: int, folder: Path) -> str | None:
-    """Return what a rank failed with in an entry or before it, in whole; None: nothing failed."""
+    """Return the traceback of a rank that failed in this entry or before it; None: none failed."""
     for text in sorted(folder.glob("failure-*.txt")):
         if not (folder / f"trained-{number}-0.pt").exists():
             return text.read_text(encoding="utf-8")
@@ -66,7 +67,7 @@ def failure(number: int, folder: Path) -> str | None:
 
 
 def error_line(text: str) -> str:
-    """Return the line of a traceback that names the last error; its message may go on for pages."""
+    """Return the line of a traceback that names the last error; its message may have many more lines."""
     lines = text.strip().splitlines()
     frames = [number for number, line in enumerate(lines) if line.startswith("  ")]
     after = [line for line in lines[frames[-1] + 1 if frames else 0 :] if line.strip()]
@@ -74,7 +75,8 @@ def error_line(text: str) -> str:
 
 
 def trained(number: int, world_size: int, folder: Path) -> CourseResult:
-    """Return what became of an entry. AssertionError with the traceback of a rank that failed, in this one or before."""
+    """Return the results of an entry. Raises AssertionError with the traceback of a rank that failed in it or
+    before."""
     problem = failure(number, folder)
     assert problem is None, problem
     parts = [torch.load(folder / f"trained-{number}-{rank}.pt") for rank in range(world_size)]
@@ -108,8 +110,8 @@ def _rank(entries: Sequence[ProofEntry], folder: Path, rank: int) -> None:
 
 
 def _follow(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any]:
-    """Train one rank's part of a course; return losses weighed by their share of the global batch, digests and distances
-    after every step, and the final state."""
+    """Train one rank's part of a course. Return its losses, weighted by its share of the global batch, digests and
+    differences after every step, and the final state."""
     entrant, course = entry.entrant, entry.course
     size = course.world_size
     job = job_of(entry, scratch)

@@ -1,4 +1,4 @@
-"""Tasks as a proof needs them: without what is random in each sample, in double precision, with the gradient laid open."""
+"""Tasks prepared for a proof: without random augmentation, in double precision, or with visible gradients."""
 
 from __future__ import annotations
 
@@ -12,19 +12,30 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from ddp.core.step_settings import StepSettings
 from ddp.replica.norms import least_samples
 from ddp.replica.task import Source, Task
 
 Make = Callable[[], Task]
 
 
+def refuse_unproved(how: StepSettings) -> None:
+    """Raise ValueError for a step that the oracle does not do: the proof would be of another one."""
+    for name, value, why in (
+        ("precision", "fp16", "its loss has a factor, and steps are left out where gradients overflow"),
+        ("compile", True, "compiled code sums in an order of its own"),
+    ):
+        if getattr(how, name) == value:
+            raise ValueError(f"train.{name}={value} cannot be proved: {why}; leave train.{name} out")
+
+
 def least(make: Make) -> int:
-    """Return the fewest samples of a slice."""
+    """Return the least samples of a slice for this task's model."""
     return least_samples(make().model())
 
 
 def plain(make: Make) -> Make:
-    """Return the task without what is random in each sample: augmentation, and orders of a sampler's own."""
+    """Return the task without its own randomness per sample: augmentation and sampler."""
     return partial(_plain, make)
 
 
@@ -49,7 +60,7 @@ def _double(make: Make) -> Task:
 
 
 class Wide:
-    """A source whose real numbers are in double precision."""
+    """A source whose real numbers are converted to double precision."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -71,18 +82,20 @@ def _wide(value: Any) -> Any:
 
 
 class TakeGradient(torch.optim.SGD):
-    """Makes each parameter its gradient, so that a whole model shows it, however it is sharded."""
+    """An optimizer that replaces each parameter by its gradient, so that gathering a sharded model shows the
+    gradients."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Replace the parameters; those without a gradient become zeros."""
+        """Replace the parameters by their gradients; zero if there is none."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter.copy_(parameter.grad if parameter.grad is not None else torch.zeros_like(parameter))
 
 
 def gradient_task(task: Task, state: Path) -> Task:
-    """Return the task that begins with a saved state and leaves the gradient of one step in place of the parameters."""
+    """Return the task that begins with a saved state, and whose first step leaves the gradient in place of the
+    parameters."""
     build = task.model
 
     def model() -> torch.nn.Module:
@@ -94,5 +107,5 @@ def gradient_task(task: Task, state: Path) -> Task:
 
 
 def gradient(make: Make, state: Path) -> Task:
-    """Return the task of `gradient_task`; importable by name, so that a rank can call it."""
+    """Return `gradient_task` of a new task; ranks can import this function by name."""
     return gradient_task(make(), state)

@@ -1,4 +1,4 @@
-"""The ranks' slices against the whole batch at once: what somebody with one device would train, and why it differs."""
+"""Compares the ranks' slices with the whole batch on one device, and says why they differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddp.core.step_settings import PLAIN, StepSettings
 from ddp.replica.scalars import Scalars
 
 MOST = 1e-3
-"""More of a gradient is no rounding."""
+"""Largest difference of gradients that rounding explains."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class WholeBatch:
 
 
 def whole(make: Make, size: int, steps: int, batch: int, seed: int = 5, how: StepSettings = PLAIN) -> WholeBatch:
-    """Hold the ranks' slices against the whole batch at once, as one device trains it: the same training but for rounding,
-    unless the model looks at its batch as a whole, or draws random numbers."""
+    """Compare training by the ranks' slices with training by whole batches on one device. Both are equal up to
+    rounding, unless the model looks at its batch as a whole or draws random numbers."""
     course = OracleCourse(plain(make), size, batch * how.accumulate, steps, seed=seed, least=least(make), how=how)
     rule = entrant("nccl").rule
     gradients = parameters = loss = 0.0
@@ -48,7 +48,7 @@ def _reason(course: OracleCourse, gradients: float) -> str:
     if any(isinstance(module, nn.modules.batchnorm._NormBase) for module in trainer.model.modules()):
         return "batch norm: each rank, and each micro-batch, has the statistics of its own samples"
     batch = trainer.data.batch(torch.arange(course.batch))
-    with Scalars():  # with a gradient, as tasks may ask for one
+    with Scalars():  # with gradients, as tasks may need them
         losses = set()
         for seed in (0, 1):
             torch.manual_seed(seed)

@@ -1,7 +1,7 @@
-"""Local steps between averages: a rank's side of it, as backends average, and the same in plain PyTorch, rank by rank.
+"""Local steps between averages: a rank's part with the real backend, and the same in plain PyTorch, rank by rank.
 
-Ranks do unequal numbers of steps in a window, and where a backend lets them go on meanwhile, one more before the average
-comes. How long a window is a policy's business, and `bench replay`'s; what an average is, is proved here.
+Ranks do unequal numbers of steps in a window, and one more before the average arrives, if the backend does not block.
+This module proves what an average is. The length of a window belongs to the policy, and `bench replay` proves that.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ddp.core.spans import Batch
 from ddp.engine.loop import TrainingLoop
 
 DEADLINE_S = 120.0
-"""How long ranks wait for each other."""
+"""Seconds that ranks wait for each other."""
 
 
 def window(course: OracleCourse, number: int, rank: int) -> list[Batch]:
-    """Return the batches of a rank before an average: as many for each rank as for no other, one to three."""
+    """Return the batches that a rank trains before an average: one or two, so that neighbouring ranks differ."""
     most = 3 * course.world_size
     start = (number * most + 3 * rank) * course.batch
     count = 1 + (number + rank) % 2
@@ -36,7 +36,7 @@ def window(course: OracleCourse, number: int, rank: int) -> list[Batch]:
 
 
 def beyond(course: OracleCourse, number: int, rank: int) -> Batch:
-    """Return the batch that a rank trains while the average of a window is made."""
+    """Return the batch that a rank trains while the average of a window is computed."""
     return _batch((number * 3 * course.world_size + 3 * rank + 2) * course.batch, course.batch)
 
 
@@ -45,7 +45,8 @@ def _batch(start: int, samples: int) -> Batch:
 
 
 def follow_windows(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any]:
-    """Train one rank's windows; return mean losses of its steps by window, digests and distances after every average."""
+    """Train one rank's windows; return mean losses of its steps by window, and digests and differences after every
+    average."""
     course, spec = entry.course, BACKENDS[entry.entrant.engine]
     job, members = job_of(entry, scratch), tuple(range(course.world_size))
     loop = TrainingLoop(job, rank, lambda event: None)
@@ -80,7 +81,7 @@ def follow_windows(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any
 
 
 class _Reducing:
-    """Waits for the average of a window; on the first rank, it has it made as the coordinator does."""
+    """Waits for the average of a window; on the first rank it also requests the average, as the coordinator does."""
 
     def __init__(self, scratch: Path, ranks: int) -> None:
         self._scratch, self._ranks = scratch, ranks
@@ -89,7 +90,7 @@ class _Reducing:
         self.submit: Callable[[Reduce], None] | None = None
 
     def finish(self, event: Any) -> None:
-        """Note that the reducer is done, or what it failed with."""
+        """Note that the reducer is done, or with which error it failed."""
         self._error = event if isinstance(event, Exception) else None
         self._done.set()
 
@@ -110,7 +111,7 @@ class _Reducing:
 
 @contextmanager
 def _reducer(entry: ProofEntry, scratch: Path, rank: int) -> Iterator[_Reducing]:
-    """Yield what waits for averages."""
+    """Yield the object that waits for averages."""
     waiting = _Reducing(scratch, entry.course.world_size)
     if rank or SyncKind.SNAPSHOT not in BACKENDS[entry.entrant.engine].sync:
         yield waiting
@@ -130,8 +131,8 @@ def _await(condition: Callable[[], bool]) -> None:
 
 
 def replay_windows(course: OracleCourse, goes_on: bool) -> Iterator[tuple[list[float], list[State]]]:
-    """Play the windows of all ranks in plain PyTorch; yield each rank's mean loss and state after each average. `goes_on`:
-    ranks train one more batch before it comes, and take it as a difference."""
+    """Play the windows of all ranks in plain PyTorch; yield each rank's mean loss and state after each average.
+    `goes_on`: ranks train one more batch before the average arrives, and apply it as a difference."""
     ranks = [PlainTrainer(course) for _ in range(course.world_size)]
     for number in range(course.steps):
         losses, weights, snapshots, work = [], [], [], []
@@ -178,11 +179,11 @@ def _mean(states: list[State], weights: list[float]) -> State:
 
 @torch.no_grad()
 def _take(plain: PlainTrainer, mean: State, snapshot: State | None) -> None:
-    """Become the mean; with a `snapshot`, add what it changed of that."""
+    """Copy the mean into the model; with a `snapshot`, add the difference between mean and snapshot instead."""
     seen: set[int] = set()
     for name, value in plain.model.state_dict().items():
         if value.data_ptr() in seen and value.numel():
-            continue  # shared with another
+            continue  # shares memory with another tensor
         seen.add(value.data_ptr())
         if snapshot is None:
             value.copy_(mean[name])

@@ -1,6 +1,6 @@
 """The hash chain of `events.jsonl`: every line ends with a digest of itself and of the line before it.
 
-{"n":17,"type":"Progress", ... ,"d":"3fa9c1d2"}
+    {"n":17,"type":"Progress", ... ,"d":"3fa9c1d2"}
 
 `d` is the beginning of sha256(`d` of the line before + this line up to `,"d"`). If a line is changed, removed, added or
 moved, a line at that place does not match its predecessor, and all others still do. `metrics.json` has the sha256 of

@@ -31,7 +31,7 @@ Status = Literal["ok", "diverged", "failed", "killed"]
 
 
 class Epoch(Strict):
-    """One epoch; `eval` is null where it was not (fully) evaluated."""
+    """One epoch; `eval` is null if it was not (completely) evaluated."""
 
     epoch: int = Field(description="number of the epoch, from 0")
     samples: int = Field(
@@ -54,7 +54,7 @@ class Epoch(Strict):
 
 
 class Final(Strict):
-    """Where the run ended."""
+    """The final values of the run."""
 
     train_loss: float | None = Field(description="mean training loss of the last epoch, unit of the loss")
     eval: float | None = Field(description="evaluation metric of the last evaluated epoch, unit of the metric")
@@ -65,7 +65,7 @@ class Final(Strict):
 
 
 class TargetReached(Strict):
-    """The value of the metric that a sound engine reaches, and when this run reached it."""
+    """The value of the metric that a correct engine reaches, and when this run reached it."""
 
     value: float | None = Field(description="target, unit of the metric; null: none is set")
     reached: bool = Field(description="whether any evaluation reached it")
@@ -84,7 +84,7 @@ class PlanRow(Strict):
 
 
 class WindowRow(Strict):
-    """What the ranks did between two averaging events."""
+    """The work of the ranks between two averages."""
 
     seconds: float = Field(description="end of the window, since launch, seconds")
     round: int = Field(description="number of the round")
@@ -118,7 +118,7 @@ class Elche(Strict):
 
 
 class PeakMemory(Strict):
-    """Peak memory; null where a rank did not live to report it."""
+    """Peak memory; null for a rank that did not finish."""
 
     peak_rss_bytes: list[int | None] = Field(description="peak resident memory, by rank, bytes")
     peak_device_bytes: list[int | None] = Field(description="peak memory allocated on the device, by rank, bytes")
@@ -140,7 +140,7 @@ class PeakMemory(Strict):
 
 
 class FaultRow(Strict):
-    """Something that went wrong: a lost rank, or a collective that broke though no rank was lost."""
+    """A fault: a lost rank, or a collective that failed without the loss of a rank."""
 
     seconds: float = Field(description="since launch, when it was noticed, seconds")
     rank: int | None = Field(description="number of the rank; null: a collective of several, or the coordinator")
@@ -160,31 +160,31 @@ class LedgerRow(Strict):
 
     epoch: int = Field(description="number of the epoch, from 0")
     samples: int = Field(description="different samples in the model")
-    repeated: int = Field(description="samples that are in it once too often, each time counted")
-    by_rank: list[int] = Field(description="samples that each rank brought in")
+    repeated: int = Field(description="surplus repetitions of samples in it")
+    by_rank: list[int] = Field(description="samples that each rank contributed")
 
 
 class LedgerTotals(Strict):
-    """The proof that every sample was trained exactly once: what each rank brought into the shared model."""
+    """The proof that every sample was trained exactly once: what each rank contributed to the shared model."""
 
     source: Literal["merged", "counted"] = Field(
         description="merged: from the positions of the samples, as recorded with every average; counted: one rank, "
         "which records how many it trained, not which: positions follow from its loop"
     )
     samples: int | None = Field(description="samples of an epoch; null: no rank became ready")
-    epochs: list[LedgerRow] = Field(description="epochs of which anything is in the model")
+    epochs: list[LedgerRow] = Field(description="epochs with any samples in the model")
     exactly_once: bool = Field(description="every sample of every planned epoch is in the model exactly once")
 
 
 class ResumedFrom(Strict):
-    """What the run went on from. `time_s`, `throughput`, `breakdown`, `sync`, `elche` and `memory` are of the rest alone."""
+    """What the run resumed from. `time_s`, `throughput`, `breakdown`, `sync`, `elche`, `memory` cover the time since."""
 
     source: str = Field(description="folder of the earlier run")
     checkpoint: int = Field(description="number of the checkpoint")
     epochs: int = Field(description="complete epochs in it")
     samples: int = Field(description="samples trained by all ranks in it")
     seconds: float = Field(description="training time that it holds, as in `epochs[].seconds`, seconds")
-    times: int = Field(description="how often the run was gone on with, this time included")
+    times: int = Field(description="number of resumptions, including this one")
     ranks: list[int] = Field(default_factory=list, description="numbers of ranks before, one for each change")
 
 
@@ -192,7 +192,7 @@ class LauncherInfo(Strict):
     """Who started the ranks, and on which hosts."""
 
     name: str = Field(description="torchrun, slurm, mpi, ray, or as it called itself")
-    job: str = Field(description="what the launcher calls the job; of an array, JOB_TASK")
+    job: str = Field(description="the job by the launcher; of an array, JOB_TASK")
     hosts: list[str] = Field(description="host of each rank; its place, where the launcher does not name it")
     clock_error_s: list[float] = Field(
         description="most that the clock of each rank's host was off at the start, seconds"
@@ -200,7 +200,7 @@ class LauncherInfo(Strict):
 
 
 class RecordSeal(Strict):
-    """What binds this result to the records that it was computed from."""
+    """Digests that bind this result to the records from which it was computed."""
 
     lines: int = Field(description="lines of events.jsonl")
     sha256: str = Field(description="of events.jsonl")
@@ -215,18 +215,18 @@ class Metrics(Strict):
     status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
     error: str | None = Field(description="one line; null if none")
     source: Literal["predicted", "virtual"] | None = Field(
-        default=None, description="predicted: played in virtual time, nothing learnt; virtual: trained in it; null: run"
+        default=None, description="predicted: simulated, nothing learned; virtual: trained in virtual time; null: run"
     )
     model: str = Field(description="name of the model")
     data: str = Field(description="name of the data set, with its settings where it has any")
     recipe: str = Field(description="how long and on what it is trained")
     mode: str = Field(description="preset of engine, policy and backend")
-    engine: str = Field(description="what ran the loop")
-    policy: str | None = Field(description="when replicas are brought together; null: the engine has none")
-    backend: str | None = Field(description="how replicas are brought together; null: the engine has none")
+    engine: str = Field(description="what ran the training loop")
+    policy: str | None = Field(description="when replicas are synchronized; null: the engine has none")
+    backend: str | None = Field(description="how replicas are synchronized; null: the engine has none")
     transport: str | None = Field(description="nccl, gloo, memory or none (one rank); null: no rank became ready")
     loader: list[str] = Field(
-        default_factory=list, description="how each rank got at its data: resident or streaming; empty: not recorded"
+        default_factory=list, description="loader of each rank: resident or streaming; empty: not recorded"
     )
     devices: list[str] = Field(description="device of each rank that became ready")
     world_size: int = Field(ge=1, le=MOST_RANKS, description="number of ranks")
@@ -251,7 +251,7 @@ class Metrics(Strict):
     env: dict[str, JsonValue] = Field(description="machine and versions")
     steps: int = Field(description="batches trained by all ranks")
     samples: int = Field(description="samples trained by all ranks, those trained again after a loss counted again")
-    epochs: list[Epoch] = Field(description="epochs of which anything was trained")
+    epochs: list[Epoch] = Field(description="epochs with any training")
     final: Final
     target: TargetReached
     time_s: Time
@@ -271,11 +271,9 @@ class Metrics(Strict):
         default=None, description="in the order in which they were named; null: ranks recorded no parts of their steps"
     )
     ledger: LedgerTotals | None = Field(default=None, description="null: the result is from before it was kept")
-    late: list[int] = Field(default=[], description="ranks that were not there at first, in the last part of the run")
-    resumed: ResumedFrom | None = Field(default=None, description="null: the run was not gone on with")
-    restarts: int = Field(
-        default=0, ge=0, description="how often the launcher started the processes again before these"
-    )
+    late: list[int] = Field(default=[], description="ranks that joined later, in the last part of the run")
+    resumed: ResumedFrom | None = Field(default=None, description="null: the run was not resumed")
+    restarts: int = Field(default=0, ge=0, description="how often the launcher had restarted the processes before")
     launcher: LauncherInfo | None = Field(default=None, description="null: no launcher, or the result is from before")
     warnings: list[str] = Field(description="what a reader must know")
     nonfinite: list[str] = Field(description="fields that are null because the number was not finite")
@@ -284,7 +282,7 @@ class Metrics(Strict):
     @model_validator(mode="before")
     @classmethod
     def _in_present_words(cls, fields: Any) -> Any:
-        """Read what earlier versions called an engine as the backend that it is."""
+        """Convert results of earlier versions, which named some backends as engines."""
         if not isinstance(fields, dict) or fields.get("engine") not in BACKENDS:
             return fields
         mode = mode_of(fields["engine"], None, None)

@@ -13,8 +13,8 @@ from bench.results.schema_speed import Strict
 class RankSeconds(Strict):
     """Where the time of all ranks went, from launch until the last rank had finished. The parts sum to 1.
 
-    Time in which a rank stands still counts as `detecting` between a loss and its notice, as `regrouping` from there until
-    the rank trains again. What PyTorch's engines exchange inside a step is part of their training.
+    Time in which a rank stands still counts as `detecting` from a loss until it is noticed, and as `regrouping` from there
+    until the rank trains again. Communication of PyTorch's engines inside a step counts as training.
     """
 
     kept: float = Field(description="training of new samples that is in the model, fraction")
@@ -26,7 +26,7 @@ class RankSeconds(Strict):
     saving: float = Field(description="writing checkpoints, fraction")
     communicating: float = Field(description="on the wire and copying snapshots, fraction")
     waiting: float = Field(description="waiting for other ranks or for orders, and after the rank's own end, fraction")
-    detecting: float = Field(description="a rank is gone, and nobody has noticed, fraction")
+    detecting: float = Field(description="a rank is lost, and nobody has noticed, fraction")
     regrouping: float = Field(description="standing still until all can train together again, fraction")
     restoring: float = Field(description="taking state from a peer or a checkpoint, or giving it, fraction")
     starting: float = Field(description="from launch or restart until the rank is ready or trains, fraction")
@@ -35,7 +35,7 @@ class RankSeconds(Strict):
 
 
 class Goodput(Strict):
-    """What became of the time of all ranks, and measures of it by their names in the field."""
+    """How the time of all ranks was used, and measures of that by their names in the field."""
 
     rank_seconds: float = Field(
         description="what is divided: ranks x seconds from launch to the last rank's end, seconds"

@@ -33,18 +33,18 @@ class Time(Strict):
 class Steady(Strict):
     """Training speed at steady state: the controller has settled, the end is not near, evaluation and checkpoints cut out.
 
-    The stretch begins with the end of the first epoch and of the fifth round (averaging inside steps: of the first epoch;
-    after a lost rank: of the fifth round, or of the first report of each rank, that follows) and ends when the first rank
-    has trained its last sample, with the last round before. Each rank is measured between its own reports nearest to it.
+    The stretch begins when the first epoch and the fifth round have ended; without rounds, when the first epoch has. After
+    a loss it begins with the fifth round, or with each rank's first report, after that. It ends with the last round before
+    the first rank has trained its last sample. Each rank is measured between its own reports nearest to these times.
     """
 
     seconds: float = Field(description="length of the stretch, mean over ranks, seconds")
     samples_per_s: float = Field(description="sum over ranks of samples / seconds of its stretch, samples per second")
     bound: float = Field(
         description="sum over ranks of samples / busy seconds, in the same stretch: what the ranks would do alone, samples "
-        "per second. Busy is data, compute and emulated slowness, and the time from one to the next of these (or of "
-        "evaluation) where nothing lies between: the loop's own bookkeeping, which a rank alone has as well. What lies "
-        "around a collective, a snapshot or a wait it would not have: not busy"
+        "per second. Busy is data, compute and emulated slowness, and gaps between these (or evaluations) with nothing in "
+        "between: bookkeeping of the loop, which a rank alone would have, too. Time around a collective, a snapshot or a "
+        "wait is not busy"
     )
     efficiency: float = Field(description="samples_per_s / bound, fraction")
     waiting_or_communicating: list[float | None] = Field(
@@ -54,7 +54,7 @@ class Steady(Strict):
 
 
 class Throughput(Strict):
-    """Training speed over `time_s.train`. What a lost rank trained and others trained again counts once."""
+    """Training speed over `time_s.train`. Samples of a lost rank that others trained again count once."""
 
     samples_per_s: float | None = Field(description="samples trained by all ranks / training time, samples per second")
     per_rank: list[float] = Field(description="the same by rank, samples per second; sums to `samples_per_s`")
@@ -90,11 +90,11 @@ class RankTime(Strict):
 
 
 class SyncTotals(Strict):
-    """Bringing replicas together: rounds of averaging, or collectives inside the steps where gradients are averaged."""
+    """Synchronization of replicas: rounds of averaging, or collectives inside steps that average gradients."""
 
     kind: Literal["none", "gradients", "parameters"] = Field(description="what is averaged")
     count: int = Field(description="rounds (parameters) or collectives (gradients)")
-    bytes: int = Field(description="payload handed over by all ranks, over all rounds, bytes")
+    bytes: int = Field(description="payload sent by all ranks in all rounds, bytes")
     ms_p50: float | None = Field(
         description="median cost of one: time on the wire, or of averaging snapshots, milliseconds"
     )
@@ -105,8 +105,8 @@ class SyncTotals(Strict):
 
 
 class StepTime(Strict):
-    """How long the steps of one rank took: from the begin of the batch to the end of the optimizer, emulated slowness and
-    what is exchanged inside the step with it."""
+    """Duration of one rank's steps, from loading the batch to the end of the optimizer, including emulated slowness and
+    communication inside the step."""
 
     count: int = Field(description="steps measured")
     p50_ms: float = Field(description="median, milliseconds")
@@ -115,11 +115,11 @@ class StepTime(Strict):
 
 
 class Overlap(Strict):
-    """How much of the communication of one rank lies behind its training.
+    """How much of the communication of one rank overlaps its training.
 
-    Communication is its own time on the wire and copying snapshots, that of buckets of gradients that go during a backward
-    pass, and the averaging of snapshots in the coordinator's process meanwhile. What PyTorch or `zero3` transfer behind the
-    computing is not measured, so it is not in it."""
+    Communication is the rank's own time on the wire and of copying snapshots, the transfer of gradient buckets during a
+    backward pass, and the concurrent averaging of snapshots by the coordinator's process. What PyTorch or `zero3` transfer
+    during computation is not measured, so it is not included."""
 
     comm_s: float = Field(description="communication, seconds")
     hidden_s: float = Field(description="of it, while the rank made batches or computed, seconds")
@@ -127,7 +127,7 @@ class Overlap(Strict):
 
 
 class Arrivals(Strict):
-    """When one rank came to the reductions that it took part in: collectives, or rounds of snapshots."""
+    """When one rank arrived at the reductions that it took part in: collectives, or rounds of snapshots."""
 
     reductions: int = Field(description="those of several ranks")
     last: int = Field(description="of them, those that waited for this rank: it came last")
@@ -150,8 +150,8 @@ class IdleTime(Strict):
 
 
 class GradientNorm(Strict):
-    """L2 norm of a step's gradients before clipping, of some fifty steps: of the mean gradient where ranks average inside
-    the step, else of each rank's own."""
+    """L2 norm of a step's gradients before clipping, in some fifty steps: of the mean gradient if ranks average inside the
+    step, else of each rank's own gradient."""
 
     steps: int = Field(description="steps measured, of all ranks")
     first: float | None = Field(description="of the first step, mean over ranks; null: not finite")
@@ -178,34 +178,32 @@ class StepCosts(Strict):
     )
     peak_share: float | None = Field(
         default=None,
-        description="flop_per_s / what the makers of the devices state for the precision of the run, "
+        description="flop_per_s / the peak that the devices' makers state for the precision of the run, "
         "fraction; null: not counted, or no figure is known for the device, as of any CPU",
     )
 
 
 class Volume(Strict):
-    """What all ranks handed over to bring replicas together, against the formula of the way of training."""
+    """The bytes that all ranks sent to synchronize replicas, compared with the formula for the mode."""
 
     bytes: int = Field(description="payload of all ranks, bytes; as `sync.bytes`")
     per_step: float | None = Field(description="bytes / steps of all ranks, bytes; null: no steps, or resumed")
     expected: int | None = Field(
-        description="meetings x ranks x parameters x bytes of an element, bytes: docs/reference/validation.md; null: the "
-        "run is not whole, alone, or its collectives are not seen"
+        description="synchronizations x ranks x parameters x bytes of an element, bytes: docs/reference/validation.md; "
+        "null: an unfinished, resumed or faulty run, one rank, or hidden collectives"
     )
     ratio: float | None = Field(description="bytes / expected; what is above 1 are buffers and bookkeeping")
 
 
 class TimelineTotals(Strict):
-    """What the slices of the ranks say beyond `breakdown`. Lists are by rank; empty if not all ranks became ready."""
+    """What the ranks' slices show besides `breakdown`. Lists are by rank; empty if not all ranks became ready."""
 
     steps: list[StepTime | None] = Field(description="null: the rank trained nothing")
     straggler_index: float | None = Field(
-        description="what a rank works in a step, without exchanging and waiting, as a median: the largest / the median of "
-        "the ranks; null: nobody trained, or collectives lie inside forward and backward, where they are not seen"
+        description="the ranks' median work per step, without communication and waiting: the largest / the median of the "
+        "ranks; null: no rank trained, or collectives are hidden inside forward and backward"
     )
-    overlap: list[Overlap] | None = Field(
-        description="null: collectives lie inside forward and backward, where they are not seen"
-    )
+    overlap: list[Overlap] | None = Field(description="null: collectives are hidden inside forward and backward")
     arrivals: list[Arrivals] = Field(description="who came last, and how late")
     idle: list[IdleTime] = Field(description="by rank, the cause that took most of its time first")
     volume: Volume

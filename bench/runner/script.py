@@ -30,7 +30,7 @@ from bench.report import write_report
 from bench.results.audit_file import UNAUDITED
 from bench.runner.digests import TaskDigest, data_digest
 from bench.runner.launch import launch
-from bench.runner.script_again import again_order, audit_here
+from bench.runner.script_again import again_order, audit_here, prove_here
 from ddp.data.dataset import MapSource, collated
 from ddp.data.fingerprint import undisturbed
 from ddp.data.source import TensorSource
@@ -54,13 +54,14 @@ AUDITOR = "bench.audit.audit"
 
 def recorder(order: RecordOrder) -> ScriptRecorder:
     """Return who records the run. Raise ValueError for one that cannot be described; SystemExit where this process was
-    started to audit the run, once that is done."""
+    started to audit or prove the run, once that is done."""
     if order.job.resume is not None:
         raise ValueError("resume with output: a run folder holds all of its run; leave output out to go on without one")
     again = again_order()
     plan = script_plan(order, str(order.recording.output) if again is None else again.output)
-    if again is not None and again.audit is not None and again.run_id == plan.spec.run_id:
-        audit_here(again, replace(plan, packed=plan.packed or pack(order.parts)))
+    if again is not None and again.report and again.run_id == plan.spec.run_id:
+        act = prove_here if again.audit is None else audit_here
+        act(again, replace(plan, packed=plan.packed or pack(order.parts)))
         raise SystemExit(0)
     return ScriptRecorder(plan)
 

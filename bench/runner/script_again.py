@@ -1,4 +1,4 @@
-"""Starts a user's script again, for `rerun` and `audit`: both ends of it, the command's and that of the script's process.
+"""Starts a user's script again, for `rerun`, `audit` and `prove`: both ends, the command's and that of the script's process.
 
 Nothing of a run folder is unpickled: what trains is what the script makes, and the script must be the one that made the run.
 """
@@ -18,6 +18,9 @@ from bench.audit.order import order_of
 from bench.audit.process import AuditProcess
 from bench.base import environment
 from bench.config.plan import ScriptPlan
+from bench.prove.proof import Proof, Way, prove
+from bench.prove.tasks import refuse_unproved
+from bench.prove.whole_batch import WholeBatch, whole
 from bench.results.audit_file import AuditReport
 from bench.results.rerun_command import script_words
 from bench.results.runfolder import Run, find_runs, place, read_records
@@ -27,6 +30,22 @@ AGAIN = "BENCH_AGAIN"
 """The environment variable by which a script's process knows what it is started for."""
 
 
+class ProofSize(msgspec.Struct, frozen=True):
+    """How much a proof compares."""
+
+    steps: int
+    batch: int
+    """Samples of a micro-batch of one rank."""
+
+
+class ProofReport(msgspec.Struct, frozen=True):
+    """What came out for the mode of a run."""
+
+    proof: Proof
+    whole: WholeBatch | None
+    """On one rank there is none."""
+
+
 class Again(msgspec.Struct, frozen=True):
     """What a script is started again for."""
 
@@ -34,9 +53,11 @@ class Again(msgspec.Struct, frozen=True):
     """Where its runs go, in place of where it says."""
     audit: str | None = None
     """Folder of a run that is to be audited and not trained."""
+    prove: ProofSize | None = None
+    """How much of a run is to be proved, which is not trained either."""
     run_id: str = ""
     report: str = ""
-    """File for the report of the audit."""
+    """File for the report of the audit or proof."""
 
 
 def again_order() -> Again | None:
@@ -61,12 +82,23 @@ def rerun_script(run: Run, output: Path) -> Run:
 def audit_script(run: Run, folder: Path) -> AuditReport:
     """Start the script of a run as far as the `Trainer` that made the run, and audit it there. `folder`: for files of it
     alone. Raise ValueError."""
+    order = Again(str(folder / "runs"), audit=str(run.path.absolute()), run_id=run.metrics.run_id)
+    return AuditReport.model_validate_json(_reported(run, order, folder))
+
+
+def prove_script(run: Run, folder: Path, size: ProofSize) -> ProofReport:
+    """Start the script of a run as far as the `Trainer` that made the run, and prove its mode there, as `audit_script`
+    does. Raise ValueError."""
+    order = Again(str(folder / "runs"), prove=size, run_id=run.metrics.run_id)
+    return msgspec.json.decode(_reported(run, order, folder), type=ProofReport)
+
+
+def _reported(run: Run, order: Again, folder: Path) -> bytes:
     report = folder / "report.json"
-    order = Again(str(folder / "runs"), str(run.path.absolute()), run.metrics.run_id, str(report))
-    code = _start(run, order)
+    code = _start(run, msgspec.structs.replace(order, report=str(report)))
     if not report.exists():
         raise ValueError(f"{run.path}: {_name(run)} did not come to this run; it ended with exit code {code}")
-    return AuditReport.model_validate_json(report.read_bytes())
+    return report.read_bytes()
 
 
 def _name(run: Run) -> str:
@@ -111,3 +143,17 @@ def audit_here(order: Again, plan: ScriptPlan) -> None:
         with AuditProcess(kept, plan.job.preload) as process:
             report = process.report()
     Path(order.report).write_text(report.model_dump_json(), encoding="utf-8")
+
+
+def prove_here(order: Again, plan: ScriptPlan) -> None:
+    """Prove the mode of a run with the task of `plan`, and leave the report. Raise ValueError for what has no proof."""
+    assert order.prove is not None
+    spec, job, size = plan.spec, plan.job, order.prove
+    refuse_unproved(job.step)
+    way = Way(spec.mode, spec.engine, spec.backend, job.policy, spec.world_size)
+    how = size.steps, size.batch, spec.seed
+    with scratch() as private:
+        task = plan.audit_task(private)
+        (proof,) = prove(task, [way], *how, job.preload, job.step)
+        against = whole(task, way.ranks, *how, job.step) if way.ranks > 1 else None
+    Path(order.report).write_bytes(msgspec.json.encode(ProofReport(proof, against)))

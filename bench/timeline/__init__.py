@@ -1,7 +1,7 @@
 """The timeline of a run: `timeline.json` (Chrome trace, opens in Perfetto), with `.html`, `.csv` and `.png` beside it.
 
-Owns which files there are. `lanes` says what a timeline holds, `html` and `bench.timeline.figure` show it, `rewrite` makes
-it again from a run folder, `serve` hands it to Perfetto.
+Owns the set of files. `lanes` builds the content, `html` and `bench.timeline.figure` show it, `rewrite` makes it again
+from a run folder, `serve` serves it to Perfetto.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ddp.process.operations import Operation, file_of, read
 __all__ = ["begin_timeline", "draw", "launched_at", "make_trace", "write_timeline"]
 FILES = ("timeline.json", "timeline.html", "timeline.csv", "timeline.png")
 LARGEST = 1 << 30
-"""Bytes of a trace that is read again, at most."""
+"""Most bytes of an existing trace that is read."""
 
 
 def begin_timeline(folder: Path, spec: Named, launched: float) -> None:
-    """Write a `timeline.json` without events: from here on whatever becomes of the run leaves a trace that opens, and when
-    the run was launched is known. Raises OSError."""
+    """Write a `timeline.json` without events when the run begins. So a valid trace, and the time of launch, exist
+    however the run ends. Raises OSError."""
     trace = make_trace(sort((), launched), spec, launched, (), started(folder, launched, launched))
     write_text(folder / "timeline.json", trace.to_json().decode())
 
@@ -40,8 +40,8 @@ def begin_timeline(folder: Path, spec: Named, launched: float) -> None:
 def write_timeline(
     folder: Path, records: Sequence[Record] | RunRecords, spec: Named, launched: float, *, picture: bool = True
 ) -> None:
-    """Write `timeline.json`, `.html`, `.csv` and, unless it is not wanted, `.png` of `records` into `folder`; `launched`:
-    when, seconds on the clock of the records. Raises OSError."""
+    """Write `timeline.json`, `.html`, `.csv` and, if `picture`, `.png` of `records` into `folder`. `launched`: seconds
+    on the clock of the records. Raises OSError."""
     from bench.timeline.html import page
 
     stream = sort(records, launched)
@@ -55,7 +55,7 @@ def write_timeline(
 
 
 def _operations(folder: Path, spec: Named) -> dict[int, list[Operation]]:
-    """Return what torch.profiler recorded in each rank, where it did. What a rank left torn is not shown."""
+    """Return rank -> recordings of torch.profiler. Incomplete recordings are left out."""
     operations = {}
     for rank in range(spec.world_size):
         with suppress(OSError, ValueError):
@@ -64,14 +64,15 @@ def _operations(folder: Path, spec: Named) -> dict[int, list[Operation]]:
 
 
 def draw(stream: RunRecords, spec: Named, path: Path) -> None:
-    """Draw the run into `path` (PNG), if anything was measured. Imports matplotlib: not while a run is timed."""
+    """Draw the run into `path` (PNG), if anything was measured. Imports matplotlib, so it must not be called while a
+    run is timed."""
     from bench.timeline.figure import draw as drawn
 
     drawn(stream, spec, path)
 
 
 def launched_at(folder: Path) -> float | None:
-    """Return when the run was launched, on the clock of its records, by its timeline; None if it has none."""
+    """Return the time of launch on the clock of the records, from the run's timeline; None if it has none."""
     time = _about(folder).get("launched")
     return float(time) if isinstance(time, (int, float)) and math.isfinite(time) else None
 
@@ -85,8 +86,8 @@ def _about(folder: Path) -> dict[str, Any]:
 
 
 def started(folder: Path | None, launched: float, zero: float) -> str | None:
-    """Return the wall clock at `zero`, the launch, or of a run that went on, the first one: as an earlier timeline of the
-    run has it, else by the clock of this moment."""
+    """Return the wall clock time at `zero`, the (first) launch: from an earlier timeline of the run, else computed from
+    the present time; None if that is impossible."""
     about = _about(folder) if folder is not None else {}
     if about.get("launched") == launched and "started" in about:
         return str(about["started"])
@@ -95,7 +96,8 @@ def started(folder: Path | None, launched: float, zero: float) -> str | None:
 
 
 def table(stream: RunRecords) -> str:
-    """Return the slices as CSV: rank, kind, start and seconds since launch, seconds waited in it for other ranks."""
+    """Return the slices as CSV: rank, kind, start (seconds since launch), seconds, seconds of waiting for other ranks,
+    collective, bytes."""
     s = stream.slices
     waited: Any = (s.wire_start - s.start) * (s.kind == "exchange")
     columns = (s.rank, s.kind, s.start - stream.zero, s.stop - s.start, waited, s.seq, s.bytes)

@@ -1,4 +1,4 @@
-"""What a timeline must know of its run beside the records: from its `RunSpec`, or from its folder."""
+"""What a timeline needs to know of its run besides the records: from its `RunSpec`, or from its folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddp.engine.modes import mode_name
 
 
 class TimelineHeader(msgspec.Struct):
-    """What the timeline of a run shows of a `RunSpec`, read from its folder."""
+    """The fields of a `RunSpec` that a timeline shows, read from a run folder."""
 
     run_id: str
     config_hash: str
@@ -29,11 +29,11 @@ class TimelineHeader(msgspec.Struct):
 
 
 Named = RunSpec | TimelineHeader
-"""A run, as far as its timeline shows it."""
+"""A run, as far as its timeline needs it."""
 
 
 def about(folder: Path) -> TimelineHeader:
-    """Read what the run in `folder` is called from its `config.json`. Raises ValueError: one line."""
+    """Read the header from the `config.json` in `folder`. Raises ValueError, one line."""
     config = read_object(folder / CONFIG)
     try:
         header = msgspec.convert(config, TimelineHeader)

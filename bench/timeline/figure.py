@@ -1,4 +1,4 @@
-"""The timeline as a picture: the whole run by shares of time, and a stretch of it slice by slice."""
+"""The timeline as a picture: the whole run as fractions of time, and a part of it slice by slice."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from bench.results.analysis.stream import Floats, RunRecords
 from bench.timeline.about import Named
 
 WIDTH, LEFT, TOP, ROW, BETWEEN, BELOW = 10.0, 0.95, 0.35, 0.42, 0.85, 0.5
-"""Inches: of the figure, left of and above the pictures, of a rank's row, between the pictures, below one."""
+"""Inches: width of the figure, margins left of and above the plots, height of a rank's row, space between the plots and
+below."""
 LEGEND: dict[str, Any] = {"loc": "upper right", "fontsize": 8.5, "borderaxespad": 0.0, "handlelength": 1.4}
 BINS = 400
 MOST_RANKS = 64
-"""That are drawn: the quickest, the slowest, and others evenly; a thousand make a picture that no program opens."""
+"""Most ranks that are drawn: the fastest, the slowest, and others evenly. No program opens a picture of a thousand."""
 ZOOM = 28
-"""Slices of a rank in the close-up, about two thirds of them before the meeting that it shows."""
+"""Slices of a rank in the close-up, about two thirds of them before the synchronization that it shows."""
 
 
 def draw(stream: RunRecords, spec: Named, path: Path) -> None:
-    """Draw the run into `path` (PNG). Nothing is drawn if nothing was measured."""
+    """Draw the run into `path` (PNG), if anything was measured."""
     ranks = list(stream.slices.by_rank)
     if not ranks:
         return
@@ -61,7 +62,7 @@ def _height(ranks: int) -> float:
 
 
 def _two(figure: Figure, ranks: int) -> tuple[Axes, Axes]:
-    """Return the places of the two pictures, one above the other. By hand: layout engines draw everything twice for that."""
+    """Add the two plots, one above the other. Positions are computed here, as layout engines draw everything twice."""
     height, tall = _height(ranks), ROW * ranks
     bottoms = (BETWEEN + tall + BELOW, BELOW)
     first, second = (
@@ -80,13 +81,14 @@ Bars = dict[tuple[int, str], tuple[Floats, Floats]]
 
 
 def _length(bars: Bars, rank: int) -> float:
-    """Return how long a rank computed."""
+    """Return the seconds that a rank computed."""
     starts, stops = bars.get((rank, "compute"), (np.zeros(0), np.zeros(0)))
     return float((stops - starts).sum())
 
 
 def _bars(stream: RunRecords) -> Bars:
-    """Return measured slices by rank and category; an exchange is waiting until the last arrival, then on the wire."""
+    """Return measured slices by rank and category. An exchange is waiting until the last rank arrives, then
+    communication."""
     s, wire = stream.slices, stream.slices.wire_start
     category = categories(s)
     bars: Bars = {}
@@ -104,7 +106,7 @@ def _bars(stream: RunRecords) -> Bars:
 
 
 def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: RunRecords) -> set[str]:
-    """Stack, for each rank and slot of time, the share of each category. Returns the categories shown."""
+    """Stack the fractions of each category, for each rank and time slot. Returns the categories shown."""
     zero = stream.zero
     begin = min(float(starts[0]) for starts, _ in bars.values())
     end = max(stream.last_at.values())
@@ -131,7 +133,7 @@ def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: RunRecords) -> set[
 
 
 def _share(edges: Floats, starts: Floats, stops: Floats) -> Floats:
-    """Return the fraction of each slot that the (disjoint) stretches cover."""
+    """Return the fraction of each slot that the (disjoint) intervals cover."""
     covered = np.repeat(np.concatenate([[0.0], np.cumsum(stops - starts)]), 2)[1:-1]
     times = np.stack([starts, stops], axis=1).ravel()
     share: Floats = np.diff(np.interp(edges, np.maximum.accumulate(times), covered)) / np.diff(edges)
@@ -139,8 +141,8 @@ def _share(edges: Floats, starts: Floats, stops: Floats) -> Floats:
 
 
 def _focus(stream: RunRecords) -> tuple[float, float]:
-    """Return the stretch for the close-up: around the meeting of the replicas that is nearest to the middle of the run and
-    has no evaluation near it; without meetings, around the middle."""
+    """Return the interval of the close-up: around the synchronization that is nearest to the middle of the run and has
+    no evaluation near it; without synchronizations, around the middle."""
     s = stream.slices
     mine = s.places(int(s.rank.min()))
     meets = np.flatnonzero(np.isin(s.kind[mine], ["exchange", "copy"]))

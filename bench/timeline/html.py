@@ -1,6 +1,6 @@
-"""`timeline.html`: the timeline as one page that needs nothing else, no network either. `page/` has what it is made of.
+"""`timeline.html`: the timeline as one self-contained page, which needs no network. `page/` has its parts.
 
-Everything that comes from a run is in one block of JSON in which no tag can begin; the scripts show it as text only.
+All data of a run is in one block of JSON in which no tag can begin; the scripts show it only as text.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ddp.core.errors import encodable
 PARTS = Path(__file__).with_name("page")
 SCRIPTS = ("data.js", "draw.js", "view.js", "table.js")
 GAPS = 2000
-"""Idle gaps that the page lists: the longest."""
+"""Most idle gaps that the page lists, the longest first."""
 POINTS = 4000
-"""Most points of a counter; of more, every second, third, ..."""
+"""Most points of a counter; beyond, only every second, third, ... point is shown."""
 
 
 def page(trace: Trace, spec: Named, idle: Sequence[Gap]) -> str:
-    """Return the page of `trace` with the gaps of its run."""
+    """Return the page of `trace`, with the idle gaps of its run."""
     body = json.dumps(content(trace, spec, idle), separators=(",", ":"), ensure_ascii=False)
     for sign, spelt in (("<", "\\u003c"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029")):
         body = body.replace(sign, spelt)
@@ -43,7 +43,8 @@ def page(trace: Trace, spec: Named, idle: Sequence[Gap]) -> str:
 
 
 def content(trace: Trace, spec: Named, idle: Sequence[Gap]) -> dict[str, Any]:
-    """Return what the page holds, as `page/data.js` takes it. Times are in ticks of `tick_ns` nanoseconds since launch."""
+    """Return the content of the page, as `page/data.js` reads it. Times are in ticks of `tick_ns` nanoseconds since
+    launch."""
     everything = trace.lanes()
     lanes, left_out = longest(everything)
     tick = tick_ns(sum(map(len, lanes.values())))

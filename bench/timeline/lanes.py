@@ -1,6 +1,7 @@
-"""The lanes of a run's timeline: from its records to a `Trace`. Pure.
+"""The lanes of a run's timeline: builds a `Trace` from its records. Pure.
 
-One process per rank and one for the run. Times are since launch. `bench.timeline.trace` holds the rules of the format.
+There is one process per rank and one for the run. Times are since launch. `bench.timeline.trace` knows the rules of the
+format.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ from ddp.process.operations import Operation
 PHASE, COMPUTE, COMM, WAIT, POLICY, IDLE, TORCH = range(7)
 LANES = {PHASE: "phase", COMPUTE: "compute", COMM: "comm", WAIT: "wait", POLICY: "policy", IDLE: "idle"}
 CATEGORIES = ("compute", "data", "comm", "wait", "eval", "checkpoint", "step", "phase", "idle", "torch")
-"""Of slices. The first six are those of the breakdown."""
+"""Categories of slices. The first six are those of the breakdown."""
 _LANE = {"compute": COMPUTE, "data": COMPUTE, "comm": COMM, "wait": WAIT, "eval": PHASE, "checkpoint": PHASE}
 """Category of a slice -> its lane."""
 LEAST_CPU_S = 0.01
-"""Time over which the use of processors is measured, at least."""
+"""Least seconds over which the use of processors is measured."""
 
 
 def make_trace(
@@ -59,9 +60,12 @@ def make_trace(
     started: str | None = None,
     operations: Mapping[int, Sequence[Operation]] | None = None,
 ) -> Trace:
-    """Return the trace of a run, with its idle gaps. Of one that was resumed, the rest alone, but in the time of the
-    whole: it was `launched` then. `started`: the wall clock at its zero, if known; `operations`: torch's, by rank, where
-    they were recorded."""
+    """Return the trace of a run with its idle gaps. Of a resumed run it has only the last part, in the time of the
+    whole run.
+
+    `launched`: launch of that part; `started`: wall clock time at zero, if known; `operations`: torch's operations by
+    rank, where recorded.
+    """
     about = {"run_id": spec.run_id, "cell_hash": spec.config_hash, "model": spec.model, "mode": spec.mode}
     trace = Trace(stream.zero, about | _clock(stream) | {"launched": launched, "started": started})
     run = spec.world_size
@@ -86,8 +90,8 @@ def make_trace(
 
 
 def _clock(stream: RunRecords) -> dict[str, object]:
-    """Say what times are measured with, how many hosts share it, and how far a rank's may be off: at most half of the
-    quickest round trip in which its host asked for the time, before the run. Clocks drift apart after that."""
+    """Describe the clock: what measures time, how many hosts share it, and how far a rank's clock may be off. That is
+    half of the fastest round trip in which its host asked for the time before the run; clocks drift apart later."""
     hosts = len({0, *(event.host for event in stream.ready.values())})
     errors = (event.clock_error_s for event in stream.ready.values() if math.isfinite(event.clock_error_s))
     shared = "one host" if hosts == 1 else f"{hosts} hosts, compared at the start"
@@ -99,7 +103,7 @@ def _clock(stream: RunRecords) -> dict[str, object]:
 
 
 def _operations(trace: Trace, rank: int, operations: Sequence[Operation]) -> dict[int, str]:
-    """Add torch's operations, a lane for each thread that has some, the busiest first; returns the names of these lanes."""
+    """Add torch's operations, one lane per thread that has some, the busiest first; return the names of these lanes."""
     threads: dict[int, list[Operation]] = defaultdict(list)
     for operation in operations:
         threads[operation.thread].append(operation)
@@ -111,14 +115,15 @@ def _operations(trace: Trace, rank: int, operations: Sequence[Operation]) -> dic
 
 
 def cause(gap: Gap) -> str:
-    """Return the cause of a gap in words."""
+    """Return the cause of a gap as text."""
     if gap.by is None:
         return gap.cause
     return f"{gap.cause} {gap.by}" + (f": {gap.during}" if gap.during else "")
 
 
 def _phases(trace: Trace, stream: RunRecords, launched: float) -> None:
-    """Add each rank's startup, then its epochs: each from the end of the phase before to the rank's last report of it."""
+    """Add each rank's startup and epochs; an epoch lasts from the end of the phase before to the rank's last report of
+    it."""
     last: dict[int, dict[int, float]] = defaultdict(dict)
     for progress in stream.of(Progress):
         last[progress.rank][progress.epoch] = progress.at
@@ -135,7 +140,8 @@ def _phases(trace: Trace, stream: RunRecords, launched: float) -> None:
 
 
 def _slices(trace: Trace, stream: RunRecords, micro: bool) -> None:
-    """Add the measured slices to their lanes, steps around theirs; an exchange is waiting for the others, then the wire."""
+    """Add the measured slices to their lanes, with steps around them. An exchange is waiting for other ranks, then
+    communication."""
     s = stream.slices
     begins, wires, ends = (_ns(trace, times) for times in (s.start, s.wire_start, s.stop))
     spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
@@ -162,7 +168,7 @@ def _ns(trace: Trace, times: Floats) -> list[int]:
 
 
 def _collectives(trace: Trace, stream: RunRecords) -> None:
-    """Add one arrow per collective through its participants, in the order of ranks."""
+    """Add one arrow per collective through its ranks, in their order."""
     s = stream.slices
     groups: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
     for rank, seq, start, stop in _rows(s.kind == "exchange", s.rank, s.seq, s.wire_start, s.stop):
@@ -173,8 +179,8 @@ def _collectives(trace: Trace, stream: RunRecords) -> None:
 
 
 def _rounds(trace: Trace, stream: RunRecords) -> None:
-    """Add one arrow per round of a backend that blocks nobody: from snapshot to snapshot, then to where the average arrived.
-    A rank speaks of either as soon as its copy is made."""
+    """Add one arrow per round of a non-blocking backend: through the snapshots, then to where the average arrived. A
+    rank reports each of these as soon as its copy is made."""
     rounds = {event.round for event in stream.of(Snapshot)}
     reports: list[Snapshot | Averaged] = [*stream.of(Snapshot), *(e for e in stream.of(Averaged) if e.round in rounds)]
     s = stream.slices
@@ -201,7 +207,7 @@ def _rows(chosen: NDArray[np.bool_], *columns: NDArray[Any]) -> Iterator[Any]:
 
 
 def _counters(trace: Trace, stream: RunRecords, run: int) -> None:
-    """Add what ranks report, from the beginning of the time that a report is of."""
+    """Add the values that ranks report, each from the begin of the time that its report covers."""
     reported: dict[int, float] = {rank: event.at for rank, event in stream.ready.items()}
     reports: list[Progress | Joined] = [*stream.of(Progress)]
     reports += [event for _, event in stream.trouble if isinstance(event, Joined)]
@@ -224,7 +230,7 @@ def _counters(trace: Trace, stream: RunRecords, run: int) -> None:
 
 
 def _resources(trace: Trace, stream: RunRecords) -> None:
-    """Add memory and processor as ranks measured them; the use of the processor holds until the next measurement."""
+    """Add memory and processor use as ranks measured them; processor use holds until the next measurement."""
     last: dict[int, tuple[float, float]] = {}
     for use in stream.of(Memory):
         trace.counter(use.rank, "memory MB", use.at, use.rss_bytes / 1e6)

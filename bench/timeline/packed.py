@@ -1,7 +1,7 @@
-"""The spans of a trace, packed: columns of small numbers, a byte or two each, as text that a page can hold.
+"""Packs the spans of a trace into columns of small numbers, one or two bytes each, as text for a page.
 
-A column is a run of LEB128 varints; differences are zigzagged where they can be negative. Begins are differences from the
-span before. `bench/timeline/page/data.js` reads it back.
+A column is a sequence of LEB128 varints; differences that may be negative are zigzagged. Begins are stored as
+differences from the span before. `bench/timeline/page/data.js` unpacks them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from bench.timeline.trace import Lane, Span
 
 Numbers = NDArray[np.int64]
 FINE = 50_000
-"""Up to so many spans, a tick is 100 ns; beyond, a microsecond."""
+"""Most spans for ticks of 100 ns; with more, a tick is a microsecond."""
 MOST = 130_000
-"""Spans that a page holds; of more, the longest."""
+"""Most spans that a page holds; of more, the longest are kept."""
 
 
 def tick_ns(spans: int) -> int:
-    """Return the nanoseconds that the numbers of a page of so many spans count in."""
+    """Return the nanoseconds of a tick on a page with this many spans."""
     return 100 if spans <= FINE else 1000
 
 
 def varints(values: Numbers) -> bytes:
-    """Encode numbers of 0 or more as LEB128: seven bits a byte, the lowest first, the top bit set on all but the last."""
+    """Encode numbers of 0 or more as LEB128: seven bits per byte, the lowest first, with the top bit set on all bytes
+    but the last."""
     left = values.astype(np.uint64)
     sizes = np.maximum(np.ceil(np.log2(left.astype(np.float64) + 1) / 7).astype(np.int64), 1)
     ends = np.cumsum(sizes)
@@ -50,18 +51,18 @@ def zigzag(values: Numbers) -> Numbers:
 
 
 class Interner:
-    """Different things, numbered in the order in which they are met."""
+    """Numbers distinct values in order of first appearance."""
 
     def __init__(self) -> None:
         self.rows: dict[Any, int] = {}
 
     def number(self, row: Any) -> int:
-        """Return the number of `row`, which is entered if it is new."""
+        """Return the number of `row`, which is added if it is new."""
         return self.rows.setdefault(row, len(self.rows))
 
 
 def longest(lanes: dict[Lane, list[Span]], most: int = MOST) -> tuple[dict[Lane, list[Span]], int]:
-    """Return the lanes with the longest `most` spans, and how many were left out."""
+    """Return the lanes with the longest `most` spans, and the number of spans left out."""
     lengths = np.array([span[1] - span[0] for spans in lanes.values() for span in spans], np.int64)
     over = lengths.size - most
     if over <= 0:
@@ -72,12 +73,13 @@ def longest(lanes: dict[Lane, list[Span]], most: int = MOST) -> tuple[dict[Lane,
 
 
 def pack(spans: Sequence[Span], names: Interner, facts: Interner, tick: int) -> dict[str, Any]:
-    """Pack the spans of a lane. `names` gets (name, category) pairs; `facts` the rest but their `seq`, as JSON."""
+    """Pack the spans of a lane. `names` collects (name, category) pairs; `facts` all other arguments except `seq`, as
+    JSON."""
     begins = np.array([span[0] for span in spans], np.int64) // tick
     ends = np.array([span[1] for span in spans], np.int64) // tick
     named = np.array([names.number((span[2], span[3])) for span in spans], np.int64)
     known = np.array([facts.number(_facts(span[4])) for span in spans], np.int64)
-    # A number plus one, as a difference from the last span that has one; 0: it has none.
+    # Collective numbers as zigzagged differences; -1 stands for none.
     seqs = np.array([-1 if span[4] is None else span[4].get("seq", -1) for span in spans], np.int64)
     columns = [np.diff(begins, prepend=0), ends - begins, named, known, zigzag(np.diff(seqs, prepend=-1))]
     return {"n": len(spans), "columns": [text(varints(column)) for column in columns]}

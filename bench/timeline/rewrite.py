@@ -1,7 +1,7 @@
-"""`bench timeline RUN`: the timeline of a run folder, made again from its records; of a run that was killed, too.
+"""`bench timeline RUN`: makes the timeline of a run folder again from its records, even if the run was killed.
 
-A run that is not finished lies in a hidden folder beside its place: `events.jsonl` as far as it was written, and the slices
-of each rank. Reads whole lines only: what comes behind the last one was torn by the end of the process.
+An unfinished run is in a hidden folder beside its place, with `events.jsonl` as far as it was written, and each rank's
+slices. Only whole lines are read: the end of the process may have torn the last one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 def rewrite(path: Path) -> Path:
-    """Write the timeline's files into the run folder that `path` means; returns that folder. Raises ValueError: one line."""
+    """Write the timeline's files into the run folder of `path`, and return that folder. Raises ValueError, one line."""
     folder = locate(path)
     _written(folder, write_timeline)
     return folder
 
 
 def export(path: Path, name: str) -> list[Path]:
-    """Write the run that `path` means in a format of others; return the files. Raises ValueError: one line."""
+    """Write the run of `path` in a foreign format, and return the files. Raises ValueError, one line."""
     write = FORMATS[known("format", name, FORMATS)]
     return _written(locate(path), lambda folder, read, spec, launched: write(folder, sort(read, launched), spec))
 
@@ -53,7 +53,7 @@ def _written(folder: Path, write: Callable[[Path, Sequence[Record], Named, float
 
 
 def _sealed(folder: Path) -> int:
-    """Return how many records the result of a run says that there are; 0: it does not say, or none can be read."""
+    """Return the number of records by the run's result; 0 if it has none or cannot be read."""
     seal = None
     with suppress(ValueError):
         seal = read_object(folder / METRICS).get("record") if there(folder / METRICS) else None
@@ -62,7 +62,7 @@ def _sealed(folder: Path) -> int:
 
 
 def locate(path: Path) -> Path:
-    """Return the run folder at `path`, else that of a run that goes on or was killed. Raises ValueError."""
+    """Return the run folder at `path`, else the hidden folder of a running or killed run. Raises ValueError."""
     path = Path(path).absolute()
     places = [path, *sorted(path.parent.glob(f".tmp-{path.name}-*"), key=_age, reverse=True)]
     places.append(path.with_name(path.name + ".failed"))
@@ -80,7 +80,7 @@ def _age(folder: Path) -> float:
 
 
 def records(folder: Path) -> list[tuple[float, Record]]:
-    """Read (time, record) of every whole line, in the order of time. Raises ValueError that shows the line."""
+    """Read (time, record) of every whole line, in order of time. Raises ValueError that shows the bad line."""
     try:
         lines = woven(folder / EVENTS, sorted(folder.glob(SLICES)))
         return list(zip(map(stamp, lines), decode_all(lines), strict=True))

@@ -1,8 +1,8 @@
-"""`bench timeline open RUN`: the run folder on this machine's loopback, as Perfetto's page wants it.
+"""`bench timeline open RUN`: serves the run folder on this machine's loopback, as Perfetto's page needs it.
 
-The page (https://ui.perfetto.dev) may fetch traces from 127.0.0.1:9001 and from nowhere else, and only if the answer allows
-it; the browser reads the file, nothing is sent anywhere. Answers only those who ask for this very address, so that no other
-site can have a name of its own lead here.
+The page (https://ui.perfetto.dev) may fetch traces only from 127.0.0.1:9001, and only if the answer allows it. The
+browser reads the file; nothing is sent anywhere. Requests must name this address as their host, so that no other site
+can point its own name here.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ UI = "https://ui.perfetto.dev"
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """The files of one folder, without what lies deeper; quiet."""
+    """Serves the files of one folder, without subfolders, and logs nothing."""
 
     def end_headers(self) -> None:
-        """Add what Perfetto's page needs."""
+        """Add the headers that Perfetto's page needs."""
         self.send_header("Access-Control-Allow-Origin", UI)
         self.send_header("Access-Control-Allow-Private-Network", "true")
         self.send_header("Cache-Control", "no-store")
@@ -34,13 +34,13 @@ class Handler(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def do_OPTIONS(self) -> None:
-        """Answer a browser that asks before it lets a public page read from this machine."""
+        """Answer the preflight request of a browser before a public page may read from this machine."""
         self.send_response(204)
         self.send_header("Access-Control-Allow-Methods", "GET, HEAD")
         self.end_headers()
 
     def send_head(self) -> Any:
-        """Refuse what is not for this folder, then as ever."""
+        """Refuse requests for other hosts or folders; else serve the file."""
         if named(self.headers.get("Host", "")) not in (HOST, "localhost"):
             self.send_error(403, "ask for 127.0.0.1")
             return None
@@ -53,7 +53,7 @@ class Handler(SimpleHTTPRequestHandler):
         return self._file(Path(self.translate_path(self.path)))
 
     def _file(self, path: Path) -> Any:
-        """Send the headers of a regular file and return it, open; None after an error."""
+        """Send the headers of a regular file and return the open file; None after an error."""
         try:
             file = regular_files.opened(path, regular_files.RECORDS)
         except OSError:
@@ -66,21 +66,21 @@ class Handler(SimpleHTTPRequestHandler):
         return file
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: the command has said where everything is."""
+        """Log nothing: the command has already printed all addresses."""
 
 
 class Server(ThreadingHTTPServer):
-    """Bound to loopback; its threads end with it."""
+    """A server on loopback; its threads end with it."""
 
     daemon_threads = True
     allow_reuse_address = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a browser that goes away in the middle of an answer."""
+        """Ignore errors of a browser that disconnects during an answer."""
 
 
 def server(folder: Path, port: int = PORT) -> Server:
-    """Bind to loopback. Raises ValueError with the remedy if the port is taken."""
+    """Return a server bound to loopback. Raises ValueError with the remedy if the port is taken."""
     try:
         return Server((HOST, port), partial(Handler, directory=str(folder)))
     except OSError as error:

@@ -1,9 +1,11 @@
-"""Chrome trace events: `Trace` collects what happened and keeps the rules of the format, whatever it is told.
+"""Chrome trace events: `Trace` collects events and keeps the rules of the format for any input.
 
-Times become whole nanoseconds since a zero, never negative. Slices of a lane nest: one that would outlast what it begins in
-ends with it. A flow is drawn through points that lie inside slices, two at least, under a number of its own. Every process
-and lane has a name; events come in the order of their times. Knows nothing of training. Format: the Trace Event Format
-document, as Perfetto reads it.
+- Times become whole nanoseconds since a zero, never negative.
+- Slices of a lane nest: one that would outlast the slice in which it begins is cut.
+- A flow goes through at least two points inside slices, and has a unique number.
+- Every process and lane has a name; events are sorted by time.
+
+Knows nothing of training. Format: the Trace Event Format document, as Perfetto reads it.
 """
 
 from __future__ import annotations
@@ -20,71 +22,71 @@ import msgspec
 
 Json = dict[str, Any]
 Span = tuple[int, int, str, str, Json | None]
-"""Begin and end in nanoseconds, name, category, further facts."""
+"""(begin, end, name, category, arguments); times in nanoseconds."""
 Lane = tuple[int, int]
 """(pid, tid)."""
 MOST_NS = 1 << 53
-"""What JavaScript's numbers hold; some hundred days."""
+"""Largest exact number in JavaScript; as nanoseconds some hundred days."""
 
 
 class Trace:
-    """Collects events; `zero` is the time that becomes 0, seconds. Times that are no numbers raise ValueError."""
+    """Collects events. `zero`: the time in seconds that becomes 0. Raises ValueError for a time that is NaN."""
 
     def __init__(self, zero: float, about: Mapping[str, Any]) -> None:
         self.zero = zero
         self.about = dict(about)
         self.processes: dict[int, tuple[str, dict[int, str]]] = {}
-        """Number -> (name, its lanes)."""
+        """Process number -> (name, names of its lanes)."""
         self.counters: dict[tuple[int, str], list[tuple[int, float]]] = defaultdict(list)
         self.marks: list[tuple[int, int, int, str, Json]] = []
-        """(nanoseconds, pid, tid, name, further facts)."""
+        """(nanoseconds, pid, tid, name, arguments)."""
         self._slices: dict[Lane, list[Span]] = defaultdict(list)
         self._nested: dict[Lane, list[Span]] | None = None
         self._flows: list[tuple[int, str, int, list[tuple[int, int]]]] = []
 
     def ns(self, time: float) -> int:
-        """Return `time`, seconds, as nanoseconds since zero. Raises ValueError if it is not a number."""
+        """Return `time` (seconds) as nanoseconds since zero. Raises ValueError for NaN."""
         since = (time - self.zero) * 1e9
         if math.isnan(since):
             raise ValueError("a time must be a number")
         return round(min(max(since, 0.0), MOST_NS))
 
     def process(self, pid: int, name: str, lanes: Mapping[int, str]) -> None:
-        """Name a process, sorted by its number, and its lanes."""
+        """Name a process and its lanes; viewers sort both by number."""
         self.processes[pid] = (name, dict(lanes))
 
     def slice(
         self, pid: int, tid: int, name: str, start: float, stop: float, args: Json | None = None, cat: str = ""
     ) -> None:
-        """Add a stretch of time to a lane, seconds."""
+        """Add a slice to a lane; times in seconds."""
         self.add(pid, tid, [(self.ns(start), self.ns(stop), name, cat, args)])
 
     def add(self, pid: int, tid: int, spans: Iterable[Span]) -> None:
-        """Add many stretches of time to a lane, already in nanoseconds since zero."""
+        """Add slices to a lane; times in nanoseconds since zero."""
         self._slices[pid, tid].extend(spans)
         self._nested = None
 
     def counter(self, pid: int, name: str, at: float, value: float) -> None:
-        """Add a value that holds from `at`; left out if it is not finite."""
+        """Add a counter value that holds from `at`; values that are not finite are dropped."""
         if math.isfinite(value):
             self.counters[pid, name].append((self.ns(at), value))
 
     def mark(self, pid: int, tid: int, name: str, at: float, args: Json) -> None:
-        """Add an instant."""
+        """Add an instant event."""
         self.marks.append((self.ns(at), pid, tid, name, args))
 
     def flow(self, tid: int, name: str, number: int, points: Sequence[tuple[int, float]]) -> None:
-        """Add an arrow through (pid, time) points on lanes `tid`, in the order of their times."""
+        """Add an arrow through (pid, time) points on the lanes `tid`, in order of time."""
         self._flows.append((tid, name, number, sorted((self.ns(at), pid) for pid, at in points)))
 
     def lanes(self) -> dict[Lane, list[Span]]:
-        """Return the slices of each lane, nested: by begin, what encloses before what it holds."""
+        """Return the nested slices of each lane, sorted by begin, enclosing slices first."""
         if self._nested is None:
             self._nested = {lane: nest(spans) for lane, spans in sorted(self._slices.items())}
         return self._nested
 
     def to_json(self) -> bytes:
-        """Return the trace as text, one event a line: what it is about, names, then events by time."""
+        """Return the trace as JSON, one event per line: metadata, names, then events by time."""
         lanes = self.lanes()
         timed: list[tuple[int, int, _Event]] = []
         for (pid, tid), spans in lanes.items():
@@ -96,12 +98,12 @@ class Trace:
         timed.sort(key=itemgetter(0, 1))
         lines = _ENCODER.encode_lines([*self._names(lanes), *(event for _, _, event in timed)])
         about = json.dumps(self.about, allow_nan=False).encode()
-        # What it is about comes first: whoever wants that alone reads one line, and it is there in a torn file.
+        # Metadata comes first: a reader that needs only that reads one line, which even a torn file has.
         head = b'{"displayTimeUnit":"ms","otherData":%b,\n"traceEvents":[\n' % about
         return head + lines[:-1].replace(b"\n", b",\n") + b"\n]}\n"
 
     def _points(self, lanes: Mapping[Lane, list[Span]]) -> list[tuple[int, int, _Event]]:
-        """Return counters, marks and flows, behind the slices that begin with them."""
+        """Return counters, marks and flows, sorted behind slices of the same begin."""
         events: list[tuple[int, int, _Event]] = []
         for (pid, name), values in self.counters.items():
             events += [(at, 1, _Counter(pid, name, at / 1e3, {name: value})) for at, value in values]
@@ -110,11 +112,11 @@ class Trace:
             phases = ["s", *"t" * (len(points) - 2), "f"]
             for (at, pid), phase in zip(points, phases, strict=True):
                 flow = _Flow(phase, pid, tid, name, "flow", number, at / 1e3, "e" if phase == "f" else None)
-                events.append((at, len(events) + 2, flow))  # points of equal time keep their order
+                events.append((at, len(events) + 2, flow))  # keep the order of points at equal times
         return events
 
     def flows(self, lanes: Mapping[Lane, list[Span]]) -> list[tuple[int, str, int, list[tuple[int, int]]]]:
-        """Return (lane, name, number, points) of the flows that can be drawn, each under another number."""
+        """Return (lane, name, number, points) of the flows that can be drawn, each with a unique number."""
         crossed = {tid for tid, *_ in self._flows}
         outer = {lane: _outer(spans) for lane, spans in lanes.items() if lane[1] in crossed}
         taken: set[int] = set()
@@ -151,7 +153,7 @@ def _named(kind: str, place: Json, name: str, order: int) -> list[Json]:
     ]
 
 
-# The events, with their keys in the format. They are very many: made without dictionaries, encoded in one go.
+# The events with their keys in the format. They are very many, so they are structs, encoded all at once.
 class _SliceEvent(msgspec.Struct, tag_field="ph", tag="X", omit_defaults=True, gc=False):
     pid: int
     tid: int
@@ -194,7 +196,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def nest(spans: Sequence[Span]) -> list[Span]:
-    """Order spans by begin, the longer first; one that would outlast what it begins in ends with it."""
+    """Sort spans by begin, longer ones first, and cut a span that would outlast the one in which it begins."""
     open_ends: list[int] = []
     nested: list[Span] = []
     for span in sorted(sorted(spans, key=itemgetter(1), reverse=True), key=itemgetter(0)):
@@ -208,7 +210,7 @@ def nest(spans: Sequence[Span]) -> list[Span]:
 
 
 def _outer(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
-    """Return begins and ends of the spans that lie in no other."""
+    """Return begins and ends of the outermost spans."""
     begins, ends, last = [], [], 0
     for begin, end, *_ in spans:
         if begin >= last and end > begin:

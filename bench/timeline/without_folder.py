@@ -1,4 +1,4 @@
-"""The timeline of a run that has no folder, from its records. `ddp.monitor.harness` finds `save` here by name."""
+"""The timeline of a run without a folder, from its records. `ddp.monitor.harness` imports `save` by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddp.process.codec import decode
 
 
 def save(form: str, path: Path, config: dict[str, Any], launched: float, lines: Sequence[bytes]) -> None:
-    """Write records, in the order of their times, as `json`, `csv` or `html`. Raises OSError."""
+    """Write records, in order of time, as `json`, `csv` or `html`. Raises OSError."""
     spec = msgspec.convert(config, TimelineHeader, strict=False)
     spec.speeds = tuple(config["cluster"]["speeds"])
     stream = sort([decode(line) for line in lines], launched)

@@ -1,6 +1,6 @@
 """Known failures: people list them in `expected.yaml` in the folder of baselines, each with a reason and a last day.
 
-- {cell: mlp cpu_async ×2, data: digits, recipe: quick, check: quality, reason: "issue 12", until: 2026-12-31}
+    - {cell: mlp cpu_async ×2, data: digits, recipe: quick, check: quality, reason: "issue 12", until: 2026-12-31}
 
 An expected failure becomes XFAIL. If the check passes nevertheless, it becomes XPASS. After its last day an entry has
 no effect.

@@ -17,7 +17,7 @@ PASSED = ("PASS", "XPASS")
 
 
 def xml(judgement: Judgement) -> str:
-    """Return the document."""
+    """Return the JUnit XML document."""
     suites = ElementTree.Element("testsuites", name="bench validate")
     groups: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in judgement.verdicts:

@@ -49,12 +49,12 @@ class Metric(Strict):
     scale: Literal["linear", "log"] = Field(description="log: values are compared by their logarithms")
     margin: float = Field(gt=0, description="how much worse a cell may be, unit of the metric; log: of logarithms")
     margin_why: str
-    resolution: float = Field(ge=0, description="step between values that can be told apart, as `margin`")
+    resolution: float = Field(ge=0, description="smallest difference of values, in the unit of `margin`")
     values: list[Value] = Field(min_length=2)
-    target: float | None = Field(
-        default=None, description="value of the quality metric whose crossing is meant, if any"
+    target: float | None = Field(default=None, description="value of the quality metric to reach, if any")
+    missed: list[int] = Field(
+        default_factory=list, description="seeds without a value, as they never reached the target"
     )
-    missed: list[int] = Field(default_factory=list, description="seeds that have no value: they never came so far")
 
     @property
     def raw(self) -> list[float]:
@@ -92,7 +92,7 @@ class Curve(Strict):
     q10: list[float]
     q50: list[float]
     q90: list[float]
-    margin: list[float] = Field(description="added to both sides of the band from q10 to q90, at each epoch")
+    margin: list[float] = Field(description="added to both sides of the band from q10 to q90, by epoch")
 
 
 class Sets(Strict):
@@ -100,7 +100,7 @@ class Sets(Strict):
 
     training: int = Field(description="samples of an epoch")
     evaluated: int = Field(description="samples of an evaluation")
-    content: float = Field(description="sum over the values of these, as the model was shown them")
+    content: float = Field(description="sum over the values of these, as the model received them")
     training_hashes: int | None = Field(default=None, description="sum of hashes of the training set; null: not known")
     test_hashes: int | None = Field(default=None, description="sum of hashes of the test set; null: not known")
     shared: int | None = Field(default=None, description="test samples that are training samples; null: not known")
@@ -128,7 +128,7 @@ class Reference(Strict):
     curves: dict[str, Curve]
     rates: list[tuple[float, float]] = Field(
         default_factory=list,
-        description="(fraction of all samples trained, factor on the learning rate) in the course of the first seed; empty: "
+        description="(fraction of all samples trained, factor on the learning rate) of the first seed; empty: "
         "not recorded",
     )
     sets: Sets | None = Field(default=None, description="null: not recorded")
@@ -140,7 +140,7 @@ class Reference(Strict):
     git: list[dict[str, JsonValue]] = Field(description="states of the source that the runs were made with")
     created: str = Field(description="date, ISO 8601")
     expires: str = Field(description="date, ISO 8601: the last day on which it is compared with")
-    supersedes: str | None = Field(description="digest of the reference that it took the place of")
+    supersedes: str | None = Field(description="digest of the reference that it replaced")
     because: str | None = Field(
         description="why it was accepted though it is worse than what it replaces, or has outliers"
     )

@@ -147,7 +147,7 @@ def _shard(root: nn.Module, mesh: DeviceMesh, group_elements: int) -> None:
 
 
 def own_methods(kind: type) -> set[str]:
-    """Return the public methods of a model's class, by which a step may use it, beside those of every module."""
+    """Return the public methods of the model's class that `nn.Module` does not have: a step may call them."""
     bases = [base for base in kind.__mro__ if base not in FSDPModule.__mro__ and base not in nn.Module.__mro__]
     named = (name for base in bases for name, value in vars(base).items() if inspect.isfunction(value))
     return {name for name in named if not name.startswith("_") and not hasattr(nn.Module, name)}

@@ -1,1 +1,1 @@
-"""Own checkpoints: what a folder holds, whether it can be believed, and how a run resumes from it."""
+"""Own checkpoints: the content of their folder, its validation, and how a run resumes from it."""

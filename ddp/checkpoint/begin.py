@@ -1,4 +1,4 @@
-"""Begins a run that makes checkpoints: a folder is one run's until that run ends."""
+"""Begins a run that saves checkpoints, and locks its folder: only one run at a time may save there."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ddp.checkpoint.checkpoint import unfinished
 from ddp.replica.task import Job
 
 OWNER = ".owner"
-"""A file in the folder, locked while a run writes there."""
+"""Name of a file in the folder that is locked while a run saves there."""
 
 
 @contextmanager
 def begun(job: Job) -> Iterator[Job]:
-    """Give the job of a run that begins now a name of its own; remove parts that an earlier run did not finish, and in the
-    end its own. Raises ValueError if another run writes checkpoints there."""
+    """Yield the job with a new name of the run. Removes unfinished parts of earlier runs before the block, and this run's
+    after it. Raises ValueError if another run saves checkpoints in the folder."""
     folder = job.checkpoint_folder
     if job.run or job.checkpoints is None or folder is None:
         yield job
@@ -35,14 +35,14 @@ def begun(job: Job) -> Iterator[Job]:
 
 
 def _tidy(folder: Path, owned: bool) -> None:
-    """Remove unfinished parts of a folder that is ours: those in any other may be of a run that goes on."""
+    """Remove unfinished parts from the folder if it is locked by this run. Otherwise they may belong to another run."""
     for old in unfinished(folder) if owned else ():
         shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
 def _owned(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a folder, where it can be made and locked; yield whether it is."""
+    """Lock the folder if that is possible; yield whether it is locked."""
     file, path = None, folder / OWNER
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,12 +54,12 @@ def _owned(folder: Path) -> Iterator[bool]:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
             with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_UN)  # a process that a step has forked may have the file, too
+                fcntl.flock(file, fcntl.LOCK_UN)  # a process forked by a step may still have the file open
             os.close(file)
 
 
 def _locked(path: Path) -> int:
-    """Return a file that is locked, and still there. Raises ValueError if another process has locked it, OSError."""
+    """Return a locked file that still exists. Raises ValueError if another process has locked it; OSError."""
     while True:
         file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:

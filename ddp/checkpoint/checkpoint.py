@@ -1,12 +1,12 @@
-"""Checkpoints on disk: writes the parts, puts a whole checkpoint into its place, finds and reads one.
+"""Checkpoints on disk: writes their parts, publishes complete ones, finds and reads them.
 
-    <folder>/000007/model.pt       parameters and buffers, `state_dict` among them; and what the backend keeps
-                    rank-<r>.pt    the rank's optimizer state, rates and counters
-                    books          the coordinator's checkpoint, size and sha256 of every part (msgpack); sha256 of it all
+    <folder>/000007/model.pt       parameters and buffers, also as `state_dict`; and tensors of the backend
+                    rank-<r>.pt    the rank's optimizer state, learning rates and counters
+                    books          manifest (msgpack): the coordinator's part, size and sha256 of each file; own sha256
 
-Parts are written in `.part-000007` beside it, which is renamed once all are there; the last two are kept. One that is torn
-in spite of that (a disk that lost power) does not match its sums and is passed over. Nothing is unpickled but tensors and
-plain containers (`weights_only`). Knows neither policies nor ranks' processes.
+Parts are written to `.part-000007` in the same folder, which is renamed when all parts are complete. The last two
+checkpoints are kept. A checkpoint that is damaged nevertheless (the disk lost power) does not match its checksums and is
+skipped. Only tensors and plain containers are unpickled (`weights_only`). Knows neither policies nor ranks' processes.
 """
 
 from __future__ import annotations
@@ -34,68 +34,69 @@ from ddp.process.resource_errors import of_file
 from ddp.replica.task import Job
 
 VERSION = 6
-"""5 had no sha256 of the manifest itself."""
+"""Version of the format. Version 5 had no sha256 of the manifest."""
 READABLE = (5, 6)
 KEEP = 2
 LARGEST_MANIFEST = 1 << 26
-"""Bytes. They are a few thousand."""
+"""Maximum size in bytes; real manifests have a few thousand."""
 LARGEST_PART = 1 << 42
-"""Bytes. Parts have the size that the manifest says."""
+"""Maximum size in bytes; the manifest has the exact size of each part."""
 MANIFEST, MODEL = "books", "model.pt"
 RENAMED = (b"\xa8takeover", b"\xa9rebalance")
-"""A field of plans as earlier versions wrote it, and its name now; both with the length that msgpack puts before them."""
+"""(former, present) name of a field of plans, each with its msgpack length prefix."""
 File = tuple[str, int, str]
 """(name, bytes, sha256)."""
 PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device))
-"""What is read back as it is, beside tensors and containers."""
+"""Types that are saved unchanged, besides tensors and containers."""
 
 
 class InvalidCheckpoint(ValueError):
-    """A checkpoint that is not whole, or not of this project."""
+    """The checkpoint is damaged, or was not written by this project."""
 
 
 class NotPlain(ValueError):
-    """State to keep that would not be read back."""
+    """The state has a value that could not be read back."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of the file `books`."""
+    """Content of the file `books`."""
 
     version: int
     identity: RunIdentity
     run: str
-    """Of the job that made it."""
+    """Name of the run that saved it."""
     index: int
     members: tuple[int, ...]
     files: tuple[File, ...]
     books: CoordinatorCheckpoint
-    """The coordinator's part, by its name on the disk."""
+    """The coordinator's part, under the name that it has on disk."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint."""
+    """A complete checkpoint."""
 
     path: Path
     manifest: Manifest
 
     @property
     def coordinator(self) -> CoordinatorCheckpoint:
-        """As of the average that the checkpoint holds."""
+        """Return the coordinator's state at the average that the checkpoint contains."""
         return self.manifest.books
 
     def part(self, rank: int) -> Path:
-        """Return the file that `rank` goes on with: its own state, or another rank's if it was lost before."""
+        """Return the file from which `rank` resumes: its own, or another rank's if `rank` was lost when the checkpoint was
+        saved."""
         return self.path / rank_file(rank if self.is_own(rank) else self.manifest.members[0])
 
     def origin(self, rank: int | None) -> Origin:
-        """Return what the part that `rank` goes on with must say of itself; None: the model's part."""
+        """Return the origin that must be recorded in the part from which `rank` resumes; None: in the model's part."""
         owner = rank if rank is None or self.is_own(rank) else self.manifest.members[0]
         return origin(self.manifest.run, self.manifest.index, owner)
 
     def is_own(self, rank: int) -> bool:
-        """Return whether the part that `rank` goes on with is its own."""
+        """Return whether `rank` resumes from its own part."""
         return rank in self.manifest.members
 
 
@@ -105,18 +106,17 @@ def rank_file(rank: int) -> str:
 
 
 def part_folder(folder: Path, index: int) -> Path:
-    """Return where the parts of a checkpoint are written."""
+    """Return the folder in which the parts of a checkpoint are written."""
     return folder / f".part-{index:06}"
 
 
 def place(folder: Path, index: int) -> Path:
-    """Return where a whole checkpoint lies."""
+    """Return the folder of a complete checkpoint."""
     return folder / f"{index:06}"
 
 
 def _plain(state: Any) -> Any:
-    """Return `state` with Python's numbers for NumPy's, which are not read back. Raises NotPlain for what has no such
-    form."""
+    """Return `state` with NumPy scalars converted to Python's, which can be read back. Raises NotPlain for other types."""
     if type(state) in (dict, OrderedDict):
         return type(state)((key, _plain(value)) for key, value in state.items())
     if type(state) in (list, tuple, set):
@@ -132,12 +132,12 @@ def _plain(state: Any) -> Any:
 
 
 def save(folder: Path, index: int, name: str, part: dict[str, Any]) -> File:
-    """Write one part; one that cannot be written whole leaves nothing. Raises OSError that names it, NotPlain."""
+    """Write one part. If that fails, no file is left. Raises OSError that names the file; NotPlain."""
     path = part_folder(folder, index) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     plain = _plain(part)
     try:
-        with path.open("wb") as file:  # of a path, torch keeps to itself why it could not be written
+        with path.open("wb") as file:  # given a path, torch does not report why writing failed
             torch.save(plain, file)
         return (name, path.stat().st_size, _sha256(path))
     except (OSError, RuntimeError) as error:
@@ -147,8 +147,8 @@ def save(folder: Path, index: int, name: str, part: dict[str, Any]) -> File:
 
 
 def publish(job: Job, order: Publish) -> Path:
-    """Put a checkpoint whose parts are all there into its place, and remove those that are too old; not the one that the
-    run resumes from, which a rank that is started again reads. Raises OSError."""
+    """Rename a checkpoint whose parts are complete to its final name, and remove older ones. Keeps the checkpoint that the
+    run resumes from, which a restarted rank reads. Raises OSError."""
     folder = job.checkpoint_folder
     assert folder is not None
     parts = part_folder(folder, order.index)
@@ -157,11 +157,11 @@ def publish(job: Job, order: Publish) -> Path:
     )
     (parts / MANIFEST).write_bytes(bound(msgspec.msgpack.encode(manifest)))
     whole = place(folder, order.index)
-    shutil.rmtree(whole, ignore_errors=True)  # of an earlier run, as are all beyond this one
+    shutil.rmtree(whole, ignore_errors=True)  # checkpoints with this or a higher index are of an earlier run
     os.rename(parts, whole)
     present = [path for path in _places(folder) if (path / MANIFEST).is_file()]
     beyond = [path for path in present if int(path.name) > order.index]
-    # The next one may be in the making.
+    # Parts of the next checkpoint may be in progress.
     left = [path for path in unfinished(folder) if int(path.name.rpartition("-")[2]) < order.index]
     source = None if job.resume is None else job.resume.resolve()
     outdated = [path for path in present[len(beyond) + KEEP :] if path.resolve() != source]
@@ -171,17 +171,17 @@ def publish(job: Job, order: Publish) -> Path:
 
 
 def discard(folder: Path, index: int) -> None:
-    """Remove the parts of a checkpoint that cannot be made: on a full disk they would take the room of the next one."""
+    """Remove the parts of a checkpoint that failed; on a full disk, the next one needs their space."""
     shutil.rmtree(part_folder(folder, index), ignore_errors=True)
 
 
 def _places(folder: Path) -> list[Path]:
-    """Return the folders of checkpoints, the latest first. What else lies there is the user's."""
+    """Return the folders of complete checkpoints, the latest first. Ignores other files, which are the user's."""
     return sorted(_named(folder, r"\d{6,}"), key=lambda path: int(path.name), reverse=True)
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """Return the folders in which parts of a checkpoint were written that is not in its place."""
+    """Return the folders with parts of checkpoints that were not published."""
     return _named(folder, r"\.part-\d{6,}")
 
 
@@ -190,7 +190,7 @@ def _named(folder: Path, pattern: str) -> list[Path]:
 
 
 def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the latest whole checkpoint in `folder`, and a line for each one that is not whole."""
+    """Return the latest valid checkpoint in `folder` (None: there is none), and one line for each invalid one."""
     problems: list[str] = []
     for path in _places(folder):
         try:
@@ -201,8 +201,8 @@ def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def read(place: Path, job: Job | None = None, rank: int | None = None) -> Checkpoint:
-    """Return the checkpoint in a folder. Of `rank` of `job`, only the parts that it reads are compared with their sha256.
-    Raises InvalidCheckpoint with one line."""
+    """Return the checkpoint in a folder. With `job` and `rank`, only the parts that this rank reads are checked by their
+    sha256. Raises InvalidCheckpoint, in one line."""
     try:
         content = regular_files.content(place / MANIFEST, LARGEST_MANIFEST)
         body = unbound(content)
@@ -231,25 +231,25 @@ def read(place: Path, job: Job | None = None, rank: int | None = None) -> Checkp
 
 
 def bound(body: bytes) -> bytes:
-    """Return the content of the file `books`: what it says, and the sha256 of that."""
+    """Return the content of the file `books`: `body` and its sha256."""
     return body + hashlib.sha256(body).digest()
 
 
 def unbound(content: bytes) -> bytes | None:
-    """Return what the file `books` says; None if its sha256 is another one, or it has none."""
+    """Return the body of the file `books`; None if its sha256 is missing or wrong."""
     size = hashlib.sha256().digest_size
     return content[:-size] if hashlib.sha256(content[:-size]).digest() == content[-size:] else None
 
 
 def copy(checkpoint: Checkpoint, to: Path) -> None:
-    """Write the files of a checkpoint into a new folder; what else lies there stays there. Raises OSError."""
+    """Copy the files of a checkpoint to a new folder; other files are not copied. Raises OSError."""
     to.mkdir(parents=True)
     for name in (MANIFEST, *(name for name, _, _ in checkpoint.manifest.files)):
         regular_files.copy(checkpoint.path / name, to / name, LARGEST_PART)
 
 
 def _check(place: Path, manifest: Manifest) -> None:
-    """Raise InvalidCheckpoint unless the manifest can be what it claims."""
+    """Raise InvalidCheckpoint if the manifest contradicts itself."""
     world, members = manifest.identity.world_size, manifest.members
     names = sorted([MODEL, *map(rank_file, members)])
     whole = bool(members) and members == tuple(sorted(set(members))) and 0 <= members[0] <= members[-1] < world
@@ -260,8 +260,8 @@ def _check(place: Path, manifest: Manifest) -> None:
 
 
 def resume(job: Job, rank: int | None = None) -> Checkpoint | None:
-    """Return the checkpoint that `job` resumes from, with its policy's state; `rank`: see `read`. Raises ValueError if it
-    is of another run."""
+    """Return the checkpoint from which `job` resumes, with the state of its policy; None if it does not resume. `rank`: as
+    in `read`. Raises ValueError for a checkpoint of another run."""
     if job.resume is None:
         return None
     checkpoint = read(job.resume, job, rank)
@@ -269,7 +269,7 @@ def resume(job: Job, rank: int | None = None) -> Checkpoint | None:
     if difference := RunIdentity.of(job).difference(before):
         raise ValueError(f"{job.resume}: {difference}; go on with what it was begun with, or begin anew")
     saved = checkpoint.coordinator
-    if before.world_size != job.world_size:  # what the policy has learnt is of other ranks
+    if before.world_size != job.world_size:  # the policy's state is about other ranks
         ledgers = tuple(ledger.among(job.world_size) for ledger in saved.ledgers)
         saved = replace(saved, policy_state=None, plan=None, ledgers=ledgers)
     world = world_of(job.backend, job.world_size, saved.epoch_samples, job.batch_size, job.epochs)

@@ -1,4 +1,4 @@
-"""Says what a checkpoint is of: the run that may resume from it, and in each of its parts whose part it is."""
+"""Identifies checkpoints: the run that may resume from one, and the origin of each part."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Origin = dict[str, str | int | None]
 
 
 SIZED_FIELDS = ("world_size", "batch_size", "lr_scale", "steps", "speed_hint", "partition_ratios")
-"""What may be another where a run goes on with another number of ranks."""
+"""Fields that may differ if the run is resumed with another number of ranks."""
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What a run must have in common with the one that it resumes from."""
+    """Settings that a run must share with the run that it resumes from."""
 
     world_size: int
     policy: str
@@ -30,13 +30,14 @@ class RunIdentity:
     lr_scale: float
     max_grad_norm: float | None
     settings: dict[str, Any]
-    """Of the policy, and of averaging."""
+    """Settings of the policy and of averaging."""
     step: dict[str, Any] = field(default_factory=dict)
-    """Settings of a step that are not as by themselves, and the number of steps if it is set."""
+    """Settings of a step that are not the defaults, and the number of steps if it is set."""
 
     @staticmethod
     def of(job: Job) -> RunIdentity:
-        """Return the identity of a job. With one rank, policy and backend mean nothing, nor do their settings."""
+        """Return the identity of a job. With one rank, policy and backend have no effect and are left out, with their
+        settings."""
         several, rates = job.world_size > 1, (job.lr_scale, job.max_grad_norm)
         policy, backend = (type(job.policy).__name__, job.backend) if several else ("", "")
         settings = _as_read(job.policy, job.averaging.resolved()) if several else {}
@@ -45,8 +46,8 @@ class RunIdentity:
         return RunIdentity(job.world_size, policy, backend, *trained, settings, step)
 
     def difference(self, other: RunIdentity) -> str:
-        """Return the first thing in which a run of the `other` identity differs, with both values; empty: none. With another
-        number of several ranks, what hangs on that may differ, too."""
+        """Describe the first difference from `other`, with both values; empty: none. If both runs have several ranks but
+        different numbers of them, fields in `SIZED_FIELDS` may differ."""
         plain = {"steps": None, **vars(PLAIN)}
         these, those = (
             {**vars(run), **run.settings, **plain, **run.step, "settings": None, "step": None} for run in (self, other)
@@ -61,18 +62,18 @@ class RunIdentity:
 
 
 def may_resize(before: int, now: int) -> bool:
-    """Return whether a run of `before` ranks may go on with `now`: one rank trains another program."""
+    """Return whether a run of `before` ranks may resume with `now` ranks. It may not from or to one rank, which trains
+    differently."""
     return min(before, now) > 1
 
 
 def _as_read(*parts: Any) -> dict[str, Any]:
-    """Return the fields of all parts as they come back from a file, where a tuple is a list."""
+    """Return the fields of all parts as they are read from a file, with lists instead of tuples."""
     return {
         name: value for part in parts for name, value in msgspec.msgpack.decode(msgspec.msgpack.encode(part)).items()
     }
 
 
 def origin(run: str, index: int, rank: int | None) -> Origin:
-    """Return what a part says of itself, so that none is taken for another: run, checkpoint, and rank (None: the
-    model)."""
+    """Return the origin recorded in a part: run, checkpoint, and rank (None: the model). It prevents confusion of parts."""
     return {"run": run, "index": index, "rank": rank}

@@ -1,4 +1,4 @@
-"""A rank's parts of checkpoints: what it writes, and how it resumes from what was written, checked.
+"""A rank's parts of checkpoints: what it saves, and how it resumes from them, with validation.
 
 Knows neither the coordinator nor when a checkpoint is due.
 """
@@ -30,20 +30,22 @@ from ddp.tensor_digest import tensor_digest
 
 LACKS = "a callback had set a schedule, which no checkpoint holds: rates go by the run's own until a callback sets one again"
 COUNTERS = ("begun", "steps", "version")
-"""What a rank counts: the last epoch begun, steps, averages taken in."""
+"""A rank's counters: last epoch begun, steps, averages received."""
 
 CALLED = {"others": "random numbers", "loss_scale": "factor of the loss"}
-"""Entries of a rank's part, for messages."""
+"""Names of entries of a rank's part in messages."""
 
 Recut = Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
-"""The states of all ranks' optimizers -> that of this rank, one of another number of them."""
+"""Optimizer states of all ranks -> optimizer state of this rank, for another number of ranks."""
 
 
 class RankParts:
-    """One rank's parts. Loads the model's tensors at once, as a backend may copy or shard them; the rest in `restore`."""
+    """One rank's parts. Loads the model's tensors on construction, because a backend may copy or shard them; `restore`
+    loads the rest."""
 
     def __init__(self, job: Job, rank: int, replica: Replica) -> None:
-        """Raises InvalidCheckpoint for a checkpoint of another model or other data."""
+        """Load the model's part if the run resumes. Raises InvalidCheckpoint for a checkpoint of another model or other
+        data."""
         self._job, self._rank, self._replica = job, rank, replica
         self._data = SameData(*replica.data)
         self._source = checkpoint.resume(job, rank)
@@ -55,14 +57,13 @@ class RankParts:
                 raise InvalidCheckpoint(f"the checkpoint is of {before} training samples, there are {samples} now")
             replica.add_note(self._data.check(part.get("data")))
         self.lasting: Lasting = ()
-        """Of what was saved or restored last."""
+        """Digests of the last saved or restored part, by name."""
         if self._source is None and job.checkpoints is not None and not rank and not self._data.lasting:
-            self._data.prints()  # as it is before anything is trained
+            self._data.prints()  # before training, which may change the data
 
     def save(self, order: Save, counters: Sequence[int], kept: Sequence[Tensor]) -> tuple[tuple[File, ...], str]:
-        """Write this rank's part, and the model if the order says so; `kept`: what the backend keeps between averages.
-
-        Return the files, or none and what is wrong."""
+        """Save this rank's part, and the model if `order` says so. `kept`: tensors that the backend keeps between averages.
+        Return (files, ""), or ((), error)."""
         folder, replica = self._job.checkpoint_folder, self._replica
         assert folder is not None
         state = {
@@ -81,15 +82,15 @@ class RankParts:
         return tuple(files), ""
 
     def digests(self, order: Save) -> tuple[str, str]:
-        """Return the digests of what this rank is to write of the model, and of the tensors that its optimizer keeps; empty
-        where it writes none, and where the optimizer's class saves its state in another form."""
+        """Return the digests of the model and of the optimizer's tensors, as they are to be saved. Empty if this rank does
+        not save the model, and if the optimizer's class saves its state in another form."""
         replica = self._replica
         own = tensors_kept(replica.optimizer)
         model = tensor_digest(replica.state.tensors) if order.model else ""
         return model, "" if own is None else tensor_digest(own)
 
     def _rest(self, counters: Sequence[int]) -> dict[str, Any]:
-        """Return what else a rank goes on with; note its digests."""
+        """Return the other entries of a rank's part, and note their digests."""
         replica = self._replica
         rest = {"rates": replica.rates.capture(), "others": others(), **dict(zip(COUNTERS, counters, strict=True))}
         rest |= replica.passes.capture()
@@ -97,14 +98,14 @@ class RankParts:
         return rest
 
     def _model(self, order: Save, kept: Sequence[Tensor]) -> dict[str, Any]:
-        # `state_dict` are views of the same memory, for whoever wants the model alone; it is written once.
+        # `state_dict` has views of the same memory, for users who want the model only; it is saved once.
         named = {name: v.detach() for name, v in savable(self._replica.model).items() if isinstance(v, Tensor)}
         about = {"of": origin(self._job.run, order.index, None), "data": self._data.prints()}
         return {"tensors": self._replica.state.tensors, "kept": list(kept), "state_dict": named, **about}
 
     def restore(self, kept: Sequence[Tensor], recut: Recut | None = None) -> tuple[int, int, int] | None:
-        """Load the rank's own part into the replica, and into `kept` what the backend keeps. Return the counters; None if
-        the run resumes from nothing. `recut`: see `TrainingLoop.restore`. Raises InvalidCheckpoint."""
+        """Load the rank's own part into the replica, and the backend's tensors into `kept`. Return the counters; None if
+        the run does not resume. `recut`: see `TrainingLoop.restore`. Raises InvalidCheckpoint."""
         if self._source is None:
             return None
         replica, path = self._replica, self._source.part(self._rank)
@@ -127,7 +128,7 @@ class RankParts:
                 raise ValueError(f"counters {list(counters)}")
             self._rest(counters)
             return begun, steps, version
-        except Exception as error:  # optimizers check what they load in their own ways, or not at all
+        except Exception as error:  # optimizers raise different errors for a state that does not fit
             raise InvalidCheckpoint(
                 f"{path}: not the state of this optimizer ({_line(error)}); go on with what it was begun with, or begin "
                 "anew"
@@ -135,8 +136,8 @@ class RankParts:
 
 
 def load(path: Path, of: Origin) -> dict[str, Any]:
-    """Return a part, on the CPU. Raises InvalidCheckpoint for what is no dictionary of tensors and plain containers, and
-    for a part that is not `of` this rank and checkpoint."""
+    """Return a part, on the CPU. Raises InvalidCheckpoint if the file is not a dict of tensors and plain containers, or has
+    another origin than `of`."""
     try:
         with regular_files.opened(path, LARGEST_PART) as file:
             part = torch.load(file, map_location="cpu", weights_only=True)
@@ -168,7 +169,7 @@ def _described(of: Any) -> str:
 
 
 def copy_into(name: str, into: Sequence[Tensor], values: Any) -> None:
-    """Copy tensors into others of the same sizes and types. Raises InvalidCheckpoint."""
+    """Copy tensors to others of equal shapes and types. Raises InvalidCheckpoint."""
     fits = isinstance(values, list) and len(values) == len(into)
     for own, other in zip(into, values, strict=True) if fits else ():
         fits &= isinstance(other, Tensor) and _form(own) == _form(other)
@@ -186,12 +187,12 @@ def _form(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, made_with: Settings, part: dict[str, Any]) -> None:
-    """Load the optimizer's state. Raises ValueError, and others, for a state of another kind of optimizer, which
-    `load_state_dict` takes without a word, and of one with other settings, which it brings back."""
+    """Load the optimizer's state. Raises ValueError, among others, for the state of another kind of optimizer, which
+    `load_state_dict` accepts silently, and for a state saved with other settings, which it would restore."""
     optimizer.load_state_dict(part["optimizer"])
     for own, group, begun in zip(made_with, optimizer.param_groups, part["settings"], strict=True):
         if lost := own.keys() - group.keys():
             raise ValueError(f"it has no {', '.join(sorted(lost))}")
-        for name in own.keys() & begun.keys():  # another version of torch may know others
+        for name in own.keys() & begun.keys():  # another version of torch may have other settings
             if begun[name] != own[name]:
                 raise ValueError(f"it was begun with {name}={begun[name]}, this one has {own[name]}")

@@ -1,4 +1,4 @@
-"""Tells whether a run that resumes from a checkpoint has the data that it was begun with."""
+"""Checks that a resumed run has the data that it was started with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddp.replica.replica import DataSource
 
 
 class SameData:
-    """What a run trains and evaluates on."""
+    """The training and evaluation data of a run."""
 
     def __init__(self, trained: DataSource, evaluated: DataSource) -> None:
         self._sources = {"training": trained, "evaluation": evaluated}
@@ -18,17 +18,18 @@ class SameData:
 
     @property
     def lasting(self) -> bool:
-        """Whether all of it lies in tensors, and will be at any time what it is now."""
+        """Return whether all data is in tensors, and therefore does not change."""
         return all(hasattr(source, "tensors") or not len(source) for source, _, _ in self._sources.values())
 
     def prints(self) -> dict[str, Print]:
-        """Return what a checkpoint keeps of it; computed once, of 64 MB in some 0.2 s."""
+        """Return the fingerprints of the data for a checkpoint. Computed once; 64 MB take about 0.2 s."""
         if self._prints is None:
             self._prints = {name: fingerprint(*source) for name, source in self._sources.items()}
         return self._prints
 
     def check(self, before: Any) -> str:
-        """Compare with the prints in a checkpoint; return what a reader of the results must know ("": nothing).
+        """Compare the data with the fingerprints in a checkpoint. Return a note for readers of the results ("": nothing to
+        note).
 
         Raises InvalidCheckpoint for other data."""
         if not isinstance(before, dict) or not all(isinstance(before.get(name), dict) for name in self._sources):

@@ -1,6 +1,7 @@
-"""Checks a coordinator's checkpoint: whether it can be what it claims, and whether its policy can go on with its state.
+"""Validates a coordinator's checkpoint: whether its numbers are possible, and whether the policy can continue from its
+state.
 
-What is read from a disk is believed once it is checked here. Knows neither files nor processes."""
+Data from a disk is trusted only after these checks. Knows neither files nor processes."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from ddp.core.policies import Policy
 from ddp.core.world import World
 
 MOST = 2**40
-"""No count of samples, steps or averages is larger."""
+"""Upper limit of counts of samples, steps and averages."""
 TRIAL = 8
-"""Windows that a policy must be able to take in from its state: enough for a guard to nudge."""
+"""Number of windows for which the policy is tried with the state: enough for a guard to act."""
 
 
 def contradiction(saved: CoordinatorCheckpoint, size: int, epochs: int, index: int) -> str:
-    """Return what in checkpoint `index` of a run of `size` ranks cannot be; empty if nothing."""
+    """Describe the first impossible number in checkpoint `index` of a run of `size` ranks; empty if there is none."""
     checks = (
         (0 < saved.epoch_samples <= MOST, f"{saved.epoch_samples} samples in an epoch"),
         (0 <= index < saved.saves <= MOST, f"checkpoint {index} of {saved.saves}"),
@@ -51,8 +52,8 @@ def _possible_ledger(ledger: Ledger, saved: CoordinatorCheckpoint, size: int) ->
 
 
 def revived(saved: CoordinatorCheckpoint, policy: Policy, world: World) -> CoordinatorCheckpoint:
-    """Return the checkpoint with the policy's state as its own type. Raises ValueError if `policy` cannot go on with
-    it."""
+    """Return the checkpoint with the policy's state converted to its type. Raises ValueError if `policy` cannot continue
+    from it."""
     if saved.plan is None:
         return saved
     begin, plan = policy.init(world)
@@ -60,7 +61,7 @@ def revived(saved: CoordinatorCheckpoint, policy: Policy, world: World) -> Coord
         state = _like(begin, saved.policy_state)
         _finite(msgspec.to_builtins(state))
         _live(policy, state, saved.plan, plan)
-    except Exception as error:  # the policy's own code, on whatever was in the file
+    except Exception as error:  # the policy's code may raise anything for invalid data
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
             f"its policy cannot go on with what is in it ({reason}); go on with the settings of before, or begin anew"
@@ -69,7 +70,7 @@ def revived(saved: CoordinatorCheckpoint, policy: Policy, world: World) -> Coord
 
 
 def _like(begin: Any, state: Any) -> Any:
-    """Return `state` as the type that `begin` has, also where a field is declared as anything."""
+    """Convert `state` to the type of `begin`, also in fields that are declared as Any."""
     made = None if begin is None else msgspec.convert(state, type(begin))
     if begin is None or not is_dataclass(made):
         return made
@@ -78,7 +79,7 @@ def _like(begin: Any, state: Any) -> Any:
 
 
 def _finite(value: Any) -> None:
-    """Raise ValueError for a number that no policy can have."""
+    """Raise ValueError for a number that is not finite or too large."""
     if isinstance(value, (int, float)) and not (math.isfinite(value) and abs(value) <= MOST):
         raise ValueError(f"{value} is not possible")
     children: Iterable[Any] = (
@@ -89,7 +90,7 @@ def _finite(value: Any) -> None:
 
 
 def _live(policy: Policy, state: Any, plan: Plan, begin: Plan) -> None:
-    """Let the policy take in some windows, ever worse ones, and check what it plans."""
+    """Update the policy with some windows of increasing divergence, and check its plans."""
     _check_plan(plan, begin)
     for number in range(1, TRIAL + 1):
         event = RoundClosed(
@@ -104,7 +105,7 @@ def _live(policy: Policy, state: Any, plan: Plan, begin: Plan) -> None:
 
 
 def _check_plan(plan: Plan, begin: Plan) -> None:
-    """Raise ValueError for a plan that a policy which began with `begin` cannot have."""
+    """Raise ValueError for a plan that is impossible for a policy whose first plan is `begin`."""
     ranks = len(begin.counts)
     sound = len(plan.counts) == len(plan.ahead) == ranks and len(plan.weights) in (0, ranks)
     sound &= all(0 < n <= MOST for n in (*plan.counts, plan.anchor)) and all(0 <= n <= MOST for n in plan.ahead)

@@ -1,1 +1,1 @@
-"""Process groups, collectives and liveness: how ranks meet. Knows nothing of what they exchange, nor of training."""
+"""Process groups, collectives and liveness of ranks. Knows nothing of the data exchanged, nor of training."""

@@ -1,4 +1,4 @@
-"""A thread that carries out collectives beside the one that computes. Knows nothing of what they reduce."""
+"""A background thread for collectives. Knows nothing of what they reduce."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 class Courier:
-    """Carries out jobs in the order in which they are handed in; after the first that fails, all fail as it did.
+    """Runs jobs in the order in which they are submitted. After one fails, all later ones fail with the same error.
 
-    Its thread dies with the process: whoever leaves in the middle of a collective does not wait for its end.
+    The thread is a daemon: a process that exits during a collective does not wait for it.
     """
 
     def __init__(self) -> None:
@@ -25,13 +25,13 @@ class Courier:
         threading.Thread(target=self._work, name="collectives", daemon=True).start()
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Queue a job; the future's `result` waits for it and raises its error."""
+        """Queue a job. The future's `result` waits for it and raises its error."""
         future: Future[T] = Future()
         self._jobs.put((job, future))
         return future
 
     def stop(self) -> None:
-        """End the thread behind the jobs that it has."""
+        """End the thread after the jobs that are queued."""
         self._jobs.put(None)
 
     def _work(self) -> None:
@@ -49,4 +49,4 @@ class Courier:
                 future.set_exception(error)
             else:
                 future.set_result(result)
-            del entry, job, future  # what they hold is not to live until the next one comes
+            del entry, job, future  # release what they refer to while waiting for the next job

@@ -1,4 +1,4 @@
-"""A rank's collectives: through a transport, measured, with signs of life. Knows nothing of what is reduced."""
+"""A rank's collectives through a transport, with measured times and a heartbeat. Knows nothing of what is reduced."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ddp.process.meter import Meter
 
 T = TypeVar("T")
 SEQ = 1_000_000_000
-"""Collectives of a group are numbered from a multiple of this."""
+"""The collectives of a group are numbered from generation * SEQ on."""
 
 
 class Collectives:
-    """The group that a rank is in."""
+    """The collectives of a rank in its present group."""
 
     def __init__(self, transport: Transport, meter: Meter, heart: Heartbeat) -> None:
         self.transport, self._meter, self._heart, self._seq = transport, meter, heart, 0
@@ -32,7 +32,7 @@ class Collectives:
 
     @property
     def generation(self) -> int:
-        """The number of the group that the rank is in, or was in last."""
+        """Number of the rank's present or last group."""
         return self._seq // SEQ
 
     @property
@@ -42,23 +42,23 @@ class Collectives:
 
     @property
     def device(self) -> torch.device:
-        """Where what is reduced lies."""
+        """Device of the tensors that are reduced."""
         return self.transport.config.device
 
     def _stop(self) -> None:
-        """What is still started belongs to a group that is left."""
+        """Forget started collectives: they belong to a group that this rank has left."""
         self._under_way.clear()
         if self._courier is not None:
             self._courier.stop()
             self._courier = None
 
     def close(self) -> None:
-        """Leave the group, and end the thread that carried out what was started."""
+        """Leave the group and end the background thread."""
         self._stop()
         self.transport.close()
 
     def join(self, order: Join) -> None:
-        """Leave the group that there is, and meet the members of the new one."""
+        """Leave the present group and form the new one with its members."""
         began = now()
         self.members = order.members
         self._stop()
@@ -68,7 +68,7 @@ class Collectives:
         self._meter.add("join", began)
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str = SUM) -> tuple[float, int]:
-        """Reduce tensors in place; returns seconds and bytes. Raises ExchangeBroken, having left the group."""
+        """Reduce tensors in place. Returns (seconds, bytes). On ExchangeBroken, the rank has left the group."""
         size = sum(tensor.nbytes for tensor in tensors)
         self._drain()
         if not size:
@@ -81,7 +81,7 @@ class Collectives:
         return self._measured(act, size), size
 
     def start(self, tensor: Tensor) -> None:
-        """Begin to sum a tensor in place beside what this thread does; the next `all_reduce` waits for it."""
+        """Start summing a tensor in place in the background. The next `all_reduce` waits for it."""
         if not tensor.numel():
             return
         self._seq += 1
@@ -95,9 +95,9 @@ class Collectives:
     def _begun(self, tensor: Tensor) -> Callable[[], tuple[float, float]]:
         began = now()
         try:
-            wait = self.transport.start(tensor)  # type: ignore[attr-defined]  # not every transport has it
+            wait = self.transport.start(tensor)  # type: ignore[attr-defined]  # only some transports have it
         except ExchangeBroken as error:
-            broken = error  # found out where the others are waited for
+            broken = error  # raised when the started collectives are awaited
 
             def wait() -> None:
                 raise broken
@@ -109,13 +109,13 @@ class Collectives:
         return result
 
     def _sum(self, tensor: Tensor) -> tuple[float, float]:
-        """Returns begin and end."""
+        """Sum a tensor. Returns the times of begin and end."""
         began = now()
         self.transport.all_reduce(tensor)
         return began, now()
 
     def _drain(self) -> None:
-        """Wait for what was started. Raises ExchangeBroken, having left the group."""
+        """Wait for the started collectives. On ExchangeBroken, the rank has left the group."""
         since, under_way, self._under_way = now(), self._under_way, []
         for seq, size, result in under_way:
             began, ended = self._guarded(result, since)
@@ -124,16 +124,16 @@ class Collectives:
             self._meter.add("wait", since)
 
     def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
-        """Sum, for each member, what it owns of a tensor. Raises ExchangeBroken, having left the group."""
+        """Sum a tensor; each member gets the ranges that it owns. On ExchangeBroken, the rank has left the group."""
         self._measured(lambda: self.transport.reduce_scatter(tensor, runs), tensor.nbytes)
 
     def fence(self) -> None:
-        """Wait until what was written before can be gathered. Raises ExchangeBroken, having left the group."""
+        """Wait until earlier writes of all members can be gathered. On ExchangeBroken, the rank has left the group."""
         self._measured(self.transport.fence, 0)
 
     def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
-        """Begin to fill `out` with what others own; the time that is measured is what it takes here. Raises
-        ExchangeBroken, having left the group; what is returned does, too."""
+        """Start to fill `out` with ranges from their owners. Return a function that waits for the end. Only this rank's own
+        time is measured. On ExchangeBroken, from this call or from the wait, the rank has left the group."""
         began = now()
         wait = self._guarded(lambda: self.transport.all_gather(out, source, runs), began)
         self._meter.add("copy", began, size=out.nbytes)

@@ -1,4 +1,5 @@
-"""Sleeping until a word in shared memory changes: Linux's futex, futex(2). Elsewhere a short sleep stands in for it."""
+"""Sleeps until a word in shared memory changes, by Linux's futex (futex(2)). Other systems sleep for a short time
+instead."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _WAIT, _WAKE = 0, 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SHORT_S = 50e-6
 _SYSCALL = _LIBC.syscall
-# (call, address, operation, value, timeout, unused, unused): with types given once, a call is twice as fast.
+# (call, address, operation, value, timeout, unused, unused): declared types make a call twice as fast.
 _ADDRESS, _INT = ctypes.c_void_p, ctypes.c_int
 _SYSCALL.argtypes = [ctypes.c_long, _ADDRESS, _INT, ctypes.c_uint32, _ADDRESS, _ADDRESS, _INT]
 _SYSCALL.restype = ctypes.c_long
@@ -26,13 +27,14 @@ class _Timespec(ctypes.Structure):
 
 @lru_cache(maxsize=64)
 def _limit(timeout_s: float) -> tuple[_Timespec, int]:
-    """Return the time in the system's words, and where it lies."""
+    """Return a timeout as a C struct, and its address."""
     limit = _Timespec(int(timeout_s), int(timeout_s % 1 * 1e9))
     return limit, ctypes.addressof(limit)
 
 
 def wait(address: int, value: int, timeout_s: float) -> bool:
-    """Sleep while the 32-bit word at `address` holds `value`, at most so long; returns whether that was how long it took."""
+    """Sleep while the 32-bit word at `address` has `value`, at most `timeout_s` seconds. Returns whether the timeout was
+    reached."""
     if _CALL is None:
         time.sleep(min(_SHORT_S, timeout_s))
         return True
@@ -42,6 +44,6 @@ def wait(address: int, value: int, timeout_s: float) -> bool:
 
 
 def wake(address: int) -> None:
-    """Wake all who sleep on the word at `address`, in whatever process."""
+    """Wake all threads, of any process, that sleep on the word at `address`."""
     if _CALL is not None:
         _SYSCALL(_CALL, address, _WAKE, 2**31 - 1, None, None, 0)

@@ -1,7 +1,7 @@
-"""Signs of life from a rank that stands in a collective: its own thread cannot speak there.
+"""Heartbeats of a rank during a collective, in which its own thread cannot send any.
 
-A rank that waits for a slow one is alive, one that was stopped is not; only so can the coordinator tell them apart. What
-came before the collective may have taken long too: then it begins with a sign.
+A rank that waits for a slow rank still beats; a stopped process does not. So the coordinator can distinguish them. A long
+time without a beat may have passed before the collective, which therefore begins with one.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from ddp.process.clock import now
 
 
 class Heartbeat:
-    """`with heart:` around a collective, or what else takes long and may have collectives in it; `beat` is called from
-    another thread every `every_s` seconds that it lasts."""
+    """Use `with heart:` around a collective, or around long work that may contain collectives. Another thread calls `beat`
+    every `every_s` seconds meanwhile."""
 
     def __init__(self, every_s: float, beat: Callable[[], None], most: int | None = None) -> None:
-        """`every_s`: infinite for none at all. `most`: beats of one collective; None: as many as it lasts."""
+        """`every_s`: infinity for no beats. `most`: maximum number of beats in one collective; None: no limit."""
         self._every_s, self._beat, self._most = every_s, beat, most
         self._entered = 0
-        """Collectives entered and left: odd while in one."""
+        """Number of entries and exits: odd during a collective."""
         self._left = now()
-        """When the last one was left."""
+        """Time at which the last collective ended."""
         self._within = 0
-        """Blocks around what is going on."""
+        """Depth of nested blocks."""
 
     def limited(self, most: int) -> Heartbeat:
-        """Return another one with the same beat, for what nobody can tell from standing still: so many beats, no more."""
+        """Return a heartbeat with at most `most` beats, for work that cannot be distinguished from a hang."""
         return Heartbeat(self._every_s, self._beat, most)
 
     def __enter__(self) -> None:
@@ -57,6 +57,6 @@ class Heartbeat:
             if self._entered % 2 and 0 < beats <= (self._most or beats):
                 try:
                     self._beat()
-                except Exception:  # the parent is gone: the rank will find out
+                except Exception:  # the parent has ended; the rank will notice it
                     return
             before = self._entered

@@ -1,4 +1,4 @@
-"""Bounds calls to PyTorch's store: while the process that has it is stopped, its client waits without an end."""
+"""Limits the time of calls to PyTorch's store, whose client waits for ever while the store's process is stopped."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 
 def answered(call: Callable[[], T], limit_s: float) -> T:
-    """Return what `call` returns. Raise what it raises, or RuntimeError if it is late: a thread goes on with it then, until
-    the process ends."""
+    """Return the result of `call`, or raise its error. Raise RuntimeError if it takes longer than `limit_s`; its thread
+    then continues until the process ends."""
     future: Future[T] = Future()
 
     def work() -> None:
@@ -25,6 +25,6 @@ def answered(call: Callable[[], T], limit_s: float) -> T:
     try:
         return future.result(limit_s)
     except TimeoutError:
-        if future.done():  # its own
+        if future.done():  # the call's own TimeoutError
             raise
         raise RuntimeError(f"the store did not answer within {limit_s:g} s; is its process stopped?") from None

@@ -1,7 +1,7 @@
-"""How ranks find each other: a store that all reach, and what they reduce with once they have met.
+"""How ranks find each other: a store that all of them reach, and the transport that they use afterwards.
 
-The store is that of torchrun, or one that rank 0 opens at MASTER_ADDR:MASTER_PORT, on loopback if that is where it is. Ranks
-that see the same folder reduce in it; whether they do is tried, not guessed from host names.
+The store is that of torchrun, or one that rank 0 opens at MASTER_ADDR:MASTER_PORT, on loopback if that is the address.
+Ranks that see the same folder reduce in shared memory. This is tested with a file, not guessed from host names.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from ddp.process.scratch import scratch
 
 NAMES = ("auto", "memory", "gloo", "nccl")
 ANSWER_S = 5.0
-"""How long the store may take to answer beyond what it is asked to wait, seconds."""
+"""Seconds that the store may take to answer, beyond the time that it is asked to wait."""
 VISIT_S = 0.05
-"""How often a rank looks for a new store of rank 0's."""
+"""Seconds between two attempts of a rank to find a new store of rank 0."""
 
 
 def open_store(rank: int, world_size: int, timeout_s: float, at: tuple[str, int] | None = None) -> Store:
-    """Open the store that the environment speaks of, or that of the process group that is there. One that rank 0 opens, `at`
-    this host and port if given, is for one meeting: who was there before waits for the next. Raises ValueError, RankLost."""
-    # An agent of torchrun keeps its store when it starts the ranks anew.
+    """Open the store described by the environment, or that of torch's default process group. `at`: (host, port) instead of
+    MASTER_ADDR and MASTER_PORT. A store that rank 0 opens serves one meeting: a rank that has used it already waits for the
+    next one. Raises ValueError, RankLost."""
+    # torchrun's agent keeps its store when it restarts the ranks.
     prefix = f"ddp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     if dist.is_available() and dist.is_initialized():
         return PrefixStore(prefix, dist.distributed_c10d._get_default_store())
@@ -82,8 +83,8 @@ def open_store(rank: int, world_size: int, timeout_s: float, at: tuple[str, int]
 
 
 def fresh_store(store: Store, rank: int, world_size: int) -> Store:
-    """Return the part of `store` that is for the coming group alone, without what an earlier one has left there. Ranks
-    count, each for itself, how often they met there. Raises RankLost."""
+    """Return a part of `store` for the new group only, without keys of earlier groups. Each rank counts the groups that it
+    has joined there. Raises RankLost."""
     try:
         number = answered(lambda: store.add(f"groups of {world_size}/{rank}", 1), ANSWER_S)
     except RuntimeError as error:  # DistStoreError, DistNetworkError
@@ -92,7 +93,7 @@ def fresh_store(store: Store, rank: int, world_size: int) -> Store:
 
 
 def _listen(address: str, port: int) -> int:
-    """Open a socket that listens at that address alone: torch's own store would listen on every interface."""
+    """Open a socket that listens at this address only: torch's own store would listen on every interface."""
     family, kind, protocol, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -102,14 +103,14 @@ def _listen(address: str, port: int) -> int:
 
 
 class StoreExchange:
-    """Where ranks lay down what the others are to read: texts, once each, in rounds that all make in the same order."""
+    """Exchanges texts through a store, in rounds that all ranks make in the same order."""
 
     def __init__(self, store: Store, rank: int, world_size: int, timeout_s: float) -> None:
         self._store, self._rank, self._size, self._timeout_s = store, rank, world_size, timeout_s
         self._round = 0
 
     def exchange(self, text: str) -> list[str]:
-        """Return everybody's text, by rank. Raises RankLost, naming who did not come."""
+        """Return every rank's text, by rank. Raises RankLost, naming a rank that did not come."""
         self._round += 1
         texts = []
         try:
@@ -128,11 +129,12 @@ class StoreExchange:
         return self._store.get(key).decode()
 
     def close(self) -> None:
-        """Let go of the store: that of rank 0 listens as long as somebody holds it."""
+        """Release the store. Rank 0's store listens until its last reference is gone."""
         del self._store
 
     def missing(self, grace_s: float) -> list[int]:
-        """Return who does not say within so many seconds that something broke. Rank 0's end is the store's."""
+        """Return the ranks that do not report a broken collective within `grace_s` seconds. If the store itself does not
+        answer, rank 0 is gone."""
         try:
             return answered(partial(self._silent, grace_s), grace_s + ANSWER_S)
         except RuntimeError:
@@ -145,12 +147,12 @@ class StoreExchange:
         while silent and time.monotonic() < until:
             silent -= {rank for rank in silent if self._store.check([f"broken/{rank}"])}
             time.sleep(0.01)
-        time.sleep(0.1 if self._rank == 0 else 0.0)  # the others ask here
+        time.sleep(0.1 if self._rank == 0 else 0.0)  # the other ranks still query the store
         return sorted(silent)
 
 
 class TorchTransport(gloo.Transport):
-    """PyTorch's process group: the default one if there is one, else one that meets at our store."""
+    """PyTorch's process group: the default one if it is initialized, otherwise one formed through our store."""
 
     def __init__(self, config: TransportConfig, name: str, store: Store) -> None:
         super().__init__(config)
@@ -172,7 +174,7 @@ class TorchTransport(gloo.Transport):
         del self._store
 
     def leave(self) -> None:
-        """Leave what is ours."""
+        """Destroy the process group, unless it is the user's own."""
         if not self._borrowed:
             super().leave()
 
@@ -180,7 +182,8 @@ class TorchTransport(gloo.Transport):
 def make_transport(
     name: str, texts: StoreExchange, store: Store, device: torch.device, rank: int, world_size: int, limit_s: float
 ) -> tuple[Transport, ExitStack]:
-    """Return the transport that all ranks can use, joined, and what to close after it. Raises ValueError, RankLost."""
+    """Return (the fastest transport that all ranks can use, joined; what to close after it). Raises ValueError,
+    RankLost."""
     folders = ExitStack()
     shared, folder = False, Path()
     if name in ("auto", "memory") and device.type == "cpu":
@@ -195,7 +198,7 @@ def make_transport(
     transport: Transport
     if shared and Memory.applies(config):
         transport = Memory(config)
-        texts.exchange("here")  # who looks for a rank must find its lock
+        texts.exchange("here")  # every rank's lock must exist before others look for it
     else:
         folders.close()
         best = "nccl" if device.type == "cuda" else "gloo"
@@ -205,7 +208,7 @@ def make_transport(
 
 
 def _own(folder: Path) -> bool:
-    """Return whether it has a token and is this user's alone: anybody may have written its name at the store."""
+    """Return whether the folder has a token and is private to this user: anyone may have written its name to the store."""
     try:
         about, token = folder.lstat(), (folder / "token").lstat()
     except OSError:
@@ -215,7 +218,7 @@ def _own(folder: Path) -> bool:
 
 
 def _common_folder(texts: StoreExchange, rank: int, folders: ExitStack) -> tuple[bool, Path]:
-    """Return whether all ranks see a folder that rank 0 makes, and the folder."""
+    """Return (whether all ranks see a folder made by rank 0, the folder)."""
     offer = ""
     if rank == 0:
         own, token = folders.enter_context(scratch()), secrets.token_hex(16)

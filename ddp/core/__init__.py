@@ -1,4 +1,4 @@
-"""Decisions, pure: standard library only, no clock, no randomness, no files, no threads (lint and import rules hold it).
+"""Decisions as pure functions: standard library only, no clock, no randomness, no files, no threads (enforced by lint
+rules).
 
-Time, randomness and failure come in from outside as events; commands go out.
-"""
+Time, randomness and failures come in as events; commands go out."""

@@ -1,41 +1,39 @@
-"""Allocation: whole steps for ranks of unequal speed, so that a window takes as little time as its steps allow.
+"""Allocation: whole steps for ranks of unequal speed, such that a window is as short as its steps allow.
 
-Owns the arithmetic of counts alone: `costs` are seconds per step (or any multiple of them), by rank. Knows no controller, no
-plan and no ledger.
-"""
+Owns the arithmetic of step counts. `costs` are seconds per step (or any multiple), by rank. Knows no controller, no plan
+and no ledger."""
 
 from __future__ import annotations
 
 import heapq
 
 STRETCH = 1.25
-"""How much longer than asked a window may be, where that makes its steps fit the ranks' speeds better."""
+"""Factor by which a window may exceed the requested length, if its steps then fit the ranks' speeds better."""
 FEW = 8
-"""Windows in an epoch up to which they are made equal: with more of them a shorter last one costs little."""
+"""Up to this many windows per epoch are made equal in size; with more, a shorter last window costs little."""
 TOLERANCE = 0.01
-"""Rate that is given up for windows of equal size."""
+"""Fraction of the rate that may be lost for windows of equal size."""
 NEAR = 16
-"""Sizes on either side of the middle that are tried where the rest of an epoch is cut in two."""
+"""Number of sizes tried on either side of the middle when the rest of an epoch is divided in two."""
 TRIED = 20_000
-"""Ends of steps among which the best length of a window is looked for, some more at most: in a window of so many steps what
-rounding costs is nothing, and an anchor may be of any size."""
+"""About how many step ends are searched for the best window length. In a window with more steps rounding costs nothing, and
+the anchor has no upper limit."""
 _EPSILON = 1e-9
 
 
 def rate(counts: tuple[int, ...], costs: tuple[float, ...]) -> float:
-    """Return the steps per second of a window whose ranks wait for the last one."""
+    """Return the steps per second of a window in which ranks wait for the last one."""
     longest = max([n * cost for n, cost in zip(counts, costs, strict=True)], default=0.0)
     return sum(counts) / longest if longest else 0.0
 
 
 def allocate(costs: tuple[float, ...], shortest: float, most: int, lead: int | None = None) -> tuple[int, ...]:
-    """Return the counts of the highest rate for a window of `shortest` seconds to `STRETCH` times that. `most` is at least
-    a step for every rank.
+    """Return the step counts with the highest rate for a window of `shortest` to `STRETCH * shortest` seconds. `most`:
+    steps of an epoch, at least one per rank.
 
-    Rounding to the length asked for costs up to half a step of the slowest rank; among windows a little longer there is
-    one that nearly fits all. An epoch of `most` steps is the longest window, and few windows of an epoch are made equal.
-    With `lead` no rank does more than that many steps more than the slowest.
-    """
+    Rounding to the requested length costs up to half a step of the slowest rank, while some slightly longer window fits
+    nearly exactly. No window is longer than an epoch, and if an epoch has few windows they are made equal. With `lead`, no
+    rank does more than `lead` steps more than the slowest."""
     if lead is not None:
         return _led(costs, shortest, most, lead)
     low, high = sum(_fill(costs, shortest, shortest)), sum(_fill(costs, shortest, shortest * STRETCH))
@@ -51,7 +49,7 @@ def allocate(costs: tuple[float, ...], shortest: float, most: int, lead: int | N
 
 
 def _with_all(counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Give every rank a step, taken from those that have most."""
+    """Give every rank at least one step, taken from the ranks with most."""
     some, without = list(counts), [r for r, n in enumerate(counts) if not n]
     most = [(-n, r) for r, n in enumerate(counts) if n] if without else []
     heapq.heapify(most)
@@ -64,7 +62,8 @@ def _with_all(counts: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _led(costs: tuple[float, ...], shortest: float, most: int, lead: int) -> tuple[int, ...]:
-    """Shorten windows until they fit: cutting single steps off would take some ranks further ahead than `lead`."""
+    """Shorten the window until it fits into `most`: removing single steps would take some ranks further ahead than
+    `lead`."""
     while True:
         counts = _fill(costs, shortest, shortest)
         most_of_one = min(counts) + lead
@@ -77,13 +76,14 @@ def _led(costs: tuple[float, ...], shortest: float, most: int, lead: int) -> tup
 
 
 def _fill(costs: tuple[float, ...], shortest: float, length: float) -> tuple[int, ...]:
-    """Return the steps that fit into `length` seconds, one at least."""
+    """Return the steps of each rank that fit into `length` seconds, at least one."""
     slack = shortest * _EPSILON
     return tuple([max(1, int((length + slack) / cost)) for cost in costs])
 
 
 def _best_length(costs: tuple[float, ...], shortest: float) -> float:
-    """Return the length, up to `STRETCH` times `shortest`, with the most steps per second: where some rank ends a step."""
+    """Return the window length, up to `STRETCH * shortest`, with the most steps per second. Only ends of steps are
+    candidates."""
     steps = _fill(costs, shortest, shortest)
     stretch = min(STRETCH, 1 + TRIED / sum(steps))
     longest = max([n * cost for n, cost in zip(steps, costs, strict=True)])
@@ -99,7 +99,8 @@ def _best_length(costs: tuple[float, ...], shortest: float) -> float:
 
 
 def level(weights: tuple[float, ...], caps: tuple[int, ...], total: int) -> tuple[int, ...]:
-    """Divide `total` steps, or as many as `caps` hold, in proportion to `weights`: the most done per weight is least."""
+    """Divide `total` steps (or the sum of `caps`, if less) in proportion to `weights`, minimising the largest steps /
+    weight."""
     total, whole = min(total, sum(caps)), sum([w for w, cap in zip(weights, caps, strict=True) if cap])
     steps = [min(cap, int(total * w / whole)) if cap else 0 for w, cap in zip(weights, caps, strict=True)]
     ends = [((n + 1) / weights[r], r) for r, n in enumerate(steps) if n < caps[r]]
@@ -113,8 +114,8 @@ def level(weights: tuple[float, ...], caps: tuple[int, ...], total: int) -> tupl
 
 
 def top_up(have: tuple[float, ...], weights: tuple[float, ...], more: int) -> tuple[int, ...]:
-    """Divide `more` steps among ranks that `have` some, so that all together are as near to `weights` as can be: a rank that
-    has its part, or weighs nothing, gets none."""
+    """Divide `more` steps among ranks that `have` some, so that the sums come as close to the proportions of `weights` as
+    possible. A rank that has its part already, or has weight zero, gets none."""
     open_, steps, end = list(weights), [0] * len(have), 0.0
     while any(open_):
         end = (more + sum(n for n, w in zip(have, open_, strict=True) if w)) / sum(open_)
@@ -138,11 +139,10 @@ def top_up(have: tuple[float, ...], weights: tuple[float, ...], more: int) -> tu
 def merge_lone(
     steps: tuple[int, ...], weights: tuple[float, ...], caps: tuple[int, ...], lead: int | None = None
 ) -> tuple[int, ...]:
-    """Give every rank 0 or at least 2 steps, where its cap is 2 or more and another rank can take the one.
+    """Give every rank either 0 or at least 2 steps, where its cap is 2 or more and another rank can take its single step.
 
-    A single step tells nothing of a rank's speed but its start-up. With `lead` a step stays where moving it would take a
-    rank further ahead of the slowest than that.
-    """
+    A single step says little about a rank's speed, as it includes the start-up. With `lead`, a step is not moved if that
+    would take a rank further ahead of the slowest than `lead`."""
     merged = list(steps)
     lone = [r for r in sorted(range(len(steps)), key=lambda r: (weights[r], r)) if steps[r] == 1 and caps[r] >= 2]
     if not lone:
@@ -153,7 +153,7 @@ def merge_lone(
     for rank in lone:
         if merged[rank] != 1:
             continue
-        merged[rank] = 0  # so that it is no peer of its own; one that has given its step away is none either
+        merged[rank] = 0  # so that it is not its own taker, and no rank that gave its step away is one
         while peers and not merged[peers[0][1]]:
             heapq.heappop(peers)
         if not peers:
@@ -169,11 +169,10 @@ def merge_lone(
 
 
 def fit(counts: tuple[int, ...], weights: tuple[float, ...], left: int, lead: int | None = None) -> tuple[int, ...]:
-    """Return the counts of the next window, with `left` steps in the epoch: `counts`, or less towards its end.
+    """Return the step counts of the next window, given `left` steps in the epoch: `counts`, or less near its end.
 
-    The last two windows share what is left, so that no sliver of a step or two costs a whole average; where to cut is
-    chosen by the time that both take. Counts only shrink, so every bound that they keep is kept.
-    """
+    The last two windows share the remaining steps, as a last window of a step or two would cost a whole average. The cut
+    minimises their total time. Counts only shrink, so bounds that they keep remain kept."""
     whole = sum(counts)
     if left >= 2 * whole:
         return counts

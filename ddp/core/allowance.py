@@ -1,7 +1,6 @@
-"""Allowance: how many steps more a rank may be granted now, by the window, by what it may run ahead, by the slowest rank.
+"""Allowance: how many more steps a rank may be granted now, limited by the window, its lead and the slowest rank.
 
-Pure questions to the coordinator's state; `dispatch` grants, `rounds` asks who has nothing left to do.
-"""
+Pure queries of the coordinator's state. `dispatch` grants steps; `rounds` asks which ranks have nothing left to do."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from ddp.core.rank_state import RankState
 from ddp.core.values import replace
 
 MOST = 1 << 60
-"""Steps that are no bound."""
+"""No limit."""
 
 
 def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
-    """Return how many steps may still be granted to `rank`."""
+    """Return how many more steps may be granted to `rank`."""
     room = _room(cohort, plan, cohort.ranks[rank])
     if room <= 0 or not leads_bounded(cohort, plan):
         return room
@@ -26,8 +25,8 @@ def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
 
 
 def allowances(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, dict[int, int]]:
-    """Return how many steps may still be granted to each rank that can take more, in ascending order, and the state that
-    knows who can: no other rank may be granted any."""
+    """Return how many more steps may be granted to each rank that can take some, in ascending order; and the state in which
+    `takers` is reduced to these ranks."""
     bounds, takers = leads_bounded(cohort, plan), cohort.takers
     slowest = _slowest(cohort, plan) if bounds else cohort.slowest
     if bounds and (slowest.steps is None or slowest.steps != cohort.slowest.steps):
@@ -50,21 +49,22 @@ def allowances(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, 
 
 
 def leads_bounded(cohort: CoordinatorState, plan: Plan) -> bool:
-    """Return whether a rank may be only so many steps ahead of the slowest: where ranks block, none is ahead at all."""
+    """Return whether a rank's lead over the slowest is limited at all times. (Where ranks block, they have no lead.)"""
     return plan.max_lead is not None and not cohort.world.blocking
 
 
 def _left(cohort: CoordinatorState, plan: Plan, rank: int, slowest: Slowest) -> int:
-    """Return the steps that `rank` may be granted before the slowest has gone on."""
+    """Return the steps that `rank` may be granted before the slowest rank makes progress."""
     if slowest.steps is None:
         return MOST
-    # Who has no work is not waited for. The slowest of the others may always do a step more, so somebody goes on.
+    # Ranks without work are ignored. The slowest of the others may always do another step, so somebody makes progress.
     foremost = slowest.steps + max(plan.max_lead or 0, 1)
     return foremost - _done(cohort, rank) - cohort.ranks[rank].queued
 
 
 def _slowest(cohort: CoordinatorState, plan: Plan) -> Slowest:
-    """Return the slowest of the ranks that work, by those of whom something has changed; of all, if none is left of them."""
+    """Return the slowest of the ranks with work, updated by the ranks that changed; searched among all if none of them is
+    left."""
     known, steps, ranks = cohort.slowest, cohort.slowest.steps, cohort.slowest.ranks
     for rank in known.touched if steps is not None else ():
         done = _done(cohort, rank) if cohort.ranks[rank].alive and _works(cohort, plan, rank) else None
@@ -82,23 +82,23 @@ def _slowest(cohort: CoordinatorState, plan: Plan) -> Slowest:
 
 
 def starved(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:
-    """Return whether the rank stands still for lack of samples. Valid after a dispatch."""
+    """Return whether the rank is idle for lack of samples. Valid after a dispatch."""
     return not cohort.ranks[rank].queue and allowance(cohort, plan, rank) > 0
 
 
 def givers(cohort: CoordinatorState, plan: Plan) -> tuple[int, ...]:
-    """Return the ranks whose own samples others may take over."""
+    """Return the ranks whose own samples other ranks may take over."""
     if plan.dispatch == "progressive":
         return ()
     return tuple(r for r, state in enumerate(cohort.ranks) if plan.dispatch == "partition" or not state.alive)
 
 
 def _room(cohort: CoordinatorState, plan: Plan, state: RankState) -> int:
-    """Return what the window and the steps ahead of it leave to a rank, whatever the others do."""
+    """Return the steps that the window and the plan's lead leave to a rank, regardless of other ranks."""
     rank, current, ordered = state.rank, cohort.round, False
     if current is not None and rank in current.members:
         if cohort.world.blocking:
-            # The order to average is ahead of what is granted now: the window ends with it.
+            # the order to average comes before what is granted now, so the window ends with it
             ordered = rank in current.waiting
         elif not plan.overlap and current.phase is not Phase.APPLY:
             return 0
@@ -106,7 +106,7 @@ def _room(cohort: CoordinatorState, plan: Plan, state: RankState) -> int:
 
 
 def _works(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:
-    """Return whether the rank has something to train or to copy, or could be granted some of the epochs in progress."""
+    """Return whether the rank has something to train or to copy, or could be granted samples of the epochs in progress."""
     if cohort.ranks[rank].queue or _lays_down(cohort, rank):
         return True
     if _room(cohort, plan, cohort.ranks[rank]) <= 0:
@@ -115,7 +115,7 @@ def _works(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:
 
 
 def _done(cohort: CoordinatorState, rank: int) -> int:
-    """Return the steps of `rank` in the window; what it has still to copy for a round in flight is of the one before."""
+    """Return the steps of `rank` in this window; 0 if it still has to copy its replica for the round of the last one."""
     return 0 if _lays_down(cohort, rank) else cohort.ranks[rank].steps
 
 

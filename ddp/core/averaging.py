@@ -1,8 +1,8 @@
-"""`Averaging`: how replicas are brought together in a round, whatever the policy and backend. Settings and weights alone.
+"""`Averaging`: how the average of a round is computed and applied, for every policy and backend. Settings and weights
+alone.
 
 Owns the weight of a contribution, for every backend. Knows no tensors: `ddp.replica.weighted_mean` and
-`ddp.replica.outer_optimizer` do.
-"""
+`ddp.replica.outer_optimizer` do."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ WIRES = ("float64", "float32", "bfloat16")
 HIGHEST_RATE = 1e6
 """An outer learning rate above this only diverges."""
 STEEPEST = 16.0
-"""Of as many samples as there may be, the power that a double still holds, times any parameter and over all ranks."""
+"""Largest exponent: samples ** gamma, times a parameter and summed over ranks, must fit a double."""
 
 
 @dataclass(frozen=True)
 class Averaging:
-    """What an average is made of, and what becomes of it. The default is the mean weighted by samples."""
+    """How an average is computed and applied. The default is the mean weighted by samples."""
 
     gamma: float = 1.0
-    """A rank weighs samples ** gamma: 1 by samples, 0 every rank that trained alike. An idle rank weighs nothing."""
+    """Exponent of a rank's weight, samples ** gamma: 1 weighs by samples, 0 equally. An idle rank has weight 0."""
     elastic: float | None = None
-    """Replicas move this part of the way to the average, in (0, 1] (EASGD, arXiv:1412.6651); null: they become it."""
+    """Fraction of the way to the average that replicas move, in (0, 1] (EASGD, arXiv:1412.6651); null: all of it."""
     outer: str = "none"
     """Optimizer whose gradient is (last average - mean of the replicas): `none`, `momentum`, `nesterov`."""
     outer_lr: float | None = None
-    """Its learning rate; null: 1.0 for momentum, 0.7 for nesterov."""
+    """Learning rate of the outer optimizer; null: 1.0 for momentum, 0.7 for nesterov."""
     outer_momentum: float | None = None
-    """Its momentum in [0, 1); null: 0.9."""
+    """Momentum of the outer optimizer, in [0, 1); null: 0.9."""
     optimizer_state: bool = False
-    """Floating-point state of the ranks' own optimizers (momentum, moments) is averaged with the same weights."""
+    """Whether to average the floating-point state of the ranks' own optimizers (momentum, moments) as well."""
     optimizer_reset: bool | None = None
-    """The ranks' own optimizers begin anew after a round; null: with nesterov, unless their state is averaged."""
+    """Whether to reset the ranks' own optimizers after a round; null: only with nesterov, unless their state is averaged."""
     wire: str = "float64"
     """What a collective sends: `float64`, exact; `float32` and `bfloat16`, differences to the last average. The backend
     `cpu` sends nothing."""
@@ -78,7 +78,7 @@ class Averaging:
 
     @property
     def resets(self) -> bool:
-        """Whether the ranks' own optimizers begin anew after a round."""
+        """Whether the ranks' own optimizers are reset after a round."""
         if self.optimizer_reset is None:
             return self.outer == "nesterov" and not self.optimizer_state
         return self.optimizer_reset
@@ -89,12 +89,12 @@ class Averaging:
         return self.elastic is not None and self.elastic < 1
 
     def resolved(self) -> Averaging:
-        """Return the same with nothing left to derive: two settings that mean one thing become equal."""
+        """Return equivalent settings with every default filled in, so that settings with the same effect are equal."""
         if self.outer == "none":
             return replace(self, optimizer_reset=self.optimizer_reset or None)
         lr, momentum = self.outer_rates
         return replace(self, outer_lr=lr, outer_momentum=momentum, optimizer_reset=self.resets)
 
     def weight(self, samples: int) -> float:
-        """Return the weight of so many samples, before it is divided by the sum over the contributions."""
+        """Return the weight of a contribution of `samples`, before division by the sum of all weights."""
         return float(samples) ** self.gamma if samples else 0.0

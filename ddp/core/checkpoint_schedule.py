@@ -1,10 +1,9 @@
-"""Saving: when a checkpoint is due, who writes what for it, and how a run resumes from one.
+"""Checkpoints: when one is due, which rank writes what, and how a run resumes from one.
 
-A checkpoint is the model that all ranks share right after an average, with the coordinator's state as of that average.
-Samples that are not in the model then count as not trained; whoever resumes trains them again. If a rank is lost before all
-have written their parts, the checkpoint is dropped and the one before stays. The next average may be ordered before all
-parts of the last one are written, so several checkpoints may be in the making, each with its own state.
-"""
+A checkpoint consists of the model that all ranks share right after an average, and the coordinator's state at that average.
+Samples that are not in the model count as not trained; a resumed run trains them again. If a rank is lost before all have
+written their parts, the checkpoint is dropped and the one before is kept. The next average may be ordered before all parts
+of the last checkpoint are written, so several may be in the making, each with its own state."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from ddp.core.world import World
 
 
 def begin(cohort: CoordinatorState, plan: Plan, at: float, turn: bool) -> tuple[CoordinatorState, tuple[Save, ...]]:
-    """Order all live ranks to save the model, if it is time: behind the round in flight, or while all stand still."""
+    """Order all live ranks to save the model if a checkpoint is due: after the round in flight, or while all are idle."""
     settings, world = cohort.world.checkpoints, cohort.world
     if settings is None or cohort.broken:
         return cohort, ()
@@ -37,7 +36,8 @@ def begin(cohort: CoordinatorState, plan: Plan, at: float, turn: bool) -> tuple[
 
 
 def due(settings: Checkpointing | None, mark: Mark, last: Mark, epochs: int) -> str:
-    """Return why a checkpoint is due at `mark`, after one at `last`; empty: none is. The end of a run needs none."""
+    """Return why a checkpoint is due at `mark`, given the `last` one; empty: none is due. None is due at the end of a
+    run."""
     if settings is None or mark.epochs == epochs:
         return ""
     if not settings.due(mark.epochs - last.epochs, mark.averages - last.averages, mark.at - last.at):
@@ -46,25 +46,26 @@ def due(settings: Checkpointing | None, mark: Mark, last: Mark, epochs: int) -> 
 
 
 def hasten(cohort: CoordinatorState, at: float) -> CoordinatorState:
-    """Have a checkpoint come at the next average: the end is near. Where none are made, none is."""
+    """Have a checkpoint made at the next average, as the run is about to end. Does nothing if checkpoints are off."""
     settings = hastened(cohort.world.checkpoints)
     ending = (at, cohort.samples) if settings is not None and settings.every else None
     return replace(cohort, world=replace(cohort.world, checkpoints=settings), ending=ending)
 
 
 def hastened(settings: Checkpointing | None) -> Checkpointing | None:
-    """Return the settings of checkpoints once the end is near."""
+    """Return the checkpoint settings for a run that is about to end."""
     return Checkpointing(1, "averages", 0.0) if settings is not None and settings.every else settings
 
 
 def begun(samples: int, seen: int) -> tuple[Ledger, ...]:
-    """Return the ledger of the epoch that is begun after `seen` samples in order; none at the end of one."""
+    """Return the ledger of the epoch in progress after `seen` samples in order; none at the end of an epoch."""
     epoch, rest = divmod(seen, samples)
     return (Ledger(epoch, samples).merge(((0, rest),)).reopen(),) if rest else ()
 
 
 def averages(cohort: CoordinatorState, plan: Plan) -> int:
-    """Return the averages since the start, the one in flight too; inside steps, one a step of all ranks together."""
+    """Return the number of averages, including the one in flight; where gradients are averaged in steps, the number of
+    steps."""
     if not plan.in_step:
         return cohort.rounds
     world = cohort.world
@@ -74,12 +75,13 @@ def averages(cohort: CoordinatorState, plan: Plan) -> int:
 
 
 def handed_out(outputs: tuple[Any, ...]) -> bool:
-    """Return whether an average of snapshots was handed out just now: what is ordered next, ranks do right behind it."""
+    """Return whether an average of snapshots was sent out just now, so that ranks execute the next orders right after
+    it."""
     return any(isinstance(output, Apply) for output in outputs)
 
 
 def on_saved(cohort: CoordinatorState, event: Saved) -> CoordinatorState:
-    """Enter that a rank has written its part, or could not. Parts of a checkpoint that is off are passed over."""
+    """Record that a rank has written its part, or failed to. Parts of a dropped checkpoint are ignored."""
     saving = next((saving for saving in cohort.savings if saving.index == event.index), None)
     if saving is None:
         return cohort
@@ -92,8 +94,8 @@ def on_saved(cohort: CoordinatorState, event: Saved) -> CoordinatorState:
 def settle(
     cohort: CoordinatorState, plan: Plan | None, policy_state: Any, outputs: tuple[Any, ...]
 ) -> tuple[CoordinatorState, tuple[Publish, ...]]:
-    """Keep the state of a checkpoint once its average is there, publish it once all parts are; drop it if a rank is lost, or
-    its average broke."""
+    """Complete a checkpoint with the coordinator's state once its average is done; publish it once all parts are written;
+    drop it if a rank is lost or its average broke."""
     orders: list[Publish] = []
     there = (plan is not None and plan.in_step) or any(isinstance(output, RoundClosed) for output in outputs)
     for saving in cohort.savings:
@@ -116,7 +118,7 @@ def _with(cohort: CoordinatorState, saving: Saving) -> CoordinatorState:
 
 
 def _over(cohort: CoordinatorState, saving: Saving) -> CoordinatorState:
-    """End a checkpoint that is made, or could not be: the next one counts from it."""
+    """Remove a checkpoint that is complete or has failed; the next one is scheduled from it."""
     later = max(cohort.saved, saving.mark, key=lambda mark: mark.averages)
     return replace(_without(cohort, saving), saved=later)
 
@@ -127,7 +129,7 @@ def _without(cohort: CoordinatorState, saving: Saving) -> CoordinatorState:
 
 def _checkpoint(cohort: CoordinatorState, plan: Plan | None, policy_state: Any) -> CoordinatorCheckpoint:
     ledgers = tuple(ledger.reopen() for ledger in cohort.ledgers)
-    if len(cohort.live) < cohort.world.size:  # all ranks will be there again: the policy begins anew
+    if len(cohort.live) < cohort.world.size:  # all ranks will be present again, so the policy begins anew
         plan = policy_state = None
     return CoordinatorCheckpoint(
         cohort.world.samples, cohort.begun, ledgers, cohort.rounds, cohort.saves, policy_state, plan
@@ -135,7 +137,7 @@ def _checkpoint(cohort: CoordinatorState, plan: Plan | None, policy_state: Any) 
 
 
 def reopen(world: World, ranks: Row[RankState], saved: CoordinatorCheckpoint) -> CoordinatorState:
-    """Return the state that resumes from a checkpoint: nothing is granted, and what is not in its model is free."""
+    """Return the state that resumes from a checkpoint: no grants, and all samples outside its model are free."""
     return CoordinatorState(
         world,
         ranks,

@@ -1,4 +1,4 @@
-"""`Checkpointing`: how often a run writes what it needs to go on after its end. Settings alone."""
+"""`Checkpointing`: how often a run saves a checkpoint to resume from. Settings alone."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 UNITS = ("epochs", "averages")
 MOST, LONGEST_S = 10**9, 1e7
-"""Bounds of `every` and of `spacing_s`: beyond them no checkpoint ever comes."""
+"""Upper bounds of `every` and of `spacing_s`."""
 
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """The default is one at the end of an epoch, two seconds or more after the last: a short run writes none."""
+    """How often to save. By default at the end of an epoch, at least two seconds after the last: a short run saves none."""
 
     every: int = 1
     """Epochs or averages from one checkpoint to the next; 0: no checkpoints."""
     unit: str = "epochs"
     """`epochs` or `averages`; where gradients are averaged inside the step, and with one rank, every step is an average."""
     spacing_s: float = 2.0
-    """Least time from one to the next, and from the start to the first, seconds."""
+    """Least time between two checkpoints, and from the start to the first, seconds."""
 
     def __post_init__(self) -> None:
         if isinstance(self.every, bool) or not isinstance(self.every, int) or not 0 <= self.every <= MOST:
@@ -29,10 +29,10 @@ class Checkpointing:
             raise ValueError(f"checkpoint spacing_s={self.spacing_s} must be from 0 to {LONGEST_S:g} seconds")
 
     def due(self, epochs: int, averages: int, seconds: float) -> bool:
-        """Return whether it is time, so many complete epochs, averages and seconds after the last one."""
+        """Return whether a checkpoint is due, given the epochs, averages and seconds since the last one."""
         done = epochs if self.unit == "epochs" else averages
         return 0 < self.every <= done and seconds >= self.spacing_s
 
     def left(self, averages: int) -> int | None:
-        """Return how many averages come before the next checkpoint, `averages` after the last; None: that ends an epoch."""
+        """Return the averages left to the next checkpoint, `averages` after the last; None: checkpoints end epochs."""
         return self.every - averages % self.every if self.every and self.unit == "averages" else None

@@ -1,4 +1,4 @@
-"""Commands: frozen orders. Each carries the `reason` it was given for; the runtime obeys, the simulator too."""
+"""Commands: frozen orders, each with the `reason` it was given for. The runtime and the simulator execute them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from ddp.core.values import replace
 class Train:
     """Rank: train this chunk after those that you have.
 
-    The learning rate is a function of samples seen by the whole cohort: `seen` when the chunk begins, plus `pace` for each
-    sample that is trained of it: by the rank, and of a shared chunk by all who share it, however odd their slices.
-    """
+    The learning rate is a function of the samples that all ranks have seen: `seen` when the chunk begins, plus `pace` for
+    each sample trained of it (by the rank; of a shared chunk, by all ranks that share it, even in unequal slices)."""
 
     rank: int
     chunk: Chunk
@@ -28,8 +27,8 @@ class Train:
 
 @dataclass(frozen=True)
 class Pace:
-    """Rank: the cohort has seen so many samples now. In what you were granted and have not trained, count from there, and
-    `pace` for each of yours."""
+    """Rank: all ranks together have seen so many samples now. In your grants not yet trained, count from there, and `pace`
+    for each of your samples."""
 
     rank: int
     seen: int
@@ -39,7 +38,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Shorten:
-    """Rank: end the shared grant that you have at position `stop` of its epoch. You have not come so far."""
+    """Rank: end your shared grant at position `stop` of its epoch, which you have not reached yet."""
 
     rank: int
     stop: int
@@ -48,10 +47,9 @@ class Shorten:
 
 @dataclass(frozen=True)
 class Join:
-    """Rank: form a group for collectives with `members`, in place of the one that you have.
+    """Rank: form a group for collectives with `members`, in place of your present group.
 
-    Ranks that are given the same `generation` are in one group. `void`: forget what was granted, it will be cut anew.
-    """
+    Ranks with the same `generation` form one group. `void`: forget your grants, as they will be divided anew."""
 
     rank: int
     generation: int
@@ -59,12 +57,12 @@ class Join:
     void: bool
     reason: str
     lives: tuple[int, ...] = ()
-    """How often each member was started again; empty: none was."""
+    """How often each member was restarted; empty: none was."""
 
 
 @dataclass(frozen=True)
 class Leave:
-    """Rank: leave your group of this generation at the next batch boundary, and stand still until there is another."""
+    """Rank: leave your group of this generation at the next batch boundary, and stop training until you join another."""
 
     rank: int
     generation: int
@@ -73,10 +71,9 @@ class Leave:
 
 @dataclass(frozen=True)
 class Average:
-    """Rank: take part in this round: enter the collective, or lay down a snapshot.
+    """Rank: take part in this round: enter the collective, or copy your replica.
 
-    `in_turn`: once the work granted before this order is done; otherwise at the next batch boundary.
-    """
+    `in_turn`: after the work granted before this order; otherwise at the next batch boundary."""
 
     rank: int
     round: int
@@ -89,24 +86,25 @@ class Average:
 
 @dataclass(frozen=True)
 class SendState:
-    """Rank: lay down what came out of this round, for ranks that missed it; inside steps: your whole state."""
+    """Rank: write the result of this round for ranks that missed it; where gradients are averaged in steps, your whole
+    state."""
 
     rank: int
     round: int
     reason: str
     joins: bool = False
-    """For ranks that were started again: the last average, and what else they lack."""
+    """For restarted ranks: the last average, and everything else they need."""
 
 
 @dataclass(frozen=True)
 class LoadState:
-    """Rank: take what was shared of this round."""
+    """Rank: load what another rank has sent in this round."""
 
     rank: int
     round: int
     reason: str
     joins: bool = False
-    """You were started again: take all of it, and say that you have joined."""
+    """You were restarted: load everything, and report that you have joined."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class Apply:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Rank: evaluate slice `part` of `parts` of the test set on the average just made."""
+    """Rank: evaluate slice `part` of `parts` of the test set on the latest average."""
 
     rank: int
     epoch: int
@@ -142,7 +140,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Save:
-    """Rank: lay down your part of checkpoint `index`: your optimizer's state, and with `model` the average just made."""
+    """Rank: write your part of checkpoint `index`: your optimizer's state, and with `model` the latest average."""
 
     rank: int
     index: int
@@ -153,7 +151,7 @@ class Save:
 
 @dataclass(frozen=True)
 class Stop:
-    """Rank: report and leave."""
+    """Rank: report what is left and exit."""
 
     rank: int
     reason: str
@@ -161,7 +159,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Drop:
-    """Runtime: the run goes on without this rank; end its process, whatever state it is in."""
+    """Runtime: the run continues without this rank; kill its process, whatever state it is in."""
 
     rank: int
     reason: str
@@ -169,7 +167,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Restart:
-    """Runtime: start a lost rank again, for the `life`-th time; it will take its state from another."""
+    """Runtime: restart a lost rank, for the `life`-th time; it will load its state from another rank."""
 
     rank: int
     life: int
@@ -178,7 +176,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class Abort:
-    """Runtime: the run cannot go on; `status` is what to record (`failed` or `diverged`)."""
+    """Runtime: end the run; `status` is what to record (`failed` or `diverged`)."""
 
     status: str
     reason: str
@@ -186,10 +184,10 @@ class Abort:
 
 @dataclass(frozen=True)
 class Plan:
-    """A policy's order to the dispatcher: how far each rank runs before the replicas are brought together."""
+    """A policy's order to the dispatcher: how many steps each rank trains between two averages."""
 
     counts: tuple[int, ...]
-    """Steps of each rank in a window (0: the rank is gone)."""
+    """Steps of each rank in a window (0: the rank is lost)."""
     ahead: tuple[int, ...]
     """Steps that each rank may run beyond its count while the others catch up."""
     overlap: bool
@@ -197,25 +195,25 @@ class Plan:
     lookahead: int
     """Epochs that may be begun before the oldest is complete."""
     in_step: bool
-    """Gradients are averaged inside every step; no windows, no rounds."""
+    """Whether gradients are averaged inside every step, without windows and rounds."""
     anchor: int
     """Steps of the slowest rank in a window."""
     reason: str
     weights: tuple[float, ...] = ()
-    """Exact parts of the work that `counts` stand for; empty: the counts themselves."""
+    """Exact proportions of the work, which `counts` approximate; empty: `counts` are exact."""
     max_lead: int | None = None
-    """Steps by which a rank may be ahead of the slowest in a window: by the counts, and where nobody blocks at any time;
-    None: as the counts say."""
+    """Most steps by which a rank may be ahead of the slowest: in `counts`, and at any time where ranks do not block. None:
+    no limit beyond `counts` and `ahead`."""
     dispatch: str = "progressive"
-    """Which samples a rank gets: the next of the `progressive` order, those of its own slice of the epoch and then others'
-    (`partition`), or those of its own slice alone (`fixed`)."""
+    """Which samples a rank gets: the next of the epoch's order (`progressive`), those of its own slice of the epoch and
+    then others' (`partition`), or those of its own slice alone (`fixed`)."""
     phase: str = ""
-    """Of the controller; empty: it has none."""
+    """Phase of the controller; empty: it has none."""
     rebalance: bool = False
-    """The end of a window goes to whoever will be there first, by what the ranks have done of it."""
+    """Whether the last part of a window is given to the ranks that will be done first, as measured in that window."""
 
     def admit(self, rank: int) -> Plan:
-        """Return the plan with a part for `rank`, which had none: that of the least of the others, until it is measured."""
+        """Return the plan with `rank` added: it gets the smallest part of any rank, until it is measured."""
         working = [other for other, count in enumerate(self.counts) if count]
 
         def least(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -233,20 +231,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class CoordinatorCheckpoint:
-    """What the coordinator must know to resume from a checkpoint: what is in its model, and what the policy has learnt."""
+    """The coordinator's state in a checkpoint: what is in its model, and what the policy has learnt."""
 
     epoch_samples: int
     """Training samples in an epoch."""
     begun: int
     """Epochs begun."""
     ledgers: tuple[Ledger, ...]
-    """Of those that are not complete."""
+    """Ledgers of the begun epochs that are not complete."""
     rounds: int
     saves: int
     """Checkpoints begun."""
     policy_state: Any
     plan: Plan | None
-    """None, like the state: the policy begins anew."""
+    """None if the policy begins anew; then `policy_state` is None too."""
 
     @property
     def epochs(self) -> int:
@@ -261,11 +259,11 @@ class CoordinatorCheckpoint:
 
 @dataclass(frozen=True)
 class Publish:
-    """Runtime: checkpoint `index` is whole; put it where it will be found."""
+    """Runtime: checkpoint `index` is complete; publish it."""
 
     index: int
     members: tuple[int, ...]
-    """Ranks that laid down a part."""
+    """Ranks that wrote a part."""
     files: Files
     coordinator: CoordinatorCheckpoint
     reason: str

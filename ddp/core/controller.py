@@ -1,10 +1,9 @@
-"""El Che: how many steps each rank runs between two averages, so that all arrive at the same time.
+"""El Che: sizes each rank's steps between two averages such that all ranks arrive at the same time.
 
-The slowest rank is the anchor: it runs `anchor` steps in a window, a rank that is twice as fast twice as many. Owns the
+The slowest rank is the anchor: it does `anchor` steps in a window, a rank that is twice as fast twice as many. Owns the
 controller alone: settings, state, and its reactions to measured windows. Knows no ledger, no round, no clock.
 
-Source: the El Che strategy of floDl. Rules and differences: docs/reference/controller.md.
-"""
+Source: the El Che strategy of floDl. Rules and differences: docs/reference/controller.md."""
 
 from __future__ import annotations
 
@@ -18,35 +17,37 @@ from ddp.core.speeds import SMOOTHINGS, Speed, follow
 from ddp.core.values import replace
 
 PHASES = (("probe", 0), ("warmup", 1), ("stable", 5), ("mature", 20))
-"""Phases and the measured windows from which on they last."""
+"""(phase, number of measured windows at which it begins)."""
 SETTLED = dict(PHASES)["stable"]
 LAG = 2
-"""Windows granted before the first one is measured."""
+"""Number of windows that are granted before the first one is measured."""
 WARMUP_FACTOR = 2
-"""In warm-up what averages cost counts only above this many times the target: the first ones cost more than later ones."""
+"""In warm-up, measured costs of averages count only above this multiple of the target, as the first averages cost more."""
 MEMORY = {"probe": 5, "warmup": 5, "stable": 5, "mature": 9}
-"""Averages whose costs are remembered; their median counts."""
+"""Number of recent averages whose median cost counts, by phase."""
 MARGIN = 1.1
-"""Growth goes this much beyond what the target asks for, so that jitter does not call for more at once."""
+"""Growth goes beyond the target by this factor, so that jitter does not call for more at once."""
 QUIET = 3
-"""Windows below half the target after which the anchor comes down."""
+"""Number of windows below half the target after which the anchor shrinks."""
 REST = 1.25
-"""How far above what the target asks for it stays then."""
+"""Factor above the target at which a shrinking anchor stops."""
 BAND, DOMINANCE = 0.15, 1.10
-"""Ranks this near to the slowest are as slow; a challenger must be this much slower than the anchor rank."""
+"""Ranks within this fraction of the slowest are as slow; a challenger must be slower than the anchor rank by this
+factor."""
 DEAD_ZONE, NOTICE, PATIENCE = 0.05, 0.01, 3
-"""Counts are replaced at once if they lose this part of the steps; if they lose the second, after so many windows."""
+"""Fractions of the steps that old counts may lose: beyond the first they are replaced at once; beyond the second after
+PATIENCE windows."""
 MAX_RATIO = 64.0
-"""By what is measured or hinted, ranks are taken for no more unequal than this."""
+"""Largest ratio of measured or hinted speeds that is taken into account."""
 MOST = 10**9
-"""No setting asks for more steps than this."""
+"""Upper limit of every setting in steps."""
 LARGEST = 1e12
-"""Ratios that are given lie between this and its inverse, so that nothing made of them overflows."""
+"""Ratios that users give lie between this and its inverse, so that no computation overflows."""
 
 
 @dataclass(frozen=True)
 class ElCheSettings:
-    """Settings with the documented defaults."""
+    """Settings of the controller, with the documented defaults."""
 
     anchor: int = 10
     """Steps of every rank in the first window, and of the slowest rank afterwards until the tuner moves it."""
@@ -63,7 +64,7 @@ class ElCheSettings:
     speed_hint: tuple[float, ...] | None = None
     """Relative speeds of all ranks to begin with; null: equal until they are measured."""
     partition_ratios: tuple[float, ...] | None = None
-    """Fixed parts of the work, of all ranks, however unequal; null: in proportion to the measured speeds."""
+    """Fixed proportions of the work of all ranks, however unequal; null: in proportion to the measured speeds."""
 
     def __post_init__(self) -> None:
         for name in ("speed_hint", "partition_ratios"):
@@ -88,12 +89,12 @@ class ElCheSettings:
 
     @property
     def user_set(self) -> bool:
-        """Whether the user says how many steps a rank may do more than another, so that speeds alone do not."""
+        """Whether the user limits the ratio of steps, so that it does not follow from speeds alone."""
         return self.partition_ratios is not None or self.max_batch_diff is not None
 
 
 def _ratios(name: str, given: tuple[float, ...] | None) -> tuple[float, ...] | None:
-    """Return the ratios as a tuple: configuration files know lists only."""
+    """Return the ratios as a tuple: configuration files contain lists."""
     if given is None:
         return None
     if not given or any(not 1 / LARGEST <= x <= LARGEST for x in given):
@@ -106,7 +107,7 @@ class ElChe:
     """State of the controller. Tuples are by rank."""
 
     anchor: int
-    """What the tuner asks of the slowest rank."""
+    """Steps of the slowest rank, as set by the tuner."""
     counts: tuple[int, ...]
     speeds: tuple[Speed, ...]
     most: int
@@ -114,15 +115,15 @@ class ElChe:
     calibrations: int = 0
     """Windows measured."""
     rank: int | None = None
-    """The anchor rank, which stands for the slowest."""
+    """The anchor rank, which stands for the slowest ranks."""
     costs: tuple[float, ...] = ()
-    """Seconds that the last averages cost the cohort, newest last."""
+    """Seconds that each recent average cost all ranks together, newest last."""
     quiet: int = 0
-    """Windows in a row in which less than half the target was lost."""
+    """Number of consecutive windows that lost less than half the target."""
     losing: int = 0
-    """Windows in a row in which other counts would have been noticeably better."""
+    """Number of consecutive windows in which other counts would have been noticeably better."""
     gone: tuple[int, ...] = ()
-    """Ranks that are lost: they have no count, and no part in anything."""
+    """Lost ranks: they have count 0 and are ignored."""
 
     @property
     def phase(self) -> str:
@@ -131,12 +132,12 @@ class ElChe:
 
     @property
     def settled(self) -> bool:
-        """Whether it is beyond warm-up."""
+        """Whether warm-up is over."""
         return self.calibrations >= SETTLED
 
     @property
     def fewest(self) -> int:
-        """Steps of the slowest of the ranks that work, in a window."""
+        """Least steps in a window of a rank that works."""
         return min(n for n in self.counts if n)
 
     @property
@@ -146,13 +147,13 @@ class ElChe:
 
     @property
     def known(self) -> tuple[float, ...]:
-        """Seconds per step by rank; a rank that is not measured is taken for the slowest."""
+        """Seconds per step by rank; a rank that is not measured counts as the slowest."""
         slowest = max([speed.step_s for speed in self.speeds])
         return tuple([max(speed.step_s or slowest, slowest / MAX_RATIO) for speed in self.speeds])
 
 
 def start(settings: ElCheSettings, size: int, most: int) -> ElChe:
-    """Begin with equal counts, or as hinted. Raises ValueError for a hint of wrong length."""
+    """Return the initial state, with equal or hinted counts. Raises ValueError for a hint of wrong length."""
     for name in ("speed_hint", "partition_ratios"):
         given = getattr(settings, name)
         if given is not None and len(given) != size:
@@ -162,7 +163,7 @@ def start(settings: ElCheSettings, size: int, most: int) -> ElChe:
 
 
 def _counts(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...], lead: int | None) -> tuple[int, ...]:
-    """Return the steps of each rank in a window, for the anchor and what steps cost; none of a rank that is lost."""
+    """Return the steps of each rank in a window for the anchor and `costs` of a step; 0 for a lost rank."""
     live = state.live
     shortest, most = state.anchor * _slowest(settings, state, costs), max(state.most, len(live))
     if not state.gone:
@@ -172,7 +173,7 @@ def _counts(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...], lea
 
 
 def step_costs(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
-    """Return what the counts are made for: the inverse of fixed parts, measured seconds per step, or what was hinted."""
+    """Return the costs that counts are computed from: inverse fixed ratios, measured seconds per step, or inverse hints."""
     if settings.partition_ratios:
         return tuple(1 / part for part in settings.partition_ratios)
     if not any(speed.step_s for speed in state.speeds):
@@ -183,12 +184,13 @@ def step_costs(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
 
 
 def _slowest(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...]) -> float:
-    """Return the cost of a step that the anchor counts: of the anchor rank, or with fixed ratios or leads of the slowest."""
+    """Return the cost of a step that the anchor counts: the anchor rank's; with fixed ratios or a limited lead, the
+    slowest's."""
     return max(costs[r] for r in state.live) if settings.user_set or state.rank is None else costs[state.rank]
 
 
 def weights(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
-    """Return the exact parts of the work by rank, which sum to 1; counts are whole steps near them."""
+    """Return the exact proportions of the work by rank, which sum to 1; counts are whole steps near them."""
     led = settings.max_batch_diff is not None
     parts = tuple(map(float, state.counts)) if led else _rates(state, step_costs(settings, state))
     whole = sum(parts)
@@ -196,12 +198,12 @@ def weights(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
 
 
 def _rates(state: ElChe, costs: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the steps in a unit of `costs` by rank; none of a rank that is lost."""
+    """Return the steps per unit of `costs` by rank; 0 for a lost rank."""
     return tuple([0.0 if rank in state.gone else 1 / cost for rank, cost in enumerate(costs)])
 
 
 def measure(settings: ElCheSettings, state: ElChe, event: RoundClosed) -> ElChe:
-    """Follow the speeds and costs measured in a window, and elect the anchor rank."""
+    """Update speeds and costs from a measured window, and elect the anchor rank."""
     speeds = tuple(
         Speed() if rank in event.lost else follow(speed, steps, busy, settings.smoothing)
         for rank, (speed, steps, busy) in enumerate(zip(state.speeds, event.steps, event.busy_s, strict=True))
@@ -214,12 +216,11 @@ def measure(settings: ElCheSettings, state: ElChe, event: RoundClosed) -> ElChe:
 
 
 def _lost(state: ElChe, event: RoundClosed) -> float:
-    """Return the seconds of all ranks' work that an average cost: its own time and, weighted by speed, waiting before it.
+    """Return the seconds that an average cost: its own time plus the ranks' waiting before it, weighted by speed.
 
-    Of a rank's waiting, a step of its own at most: so much stems from whole steps and jitter and weighs less in a longer
-    window. What is beyond stems from counts that do not fit the speeds, which no window's length amends; of the windows
-    granted before the first one was measured, all of it does.
-    """
+    At most one step's worth of a rank's waiting counts. That much comes from whole steps and jitter, and weighs less in a
+    longer window. More comes from counts that do not fit the speeds, which no window length corrects. In windows granted
+    before the first measurement no waiting counts."""
     if state.calibrations <= LAG:
         return event.sync_s
     speeds = [
@@ -233,7 +234,7 @@ def _lost(state: ElChe, event: RoundClosed) -> float:
 
 
 def _elect(state: ElChe) -> int | None:
-    """Return the lowest of the slowest ranks; the present one stays unless clearly outdone, and throughout warm-up."""
+    """Return the lowest of the slowest ranks. The incumbent stays unless clearly outdone, and always during warm-up."""
     step_s = [speed.step_s for speed in state.speeds]
     slowest, incumbent = max(step_s), state.rank
     if incumbent is not None and step_s[incumbent]:
@@ -245,12 +246,12 @@ def _elect(state: ElChe) -> int | None:
 
 
 def tune(settings: ElCheSettings, state: ElChe, may_grow: bool = True) -> ElChe:
-    """Move the anchor so that what an average costs stays below the target share of a window."""
+    """Move the anchor so that the cost of an average stays below the target fraction of a window."""
     if state.rank is None or not state.costs:
         return state
     anchor, costs = state.anchor, step_costs(settings, state)
     slowest = _slowest(settings, state, costs)
-    known = state.known if settings.partition_ratios else costs  # measured, as there is an anchor rank
+    known = state.known if settings.partition_ratios else costs  # measured speeds exist, as there is an anchor rank
     seconds = max([slowest / costs[rank] * known[rank] for rank in state.live])
     wanted = median(state.costs) / (settings.overhead_target * seconds)
     if not state.settled:
@@ -272,22 +273,21 @@ def tune(settings: ElCheSettings, state: ElChe, may_grow: bool = True) -> ElChe:
 
 
 def _unfit(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...]) -> float:
-    """Return the part of a window that ranks stand still because steps are whole, by their speeds and the anchor alone.
+    """Return the fraction of a window in which ranks wait because steps are whole, predicted from speeds and the anchor.
 
-    Known before any window of such counts was measured, and not mistaken about the first averages.
-    """
+    It is known before any such window was measured, and is not distorted by the expensive first averages."""
     if settings.user_set:
         return 0.0
     return 1 - rate(_counts(settings, state, costs, None), costs) / sum(_rates(state, costs))
 
 
 def nudge_down(state: ElChe, factor: float) -> ElChe:
-    """Shrink the anchor to `factor` of itself (0.1 to 1), to bring the replicas together more often."""
+    """Shrink the anchor by `factor` (0.1 to 1), to average more often."""
     return replace(state, anchor=max(1, math.ceil(state.anchor * min(max(factor, 0.1), 1.0))), quiet=0)
 
 
 def recount(settings: ElCheSettings, state: ElChe, before: ElChe) -> ElChe:
-    """Set the counts for the anchor and the speeds, unless those in force do nearly as well."""
+    """Set the counts for the anchor and the speeds, unless the present counts do nearly as well."""
     if state.rank is None:
         return state
     costs = step_costs(settings, state)

@@ -1,8 +1,7 @@
-"""The coordinator: a state machine from events to commands. Pure; the runtime and the simulator play the same one.
+"""The coordinator: a state machine from events to commands. Pure; the runtime and the simulator run the same one.
 
-It keeps the state of all ranks (`cohort`), grants work (`dispatch`), averages replicas (`rounds`) and asks the policy for
-a plan. When replicas are averaged is the policy's decision.
-"""
+It keeps the state of all ranks (`cohort`), grants work (`dispatch`), averages replicas (`rounds`) and asks the policy for a
+plan. The policy decides when replicas are averaged."""
 
 from __future__ import annotations
 
@@ -27,12 +26,12 @@ from ddp.core.values import replace
 from ddp.core.world import World
 
 Output = Command | events.PolicyEvent | events.PolicyRecord | events.Merged
-"""Commands to obey; and for the record events for policies, what policies say beside their plans, and the ledger's lines."""
+"""Commands to execute; and records: events for policies, records of policies, and merged samples."""
 
 
 @dataclass(frozen=True)
 class Coordinator:
-    """State of the coordinator. `update` returns the next one."""
+    """State of the coordinator. `update` returns the next state."""
 
     policy: Policy
     cohort: CoordinatorState
@@ -40,16 +39,16 @@ class Coordinator:
     plan: Plan | None = None
     """None until every rank is ready."""
     resumed: CoordinatorCheckpoint | None = None
-    """Of the checkpoint that the run resumes from."""
+    """The coordinator's state in the checkpoint that the run resumes from."""
     over: bool = False
-    """Nothing is left to do: all ranks have finished, or the run was aborted."""
+    """Whether nothing is left to do: all ranks have finished, or the run was aborted."""
 
     @staticmethod
     def start(policy: Policy, world: World, at: float, resumed: CoordinatorCheckpoint | None = None) -> Coordinator:
-        """Return the state before any rank has reported. `world.samples` may be 0: then it is that of the first rank.
+        """Return the state before any rank has reported. If `world.samples` is 0, the first rank to report sets it.
 
-        `resumed`: of the checkpoint that the ranks have been made from."""
-        absent = world.size - world.absent  # and those behind it
+        `resumed`: state in the checkpoint that the ranks have loaded."""
+        absent = world.size - world.absent  # absent ranks are the last ones
         ranks = Row(RankState(rank, alive=rank < absent) for rank in range(world.size))
         cohort = (
             CoordinatorState(world, ranks) if resumed is None else checkpoint_schedule.reopen(world, ranks, resumed)
@@ -58,27 +57,27 @@ class Coordinator:
         return Coordinator(policy, replace(cohort, offers=world.spares, last_heard=heard), resumed=resumed)
 
     def update(self, event: events.Event) -> tuple[Coordinator, tuple[Output, ...]]:
-        """React to one event.
+        """React to one event; return the next state and its outputs.
 
-        Raises ProtocolError for one that the state does not know, naming both; where losses are tolerated, the rank that
-        it is from is given up instead.
-        """
+        Raises ProtocolError, naming event and state, for an event that does not fit the state. Where losses are tolerated,
+        its rank is given up instead."""
         if self.over:
             return self, ()
         entered, count = self.enter((event,))
         return (entered, ()) if count else self.decide(event)
 
     def enter(self, reports: Sequence[events.Event], first: int = 0) -> tuple[Coordinator, int]:
-        """Enter `reports` from the `first` on, as far as nothing follows from any, at once: as `update` would one by one.
+        """Process `reports` from index `first` on, as long as they need no decision: a fast path with the result of
+        `update`.
 
-        Return the state behind them, and how many they were: 0 if `update` has something to decide after the first."""
+        Return the next state and the number of events processed: 0 if the first one needs a decision (`update`)."""
         if self.plan is None or self.over:
             return self, 0
         cohort, count = event_batch.enter(self.cohort, self.plan, reports, first)
         return (replace(self, cohort=cohort), count) if count else (self, 0)
 
     def decide(self, event: events.Event) -> tuple[Coordinator, tuple[Output, ...]]:
-        """React to one event by every rule: the slow path. `update` tries the fast one, `enter`, first."""
+        """React to one event by every rule: the slow path. `update` tries the fast path (`enter`) first."""
         if self.over:
             return self, ()
         try:
@@ -93,14 +92,14 @@ class Coordinator:
         return self._run_rules(event.at, outputs)
 
     def _admit(self, rank: int, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
-        """Give a rank that is back a part of the plan, if the policy has learnt that it was away."""
+        """Add a rank that has joined to the plan, if the policy's plan has no part for it."""
         if self.plan is None or self.plan.counts[rank] or not self.cohort.ranks[rank].alive:
             return self, outputs
         plan = self.plan.admit(rank)
         return replace(self, plan=plan, cohort=self.cohort.under(plan)), (*outputs, plan)
 
     def _run_rules(self, at: float, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
-        """Consult the policy, grant work, open a round, stop: whatever is now possible."""
+        """Do whatever is now possible: consult the policy, grant work, open a round, stop."""
         self, issued = self._consult(outputs) if outputs else (self, outputs)
         if self.cohort.savings:
             cohort, published = checkpoint_schedule.settle(self.cohort, self.plan, self.policy_state, issued)
@@ -118,7 +117,7 @@ class Coordinator:
         return replace(self, cohort=_ordered(self.cohort, issued, at)) if issued else self, issued
 
     def _plan(self, at: float) -> tuple[Coordinator, Plan]:
-        """Begin with the policy, or go on with what it had learnt."""
+        """Return the policy's first plan, or the one of the checkpoint."""
         state, plan = self.policy.init(self.cohort.world)
         if self.resumed is not None and self.resumed.plan is not None:
             state, plan = self.resumed.policy_state, self.resumed.plan
@@ -127,7 +126,7 @@ class Coordinator:
         return replace(self, policy_state=state, plan=plan, cohort=cohort), plan
 
     def _issue(self, at: float, issued: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
-        """Form groups, grant work, open a round where one is due, with the work that follows it; stop at the end."""
+        """Form groups, grant work, open a round if one is due and grant the work that follows it; stop at the end."""
         plan, cohort = self.plan, self.cohort
         assert plan is not None
         cohort, starts = joining.accept(cohort, at)
@@ -156,7 +155,7 @@ class Coordinator:
         return replace(self, cohort=cohort), issued
 
     def _consult(self, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
-        """Show the policy the events meant for it; a new plan takes effect at once."""
+        """Pass the policy the events meant for it; a new plan takes effect at once."""
         if not _of(events.RoundClosed, outputs):
             return self, outputs
         state, plan = self.policy_state, self.plan
@@ -168,16 +167,16 @@ class Coordinator:
                 issued += records
                 plan = next((order for order in reversed(records) if isinstance(order, Plan)), plan)
         cohort = self.cohort
-        # Under the same plan nothing else follows from it until there is another window.
+        # With an unchanged plan, derived fields change only once there is another window.
         if plan is not None and (plan is not self.plan or not cohort.window):
             cohort = cohort.under(plan)
         return replace(self, policy_state=state, plan=plan, cohort=cohort), tuple(issued)
 
 
 def _apply(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Enter an event into the state."""
+    """Update the state with an event."""
     if not isinstance(event, events.OfNoRank) and not cohort.ranks[event.rank].alive:
-        back = cohort.ranks[event.rank].coming  # else they are the last words of a rank that was given up
+        back = cohort.ranks[event.rank].coming  # else it is the last message of a rank that was given up
         return joining.hear(_heard(cohort, event), event) if back else (cohort, ())
     cohort = _heard(cohort, event)
     match event:
@@ -211,7 +210,7 @@ def _apply(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSt
 
 
 def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
-    """Note who spoke, and when something last moved."""
+    """Note when each rank was last heard, and when something last moved."""
     if isinstance(event, events.Alive):
         return cohort.seen((event.rank,), event.at)
     if isinstance(event, (events.Tick, events.Ending, Offered)):
@@ -239,7 +238,7 @@ def _on_progress(cohort: CoordinatorState, event: events.Progress) -> tuple[Coor
     loss_sum, busy_s = state.loss_sum + (event.loss_sum or 0.0), state.busy_s + event.busy_s
     cohort = cohort.with_rank(event.rank, replace(state, busy_s=busy_s, loss_sum=loss_sum, lr=event.lr))
     cohort = replace(cohort, samples=cohort.samples + samples)
-    if cohort.shares:  # those who are left have met in a step
+    if cohort.shares:  # the remaining ranks have met in a step since
         raised = tuple(entry for entry in cohort.raised if entry.generation >= cohort.generation)
         cohort = replace(cohort, retries=0, raised=raised)
     if event.loss_sum is None:
@@ -248,7 +247,7 @@ def _on_progress(cohort: CoordinatorState, event: events.Progress) -> tuple[Coor
 
 
 def _close_epochs(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Evaluate what no round has closed: epochs whose samples are all in the model while all ranks stand still on it."""
+    """Order the evaluation of epochs that no round closed: all samples are in the model while all ranks are idle."""
     lines: tuple[Output, ...] = ()
     if cohort.totals.working or cohort.round is not None:
         return cohort, ()
@@ -263,13 +262,13 @@ def _close_epochs(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState
 
 
 def _ordered(cohort: CoordinatorState, issued: tuple[Output, ...], at: float) -> CoordinatorState:
-    """Count silence from the order that is owed an answer, standing still from the last order given."""
+    """Measure a rank's silence from its last order, and a standstill from the last order to any rank."""
     ordered = {cast(RankCommand, order).rank for order in issued if type(order) in ORDERS}
     return cohort.seen(ordered, at, moved=at) if ordered else cohort
 
 
 def _of(kind: type[Output], outputs: Sequence[Output]) -> bool:
-    """Return whether any of `outputs` is of a kind."""
+    """Return whether any of `outputs` is of type `kind`."""
     return kind in map(type, outputs)
 
 

@@ -1,7 +1,6 @@
 """Everything that the coordinator knows of its ranks, as one frozen value.
 
-Owns the bookkeeping of what each rank was granted, has trained and owes. Decides nothing: `dispatch` and `rounds` do.
-"""
+Owns the bookkeeping of what each rank was granted, has trained and owes. Decides nothing: `dispatch` and `rounds` do."""
 
 from __future__ import annotations
 
@@ -26,12 +25,12 @@ from ddp.core.world import World
 
 @dataclass(frozen=True)
 class Mark:
-    """When a checkpoint was made."""
+    """A point in the run at which a checkpoint was made."""
 
     at: float = 0.0
     epochs: int = 0
     averages: int = 0
-    """The two complete since the start of the run."""
+    """Epochs complete, and averages, since the start of the run."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,16 @@ class Saving:
     index: int
     members: tuple[int, ...]
     waiting: RankSet
-    """Ranks that owe their part."""
+    """Ranks that have not written their part yet."""
     mark: Mark
     coordinator: CoordinatorCheckpoint | None = None
-    """None until the average is there that it is a checkpoint of."""
+    """None until the average that it is a checkpoint of is done."""
     files: Files = ()
 
 
 @dataclass(frozen=True)
 class Raised:
-    """A rank was lost because it raised, with `round` the next to be opened."""
+    """A rank was lost because it raised; `round` was the next round to open."""
 
     rank: int
     origin: str
@@ -60,81 +59,81 @@ class Raised:
 
 @dataclass(frozen=True)
 class CoordinatorState:
-    """All ranks and the work of the epochs in progress."""
+    """All ranks, and the work of the epochs in progress."""
 
     world: World
     ranks: Row[RankState]
     last_heard: Row[LastHeard] = field(default_factory=lambda: Row[LastHeard](()))
-    """By rank; empty: nobody has been heard."""
+    """By rank; empty: no rank has been heard."""
     ledgers: tuple[Ledger, ...] = ()
     begun: int = 0
-    """Epochs begun and not complete, oldest first; and how many have begun."""
+    """`ledgers`: of epochs begun and not complete, oldest first. `begun`: number of epochs begun."""
     round: Round | None = None
     rounds: int = 0
     opened: float = 0.0
-    """When the first round was opened."""
+    """Time at which the first round opened."""
     window: tuple[int, ...] = ()
-    """Steps of each rank in the window in progress: the plan's counts, fitted to the epoch."""
+    """Steps of each rank in the present window: the plan's counts, fitted to the epoch."""
     reserve: int = 0
-    """Steps of the window in progress that are no rank's yet."""
+    """Steps of the present window that are not assigned to a rank yet."""
     milestones: tuple[int, ...] = ()
-    """Steps of the window after which each rank reports how far it is, while some of it is in reserve."""
+    """Steps of the window after which each rank reports its progress, while some steps are in reserve."""
     orphaned: tuple[Owed, ...] = ()
-    """Evaluations owed by ranks that are lost."""
+    """Evaluations owed by lost ranks."""
     shares: tuple[tuple[int, Chunk], ...] = ()
-    """Where gradients are averaged inside the step: the slice of every global batch that each rank was granted."""
+    """Where gradients are averaged in steps: each rank's grant, a slice of every global batch."""
     group: tuple[int, ...] = ()
     generation: int = -1
-    """Ranks that can meet in a collective; and groups formed, less one."""
+    """`group`: ranks that can meet in a collective. `generation`: number of groups formed, less one."""
     broken: RankSet = NOBODY
     cause: str = ""
-    """Ranks on which a collective broke since the group was formed, which stand still; and the error of the last of them."""
+    """`broken`: ranks on which a collective broke since the group was formed, which wait. `cause`: the last such error."""
     joiners: RankSet = NOBODY
-    """Ranks that were started again, are there and lack the others' state."""
+    """Restarted ranks that are ready and need the others' state."""
     offers: int = 0
-    """Processes that are there for ranks, and that no rank has taken."""
+    """Offered processes that no rank has taken."""
     parted: int = -1
-    """The generation of the group that all were ordered to leave for them."""
+    """The generation of the group that all ranks were ordered to leave for the joiners."""
     undone: bool = False
-    """The last round of a blocking backend was undone: what came out of the one before is on no rank."""
+    """Whether the last round of a blocking backend was undone, so that no rank has the result of the one before."""
     retries: int = 0
-    """Collectives that broke in a row though no rank was lost."""
+    """Number of consecutive collectives that broke although no rank was lost."""
     raised: tuple[Raised, ...] = ()
     """Ranks that raised since the others last met."""
     moved: float = 0.0
-    """When a rank last said more than that it lives, or was last given an order."""
+    """When a rank last reported more than a sign of life, or was last given an order."""
     savings: tuple[Saving, ...] = ()
     """Checkpoints in the making, oldest first."""
     saves: int = 0
     saved: Mark = Mark()
-    """The last checkpoint, or the start."""
+    """The last checkpoint, or the start of the run."""
     ending: tuple[float, int] | None = None
-    """When the end was announced, where a checkpoint is to come before it, and the samples trained by then."""
+    """(when the end was announced, samples trained by then), if a checkpoint is to be made before the end."""
     stopping: bool = False
     samples: int = 0
-    """Samples trained by all, as reported, less what was lost with a rank."""
-    # What follows from the rest, kept so that an event costs what it touches:
+    """Samples trained by all ranks as reported, without those that were lost with a rank."""
+    # Derived from the fields above, and kept up to date so that an event costs only what it changes:
     live: tuple[int, ...] = ()
-    """The ranks that are not lost."""
+    """Ranks that are not lost."""
     totals: Totals = NONE
     granted: dict[int, int] = field(default_factory=dict)
-    """Steps granted and not done, by epoch."""
+    """Epoch -> steps granted and not done."""
     reach: tuple[int, ...] = ()
-    """Steps that the plan allows each rank in the window, with those ahead; empty while there is no window."""
+    """Steps that the plan allows each rank in the window, including its lead; empty if there is no window."""
     reach_of_all: int = 0
     leads: bool = False
-    """Whether the plan has ranks run ahead."""
+    """Whether the plan lets ranks run ahead."""
     takers: RankSet = NOBODY
-    """Ranks that may be granted more; no other can, until something of it or of all changes."""
+    """Ranks that may be granted more. No other rank can, until its state or that of all changes."""
     slowest: Slowest = SOMEBODY
     weight_of_all: float = 0.0
-    """Of the plan's exact parts."""
+    """Sum of the plan's weights over live ranks."""
     fullest: float = 0.0
-    """No rank has more steps in work for its weight than this."""
+    """Upper bound of (queued steps / weight) over all ranks."""
     digest: str = ""
-    """Of the first rank that was ready."""
+    """Digest of the first rank that was ready."""
     oldest: float = 0.0
-    """No rank that lives was last seen before this."""
+    """Lower bound of the times at which live ranks were last heard."""
     recent: Recent = NOT_YET
 
     def __post_init__(self) -> None:
@@ -153,22 +152,22 @@ class CoordinatorState:
 
     @property
     def current(self) -> Round:
-        """The round in flight; there is one."""
+        """The round in flight, which must exist."""
         assert self.round is not None
         return self.round
 
     def with_round(self, **changes: Any) -> CoordinatorState:
-        """Return the state with other fields of the round in flight."""
+        """Return the state with changed fields of the round in flight."""
         return replace(self, round=replace(self.current, **changes))
 
     def heard(self, at: float) -> CoordinatorState:
-        """Return the state in which silence of all ranks, standing still and averaging count from `at`."""
+        """Return the state in which every timeout is measured from `at`."""
         current = None if self.round is None else replace(self.round, since=at)
         heard = self.last_heard.map(lambda heard: heard._replace(seen=at))
         return replace(self, moved=at, round=current, last_heard=heard, oldest=at)
 
     def seen(self, ranks: Iterable[int], at: float, **changes: Any) -> CoordinatorState:
-        """Return the state in which the silence of some ranks counts from `at`, and with other fields."""
+        """Return the state in which the silence of `ranks` is measured from `at`, with other changes."""
         row = self.last_heard.edit()
         for rank in ranks:
             row[rank] = LastHeard(at, row[rank].reported)
@@ -181,17 +180,17 @@ class CoordinatorState:
 
     @property
     def evaluating(self) -> tuple[Owed, ...]:
-        """Parts of evaluations that are owed."""
+        """Parts of evaluations that ranks owe."""
         owed = [part for state in self.ranks for part in state.owed] if self.totals.owed else []
         return tuple(sorted(owed, key=lambda each: (each.epoch, each.part)))
 
     @property
     def complete(self) -> int:
-        """How many epochs are complete, with those that are with the round in flight."""
+        """Number of complete epochs, including those that the round in flight will complete."""
         return self.begun - len(self.ledgers) + (0 if self.round is None else len(self.round.closes))
 
     def owes(self, rank: int) -> bool:
-        """Return whether the rank has something to report, so that its silence means something."""
+        """Return whether the rank must report something, so that its silence means a problem."""
         state = self.ranks[rank]
         waited = self.round is not None and rank in self.round.waiting
         if state.coming:
@@ -203,23 +202,23 @@ class CoordinatorState:
         return waited or not state.digest or self.stopping or (works and rank not in self.broken)
 
     def with_rank(self, rank: int, state: RankState) -> CoordinatorState:
-        """Return the state with one rank's replaced, and with what follows from it."""
+        """Return the state with one rank's state replaced, and derived fields updated."""
         return self.with_ranks(((rank, state),))
 
     def with_ranks(self, states: Iterable[tuple[int, RankState]]) -> CoordinatorState:
-        """Return the state with those of several ranks replaced, and with what follows from it."""
+        """Return the state with several ranks' states replaced, and derived fields updated."""
         draft = self.draft()
         for rank, state in states:
             draft.put(rank, state)
         return self.after(draft)
 
     def draft(self) -> RankDraft:
-        """Return the ranks, to be changed."""
+        """Return a draft of the ranks' states."""
         return RankDraft(self.ranks, self.window, self.milestones, self.totals, self.granted, self.live)
 
     def after(self, draft: RankDraft, **changes: Any) -> CoordinatorState:
-        """Return the state with the ranks of `draft`, any of which may be granted more, and with other fields. Who may be
-        granted more is one of these where it is known."""
+        """Return the state with the ranks' states of `draft`, and other changes. Every changed rank may be granted more,
+        unless `takers` is given."""
         changed = draft.changed
         if self.slowest.steps is not None:
             changes["slowest"] = replace(self.slowest, touched=self.slowest.touched.union(changed))
@@ -230,12 +229,12 @@ class CoordinatorState:
     def with_window(
         self, window: tuple[int, ...], reserve: int = 0, milestones: tuple[int, ...] = ()
     ) -> CoordinatorState:
-        """Return the state in another window; an empty one is still to be set."""
+        """Return the state with another window; an empty one is set by the next dispatch."""
         totals = _counted(self.ranks, window, milestones)
         return self.open(window=window, reserve=reserve, milestones=milestones, totals=totals)
 
     def under(self, plan: Plan) -> CoordinatorState:
-        """Return the state with what follows from a plan, whether it is new or the window is."""
+        """Return the state with the fields derived from `plan`, after a change of the plan or the window."""
         reach = tuple(map(operator.add, self.window, plan.ahead)) if self.window else ()
         total = sum([reach[rank] for rank in self.live]) if reach else 0
         parts = plan.weights or plan.counts
@@ -245,18 +244,18 @@ class CoordinatorState:
         return self.open(reach=reach, reach_of_all=total, leads=leads, weight_of_all=weight, fullest=fullest)
 
     def open(self, **changes: Any) -> CoordinatorState:
-        """Return the state in which any rank may be granted more, as something has changed for all: these fields."""
+        """Return the state in which any rank may be granted more, as `changes` affect all."""
         return replace(self, takers=self.everyone, slowest=SOMEBODY, **changes)
 
     @property
     def everyone(self) -> RankSet:
-        """All ranks, the lost ones too."""
+        """All ranks, including lost ones."""
         return RankSet.below(len(self.ranks))
 
     def with_ledger(self, ledger: Ledger) -> CoordinatorState:
         """Return the state with one epoch's ledger replaced."""
         old = self.ledger(ledger.epoch)
-        if len(old.pools) > 1 or bool(old.free) != bool(ledger.free):  # other ranks find more, or less
+        if len(old.pools) > 1 or bool(old.free) != bool(ledger.free):  # others find more samples, or fewer
             self = replace(self, slowest=self.slowest.unknown())
         return replace(self, ledgers=tuple(ledger if old.epoch == ledger.epoch else old for old in self.ledgers))
 
@@ -267,8 +266,7 @@ class CoordinatorState:
     def first_epochs(self, done: Callable[[Ledger], bool]) -> tuple[int, ...]:
         """Return the epochs in progress up to the first that is not `done`.
 
-        Epochs end in their order: the evaluation of one is of a model that has seen all of it and of those before.
-        """
+        Epochs end in order: an epoch is evaluated on a model that has seen all of it and of those before."""
         return tuple(ledger.epoch for ledger in takewhile(done, self.ledgers))
 
     def in_work(self, epoch: int) -> int:
@@ -276,17 +274,17 @@ class CoordinatorState:
         return self.granted.get(epoch, 0)
 
     def fully_trained(self, epoch: int) -> bool:
-        """Return whether all samples of `epoch` are trained: in the model, or on their way into it."""
+        """Return whether all samples of `epoch` are trained: in the model, or in contributions to the next average."""
         return self.ledger(epoch).free == 0 and not self.in_work(epoch)
 
 
 def _counted(ranks: Iterable[RankState], window: tuple[int, ...], milestones: tuple[int, ...]) -> Totals:
-    """Return the totals of all ranks, counted anew, in a window with its milestones; empty: there is none."""
+    """Return the totals of all ranks, counted anew, in a window with its milestones (empty: no window)."""
     nothing = repeat(0)
     return Totals(sum(map(count, ranks, window or nothing, milestones or nothing)))
 
 
 def record_steps(cohort: CoordinatorState, rank: int, steps: int) -> CoordinatorState:
-    """Enter that `rank` has done the next `steps` of what it was granted. Raises ProtocolError if it was granted less."""
+    """Record that `rank` has done the next `steps` of its grants. Raises ProtocolError if it was granted less."""
     state, samples = cohort.ranks[rank].train(steps, bool(cohort.shares))
     return replace(cohort.with_rank(rank, state), samples=cohort.samples + samples)

@@ -1,7 +1,7 @@
 """Dispatch: which rank gets which samples next. The same for every policy; a policy's `Plan` says how many steps.
 
-Pure functions of the cohort and the plan. Knows no controller and no backend beyond the world's two facts.
-"""
+Pure functions of the cohort and the plan. Knows no controller, and of the backend only `world.blocking` and
+`world.in_step`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from ddp.core.shared_grants import share_epoch
 from ddp.core.values import replace
 
 RESERVE = 4
-"""Where windows are rebalanced, this part of every count is kept in reserve at first (a quarter)."""
+"""In rebalanced windows, 1/RESERVE of every count is held in reserve at first."""
 SURELY = 1 - 1e-9
-"""Beyond what sums of parts are rounded by."""
+"""Safety factor that covers the rounding of sums."""
 MILESTONE = 3 / 4
-"""Part of what a rank is given at first of such a window after which it reports how far it is."""
+"""Fraction of a rank's first part of such a window after which it reports its progress."""
 
 
 def dispatch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
-    """Grant every rank what the plan allows it and the epochs in progress still hold."""
+    """Grant every rank what the plan allows it and the epochs in progress still contain."""
     return share_epoch(cohort, plan) if plan.in_step else _windows(cohort, plan)
 
 
 def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
-    """Set the counts of the next window: the plan's, cut so that the rest of the epoch falls into whole windows.
+    """Set the counts of the next window: the plan's counts, fitted so that the rest of the epoch is a number of whole
+    windows.
 
-    What was granted ahead is part of that: else a window is done a few steps before its epoch, and each costs a round.
-    """
+    Steps granted ahead are part of the window. Otherwise a window would end a few steps before its epoch, and each end
+    costs a round."""
     counts = _living(cohort, plan.counts)
     ledger = next((ledger for ledger in cohort.ledgers if ledger.free), None) or _open(cohort, plan)
     if plan.dispatch != "fixed":
@@ -50,12 +51,11 @@ def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
 
 
 def _rebalance(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
-    """Share out half of the window's reserve, once every rank has reported how far it is or one has nothing left to do; all
-    of it where that is less than what all do in a step of the slowest rank.
+    """Assign half of the window's reserve once every rank has passed its milestone, or one has nothing left to do. Assign
+    all of it if half is less than what all ranks do during one step of the slowest.
 
-    A rank does not report at its first sign of life: a step or two show more of jitter than of the rank. In the scheduling
-    of loops this is factoring (Hummel, Schonberg, Flynn, 1992).
-    """
+    Milestones are late enough that jitter of a step or two does not dominate. In loop scheduling this is called factoring
+    (Hummel, Schonberg, Flynn, 1992)."""
     if not cohort.reserve or cohort.round is not None:
         return cohort
     if cohort.totals.behind and not cohort.totals.idle:
@@ -68,13 +68,12 @@ def _rebalance(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
 
 
 def _outlook(cohort: CoordinatorState, weights: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the steps that each rank will have done in this window with what it was given, and its weight for more.
+    """Return the steps that each rank will have done in this window with its present part, and its weight for more steps.
 
-    What it has done counts by the clock, from the earliest of their last reports on: all are to end together, though one
-    began the window later than others, after its part of an evaluation. It counts at the speed that is expected of the
-    rank: half-way between that in this window and the known one, as some of a change is jitter. A rank that has not
-    reported is as fast as known, at most so fast that it is short of its milestone. If no rank has, all are as they were.
-    """
+    All ranks are to end at the same time, even if one began the window late because of an evaluation. So the steps done are
+    counted by the clock, from the earliest of the ranks' last reports on, at the rank's expected speed. That is half-way
+    (geometrically) between its speed in this window and the known one, as part of a change is jitter. A rank that has not
+    reported counts at its known speed, but not as past its milestone. If no rank has reported, weights are unchanged."""
     states, times = cohort.ranks, [heard.reported for heard in cohort.last_heard]
     of_live = [times[rank] for rank in cohort.live]
     first, latest = min(of_live), max(of_live)
@@ -106,7 +105,7 @@ def _weights(cohort: CoordinatorState, plan: Plan) -> tuple[float, ...]:
 
 
 def _open(cohort: CoordinatorState, plan: Plan) -> Ledger:
-    """Return the ledger of the next epoch, its slices in proportion to the plan where every rank has its own."""
+    """Return the ledger of the next epoch; if each rank has its own slice, slices are in proportion to the plan."""
     world = cohort.world
     if plan.dispatch == "progressive":
         return Ledger.shared(cohort.begun, world.samples)
@@ -115,17 +114,16 @@ def _open(cohort: CoordinatorState, plan: Plan) -> Ledger:
 
 
 def _of_own(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[int, ...]:
-    """Return a window where nobody takes over another's samples: what is left of each slice, no longer than the plan's.
+    """Return a window in which no rank takes another's samples: the rest of each slice, at most the plan's counts.
 
-    What lost ranks leave behind is shared out in addition. Every rank with something left does some of it.
-    """
+    What lost ranks leave behind is divided in addition. Every rank with something left does some of it."""
     counts, batch = _living(cohort, plan.counts), cohort.world.batch
     own = _living(cohort, tuple(-(-(stop - start) // batch) for start, stop in ledger.pools))
     orphaned = ledger.steps(batch) - sum(own)
     more = level(_weights(cohort, plan), _living(cohort, (orphaned,) * len(own)), orphaned)
     rest = tuple(map(sum, zip(own, more, strict=True)))
     windows = max(-(-left // n) for left, n in zip(rest, counts, strict=True) if n)
-    # A lone step tells nothing of a rank's speed but its start-up.
+    # a single step says little about a rank's speed, as it includes the start-up
     return tuple(
         min(max(-(-left // windows), 2), left, n) if windows else n for left, n in zip(rest, counts, strict=True)
     )
@@ -135,7 +133,7 @@ def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tu
     commands: list[Train] = []
     cohort = _rebalance(cohort, plan) if cohort.window else begin_window(cohort, plan)
     rooms: dict[int, int] | None = None
-    """Of the state as it is; None: something was granted since."""
+    """Allowances in the present state; None: outdated, as something was granted since."""
     if any(ledger.free for ledger in cohort.ledgers):
         cohort, rooms = allowances(cohort, plan)
         if not rooms:
@@ -153,12 +151,12 @@ def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tu
         cohort = _begin_epoch(cohort, plan)
         rooms = None
         if cohort.begun == begun:
-            # Who can take more now is known for the events that follow, most of which then need no decision.
+            # Computed for the following events, most of which then need no decision.
             return allowances(cohort, plan)[0] if commands else cohort, tuple(commands)
 
 
 def _wants(cohort: CoordinatorState, plan: Plan, ledger: Ledger, rooms: dict[int, int]) -> dict[int, int]:
-    """Return the steps of an epoch that may be granted now, by rank; in proportion where there is not enough for all."""
+    """Return the steps of an epoch to grant now, by rank; divided in proportion if there are not enough."""
     left, wants = ledger.steps(cohort.world.batch), rooms
     if len(ledger.pools) > 1:
         owners = givers(cohort, plan)
@@ -175,14 +173,13 @@ def _wants(cohort: CoordinatorState, plan: Plan, ledger: Ledger, rooms: dict[int
 
 
 def _end_together(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], left: int) -> dict[int, int]:
-    """Leave the others their part of what is left, at the end of training: all end together.
+    """Reduce grants at the end of training, so that all ranks end together: each leaves the others their part of the rest.
 
-    What a rank has been granted already counts as done by it. A rank that has its part, or more, gets nothing.
-    """
+    Steps already granted to a rank count as done. A rank that has its part already gets nothing."""
     if plan.max_lead is None and _plenty(cohort, plan, wants, left):
         return wants
     weights = _weights(cohort, plan)
-    if plan.max_lead is not None:  # who has to wait for the slowest leaves its part to it
+    if plan.max_lead is not None:  # ranks that must wait for the slowest leave it its part
         ranks: Iterable[int] = wants
     else:
         ranks = range(len(weights))
@@ -192,7 +189,7 @@ def _end_together(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], l
 
 
 def _plenty(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], left: int) -> bool:
-    """Return whether there is clearly enough left for what ranks want to be within their parts."""
+    """Return whether enough is left that all requests are within the ranks' parts."""
     end = (left + sum(cohort.granted.values())) / cohort.weight_of_all * SURELY
     parts = plan.weights or plan.counts
     return cohort.fullest <= end and all(
@@ -201,11 +198,11 @@ def _plenty(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], left: i
 
 
 def _begin_epoch(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
-    """Open the next epoch where a rank finds nothing more in those in progress, and these are few enough."""
+    """Open the next epoch if a rank finds no samples in those in progress, and these are at most `plan.lookahead`."""
     closing = cohort.round.closes if cohort.round is not None else ()
     in_progress = [ledger for ledger in cohort.ledgers if not ledger.complete and ledger.epoch not in closing]
     if plan.lookahead and in_progress and not in_progress[0].free:
-        in_progress.pop(0)  # a fast rank is not held up by the last steps of a slow one
+        in_progress.pop(0)  # a fast rank does not wait for the last steps of a slow one
     if len(in_progress) > plan.lookahead or cohort.begun == cohort.world.epochs:
         return cohort
     cohort, rooms = allowances(cohort, plan)

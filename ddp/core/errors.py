@@ -1,4 +1,4 @@
-"""What can go wrong in the world, as opposed to a user's mistake (ValueError) or ours (AssertionError).
+"""Errors caused by the environment, as opposed to a mistake of the user (ValueError) or of this code (AssertionError).
 
 EngineError
 +-- ProtocolError       a message that does not parse, or an event in a state that does not know it
@@ -17,12 +17,12 @@ from __future__ import annotations
 
 
 def encodable(text: str) -> str:
-    """Return a text in characters that a message and a record can hold: the name of a file may have others."""
+    """Return `text` in characters that a message and a record can encode; a file name may contain others."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class EngineError(Exception):
-    """Base of all."""
+    """Base class of all errors of the engine."""
 
 
 class ProtocolError(EngineError):
@@ -47,11 +47,11 @@ class ReduceFailed(EngineError):
 
 
 class OutOfResources(EngineError):
-    """The system lacks what the run needs: memory, disk, descriptors, processes. One line that says what to set."""
+    """The system lacks what the run needs: memory, disk, descriptors, processes. The message is one line with the remedy."""
 
 
 class Corrupted(EngineError):
-    """A rank's replica is not what it must be: a bit has flipped. One line that says how that shows."""
+    """A rank's replica is not what it must be: a bit has flipped. The message is one line that says how it was found."""
 
 
 class Aborted(EngineError):

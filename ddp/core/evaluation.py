@@ -1,7 +1,6 @@
-"""Evaluation: who measures which part of the test set of which epoch, and what lost ranks leave to do of it.
+"""Evaluation: which rank measures which part of the test set after which epoch, and who takes over from lost ranks.
 
-It happens on the average, behind the round that completes an epoch, split over the ranks.
-"""
+It uses the average of the round that completes an epoch, and is split over the ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from ddp.core.values import replace
 def evaluate(
     cohort: CoordinatorState, epochs: tuple[int, ...], turn: bool = False
 ) -> tuple[CoordinatorState, tuple[Evaluate, ...]]:
-    """Order the evaluation of the model at the end of `epochs`, the test set split over the live ranks."""
+    """Order the evaluation of the model at the end of `epochs`, with the test set split over the live ranks."""
     live = cohort.live
     owed = tuple(Owed(epoch, rank, part, len(live)) for epoch in epochs for part, rank in enumerate(live))
     return _owing(cohort, owed), orders(owed, turn)
@@ -33,12 +32,12 @@ def _owing(cohort: CoordinatorState, more: tuple[Owed, ...]) -> CoordinatorState
 
 
 def orders(owed: tuple[Owed, ...], turn: bool = False) -> tuple[Evaluate, ...]:
-    """Return the orders for parts of evaluations."""
+    """Return the orders to evaluate the parts `owed`."""
     return tuple(Evaluate(o.rank, o.epoch, o.part, o.parts, turn, f"epoch {o.epoch} is complete") for o in owed)
 
 
 def on_evaluated(cohort: CoordinatorState, event: Evaluated) -> CoordinatorState:
-    """Enter that a rank has done its part. Raises ProtocolError if it was not ordered."""
+    """Record that a rank has evaluated its part. Raises ProtocolError if that was not ordered."""
     state = cohort.ranks[event.rank]
     left = tuple(owed for owed in state.owed if (owed.epoch, owed.part) != (event.epoch, event.part))
     if len(left) == len(state.owed):
@@ -47,10 +46,9 @@ def on_evaluated(cohort: CoordinatorState, event: Evaluated) -> CoordinatorState
 
 
 def adopt(cohort: CoordinatorState) -> tuple[CoordinatorState, tuple[Evaluate, ...]]:
-    """Have a survivor evaluate what lost ranks owed of the final model, at the end of training.
+    """Have a survivor evaluate, at the end of training, the parts of the final model that lost ranks owed.
 
-    Of an earlier epoch, the model is gone: its evaluation stays incomplete.
-    """
+    The model of an earlier epoch is gone: its evaluation stays incomplete."""
     last, rank = cohort.world.epochs - 1, cohort.live[0]
     owed = tuple(replace(o, rank=rank) for o in cohort.orphaned if o.epoch == last)
     return _owing(replace(cohort, orphaned=()), owed), orders(owed)

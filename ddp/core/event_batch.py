@@ -1,8 +1,7 @@
-"""Events after which nothing is decided: reports and answers on a blocking backend while others still owe theirs.
+"""The coordinator's fast path: events that need no decision, such as progress reports while other ranks still train.
 
-Most events are of this kind. All that come at one instant are entered into one draft of the ranks. The result equals, bit
-for bit, that of `Coordinator.decide` on each alone. Decides nothing: an event that might need a decision is left.
-"""
+Most events are of this kind. All that arrive at the same time are entered into one draft of the ranks. The result equals,
+bit for bit, that of `Coordinator.decide` on each event. It decides nothing: an event that might need a decision is left."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ KINDS = (Progress, Averaged)
 def enter(
     cohort: CoordinatorState, plan: Plan, events: Sequence[Event], first: int = 0
 ) -> tuple[CoordinatorState, int]:
-    """Return the state after `events` from the `first` on, while nothing is decided after any, and how many these are."""
+    """Return the state after as many of `events`, from index `first` on, as need no decision, and their number."""
     if not isinstance(events[first], KINDS) or not _calm(cohort, plan):
         return cohort, 0
     batch, place = EventBatch(cohort, plan), first
@@ -34,7 +33,7 @@ def enter(
 
 
 def _calm(cohort: CoordinatorState, plan: Plan) -> bool:
-    """Return whether a report or an answer can be entered without a decision, as far as the others are concerned."""
+    """Return whether the state of the other ranks allows a report or an answer to be entered without a decision."""
     if cohort.stopping or cohort.savings or cohort.reserve or cohort.joiners or cohort.broken:
         return False
     if not cohort.world.blocking or not cohort.ledgers or cohort.totals.unready:
@@ -48,7 +47,7 @@ def _calm(cohort: CoordinatorState, plan: Plan) -> bool:
 
 
 class EventBatch:
-    """What changes of a state while such events are entered."""
+    """The changes of a state while such events are entered."""
 
     def __init__(self, cohort: CoordinatorState, plan: Plan) -> None:
         self._cohort, self._shares = cohort, bool(cohort.shares)
@@ -56,12 +55,12 @@ class EventBatch:
         self._heard, self._now = cohort.last_heard.edit(), LastHeard(math.nan, math.nan)
         self._oldest, self._recent = cohort.oldest, cohort.recent
         self._together: list[int] = []
-        """Who reported at the time of the last event, beside those that had before."""
+        """Ranks that reported at the time of the last event, besides those in the state's `recent`."""
         free = any(ledger.free for ledger in cohort.ledgers)
         self._exhausted = not free and cohort.begun == cohort.world.epochs
-        """Whether nobody can be granted anything, whatever room a rank has."""
+        """Whether no samples are left to grant to any rank."""
         self._settled = free and not cohort.takers
-        """Whether nobody can be granted more but whose room grows."""
+        """Whether samples are left, but no rank can be granted more unless its allowance grows."""
         if cohort.round is not None:
             self._waiting, self._owing = cohort.round.waiting, len(cohort.round.waiting)
         self._answered: set[int] = set()
@@ -69,13 +68,13 @@ class EventBatch:
         self._answers: list[Averaged] = []
 
     def enter(self, event: Event) -> bool:
-        """Enter an event; False: it may need a decision, or does not fit, and nothing is changed."""
+        """Enter an event. Return False, with nothing changed, if it may need a decision or does not fit."""
         if isinstance(event, Progress):
             return self._train(event)
         return isinstance(event, Averaged) and not self._shares and self._answer(event)
 
     def close(self) -> CoordinatorState:
-        """Return the state with what was entered."""
+        """Return the state after the events."""
         current = self._cohort.round
         if current is not None and self._answers:
             current = replace(
@@ -92,7 +91,7 @@ class EventBatch:
             "oldest": self._oldest,
             "recent": self._recent,
         }
-        # Nobody can be granted more: as it was, where that is known, and else by the next dispatch.
+        # If known, no rank can be granted more; else the next dispatch finds out.
         known = {"takers": self._cohort.takers} if self._settled else {}
         return self._cohort.after(self._ranks, round=current, samples=self._samples, **times, **known)
 
@@ -105,7 +104,7 @@ class EventBatch:
         if not 0 < event.steps <= first.steps or first.epoch != event.epoch:
             return False
         if self._shares and self._ranks.totals.working < 2 and event.steps == old.queued:
-            return False  # all have: what they trained is settled
+            return False  # it completes the shared grant, which `settle` must enter
         busy_s, loss_sum = old.busy_s + event.busy_s, old.loss_sum + event.loss_sum
         new, samples = old.train(event.steps, self._shares, busy_s=busy_s, loss_sum=loss_sum, lr=event.lr)
         if samples != event.samples:
@@ -126,7 +125,7 @@ class EventBatch:
         if event.round != index or rank in self._answered or rank not in self._waiting:
             return False
         if len(self._answered) + 1 == self._owing:
-            return False  # the last one closes the round
+            return False  # the last answer closes the round
         new = old.contribute(after=index)
         if not self._grants_nothing(rank, new, False):
             return False
@@ -137,8 +136,8 @@ class EventBatch:
         return True
 
     def _grants_nothing(self, rank: int, state: RankState, ordered: bool) -> bool:
-        """Return whether the rank may be granted no more, by the window or for lack of samples. `ordered`: as in
-        `RankState.room`; all that owe an answer are members."""
+        """Return whether the rank cannot be granted more, because of its window or for lack of samples. `ordered`: as in
+        `RankState.room`."""
         if self._exhausted:
             return True
         return self._settled and state.room(self._cohort.reach[rank], ordered) <= 0

@@ -1,23 +1,23 @@
-"""What events are made of: who speaks and when, and by what two states of a model are compared."""
+"""Parts of events: the rank and time of an event, and the sketches and measurements that events carry."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 Sketch = str
-"""Text of `ddp.sketches`, by which two states of a model are compared; empty: none was made. An average is linear, so
+"""Text form of a sketch (`ddp.sketches`), to compare two states of a model; empty: none was made. An average is linear, so
 sketches are averaged with the same weights."""
 OptimizerSketch = tuple[tuple[str, Sketch], ...]
-"""Of what an optimizer keeps of all parameters, by its name for it: sketches of one group."""
+"""(key of the optimizer's state, its sketch over all parameters)."""
 Lasting = tuple[tuple[str, str], ...]
-"""What a rank keeps beside model and optimizer, such as random numbers and the loss's factor: (name, digest)."""
+"""(name, digest) of state besides model and optimizer, such as random generators and the loss scale."""
 Files = tuple[tuple[str, int, str], ...]
-"""(name, bytes, sha256) of each."""
+"""(name, bytes, sha256) of each file."""
 
 
 @dataclass(frozen=True)
 class FromRank:
-    """What every event of a rank has."""
+    """The fields that every event of a rank has."""
 
     at: float
     rank: int
@@ -25,7 +25,7 @@ class FromRank:
 
 @dataclass(frozen=True)
 class SketchGroup:
-    """What a row of a sketch is of: a tensor, or several next to each other."""
+    """What one row of a sketch covers: a tensor, or several neighbouring ones."""
 
     name: str
     kind: str
@@ -33,127 +33,129 @@ class SketchGroup:
     elements: int
     dtype: str
     trained: bool
-    """Whether the optimizer has it and it wants a gradient."""
+    """Whether the optimizer updates it."""
 
 
 @dataclass(frozen=True)
 class StepSketch:
-    """A rank's gradients (in place of parameters) and buffers in its step number `step`, with `samples` of its slice and
-    `total` of the global batch; and what a collective inside the step made of them."""
+    """Sketches of a rank's gradients (in the rows of their parameters) and buffers in its step number `step`: before and
+    after the exchange inside the step. The rank had `samples` of the `total` samples of the global batch."""
 
     step: int
     samples: int
     total: int
     before: Sketch
     after: Sketch = ""
-    """Empty: the step was the rank's own, and buffers are not in `before`."""
+    """Empty if the step was the rank's own; then `before` has no buffers."""
     parts: bool = False
-    """`after` is of the parts of the gradients that this rank owns: all ranks' add up to the whole."""
+    """Whether `after` covers only the gradients that this rank owns: the sum over ranks is the whole."""
     model: bool = False
-    """Not of gradients, but of the parameters themselves behind the optimizer; all ranks' weigh alike."""
+    """Whether the sketches are of the parameters after the optimizer's step, averaged with equal weights, not of
+    gradients."""
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """What was measured of a rank's steps. Bytes are of what the rank has, after a step."""
+    """Measurements of a rank's steps. Bytes are this rank's, after a step."""
 
     norms: tuple[tuple[int, float | None], ...]
-    """(step, L2 norm of the gradients before clipping); None: not finite. Of the shards where gradients lie in shards."""
+    """(step, L2 norm of the gradients before clipping; None: not finite). With sharded gradients, the norm of this rank's
+    shards."""
     parameter_bytes: int = 0
     gradient_bytes: int = 0
     optimizer_bytes: int = 0
     activation_bytes: int | None = None
-    """What one forward pass keeps for its backward pass; None: it was not counted."""
+    """Bytes that one forward pass saves for its backward pass; None: not measured."""
     flop_per_sample: float | None = None
-    """Of a forward and a backward pass, by torch's counter; None: it was not counted."""
+    """FLOP of a forward and a backward pass, by torch's counter; None: not counted."""
     tokens: int | None = None
-    """Of a sample of text; 0: it is none."""
+    """Tokens per sample of text; 0: no text."""
     updates: int | None = None
-    """Steps of the optimizer itself, as it counts its calls; None: it cannot say."""
+    """Steps of the optimizer, as counted by hooks; None: it has none."""
 
 
 @dataclass(frozen=True)
 class WorkSeconds:
-    """Where the time of a rank's steps went, seconds, without what it exchanged and waited for."""
+    """Where the time of a rank's steps went, in seconds, without exchanging and waiting for other ranks."""
 
     data: float
-    """Until its batches were there."""
+    """Waiting for batches."""
     compute: float
-    """Forward, backward, optimizer; emulated slowness with it."""
+    """Forward, backward and optimizer, including emulated slowness."""
     no_core: float = 0.0
     no_core_data: float = 0.0
-    """Of computing, and at most of `data`: when its thread had no core."""
+    """Parts of `compute` and (at most) of `data` in which the thread had no core."""
     link: float = 0.0
-    """Times that its quickest transfer since the last report took what its emulated link needs; 0: none was measured."""
+    """Ratio of the quickest transfer since the last report to what its emulated link needs; 0: none was measured."""
 
 
 @dataclass(frozen=True)
 class SetContent:
-    """What a data set holds, read directly, by index."""
+    """The contents of a data set, read directly by index."""
 
     samples: int
     looked_at: int = 0
-    """Of a very large set a drawn part."""
+    """Number of samples read: a random part of a very large set."""
     content: int | None = None
-    """Sum of the hashes of the samples that were looked at, modulo `ddp.tally.MODULUS`; None: samples may be others at each
-    reading."""
+    """Sum of the hashes of these samples, modulo `ddp.tally.MODULUS`; None: a sample may differ at each reading."""
     repeated: int = 0
-    """Samples whose first member, such as the image, came before."""
+    """Samples whose first member, such as the image, occurred before."""
     labels: tuple[int, ...] = ()
-    """How many samples have each label; empty: labels are no numbers of few classes."""
+    """Number of samples with each label; empty: labels are not integers of few classes."""
 
 
 @dataclass(frozen=True)
 class DataContent:
-    """What a rank has to train and to evaluate on."""
+    """The data that a rank trains and evaluates on."""
 
     training: SetContent
     test: SetContent
     shared: int
-    """Test samples that are training samples too, by their first member."""
+    """Test samples whose first member also occurs in the training set."""
     pairs: tuple[tuple[int, int], ...]
-    """The first of them: (index in the test set, in the training set)."""
+    """The first such pairs: (index in the test set, index in the training set)."""
     shuffled: bool
-    """Whether the engine orders samples by (seed, epoch); otherwise a sampler does, or they come as they are."""
+    """Whether the engine shuffles by (seed, epoch); otherwise a sampler orders the samples, or they are not shuffled."""
 
 
 @dataclass(frozen=True)
 class Trained(FromRank):
-    """A rank sums up what it trained of `epoch` since the last such event, as the data set gave it, for the record. Sums are
-    modulo `ddp.tally.MODULUS`."""
+    """For the record: tallies of the samples that a rank trained of `epoch` since the last such event, as the data set
+    returned them. Sums are modulo `ddp.tally.MODULUS`."""
 
     epoch: int
     samples: int
     content: int | None
     """Sum of the hashes of the samples; None: not known."""
     wanted: int | None
-    """The same of what the data set holds at the positions that were granted."""
+    """The same sum for the samples that the data set holds at the granted positions."""
     order: int
     """`ddp.tally.order_tally` of positions in the epoch and indices."""
     labels: tuple[int, ...] = ()
-    """How many samples had each label; empty: not known."""
+    """Number of samples with each label; empty: not known."""
     placed: int | None = None
-    """Sum of the hashes of the samples, each times a number of its position; None: not known."""
+    """Sum of the hashes of the samples, each multiplied by a number for its position; None: not known."""
     placed_wanted: int | None = None
-    """The same of what the data set holds."""
+    """The same sum for the samples that the data set holds."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed; deadlines are looked at."""
+    """Time has passed: check deadlines."""
 
     at: float
     away_s: float = 0.0
-    """Seconds before it in which nobody listened (user code, a slow disk, a machine that slept): no rank was silent then."""
+    """Seconds before this tick in which the coordinator did not listen (user code, a slow disk, a suspended machine), so
+    that no rank counts as silent."""
 
 
 @dataclass(frozen=True)
 class Alive(FromRank):
-    """A sign of life from a rank in a long piece of work."""
+    """A sign of life from a rank during long work."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Whoever has started the run is about to end it: a checkpoint is due at the next average."""
+    """The user or scheduler is about to end the run: a checkpoint is due at the next average."""
 
     at: float

@@ -1,7 +1,6 @@
-"""Events: frozen facts. Each carries `at`, seconds on the one monotonic clock that all ranks of a host share.
+"""Events: frozen facts. Each has `at`, seconds on the one monotonic clock that all ranks of a host share.
 
-A rank's events cross the control channel and land in `events.jsonl` unchanged (`ddp.process.codec` does both).
-"""
+A rank's events are sent over the control channel and written to `events.jsonl` in the same form (`ddp.process.codec`)."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from ddp.core.spans import Spans
 
 @dataclass(frozen=True)
 class Ready(FromRank):
-    """A rank has its model, data and transport."""
+    """A rank has its model, data and transport ready."""
 
     samples: int
     """Training samples in an epoch."""
@@ -39,27 +38,26 @@ class Ready(FromRank):
     digest: str
     """sha256 of its parameters; equal on all ranks."""
     device: str
-    transport: str
-    """`none`: of one rank."""
+    transport: str  # `none` if there is one rank
     loader: str = ""
     note: str = ""
-    """What a reader of the results must know of the data, or of the checkpoint that the run resumes from."""
+    """A note for readers of the results: about the data, or about the checkpoint that the run resumes from."""
     host: int = 0
-    """Place of its host; that of the coordinator is 0."""
+    """Index of its host; the coordinator's is 0."""
     clock_error_s: float = 0.0
-    """Most that its clock is off from the coordinator's at the start."""
+    """Largest error of its clock relative to the coordinator's at the start."""
     least: int = 1
-    """Fewest samples that its model should be trained on at once."""
+    """Fewest samples in a batch that its model should be trained on."""
     sketched: tuple[SketchGroup, ...] = ()
-    """What sketches of the model are of, row by row; rank 0 says so for all."""
+    """What the rows of a sketch of the model are; reported by rank 0 for all."""
     sketch: Sketch = ""  # of the model as it begins
     data: DataContent | None = None
     optimizer: OptimizerSketch = ()
-    """Of what the rank's own optimizer keeps, by name, where the run resumes from a checkpoint."""
+    """Sketch of the rank's optimizer state, if the run resumes from a checkpoint."""
     frozen: int = 0
-    """Of the parameters, those that are not trained: no gradient of them travels."""
+    """Parameters that are not trained, so that no gradient of them is exchanged."""
     lasting: Lasting = ()
-    """Of what the rank keeps beside, where the run resumes from a checkpoint."""
+    """Digests of the rank's other state, if the run resumes from a checkpoint."""
     hostname: str = ""  # of a rank that a node agent forked
 
 
@@ -71,32 +69,31 @@ class Progress(FromRank):
     steps: int
     samples: int
     busy_s: float
-    """Seconds of its training loop: data, compute (slowed on an emulated device) and what lies between two steps; no
-    waiting, no communication."""
+    """Seconds of its training loop: data, computing (including emulated slowness) and the time between steps; without
+    waiting and communication."""
     loss_sum: float | None
-    """Sum over samples of the training loss; None: not finite."""
+    """Sum of the training loss over samples; None: not finite."""
     lr: float
     scalars: tuple[tuple[str, float | None, int], ...] = ()
-    """What the steps recorded: (name, sum over the calls, number of calls); a sum of None: not finite."""
+    """Recorded scalars: (name, sum over the calls or None if not finite, number of calls)."""
     after: int | None = None
-    """The last round contributed to before these steps (-1: none; None: not known): a lost message shows."""
+    """The last round it contributed to before these steps (-1: none; None: not known): reveals a lost message."""
     visited: int | None = None
-    """`ddp.tally.tally` of the samples that were read since the last report; None: not known."""
+    """`ddp.tally.tally` of the samples read since the last report; None: not known."""
     exchanged: tuple[StepSketch, ...] = ()  # of steps that were drawn, where ranks exchange gradients inside steps
     work: WorkSeconds | None = None
 
 
 @dataclass(frozen=True)
 class Snapshot(FromRank):
-    """A rank has copied its replica for a round of a non-blocking backend: what it trained since the last one."""
+    """A rank has copied its replica for a round of a non-blocking backend. `steps`, `samples`: since its last copy."""
 
     round: int
     steps: int
     samples: int
-    sketch: Sketch = ""
-    """Of the replica."""
+    sketch: Sketch = ""  # of the replica
     optimizer: OptimizerSketch = ()
-    """Of what the rank's own optimizer keeps, by name; where that is averaged."""
+    """Sketch of the rank's optimizer state, if that is averaged."""
 
 
 @dataclass(frozen=True)
@@ -116,40 +113,40 @@ class Averaged(FromRank):
     round: int
     steps: int
     samples: int
-    """The two of what it trained that entered the average."""
+    """`steps` and `samples` of the rank that entered the average."""
     seconds: float
-    """From entering the exchange to its end. In a collective the last rank to arrive waits for nobody, so the least value
-    of a round is the time on the wire."""
+    """Seconds from entering the exchange to its end. The last rank to enter a collective waits for nobody, so the least
+    value of a round is the transfer time."""
     bytes: int
     divergence: float | None
     """||own - average|| / ||average||, L2 over all parameters; None: not finite."""
     away_s: float = 0.0
-    """What the round kept the rank from training besides, seconds: reporting, copying."""
+    """Additional seconds that the round kept the rank from training: reporting, copying."""
     distance: float | None = 0.0
     """||own - average||^2 over all parameters; None: not finite."""
     sketch_before: Sketch = ""
     sketch_after: Sketch = ""
     sketch_average: Sketch = ""
-    """Of the replica before and after, and of what it took for the average; empty in a round that was not drawn."""
+    """Sketches of the replica before and after, and of the backend's average; empty if the round was not drawn."""
     optimizer_before: OptimizerSketch = ()
     optimizer_after: OptimizerSketch = ()
-    """Of what the rank's own optimizer keeps, by name."""
+    """Sketch of the rank's optimizer state."""
 
 
 @dataclass(frozen=True)
 class AverageFailed(FromRank):
-    """A rank could not complete a round. Its replica is as before, and it stands still until it is ordered how to go on."""
+    """A rank could not complete a round. Its replica is unchanged, and it waits for orders."""
 
     round: int
     error: str
     steps: int | None = None
-    """Steps that the rank has trained since its last contribution; inside steps: of its grant. None: not known."""
+    """Steps since its last contribution; where gradients are averaged in steps, steps of its grant. None: not known."""
 
 
 @dataclass(frozen=True)
 class Shared(FromRank):
-    """A rank has sent what others missed of a round; to ranks that join, with sketches of its model, if that is sent, and of
-    its optimizer."""
+    """A rank has sent its state to ranks that missed a round or join. For joining ranks: sketches of its optimizer, and of
+    its model if that is sent."""
 
     round: int
     sketch: Sketch = ""
@@ -158,7 +155,7 @@ class Shared(FromRank):
 
 @dataclass(frozen=True)
 class Evaluated(FromRank):
-    """A rank has evaluated slice `part` of the test set on the model as of the end of `epoch`. Sums of None: not finite."""
+    """A rank has evaluated slice `part` of the test set on the model at the end of `epoch`. A sum is None if not finite."""
 
     epoch: int
     samples: int
@@ -167,7 +164,7 @@ class Evaluated(FromRank):
     seconds: float
     part: int = 0
     content: float | None = None
-    """Sum over the values of the test samples: the same samples give the same, however split."""
+    """Sum of all values of the test samples, which does not depend on how they are split."""
     sketch: Sketch = ""  # of the model
     hashes: int | None = None  # sum of those of the test samples (`SetContent`); None: not known
     own: Sketch = ""  # of the rank's replica, where the model is the mean of all, each weighing alike
@@ -175,7 +172,7 @@ class Evaluated(FromRank):
 
 @dataclass(frozen=True)
 class Saved(FromRank):
-    """A rank has written its part of a checkpoint, or could not: `error`; sketches of the model and its optimizer."""
+    """A rank has written its part of a checkpoint, or failed to (`error`); sketches of the model and its optimizer."""
 
     index: int
     files: Files
@@ -188,14 +185,16 @@ class Saved(FromRank):
 
 @dataclass(frozen=True)
 class Finished(FromRank):
-    """A rank has stopped in good order."""
+    """A rank has finished normally."""
 
     digest: str
     peak_rss_bytes: int
     peak_device_bytes: int
     sketch: Sketch = ""
-    kept: Files = ()  # steps to be done again, and the model at the end
+    kept: Files = ()  # saved steps for the audit to repeat, and the final model
     work: StepWork | None = None
+    met: tuple[str, ...] | None = None  # faults of the script that came to it
+    numbers: tuple[str, ...] = ()  # states of NumPy's and Python's generators (`ddp.data.seeded.OwnNumbers`)
 
 
 @dataclass(frozen=True)
@@ -205,8 +204,8 @@ class Failed(FromRank):
     error: str
     traceback: str
     origin: str = ""
-    """Type and place of the exception; ranks with equal ones raised the same error. Empty: not known."""
-    kind: str = "raised"  # `torn`: it cannot resume from its checkpoint; `explained`: its line says all
+    """Type and place of the exception, equal on ranks that raised the same error; empty: not known."""
+    kind: str = "raised"  # `torn`: its checkpoint is unusable; `explained`: the line says all
 
 
 @dataclass(frozen=True)
@@ -218,26 +217,26 @@ class Lost(FromRank):
 
 @dataclass(frozen=True)
 class RoundClosed:
-    """For policies: every rank holds the average of a round. Tuples are by rank; zero for one that contributed nothing."""
+    """For policies: all ranks hold the average of a round. Tuples are by rank; zero for a rank that contributed nothing."""
 
     at: float
     round: int
     steps: tuple[int, ...]
-    """What each rank trained since its last contribution, and in how many seconds."""
+    """`steps` and `busy_s`: steps of each rank since its last contribution, and their seconds."""
     busy_s: tuple[float, ...]
     sync_s: float
-    """What the round cost, but for waiting: time on the wire of a collective, or of averaging the snapshots, and what it
-    kept ranks from training besides, weighed by their samples."""
+    """Seconds that the round cost without waiting: the transfer of a collective, or averaging the snapshots, plus what kept
+    ranks from training besides, weighted by their samples."""
     wait_s: tuple[float, ...]
-    """Seconds that a rank stood in the collective before the last one arrived."""
+    """Seconds that each rank waited in the collective for the last one to enter."""
     divergence: tuple[float, ...]
     """||own - average|| / ||average||."""
     starved: tuple[bool, ...]
-    """Whether the rank had run short of work when the round opened."""
+    """Whether each rank was short of work when the round opened."""
     lost: tuple[int, ...] = ()
-    """Ranks that the run goes on without; for them there is nothing more to plan."""
+    """Lost ranks, which need no plan any more."""
     lr: float = 0.0
-    """Learning rate of the last steps that entered the average, the highest of the ranks'; 0: not known."""
+    """Highest learning rate of any rank's last step in the average; 0: not known."""
     samples: int = 0
     """Samples in the model now, over all epochs."""
     loss: float | None = None
@@ -248,7 +247,7 @@ class RoundClosed:
 
 @dataclass(frozen=True)
 class Merged(FromRank):
-    """For the record: what `rank` trained of `epoch` is in the model. Spans of an epoch cover every sample exactly once."""
+    """For the record: the samples of `epoch` that `rank` trained are in the model. Spans cover an epoch exactly once."""
 
     epoch: int
     spans: Spans
@@ -256,9 +255,9 @@ class Merged(FromRank):
 
 @dataclass(frozen=True)
 class GuardVerdict:
-    """For the record: the policy's guard was not content with how the replicas come apart, and the policy acted on it.
+    """For the record: the policy's guard objected to the divergence of the replicas, and the policy acted on it.
 
-    `verdict` is `suppress` (windows must not grow) or `nudge` (they shrink); `divergence` the largest of the ranks'."""
+    `verdict`: `suppress` (windows must not grow) or `nudge` (windows shrink); `divergence`: the largest of the ranks'."""
 
     at: float
     round: int
@@ -266,16 +265,17 @@ class GuardVerdict:
     verdict: str
     divergence: float
     value: float
-    """What the guard judges: the divergence, or its growth per step."""
+    """What the guard judged: the divergence, or its growth per step."""
     limit: float
-    """What `value` has exceeded."""
+    """The limit that `value` exceeded."""
     factor: float
-    """What the anchor is multiplied by; 1 if it stays."""
+    """Factor on the anchor; 1 if it is unchanged."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """For the record: a run resumes from a checkpoint of the run in `source`. Its model has seen what is recorded before."""
+    """For the record: a run resumes from a checkpoint of the run in `source`. The records before this one are those of its
+    model: what that run trained later is left out."""
 
     at: float
     index: int
@@ -283,13 +283,13 @@ class Resumed:
     samples: int
     source: str
     because: str = ""
-    """What ended that run, where this one goes on by itself."""
+    """Why that run ended, if it was resumed automatically."""
     again: int = 0
-    """Samples that it had trained beyond the checkpoint, as far as they were reported: they are trained again."""
+    """Samples reported as trained after the checkpoint, which are trained again."""
     since_s: tuple[float, float] = (0.0, 0.0)
-    """Seconds from the checkpoint, and from the last record, until it was resumed."""
+    """Seconds from the checkpoint, and from the last record, to the resumption."""
     ranks: int = 0
-    """Ranks of that run, where this one has another number of them."""
+    """Number of ranks of that run, if this one has another number."""
 
 
 _OfRound = Snapshot | Averaged | AverageFailed | Shared

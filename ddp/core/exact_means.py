@@ -1,4 +1,4 @@
-"""Means over samples or calls whose sums are exact, so that the order in which records arrive does not change them."""
+"""Means over samples or calls with exact sums, so that they do not depend on the order in which records arrive."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Scalars = dict[str, float | None]
 
 
 class Mean:
-    """A mean over samples or calls: a sum without rounding, and a count."""
+    """A mean over samples or calls: an exact sum and a count."""
 
     def __init__(self) -> None:
         self._total: int | None = 0
-        """The sum in units of 2**-UNIT, of which every finite number is a multiple."""
+        """The sum in units of 2**-UNIT; every finite float is a whole number of these."""
         self._count = 0
 
     def add(self, total: float | None, count: int) -> None:
-        """Add a sum over `count`. One that is None or not finite makes the mean None."""
+        """Add a sum over `count` samples or calls. A sum that is None or not finite makes the mean None."""
         self._count += count
         if self._total is None or total is None or not math.isfinite(total):
             self._total = None
@@ -30,14 +30,14 @@ class Mean:
         self._total += units << UNIT + 1 - parts.bit_length()
 
     def merge(self, other: Mean) -> None:
-        """Add everything that `other` has."""
+        """Add the sum and count of `other`."""
         known = self._total is not None and other._total is not None
         self._total = self._total + other._total if known else None  # type: ignore[operator]
         self._count += other._count
 
     @property
     def value(self) -> float | None:
-        """The mean; None where it is not finite, or nothing was counted."""
+        """The mean; None if it is not finite or nothing was added."""
         try:
             return None if self._total is None or not self._count else self._total / ONE / self._count
         except OverflowError:

@@ -1,7 +1,6 @@
-"""Who is slowest, and who reported last: what is known of extremes among ranks, so that not all are looked at again.
+"""The slowest ranks and the last ranks to report, cached so that not every event has to look at all ranks.
 
-Owns these two values. When they hold, `ddp.core.allowance` and `ddp.core.pacing` know.
-"""
+Owns these two values. `ddp.core.allowance` and `ddp.core.pacing` know when they are valid."""
 
 from __future__ import annotations
 
@@ -15,19 +14,19 @@ from ddp.core.values import replace
 
 @dataclass(frozen=True)
 class Slowest:
-    """The slowest of the ranks that work, where a plan bounds how far others may go before them."""
+    """The slowest of the ranks with work, for plans that bound how far other ranks may be ahead of them."""
 
     steps: int | None = None
-    """Done in the window; None: to be looked for among all."""
+    """Their steps in the window; None: to be searched among all ranks."""
     ranks: RankSet = NOBODY
-    """Who is that slow."""
+    """Ranks with that number of steps."""
     touched: RankSet = NOBODY
-    """Of whom something has changed since."""
+    """Ranks whose state changed since."""
     barred: RankSet = NOBODY
-    """Who may be granted more once these have gone on."""
+    """Ranks that may be granted more once the slowest make progress."""
 
     def unknown(self) -> Slowest:
-        """Return that the slowest has to be looked for."""
+        """Return a value that says that the slowest must be searched."""
         return replace(self, steps=None, ranks=NOBODY)
 
 
@@ -35,11 +34,11 @@ SOMEBODY = Slowest()
 
 
 class Recent(NamedTuple):
-    """Ranks that reported work at one time, the last there was, and the range of what they take for the samples seen."""
+    """Ranks that reported work at the latest time, and the range of the samples-seen counts that they train with."""
 
     at: float = 0.0
     rank: int = -1
-    """The last of them."""
+    """The last rank to report."""
     ranks: RankSet = NOBODY
     low: float = math.inf
     high: float = -math.inf

@@ -1,7 +1,6 @@
-"""Faults on purpose: what goes wrong on which rank at which of its steps. Runtime and simulator play the same script.
+"""Fault scripts: which fault hits which rank at which of its steps. The runtime and the simulator run the same scripts.
 
-Knows what a fault is and how it is written; how it is done to a rank is theirs.
-"""
+Knows which faults exist and how they are written, not how they are injected."""
 
 from __future__ import annotations
 
@@ -19,28 +18,28 @@ KINDS = {
     "flip": "bit number `value` of one of its parameters is another from here on",
     "lose": "the next message to the coordinator, signs of life aside, is lost",
 }
-"""Kind -> what happens, right before the step is done."""
+"""Kind -> what happens, right before the step."""
 SLOWING = ("slow", "input", "link")
-"""Kinds that last, with a factor."""
+"""Kinds that last and have a factor."""
 LASTING = (*SLOWING, "heal")
-"""Kinds that a rank that is started again, or resumes from a checkpoint, meets again."""
+"""Kinds that hit a rank again after a restart, or after resuming from a checkpoint."""
 BITS = 32
-"""Of a parameter that can be flipped."""
+"""Number of bits of a parameter that can be flipped."""
 LOSING = ("crash", "raise", "stall", "lose")
-"""Kinds that may cost the rank; `lose` alone need not."""
+"""Kinds that may lead to the loss of the rank; `lose` need not."""
 SLOWEST = 1e6
 _FORM = re.compile(r"(\d+)@(\d+):([a-z]+)(?:\*(\d+(?:\.\d+)?))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Before its step number `step` (0: its first one), rank `rank` meets with `kind`."""
+    """Before its step number `step` (0: its first one), rank `rank` is hit by a fault of `kind`."""
 
     rank: int
     step: int
     kind: str
     value: float = 2.0
-    """Of what slows down: the factor; of `flip` the bit, 0 the least."""
+    """Factor of a slowdown; for `flip` the number of the bit, 0 the lowest."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -59,7 +58,7 @@ class Fault:
 
 
 def parse(text: str) -> Fault:
-    """Read `RANK@STEP:KIND`, such as `1@40:crash` or `0@10:slow*3`. Raises ValueError that shows the form."""
+    """Parse `RANK@STEP:KIND`, such as `1@40:crash` or `0@10:slow*3`. Raises ValueError that shows the form."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"fault {text!r} is not of the form RANK@STEP:KIND, such as 1@40:crash or 0@10:slow*3")
@@ -68,15 +67,15 @@ def parse(text: str) -> Fault:
 
 
 PHASES = ("start", "first window", "step", "collective", "snapshot", "evaluation", "checkpoint", "end")
-"""What a rank may be in the middle of."""
+"""Phases of a rank."""
 PHASE_KINDS = (*KINDS, "pause", "full", "coordinator")
-"""What may happen in a phase: also that the process stands still for `value` seconds; that it can write no file; that the
-coordinator, process `value`, is killed."""
+"""Kinds of faults in a phase: also `pause` for `value` seconds; `full`: no file can be written; `coordinator`: the process
+with PID `value` is killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseFault:
-    """The first time that rank `rank` is in `phase`, with `after` steps done or more, it meets with `kind`."""
+    """The first time that rank `rank` is in `phase` after at least `after` steps, it is hit by a fault of `kind`."""
 
     rank: int
     phase: str

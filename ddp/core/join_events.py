@@ -1,4 +1,4 @@
-"""What a rank says that was started again: that it is there, and that it has taken the others' state. Decides nothing."""
+"""Events of ranks that join or leave a group, and of processes that are offered. Decides nothing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ddp.core.event_parts import FromRank, OptimizerSketch, Sketch
 
 @dataclass(frozen=True)
 class Joining(FromRank):
-    """A rank that was started again has its model, data and transport; it lacks the others' state."""
+    """A restarted rank has its model, data and transport ready, and needs the others' state."""
 
     samples: int
     """Training samples in an epoch."""
     digest: str
-    """sha256 of its parameters as it begins; those that all began with."""
+    """sha256 of its initial parameters, equal to those that all ranks began with."""
     life: int = 0
     """How often it was started again."""
     device: str = ""
@@ -23,30 +23,30 @@ class Joining(FromRank):
 
 @dataclass(frozen=True)
 class Left(FromRank):
-    """A rank has left its group as ordered, for others that wait to get in, and stands still."""
+    """A rank has left its group as ordered, because others wait to join, and waits."""
 
     generation: int
     steps: int | None = None
-    """Steps that it has done of the grant that all share; None: it has none in hand."""
+    """Steps that it has done of the shared grant; None: it has no shared grant."""
 
 
 @dataclass(frozen=True)
 class Joined(FromRank):
-    """A rank has taken the state that another sent, and can be granted work."""
+    """A rank has loaded the state that another one sent, and can be granted work."""
 
     round: int
     seconds: float = 0.0
-    """What that took it, from the order on."""
+    """Seconds that this took, from the order on."""
     bytes: int = 0
     sketch: Sketch = ""
-    """Of its model, as it begins to train."""
+    """Sketch of its model before it trains."""
     optimizer: OptimizerSketch = ()
-    """Of what its own optimizer keeps, by name."""
+    """Sketch of its optimizer's state."""
 
 
 @dataclass(frozen=True)
 class Offered:
-    """Somebody has a process for one more rank: the first that is absent, or else the next that is lost."""
+    """Somebody offers a process for one more rank: the first that is absent, or else the next that is lost."""
 
     at: float
 

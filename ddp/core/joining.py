@@ -1,9 +1,8 @@
-"""How ranks come, at the start and back: a lost one is started again, takes the state of another between two rounds, and is
-granted work.
+"""How ranks join, at the start and after a loss: a lost rank is restarted, loads the state of another between two rounds,
+and is granted work.
 
-Inside steps nobody stands between two rounds, so all leave their group first, as they do where one is lost. Owns when a
-rank is started again and when it is let in. What is sent and loaded is the backends' business.
-"""
+Where gradients are averaged in steps there is no "between two rounds": all ranks leave their group first, as after a loss.
+Owns when a rank is restarted and when it joins. Backends send and load the state."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ from ddp.core.rounds import react
 from ddp.core.values import replace
 
 TRIES = 3
-"""A rank that was started so often in a row and did not come back is given up, whatever the settings."""
+"""After so many consecutive starts without joining, a rank is given up, whatever the settings."""
 
 
 OFFERED = "a process is offered for it"
 
 
 def ready(cohort: CoordinatorState, event: Ready) -> Reaction:
-    """Enter that a rank is there at the start of the run. Ends the run where ranks differ."""
+    """Record that a rank is ready at the start of the run. Aborts the run if ranks differ."""
     state = cohort.ranks[event.rank]
     if state.digest:
         raise ProtocolError(f"rank {event.rank} reports ready twice")
@@ -48,7 +47,7 @@ def ready(cohort: CoordinatorState, event: Ready) -> Reaction:
 
 
 def restart(cohort: CoordinatorState, rank: int, at: float) -> tuple[CoordinatorState, tuple[Restart, ...]]:
-    """Order a lost rank to be started again, if it may be and there is something left to train."""
+    """Order a lost rank to be restarted, if the settings allow it and something is left to train."""
     state, most = cohort.ranks[rank], cohort.world.restarts
     tired = state.failures == TRIES or (most is not None and state.life >= most)
     if tired or cohort.stopping or not has_work(cohort):
@@ -67,7 +66,7 @@ def _start(
 
 
 def accept(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Restart, ...]]:
-    """Order ranks that are not there, and not on their way, to be started in the processes that are offered."""
+    """Order absent or lost ranks to be started in the offered processes."""
     orders: tuple[Restart, ...] = ()
     if not cohort.offers or len(cohort.live) == cohort.world.size or not has_work(cohort):
         return cohort, ()
@@ -79,12 +78,12 @@ def accept(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple
 
 
 def has_work(cohort: CoordinatorState) -> bool:
-    """Return whether any epoch is incomplete."""
+    """Return whether an epoch is incomplete."""
     return bool(cohort.ledgers) or cohort.begun < cohort.world.epochs
 
 
 def hear(cohort: CoordinatorState, event: Event) -> Reaction:
-    """Enter what a rank says that is on its way back. Raises ProtocolError for what is not its to say."""
+    """Process an event of a rank that is on its way back. Raises ProtocolError for one that does not fit."""
     match event:
         case Joining():
             return _arrive(cohort, event), ()
@@ -108,7 +107,7 @@ def _arrive(cohort: CoordinatorState, event: Joining) -> CoordinatorState:
 
 
 def give_up(cohort: CoordinatorState, rank: int, at: float, reason: str) -> Reaction:
-    """Go on without a rank that was lost again before it was back, and start it once more if it may be."""
+    """Continue without a rank that was lost again before it joined; restart it if the settings allow it."""
     cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], coming=Coming.NOT))
     cohort = replace(cohort, joiners=cohort.joiners.remove(rank))
     outputs: tuple[Output, ...] = ()
@@ -119,19 +118,18 @@ def give_up(cohort: CoordinatorState, rank: int, at: float, reason: str) -> Reac
 
 
 def due(cohort: CoordinatorState) -> tuple[int, ...]:
-    """Return the ranks that are to take the others' state now: those that are there, if somebody has that state.
+    """Return the ranks that must load the others' state now: those that are ready, if some rank has that state.
 
-    Where ranks average in a collective, what came out of the last one is no more once another has broken.
-    """
+    Where ranks average in a collective, the result of the last one is lost once another has broken."""
     if not cohort.joiners or cohort.round is not None or not has_work(cohort):
         return ()
-    if cohort.shares:  # all stand still once their group is broken
+    if cohort.shares:  # all ranks wait once their group is broken
         return tuple(cohort.joiners) if cohort.broken else ()
     return () if cohort.broken or cohort.undone else tuple(cohort.joiners)
 
 
 def part(cohort: CoordinatorState) -> tuple[CoordinatorState, tuple[Command, ...]]:
-    """Order ranks that exchange gradients to leave their group, once, where others wait to get in."""
+    """Order ranks that exchange gradients to leave their group, once per group, because others wait to join."""
     waits = cohort.joiners and cohort.shares and not cohort.broken and cohort.round is None
     generation = cohort.generation
     if not waits or cohort.parted == generation:
@@ -141,9 +139,9 @@ def part(cohort: CoordinatorState) -> tuple[CoordinatorState, tuple[Command, ...
 
 
 def leave(cohort: CoordinatorState, event: Left) -> CoordinatorState:
-    """Enter that a rank has left its group. Raises ProtocolError if it has done other steps than it reported."""
+    """Record that a rank has left its group. Raises ProtocolError if it did other steps than it reported."""
     if event.generation != cohort.generation:
-        return cohort  # all have met anew since
+        return cohort  # a new group was formed since
     if event.steps not in (None, reported := cohort.ranks[event.rank].steps):
         raise ProtocolError(f"rank {event.rank} did {event.steps} steps, {reported} were reported: {event}")
     return replace(cohort, broken=cohort.broken.add(event.rank))

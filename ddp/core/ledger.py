@@ -1,7 +1,6 @@
-"""The ledger of an epoch: which samples are granted, given back, and in the model. Law 1 lives here.
+"""The ledger of an epoch: which samples are free, granted, or in the model. Enforces law 1 (each exactly once per epoch).
 
-Knows positions only; who trains them, when and how fast is not its business.
-"""
+Knows positions only; it does not know who trains them, when or how fast."""
 
 from __future__ import annotations
 
@@ -14,25 +13,27 @@ from ddp.core.values import replace
 
 @dataclass(frozen=True)
 class Ledger:
-    """The samples of one epoch. Every position goes free -> granted -> merged, and back to free if its rank is lost."""
+    """The samples of one epoch. Every position goes free -> granted -> merged; back to free if its rank is lost."""
 
     epoch: int
     samples: int
     pools: tuple[Span, ...] = ()
-    """Never granted: one pool that all share, or one for each rank. A pool may be empty (start == stop)."""
+    """Spans that were never granted: one pool that all ranks share, or one per rank. A pool may be empty (start ==
+    stop)."""
     returned: Spans = ()
-    """Granted to a rank that is lost, free again, for whoever comes."""
+    """Spans that were granted to a lost rank: free again, for any rank."""
     merged: Spans = ()
-    """Trained and in the model that all ranks share."""
+    """Spans that are trained and in the model that all ranks share."""
 
     @staticmethod
     def shared(epoch: int, samples: int) -> Ledger:
-        """Return an epoch whose positions are granted in their order to whoever comes."""
+        """Return the ledger of an epoch whose positions are granted in order to any rank."""
         return Ledger(epoch, samples, ((0, samples),))
 
     @staticmethod
     def sliced(epoch: int, samples: int, batch: int, steps: tuple[int, ...]) -> Ledger:
-        """Return an epoch of which every rank owns a slice of so many `steps` of `batch` samples; they cover it."""
+        """Return the ledger of an epoch in which every rank owns a slice of `steps[rank]` steps; the slices cover the
+        epoch."""
         cuts = [0]
         for n in steps:
             cuts.append(min(samples, cuts[-1] + n * batch))
@@ -41,13 +42,13 @@ class Ledger:
 
     @property
     def free(self) -> int:
-        """The samples that can be granted."""
-        if len(self.pools) == 1 and not self.returned:  # as mostly
+        """Number of samples that can be granted."""
+        if len(self.pools) == 1 and not self.returned:  # the usual case
             return self.pools[0][1] - self.pools[0][0]
         return sum([stop - start for start, stop in self.pools]) + measure(self.returned)
 
     def steps(self, batch: int) -> int:
-        """Return how many batches can be granted; a span may end with a smaller one."""
+        """Return how many batches can be granted; the last one of a span may be smaller."""
         return sum(-(-(stop - start) // batch) for start, stop in (*self.pools, *self.returned))
 
     @property
@@ -56,15 +57,15 @@ class Ledger:
         return self.merged == ((0, self.samples),)
 
     def within_reach(self, rank: int, owners: tuple[int, ...]) -> int:
-        """Return how many samples can be granted to `rank`, if it may take over what is left to `owners`."""
+        """Return how many samples can be granted to `rank`, if it may also take those of `owners`."""
         if len(self.pools) == 1 or len(owners) == len(self.pools):
             return self.free
         pools = {rank, *owners} & set(range(len(self.pools)))
         return measure(self.returned) + sum(self.pools[pool][1] - self.pools[pool][0] for pool in pools)
 
     def take(self, rank: int, steps: int, batch: int, owners: tuple[int, ...]) -> tuple[Ledger, Span]:
-        """Grant up to `steps` consecutive batches: of what was given back, else of the rank's own pool, else from the
-        end of the largest of `owners`' pools, so that its owner goes on undisturbed."""
+        """Grant up to `steps` consecutive batches: of returned spans first; else of the rank's own pool; else from the end
+        of the largest pool of `owners`, so that its owner continues undisturbed."""
         assert self.within_reach(rank, owners), f"epoch {self.epoch} has nothing left to grant to rank {rank}"
         if self.returned:
             (start, stop), *rest = self.returned
@@ -85,24 +86,24 @@ class Ledger:
         return replace(self, pools=(*self.pools[:index], span, *self.pools[index + 1 :]))
 
     def give_back(self, spans: Spans) -> Ledger:
-        """Free what a lost rank had not brought into the model."""
+        """Free spans that a lost rank had not brought into the model."""
         return replace(self, returned=union(self.returned, spans)) if spans else self
 
     def reopen(self) -> Ledger:
-        """Return the ledger of whoever resumes from the model as it is: what is not in it is free."""
+        """Return the ledger of a run that resumes from this model: all other samples are free."""
         edges = (0, *(edge for span in self.merged for edge in span), self.samples)
         gaps = tuple((start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop)
         return replace(self, pools=((0, 0),) * len(self.pools), returned=gaps)
 
     def among(self, ranks: int) -> Ledger:
-        """Return a reopened ledger for so many ranks, each with a pool of its own if others had one."""
+        """Return a reopened ledger for `ranks` ranks, with a pool for each if the old one had several."""
         return replace(self, pools=((0, 0),) * ranks) if len(self.pools) > 1 else self
 
     def merge(self, spans: Spans) -> Ledger:
-        """Bring trained samples into the model. AssertionError if one is there already."""
+        """Mark trained spans as in the model. Raises AssertionError if a position is there already."""
         return replace(self, merged=union(self.merged, spans)) if spans else self
 
 
 def in_model(begun: int, ledgers: tuple[Ledger, ...], samples: int) -> int:
-    """Return how many samples are in the model: `begun` epochs of so many `samples` were, and `ledgers` are incomplete."""
+    """Return the number of samples in the model, after `begun` epochs of `samples`, of which `ledgers` are incomplete."""
     return (begun - len(ledgers)) * samples + sum(measure(ledger.merged) for ledger in ledgers)

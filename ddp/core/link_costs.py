@@ -1,9 +1,8 @@
-"""What a transfer over links takes: messages, and collectives by the alpha-beta model. Pure; virtual and real time alike.
+"""The time of a transfer over links: messages, and collectives by the alpha-beta model. Pure; for virtual and real time.
 
-A collective is a sequence of rounds; a round ends with its slowest message. Of S bytes over n ranks a ring takes
-2(n-1) rounds of S/n bytes, halving and doubling 2 log2(n) rounds of 2(n-1)/n S together, a tree 2 log2(n) rounds of S
-(Thakur et al. 2005). Snapshots move in a star whose middle is beside rank 0.
-"""
+A collective is a sequence of rounds; a round ends with its slowest message. For S bytes and n ranks, a ring takes 2(n-1)
+rounds of S/n bytes; halving and doubling take 2 log2(n) rounds of 2(n-1)/n S in total; a tree takes 2 log2(n) rounds of S
+(Thakur et al. 2005). Snapshots move in a star, with the coordinator on rank 0's host at its centre."""
 
 from __future__ import annotations
 
@@ -17,11 +16,12 @@ from ddp.core.links import RING, TREE, Links, RankLink
 
 _MASK = (1 << 64) - 1
 COLLECTIVE, TO, FROM = 0, 1, 2
-"""Streams of draws, and ways of messages: to the coordinator and from it."""
+"""Streams of random draws; TO and FROM are also the directions of messages, to and from the coordinator."""
 
 
 class LinkRound(NamedTuple):
-    """Messages that move at once: how often that comes, which part of the bytes each carries, how many by rule."""
+    """Messages that are sent at the same time: number of such rounds, part of the bytes in each message, messages by link
+    rule."""
 
     times: float
     part: float
@@ -29,8 +29,8 @@ class LinkRound(NamedTuple):
 
 
 def collective_s(links: Links, members: tuple[int, ...], size: int, number: int = 0, part: float = 1.0) -> float:
-    """Return the seconds of an all-reduce of `size` bytes, from the last arrival to its end. `number` counts them: by it
-    jitter and losses are drawn. `part`: 0.5 of a reduce-scatter or all-gather."""
+    """Return the seconds of an all-reduce of `size` bytes, from the last arrival to its end. `number`: index of the
+    collective, which seeds jitter and losses. `part`: 0.5 for a reduce-scatter or all-gather."""
     total = 0.0
     for place, (times, share, messages) in enumerate(_rounds(links, members)):
         draw = _uniform(links.seed, COLLECTIVE, number, place), _uniform(links.seed, COLLECTIVE, number, ~place)
@@ -43,24 +43,24 @@ def collective_s(links: Links, members: tuple[int, ...], size: int, number: int 
 
 
 def meeting_s(links: Links, members: tuple[int, ...], size: int, count: float, number: int = 0) -> float:
-    """Return the seconds of `count` collectives one behind the other that carry `size` bytes together."""
+    """Return the seconds of `count` consecutive collectives with `size` bytes in total."""
     return collective_s(links, members, size, number) + (count - 1) * collective_s(links, members, 0, number)
 
 
 class Deliveries:
-    """Messages between ranks and the coordinator, which is beside rank 0: in order for each rank and way, large ones one
-    behind the other where a link is shared."""
+    """Messages between ranks and the coordinator on rank 0's host. They arrive in order per rank and direction; on a shared
+    link one is transferred after the other."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
         self._last: dict[tuple[int, int], float] = {}
-        """When the last message of a rank came, by way."""
+        """(rank, direction) -> arrival of the last message."""
         self._free: dict[tuple[int, int], float] = {}
-        """When what is under way over a link has moved, by rule and way; where each pair has its own, by rank."""
+        """When a link is free again, by rule and direction of a shared link, else by rank and direction."""
         self._sent: Counter[tuple[int, int]] = Counter()
 
     def due(self, rank: int, size: int, way: int, at: float) -> float:
-        """Return when a message of `size` bytes arrives that is sent at `at`: never before an earlier one of that rank."""
+        """Return when a message of `size` bytes, sent at `at`, arrives; never before an earlier one of that rank."""
         number = self._sent[rank, way] = self._sent[rank, way] + 1
         seed, stream = self._links.seed, rank * 4 + way
         draw = _uniform(seed, stream, number, 0), _uniform(seed, stream, number, 1)
@@ -77,7 +77,8 @@ class Deliveries:
 
 
 def _delay(link: RankLink, rounds: float, width: int, draw: tuple[float, float]) -> float:
-    """Return what latency, jitter and losses take in so many rounds of `width` messages, of which the slowest counts."""
+    """Return the latency, jitter and retransmissions of `rounds` rounds of `width` messages, of which the slowest
+    counts."""
     spread, shift = (width - 1) / (width + 1), math.sqrt(12 * width / ((width + 1) ** 2 * (width + 2)) * rounds)
     jitter = min(max(rounds * spread + shift * (2 * draw[0] - 1), -rounds), rounds) * link.jitter_s
     struck = int(rounds * (1 - (1 - link.loss) ** width) + draw[1])
@@ -90,7 +91,7 @@ def _rate(link: RankLink, messages: int) -> float:
 
 @lru_cache(maxsize=1024)
 def _rounds(links: Links, members: tuple[int, ...]) -> tuple[LinkRound, ...]:
-    """Return the rounds of an all-reduce of these ranks that any link is in."""
+    """Return the rounds of an all-reduce of `members` that use a link with a rule."""
     count = len(members)
     if count < 2:
         return ()
@@ -102,8 +103,8 @@ def _rounds(links: Links, members: tuple[int, ...]) -> tuple[LinkRound, ...]:
 
 
 def _doubling(links: Links, members: tuple[int, ...], halving: bool) -> list[LinkRound]:
-    """Return rounds at distances 1, 2, 4, ... there and back. Ranks beyond a power of two hand all that they have to another
-    one before, and get the result behind."""
+    """Return rounds at distances 1, 2, 4, ... forth and back. Ranks beyond a power of two first send all data to a partner,
+    and receive the result at the end."""
     count = len(members)
     steps = (count - 1).bit_length() if not halving else count.bit_length() - 1
     whole = 1 << steps
@@ -128,7 +129,7 @@ def _round(links: Links, times: float, part: float, pairs: Iterable[tuple[int, i
 
 
 def _uniform(*numbers: int) -> float:
-    """Return a number in [0, 1) for these: the mixing of SplitMix64 (Steele et al. 2014) over each in turn."""
+    """Return a number in [0, 1), a hash of `numbers` by the mixing of SplitMix64 (Steele et al. 2014)."""
     bits = 0
     for number in numbers:
         bits = (bits + number + 0x9E3779B97F4A7C15) & _MASK

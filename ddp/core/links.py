@@ -1,7 +1,6 @@
-"""Links between ranks: what each pair has, how a user writes it, presets. What a transfer takes is in `ddp.core.link_costs`.
+"""Links between ranks: their properties, how a user writes them, presets. `ddp.core.link_costs` computes transfer times.
 
-Runtime and simulator read the same `Links`. Knows no clock and no transport.
-"""
+The runtime and the simulator use the same `Links`. Knows no clock and no transport."""
 
 from __future__ import annotations
 
@@ -12,25 +11,25 @@ from functools import cached_property, lru_cache
 
 MOST_S, LEAST_BANDWIDTH, MOST_BANDWIDTH = 60.0, 1e3, 1e13
 SEGMENT = 1460
-"""Bytes of a TCP segment: what a lost packet carries."""
+"""Bytes of a TCP segment, which a lost packet carries."""
 RETRANSMIT_S = 0.2
-"""Least time after which a lost message is sent again: Linux's least retransmission timeout."""
+"""Least seconds until a lost message is sent again: Linux's minimal retransmission timeout."""
 
 
 @dataclass(frozen=True)
 class RankLink:
-    """One way from a rank to another."""
+    """A link from one rank to another, one way."""
 
     latency_s: float
-    """Of a message, one way."""
+    """Latency of a message, one way."""
     bandwidth: float
     """Bytes per second."""
     jitter_s: float = 0.0
-    """A message takes up to so much less or more, all equally likely."""
+    """Largest deviation of a message's latency, uniformly distributed."""
     loss: float = 0.0
-    """Part of the packets that is lost and sent again."""
+    """Fraction of packets that are lost and sent again."""
     shared: bool = False
-    """All that moves over it at once divides the bandwidth; else each pair has its own."""
+    """Whether simultaneous transfers share the bandwidth; else each pair has its own."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter_s <= self.latency_s <= MOST_S:
@@ -50,13 +49,13 @@ class RankLink:
 
     @cached_property
     def again_s(self) -> float:
-        """What a lost message costs: the timeout of its sender."""
+        """Seconds that a lost message costs: the sender's timeout."""
         return RETRANSMIT_S + 2 * self.latency_s
 
     @cached_property
     def rate(self) -> float:
-        """Bytes per second that come through: with losses no more than TCP makes of them, 1.22 segments / (round trip x
-        square root of the loss) (Mathis et al. 1997)."""
+        """Effective bytes per second: with losses at most TCP's throughput, 1.22 segments / (round trip x sqrt(loss))
+        (Mathis et al. 1997)."""
         through, wave = self.bandwidth * (1 - self.loss), 2 * self.latency_s * self.loss**0.5
         return min(through, 1.22 * SEGMENT / wave) if wave else through
 
@@ -68,17 +67,18 @@ PRESETS = {
     "wan_1g_30ms": RankLink(0.03, 125e6),
     "home_100m": RankLink(0.015, 12.5e6, 0.005, 0.001),
 }
-"""By name; latencies and bandwidths as vendors and operators give them, one way."""
+"""Name -> link, with latency and bandwidth as given by vendors and operators, one way."""
 RING, TREE, HALVING = "ring", "tree", "halving_doubling"
 ALGORITHMS = (RING, TREE, HALVING)
-"""How a collective moves."""
+"""Algorithms of a collective."""
 Group = tuple[tuple[int, int], ...]
-"""Ranges of ranks, first and last."""
+"""Ranges of ranks: (first, last) of each."""
 
 
 @dataclass(frozen=True)
 class LinkRule:
-    """Which pairs have a link: all; with one group those within it; with several those between two of them."""
+    """A link and the pairs that use it: all; with one group, the pairs within it; with several, the pairs between two of
+    them."""
 
     groups: tuple[Group, ...]
     link: RankLink
@@ -88,7 +88,7 @@ class LinkRule:
         return f"{'+'.join(ranges)}:{self.link}" if ranges else str(self.link)
 
     def connects(self, a: int, b: int) -> bool:
-        """Return whether it is the link of ranks `a` and `b`."""
+        """Return whether the ranks `a` and `b` use this link."""
         if not self.groups:
             return True
         first, second = self._group(a), self._group(b)
@@ -101,26 +101,26 @@ class LinkRule:
 
 @dataclass(frozen=True)
 class Links:
-    """The links of a run. A pair that no rule is for has none: it is as fast as the transport."""
+    """The links of a run. A pair without a rule is as fast as the transport."""
 
     rules: tuple[LinkRule, ...]
     algorithm: str = RING
     seed: int = 0
-    """Of jitter and losses."""
+    """Seed of jitter and losses."""
 
     def between(self, a: int, b: int) -> int:
-        """Return the place of the rule for two ranks, the last that is for them; -1: there is none."""
+        """Return the index of the last rule for two ranks; -1: none."""
         places = range(len(self.rules) - 1, -1, -1)
         return next((place for place in places if self.rules[place].connects(a, b)), -1)
 
     @property
     def words(self) -> list[str]:
-        """As `parse` reads them."""
+        """The links in the form that `parse` reads."""
         return [*map(str, self.rules), *([self.algorithm] if self.algorithm != RING else [])]
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether all pairs have one rule."""
+        """Whether all pairs use the last rule."""
         return bool(self.rules) and not self.rules[-1].groups
 
     def __hash__(self) -> int:
@@ -140,7 +140,7 @@ FORM = "[RANKS+RANKS:]LATENCY/BANDWIDTH, such as wan_1g_30ms, 30ms/1gbit/jitter5
 
 @lru_cache
 def link(text: str) -> RankLink:
-    """Read one link: a preset, or its parts, which may follow a preset. Raises ValueError that shows the form."""
+    """Parse one link: a preset, or its parts, which may also modify a preset. Raises ValueError that shows the form."""
     first, *rest = text.strip().split("/")
     known = PRESETS.get(first)
     given: dict[str, float | bool] = {}
@@ -163,8 +163,8 @@ def link(text: str) -> RankLink:
 
 
 def parse(words: str | Sequence[str], size: int | None = None, seed: int = 0) -> Links | None:
-    """Read the links of a run of `size` ranks (None: of any number), a later one over an earlier one, and an algorithm.
-    Return None where there are none. Raises ValueError."""
+    """Parse the links of a run of `size` ranks (None: any number): rules, of which later ones override earlier ones, and an
+    algorithm. Return None if there are no rules. Raises ValueError."""
     rules: list[LinkRule] = []
     algorithm = RING
     for word in map(str, [words] if isinstance(words, str) else words):

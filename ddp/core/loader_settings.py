@@ -1,4 +1,4 @@
-"""`Loading`: how a rank gets at its data. Settings alone; `ddp.data` does it."""
+"""`Loading`: how a rank reads its data. Settings alone; `ddp.data` implements them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ MOST_AHEAD = 1000
 
 @dataclass(frozen=True)
 class Loading:
-    """How a rank gets at its data. ValueError for what cannot be."""
+    """How a rank reads its data. Raises ValueError for invalid settings."""
 
     kind: str = "auto"
-    """`resident`: all of it on the rank's device, gathered there by index; `streaming`: gathered ahead by a thread; `auto`:
-    resident where it fits, decided by each rank for itself. A Dataset of samples, which is read one by one, is streamed."""
+    """`resident`: all data is on the rank's device, where batches are gathered by index; `streaming`: a thread gathers
+    batches ahead; `auto`: resident if it fits, as each rank decides. A Dataset read sample by sample is streamed."""
     prefetch: int | None = None
-    """Batches that streaming gathers ahead; null: 4 in the first epoch, then what the memory has room for (2 to 32)."""
+    """Batches that streaming gathers ahead; null: 4 in the first epoch, then as many as fit into memory (2 to 32)."""
     vram_max_usage: float = 0.75
     """Share of a GPU's free memory that data may take, in (0, 1]."""
     memory_max_usage: float = 0.75
-    """Likewise of the memory of the host, for ranks that train on the CPU."""
+    """Share of the host's free memory that data may take, in (0, 1], for ranks that train on the CPU."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

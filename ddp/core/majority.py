@@ -1,4 +1,4 @@
-"""Which replicas are not as the others are. Pure."""
+"""Finds the replicas that differ from the majority. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def strangers(digests: Sequence[int]) -> tuple[int, ...]:
-    """Return the places of the digests that differ from more than half of all; every place where so many agree on none."""
+    """Return the indices of the digests that differ from the majority; all indices if no digest has more than half."""
     ((most, votes),) = Counter(digests).most_common(1)
     if 2 * votes <= len(digests):
         return tuple(range(len(digests)))

@@ -1,4 +1,4 @@
-"""What a rank measures of itself beside its work: where its time goes, and its memory. For the record alone."""
+"""Measurements of a rank besides its work: time slices and memory. For the record alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from ddp.core.event_parts import FromRank
 
 @dataclass(frozen=True)
 class Slice(FromRank):
-    """A stretch of a rank's time, measured by the rank; slices of a rank do not overlap.
+    """A slice of a rank's time, measured by the rank; slices of a rank do not overlap (except `hidden`).
 
-    `kind` is one of `data`, `forward`, `backward`, `optimizer`, `slowdown` (the emulated part of a slow device),
-    `exchange` (in a collective; slices of all ranks with equal `seq` are one collective), `copy` (to and from a
-    snapshot), `wait` (for orders), `evaluate`, `checkpoint`; and `hidden`, a collective beside any of these.
-    """
+    `kind` is one of `data`, `forward`, `backward`, `optimizer`, `slowdown` (emulated slowness), `exchange` (in a
+    collective; slices with equal `seq` on all ranks are one collective), `copy` (to and from a snapshot), `wait` (for
+    orders), `evaluate`, `checkpoint`; and `hidden`, a collective that overlaps with other slices."""
 
     kind: str
     seconds: float
@@ -24,8 +23,8 @@ class Slice(FromRank):
 
 @dataclass(frozen=True)
 class Memory(FromRank):
-    """Memory of a rank's process and of its tensors on its GPU, processor seconds of all its threads, and the part of the
-    last second in which its GPU was at work, whoever used it. None: not known, or it has no GPU."""
+    """Memory of a rank's process and of its tensors on its GPU, processor seconds of all its threads, and the fraction of
+    the last second in which its GPU was busy (with any process). None: not known, or no GPU."""
 
     rss_bytes: int
     cpu_s: float | None = None

@@ -1,8 +1,7 @@
-"""Pacing: where a rank is in the schedule, and telling it where all are.
+"""Pacing: tells ranks how many samples all of them have seen, which sets the learning rate.
 
-A grant says how many samples will have been seen when it begins, by what all ranks were expected to do until then. Where
-nobody blocks it may begin much later than expected, or sooner: what ranks report takes the place of what was expected.
-"""
+A grant contains the number of samples that will have been seen when it begins, as expected from all ranks' work. Where
+ranks do not block it may begin much later or earlier than expected; then reports replace the expectation."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ from ddp.core.values import replace
 def correct(
     cohort: CoordinatorState, plan: Plan, at: float, grants: tuple[Train, ...]
 ) -> tuple[CoordinatorState, tuple[Pace, ...]]:
-    """Tell the ranks that have reported now where all are, if they are off by more than a step of every rank. `grants`: what
-    was granted just now."""
+    """Correct the ranks that have just reported, if their count of samples seen is off by more than a step of every rank.
+    `grants`: granted just now."""
     recent = cohort.recent
     if plan.in_step or (cohort.world.blocking and not cohort.leads) or recent.at != at:
-        return cohort, ()  # what all have done by the next grant is known when it is made
+        return cohort, ()  # grants are exact here
     orders: list[Pace] = []
     most, samples = cohort.world.batch * len(cohort.live), cohort.samples
     low, high = recent.low, recent.high
@@ -53,8 +52,8 @@ def _correct(cohort: CoordinatorState, plan: Plan, rank: int, off: float) -> tup
 
 
 def _pace(cohort: CoordinatorState, plan: Plan, rank: int) -> float:
-    """Return what all train for each sample of a rank, at their known speeds; no more than they may until the rank has done
-    what it was granted, nor than there is to train: nobody is at the end of the schedule before it."""
+    """Return how many samples all ranks train for each sample of this rank, at their known speeds. At most what they may
+    train until the rank has done its grants, and what is left: no rank reaches the end of the schedule early."""
     world, state = cohort.world, cohort.ranks[rank]
     expected = cohort.weight_of_all / max(float((plan.weights or plan.counts)[rank]), 1e-12)
     reach = sum(cohort.granted.values()) + sum(max(room, 0) for room in allowances(cohort, plan)[1].values())

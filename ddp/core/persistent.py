@@ -1,7 +1,7 @@
-"""Values by rank of which the next one shares what did not change: a row, a set and a log. They cost what is touched.
+"""Persistent values by rank, whose successors share what did not change: a row, a set and a log. A change costs what it
+touches.
 
-Owns these three kinds of value. Knows nothing of what is in them. None is ever changed: whoever has one may keep it.
-"""
+Owns these three types. Does not know what they contain. None is ever modified, so a reference stays valid."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 SPARSE = 32
-"""A set of fewer ranks is read bit by bit."""
+"""Sets with fewer ranks are iterated bit by bit."""
 
 
 class Row(Generic[T]):
-    """One value for each rank, in blocks of about the root of their number: a new value copies one block, and the list of
-    blocks."""
+    """One value per rank, in blocks of about sqrt(number of ranks): a change copies one block and the list of blocks."""
 
     __slots__ = ("_blocks", "_shift", "_size")
 
@@ -51,16 +50,16 @@ class Row(Generic[T]):
         return new
 
     def edit(self) -> RowDraft[T]:
-        """Return a draft of another row, which begins as this one."""
+        """Return a draft that begins as this row."""
         return RowDraft(self._blocks[:], self._shift, self._size)
 
     def map(self, change: Callable[[T], T]) -> Row[T]:
-        """Return the row with every value changed."""
+        """Return the row with `change` applied to every value."""
         return Row(map(change, self))
 
 
 class RowDraft(Generic[T]):
-    """A row in the making: each block is copied once, however many of its values are set."""
+    """A row in the making: each block is copied at most once, however many of its values are set."""
 
     __slots__ = ("_blocks", "_own", "_shift", "_size")
 
@@ -79,14 +78,14 @@ class RowDraft(Generic[T]):
         self._blocks[block][rank & (1 << self._shift) - 1] = value
 
     def done(self) -> Row[T]:
-        """Return the row. The draft is not to be changed any more."""
+        """Return the row. The draft must not be changed afterwards."""
         new: Row[T] = Row.__new__(Row)
         new._blocks, new._shift, new._size = self._blocks, self._shift, self._size
         return new
 
 
 class RankSet:
-    """Ranks, in ascending order: the bits of a number."""
+    """A set of ranks, iterated in ascending order; stored as the bits of an integer."""
 
     __slots__ = ("_bits",)
 
@@ -96,7 +95,7 @@ class RankSet:
         if len(many) < SPARSE:
             for rank in many:
                 bits |= 1 << rank
-        else:  # each of the above makes a number as long as the highest rank
+        else:  # each of the operations above creates an integer as long as the highest rank
             row = bytearray((max(many) >> 3) + 1)
             for rank in many:
                 row[rank >> 3] |= 1 << (rank & 7)
@@ -105,14 +104,14 @@ class RankSet:
 
     @staticmethod
     def of_bits(bits: int) -> RankSet:
-        """Return the ranks whose bits are set."""
+        """Return the set of ranks whose bits are set."""
         new = RankSet.__new__(RankSet)
         new._bits = bits
         return new
 
     @staticmethod
     def below(size: int) -> RankSet:
-        """Return all of so many ranks."""
+        """Return the set of all ranks below `size`."""
         return RankSet.of_bits((1 << size) - 1)
 
     def __contains__(self, rank: int) -> bool:
@@ -148,19 +147,19 @@ class RankSet:
         return repr(tuple(self))
 
     def add(self, rank: int) -> RankSet:
-        """Return the set with `rank`."""
+        """Return the set with `rank` added."""
         return RankSet.of_bits(self._bits | 1 << rank)
 
     def union(self, other: RankSet) -> RankSet:
-        """Return the ranks of both."""
+        """Return the union of both sets."""
         return RankSet.of_bits(self._bits | other._bits)
 
     def without(self, other: RankSet) -> RankSet:
-        """Return those of its ranks that are not in `other`."""
+        """Return the set without the ranks in `other`."""
         return RankSet.of_bits(self._bits & ~other._bits)
 
     def remove(self, rank: int) -> RankSet:
-        """Return the set without `rank`, whether or not it was in there."""
+        """Return the set without `rank`, whether or not it contained it."""
         return RankSet.of_bits(self._bits & ~(1 << rank)) if rank in self else self
 
 
@@ -168,7 +167,7 @@ NOBODY = RankSet()
 
 
 class Log(Generic[T]):
-    """Entries in the order in which they came. Logs that continue one another share their entries."""
+    """Entries in the order of their addition. A log and its continuation share the entries."""
 
     __slots__ = ("_entries", "_size")
 
@@ -191,7 +190,7 @@ class Log(Generic[T]):
     def add(self, *entries: T) -> Log[T]:
         """Return the log with more entries."""
         new: Log[T] = Log.__new__(Log)
-        # Where another log continues this one already, the entries behind this one's are not its own.
+        # If another log continues this one already, entries after this one's end are not its own.
         new._entries = self._entries if len(self._entries) == self._size else self._entries[: self._size]
         new._entries += entries
         new._size = self._size + len(entries)

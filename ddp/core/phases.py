@@ -1,8 +1,7 @@
-"""The phases of a round as one table: in a phase, what may come, which phase follows and what is done.
+"""The phases of a round as one table: for each phase, which inputs are allowed, the next phase and the action.
 
-Owns the protocol of a round, as data. What an action does is in `ddp.core.round_actions`.
-`python -m benchmarks.phases --write` draws the table into the documents.
-"""
+Owns the protocol of a round as data. The actions are in `ddp.core.round_actions`. `python -m benchmarks.phases --write`
+draws the table into the documents."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """Where a round is. IDLE: none is in flight."""
+    """Phase of a round. IDLE: no round is in flight."""
 
     IDLE = "idle"
     COLLECTIVE = "collective"
@@ -22,7 +21,7 @@ class Phase(StrEnum):
 
 
 class Input(StrEnum):
-    """What may come: a decision of the core, an event by its name, or how a phase ends once nobody is waited for."""
+    """Inputs: a decision of the core, an event by its name, or the end of a phase once no answer is awaited."""
 
     DUE_COLLECTIVE = "due in a collective"
     DUE_SNAPSHOTS = "due by snapshots"
@@ -42,7 +41,7 @@ class Input(StrEnum):
 
 
 class Action(StrEnum):
-    """What is done."""
+    """What is done on an input."""
 
     OPEN = "order all to average"
     REQUEST = "order one to send its state"
@@ -93,7 +92,7 @@ TABLE: dict[Phase, dict[Input, tuple[Phase, Action]]] = {
         Input.ALL: (Phase.IDLE, Action.CLOSE),
         Input.ALIKE: (Phase.IDLE, Action.RESUME),
     },
-    # Another backend: ranks copy their replicas and go on, the coordinator's process averages the copies.
+    # A non-blocking backend: ranks copy their replicas and train on; the coordinator's process averages the copies.
     Phase.SNAPSHOTS: {
         Input.SNAPSHOT: (Phase.SNAPSHOTS, Action.CONTRIBUTE),
         Input.LOST: (Phase.SNAPSHOTS, Action.LEAVE_OUT),
@@ -110,4 +109,4 @@ TABLE: dict[Phase, dict[Input, tuple[Phase, Action]]] = {
         Input.ALL: (Phase.IDLE, Action.CLOSE),
     },
 }
-"""Phase -> what may come -> (the next phase, what is done). What is not there is an error."""
+"""Phase -> input -> (next phase, action). Any other input is an error."""

@@ -1,7 +1,6 @@
-"""The ranks of a state while they change, with what follows from each: several changes cost one new state.
+"""A draft of the ranks' states, with their derived totals: several changes cost one new state.
 
-Owns counts and grants by rank as they change. Knows no round, no plan and no ledger.
-"""
+Owns counts and grants by rank while they change. Knows no round, no plan and no ledger."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from ddp.core.spans import Chunk
 
 
 class RankDraft:
-    """Ranks that are being changed. `window` and `milestones`: of each rank, or empty."""
+    """States of ranks that are being changed. `window` and `milestones`: by rank, or empty."""
 
     def __init__(
         self,
@@ -24,7 +23,7 @@ class RankDraft:
     ) -> None:
         self._ranks, self._window, self._milestones = ranks.edit(), window, milestones
         self._bits, self.granted, self.live = totals.bits, granted, live
-        """What follows from the ranks, as `CoordinatorState` has it."""
+        """Derived fields, as in `CoordinatorState`."""
         self._copied = False
         self._changed: list[int] = []
 
@@ -46,26 +45,26 @@ class RankDraft:
         self._changed.append(rank)
 
     def ranks(self) -> Row[RankState]:
-        """Return all ranks as they are now. Nothing is to be changed any more."""
+        """Return all ranks' states. The draft must not be changed afterwards."""
         return self._ranks.done()
 
     @property
     def totals(self) -> Totals:
-        """How many ranks are in which state."""
+        """Number of ranks in each condition."""
         return Totals(self._bits)
 
     @property
     def changed(self) -> RankSet:
-        """Whose state was replaced."""
+        """Ranks whose state was replaced."""
         return RankSet(self._changed)
 
     def _regrant(self, old: tuple[Chunk, ...], new: tuple[Chunk, ...]) -> None:
         if not self._copied:
             self.granted, self._copied = self.granted.copy(), True
         steps = self.granted
-        if old and new == old[1:]:  # as mostly: the first is done
+        if old and new == old[1:]:  # the usual case: the first grant is done
             old, new = old[:1], ()
-        elif new and new[:-1] == old:  # or one more is granted
+        elif new and new[:-1] == old:  # or one grant is added
             old, new = (), new[-1:]
         for chunk in new:
             steps[chunk.epoch] = steps.get(chunk.epoch, 0) + chunk.steps

@@ -1,7 +1,7 @@
-"""One rank, as the coordinator sees it: what it was granted, has trained and owes; and how many ranks are in which state.
+"""One rank as the coordinator sees it: what it was granted, has trained and owes; and the number of ranks in each
+condition.
 
-Owns the counts of a single rank. Knows no other rank, no round and no plan.
-"""
+Owns the counts of a single rank. Knows no other rank, no round and no plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddp.core.spans import Chunk, Spans, measure, union
 from ddp.core.values import replace
 
 EpochSpans = tuple[tuple[int, Spans], ...]
-"""Spans by epoch."""
+"""(epoch, spans) of several epochs."""
 
 
 class Coming(StrEnum):
@@ -23,7 +23,7 @@ class Coming(StrEnum):
     NOT = ""
     STARTING = "starting"
     READY = "ready"
-    """It has all but the others' state."""
+    """It is ready, and needs the others' state."""
 
 
 @dataclass(frozen=True)
@@ -37,69 +37,69 @@ class Owed:
 
 
 class LastHeard(NamedTuple):
-    """When a rank was heard last. Apart from its state, as every message changes it."""
+    """When a rank was last heard. Separate from its state, as every message changes it."""
 
     seen: float = 0.0
-    """Its silence counts from then: a sign of life, or an order to it."""
+    """Time from which its silence is measured: its last message, or an order to it."""
     reported: float = 0.0
-    """When it last reported work: trained, averaged, evaluated."""
+    """When it last reported work: training, an average, an evaluation."""
 
 
 @dataclass(frozen=True)
 class RankState:
-    """One rank, as the coordinator sees it."""
+    """One rank as the coordinator sees it."""
 
     rank: int = -1
     alive: bool = True
     life: int = 0
-    """How often it was started again."""
+    """Number of restarts."""
     coming: Coming = Coming.NOT
-    """Of a rank that is lost: how far it is on its way back."""
+    """How far a lost rank is on its way back."""
     failures: int = 0
-    """Starts in a row after which it did not come back."""
+    """Number of consecutive starts after which it did not join."""
     digest: str = ""
     """sha256 of its initial parameters; empty until it is ready."""
     finished: bool = False
     queue: tuple[Chunk, ...] = ()
-    """Granted and not reported as trained."""
+    """Grants not yet reported as trained."""
     queued: int = 0
-    """The steps of these."""
+    """Number of steps in `queue`."""
     course: tuple[tuple[float, float], ...] = ()
-    """Of each grant in `queue` that is not shared: the samples that all have seen when its next step begins, and those that
-    are trained for each of its own, as the rank knows them."""
+    """For each unshared grant in `queue`, as the rank knows them: samples that all ranks have seen when its next step
+    begins, and samples that all train for each of its own."""
     trained: EpochSpans = ()
-    """Reported as trained since its last contribution to an average."""
+    """Spans reported as trained since its last contribution to an average."""
     steps: int = 0
     samples: int = 0
     busy_s: float = 0.0
     loss_sum: float = 0.0
-    """The four since its last contribution; inside steps: of the grant in progress."""
+    """`steps`, `samples`, `busy_s`, `loss_sum`: since its last contribution; with a shared grant, since the grant."""
     lr: float = 0.0
-    """Learning rate of the last step that it reported."""
+    """Learning rate of the last reported step."""
     before: int = 0
-    """Steps of `queue` that come before the order to average."""
+    """Number of steps in `queue` that come before the order to average."""
     after: int = -1
-    """The last round that it brought its training into."""
+    """The last round that it contributed to."""
     owed: tuple[Owed, ...] = ()
     """Parts of evaluations that it owes."""
 
     def contribute(self, after: int | None = None) -> RankState:
-        """Return the rank after its training has gone into an average, of round `after` if that is known."""
+        """Return the state after the rank's training entered an average, of round `after` if known."""
         index = self.after if after is None else after
         return replace(self, trained=(), steps=0, samples=0, busy_s=0.0, loss_sum=0.0, before=0, after=index)
 
     def room(self, most: int, ordered: bool) -> int:
-        """Return how many steps may still be granted where a window allows `most`. `ordered`: its steps so far are of the
-        window before, as it has been ordered to average them."""
+        """Return how many more steps may be granted if a window allows `most`. `ordered`: the rank was ordered to average,
+        so that its steps so far belong to the window before."""
         return most - (0 if ordered else self.steps) - self.queued + self.before
 
     def train(self, steps: int, shared: bool, **others: Any) -> tuple[RankState, int]:
-        """Return the rank after the next `steps` of what it was granted, with `others` of its fields, and the samples in
-        these steps. Raises ProtocolError if it was granted less. Of a `shared` grant it is known at its end what went into
-        every replica."""
+        """Return the state after the next `steps` of the rank's grants (with `others` of its fields), and their samples.
+        Raises ProtocolError if it was granted less. Spans of a `shared` grant are entered at its end, when it is known
+        which steps are in every replica."""
         if steps > self.queued:
             raise ProtocolError(f"rank {self.rank} says that it did {steps} steps more, it was granted {self.queue}")
-        if steps and steps <= (left := self.queue[0].steps):  # as mostly
+        if steps and steps <= (left := self.queue[0].steps):  # the usual case
             return self._train(steps, left, shared, others)
         queue, course, trained, samples, left = list(self.queue), list(self.course), self.trained, 0, steps
         while left:
@@ -130,7 +130,7 @@ class RankState:
         return state, samples
 
     def _train(self, steps: int, left: int, shared: bool, others: dict[str, Any]) -> tuple[RankState, int]:
-        """Do the same within its first grant, of which so many are `left`."""
+        """Do the same if the steps are within the first grant, which has `left` steps left."""
         first, course = self.queue[0], self.course
         spans = first.spans(steps)
         samples = measure(spans)
@@ -155,59 +155,59 @@ class RankState:
 
 
 LANE = 40
-"""Bits of each count in `Totals`."""
+"""Bits per count in `Totals`."""
 UNREADY, UNFINISHED, ORDERED, TRAINED, WORKING, SHORT, IDLE, BEHIND, OWED = (1 << LANE * place for place in range(9))
-"""One of each count."""
+"""The value of 1 in each count."""
 
 
 class Totals(NamedTuple):
-    """How many ranks that are not lost are in which state: all counts in one number, as every event changes some."""
+    """Number of live ranks in each condition: all counts in one integer, as every event changes some of them."""
 
     bits: int = 0
 
     @property
     def unready(self) -> int:
-        """Those that have not said what they begin with."""
+        """Ranks that are not ready yet."""
         return self._of(UNREADY)
 
     @property
     def unfinished(self) -> int:
-        """Those that have not stopped."""
+        """Ranks that have not finished."""
         return self._of(UNFINISHED)
 
     @property
     def ordered(self) -> int:
-        """With work to do before an order to average."""
+        """Ranks with work to do before an order to average."""
         return self._of(ORDERED)
 
     @property
     def trained(self) -> int:
-        """With steps since their last contribution."""
+        """Ranks with steps since their last contribution."""
         return self._of(TRAINED)
 
     @property
     def working(self) -> int:
-        """With work to do."""
+        """Ranks with work to do."""
         return self._of(WORKING)
 
     @property
     def short(self) -> int:
-        """With work to do, and not done with their steps of the window."""
+        """Ranks with work to do that have not done their steps of the window."""
         return self._of(SHORT)
 
     @property
     def idle(self) -> int:
-        """Without work, but with a part in the window."""
+        """Ranks without work that have steps in the window."""
         return self._of(IDLE)
 
     @property
     def behind(self) -> int:
-        """Not done with their milestone."""
+        """Ranks that have not reached their milestone."""
         return self._of(BEHIND)
 
     @property
     def owed(self) -> int:
-        """Parts of evaluations."""
+        """Number of owed parts of evaluations."""
         return self._of(OWED)
 
     def _of(self, unit: int) -> int:
@@ -218,7 +218,7 @@ NONE = Totals()
 
 
 def count(state: RankState, part: int, milestone: int) -> int:
-    """Return what a rank adds to `Totals`, of whose window it does `part` steps."""
+    """Return a rank's contribution to `Totals`; `part`: its steps in the window."""
     if not state.alive:
         return 0
     steps = state.steps
@@ -239,7 +239,7 @@ def count(state: RankState, part: int, milestone: int) -> int:
 
 
 def add(trained: EpochSpans, epoch: int, spans: Spans) -> EpochSpans:
-    """Return `trained` with more spans of an epoch."""
+    """Return `trained` with `spans` of `epoch` added."""
     if not spans:
         return trained
     if not trained:

@@ -1,8 +1,7 @@
-"""What happens after a rank is lost, or a collective broke: who can still meet, and from where all go on.
+"""What happens after a rank is lost or a collective broke: which ranks can still meet, and from which state they continue.
 
-A collective needs a group of ranks that are all there: a new one is formed by `Join`. Where gradients are averaged inside
-the step, survivors may be one step apart; those behind take the state of one ahead, and the rest of the epoch is cut anew.
-"""
+A collective needs a group of ranks that are all alive: `Join` forms a new one. Where gradients are averaged in steps,
+survivors may be one step apart; those behind load the state of one ahead, and the rest of the epoch is divided anew."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from ddp.core.values import replace
 def lose(
     cohort: CoordinatorState, rank: int, at: float, reason: str, origin: str = ""
 ) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Go on without a rank that is gone, or end the run. `origin`: of what it raised, if it did."""
+    """Continue without a lost rank, or abort the run. `origin`: place of the exception, if it raised one."""
     state = cohort.ranks[rank]
     if state.finished:
         return cohort, ()
@@ -28,11 +27,11 @@ def lose(
         return joining.give_up(cohort, rank, at, reason)
     survivors = len(cohort.live) > 1 and cohort.ready
     if not (cohort.world.tolerate_loss and survivors):
-        again = cohort.world.restarts != 0  # all ranks are started again, from a checkpoint
+        again = cohort.world.restarts != 0  # all ranks will be restarted from a checkpoint
         why = "" if origin or again else cohort.world.indispensable
         return cohort, (Abort("failed", f"rank {rank}: {reason}{why and f'; {why}'}"),)
     if twins := [other.rank for other in cohort.raised if other.origin == origin]:
-        # That two machines break alike at one time is no chance: the program is wrong, and would be on those left, too.
+        # The same error on two ranks is no coincidence: the program is wrong, and would fail on the other ranks too.
         return cohort, (Abort("failed", f"rank {rank}: {reason} (so did rank {twins[0]})"),)
     if origin:
         raised = Raised(rank, origin, cohort.rounds, cohort.generation)
@@ -45,7 +44,7 @@ def lose(
         cohort.with_rank(rank, replace(state, alive=False, queue=(), queued=0, course=(), owed=())),
         orphaned=(*cohort.orphaned, *state.owed),
         broken=cohort.broken.remove(rank),
-    ).with_window(())  # cut anew for those who are left
+    ).with_window(())  # to be divided anew among the survivors
     cohort, outputs = react(cohort, Lost(at, rank, reason))
     cohort, starts = joining.restart(cohort, rank, at)
     return cohort, (Drop(rank, reason), *starts, *outputs)
@@ -54,12 +53,13 @@ def lose(
 def distrust(
     cohort: CoordinatorState, event: RankEvent | Lost, error: str
 ) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Go on without a rank whose report does not fit what is known of it, most likely because a message is lost."""
+    """Give up a rank whose report contradicts the state, most likely because a message was lost."""
     rank, current = event.rank, cohort.round
     averages = current is not None and not current.joining
     if cohort.world.blocking and not cohort.shares and current is not None and averages and rank in current.waiting:
-        # Its replica may be in the others' already. How much of its training was in it, its answer to the round says;
-        # until then nothing else is believed. If that is what was lost, the state holds what it brought in.
+        # The other ranks may hold its replica already. Only its answer to the round says how much of its training was
+        # in it, so
+        # ignore other events until then. If that answer is what contradicts, add the steps that it reports.
         if not isinstance(event, (Averaged, AverageFailed)) or event.round != current.index:
             return cohort, ()
         missing = (event.steps or 0) - cohort.ranks[rank].steps
@@ -69,7 +69,7 @@ def distrust(
 
 
 def recover(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Form a group of the live ranks, if it is not in place, and let in who is back. For whenever no round is in flight."""
+    """Form a group of the live ranks if necessary, and let ranks join. Called whenever no round is in flight."""
     blocking = cohort.world.blocking
     whole = not blocking or (len(cohort.group) == len(cohort.live) and not cohort.broken)
     if cohort.round is not None or (whole and not cohort.joiners):
@@ -88,10 +88,10 @@ def recover(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tupl
 
 
 def _rejoin(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Have all resume from the same step, where gradients are exchanged inside steps and the group is broken."""
-    # They report by and by, mostly in their order: who has not is found soonest from the end.
+    """Have all ranks resume from the same step, where gradients are exchanged in steps and the group is broken."""
+    # Ranks report mostly in ascending order, so one that has not is found soonest from the end.
     if any(rank not in cohort.broken and cohort.ranks[rank].queue for rank in reversed(cohort.live)):
-        return cohort, ()  # their exchange will break too, or they are silent
+        return cohort, ()  # their exchange will break too, or they will time out
     same = cohort.group == cohort.live and cohort.parted != cohort.generation
     if same and cohort.retries == RETRIES:
         return cohort, (Abort("failed", f"gradients could not be exchanged: {cohort.cause}"),)
@@ -105,11 +105,12 @@ def _rejoin(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tupl
 
 
 def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Enter into the ledger what all have trained of a shared grant, lost ranks too: every step held their gradients."""
+    """Enter into the ledger what all ranks, lost ones too, have trained of a shared grant: every step used their
+    gradients."""
     steps = max(cohort.ranks[rank].steps for rank in cohort.live)
     trained = [(rank, ((chunk.epoch, chunk.spans(steps)),)) for rank, chunk in cohort.shares]
     cohort, lines = merge(cohort, trained, at)
-    ranks = {*cohort.live, *(rank for rank, _ in cohort.shares)}  # some may have joined since
+    ranks = {*cohort.live, *(rank for rank, _ in cohort.shares)}  # ranks may have joined since
     cohort = cohort.with_ranks((r, replace(cohort.ranks[r].contribute(), queue=(), queued=0)) for r in ranks)
     _, chunk = cohort.shares[0]
     done = min(chunk.start + steps * chunk.batch, chunk.stop)
@@ -117,7 +118,7 @@ def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple
 
 
 def _resume(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Cut the rest of the epoch for the survivors, who hold the same state."""
+    """Divide the rest of the epoch among the survivors, which hold the same state."""
     _, chunk = cohort.shares[0]
     cohort, lines = settle(cohort, at)
     cohort, joins = _regroup(cohort, "ranks that exchange gradients", void=True)

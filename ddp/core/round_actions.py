@@ -1,7 +1,6 @@
-"""What is done in a round: the actions of `ddp.core.phases.TABLE`, and the figures of a round that is closed.
+"""The actions of a round (see `ddp.core.phases.TABLE`), and the figures of a closed round.
 
-Owns how answers, losses and results are entered into the state. When which action is due, the table says.
-"""
+Owns how answers, losses and results are entered into the state. The table decides which action is due."""
 
 from __future__ import annotations
 
@@ -25,11 +24,11 @@ from ddp.core.values import replace
 Output = Command | RoundClosed | Merged
 Reaction = tuple[CoordinatorState, tuple[Output, ...]]
 RETRIES = 1
-"""How often in a row a collective may break though no rank is lost."""
+"""How often in a row a collective may break without the loss of a rank."""
 
 
 def holders(cohort: CoordinatorState) -> tuple[int, ...]:
-    """Return the ranks that have what came out of a collective."""
+    """Return the ranks that have the result of the collective."""
     return tuple([state.rank for state in cohort.current.contributions if cohort.ranks[state.rank].alive])
 
 
@@ -39,7 +38,7 @@ def missed(cohort: CoordinatorState) -> tuple[int, ...]:
 
 
 def joining(cohort: CoordinatorState) -> tuple[int, ...]:
-    """Return the ranks that this round is to let in, as far as they are still there."""
+    """Return the ranks that join in this round and are still ready."""
     return tuple(rank for rank in cohort.current.joining if rank in cohort.joiners)
 
 
@@ -60,10 +59,10 @@ def _offer(cohort: CoordinatorState, event: Any) -> Reaction:
 
 
 def _admit(cohort: CoordinatorState, event: Joined) -> Reaction:
-    """Count a rank in that has the state of the others. It has a part of the next window, which is cut anew."""
+    """Count a rank in that has loaded the others' state. It gets a part of the next window, which is set anew."""
     old, rank, index = cohort.ranks[event.rank], event.rank, cohort.current.index
     assert not old.trained, f"rank {rank} has left {old.trained}"
-    # Inside steps it is where the one is that has sent.
+    # where gradients are averaged in steps, it is at the sender's step
     steps = max(cohort.ranks[r].steps for r in cohort.live) if cohort.shares else 0
     state = RankState(rank, life=old.life, digest=old.digest, steps=steps, after=index)
     cohort = cohort.with_rank(rank, state)
@@ -88,7 +87,7 @@ def _acknowledge(cohort: CoordinatorState, event: Averaged) -> Reaction:
 
 
 def _loaded(cohort: CoordinatorState, event: Averaged) -> Reaction:
-    """Enter that a rank has loaded a state; inside steps, of a rank that was a step ahead."""
+    """Record that a rank has loaded a state; where gradients are averaged in steps, that of a rank one step ahead."""
     if not cohort.shares:
         return _contribute(cohort, event)
     ahead, state = max(cohort.ranks[r].steps for r in cohort.live), cohort.ranks[event.rank]
@@ -104,7 +103,7 @@ def _note_failure(cohort: CoordinatorState, event: AverageFailed) -> Reaction:
 
 
 def _average(cohort: CoordinatorState, event: Any) -> Reaction:
-    # By rank, not as they arrived: a sum of floats depends on its order.
+    # Sorted by rank, not by arrival: a sum of floats depends on its order.
     states = sorted(cohort.current.contributions, key=lambda state: state.rank)
     members, samples = tuple(state.rank for state in states), tuple(state.samples for state in states)
     return cohort, (Reduce(cohort.current.index, members, samples, "all snapshots are there"),)
@@ -119,13 +118,13 @@ def _hand_out(cohort: CoordinatorState, event: Reduced) -> Reaction:
 
 
 def _release(cohort: CoordinatorState, event: Lost) -> Reaction:
-    """Free what a lost rank had trained and not brought into an average."""
+    """Free the samples that a lost rank had trained and not contributed to an average."""
     state = cohort.ranks[event.rank]
     return _free(cohort, state.trained).with_rank(event.rank, state.contribute()), ()
 
 
 def _leave_out(cohort: CoordinatorState, event: Lost) -> Reaction:
-    """Leave out a rank that has not contributed: its samples miss the average, so no epoch is complete with it."""
+    """Leave out a lost rank that has not contributed. Its samples miss the average, so no epoch is complete with it."""
     current = cohort.current
     if all(state.rank != event.rank for state in current.contributions):
         cohort = cohort.with_round(closes=(), members=current.members.remove(event.rank))
@@ -133,7 +132,7 @@ def _leave_out(cohort: CoordinatorState, event: Lost) -> Reaction:
 
 
 def _suspend(cohort: CoordinatorState, event: Lost) -> Reaction:
-    """Wait for the others' answers, which tell whether its replica went into the collective."""
+    """Wait for the other ranks' answers, which tell whether the lost rank's replica entered the collective."""
     contributed = any(state.rank == event.rank for state in cohort.current.contributions)
     return _release(cohort, event) if contributed or event.rank not in cohort.current.members else (cohort, ())
 
@@ -142,7 +141,7 @@ def _close(cohort: CoordinatorState, event: Event) -> Reaction:
     current = cohort.current
     trained = [(state.rank, state.trained) for state in current.contributions]
     if cohort.world.blocking:
-        # The collective came to its end, so it held the replicas of members that died right after it, too.
+        # The collective completed, so it included the replicas of members that were lost right afterwards.
         lost = (
             [] if len(cohort.live) == cohort.world.size else [r for r in current.members if not cohort.ranks[r].alive]
         )
@@ -150,7 +149,7 @@ def _close(cohort: CoordinatorState, event: Event) -> Reaction:
             trained.append((rank, cohort.ranks[rank].trained))
             cohort = cohort.with_rank(rank, cohort.ranks[rank].contribute())
     cohort, lines = merge(cohort, trained, event.at)
-    # An epoch that became complete by steps beyond those reported when the round opened is left for the next one.
+    # An epoch completed by steps that were reported after the round opened is closed by the next round.
     ledgers = tuple(ledger for ledger in cohort.ledgers if ledger.epoch not in current.closes)
     raised = tuple(entry for entry in cohort.raised if entry.round > current.index)
     cohort = replace(cohort, ledgers=ledgers, retries=0, raised=raised, undone=False)
@@ -160,7 +159,7 @@ def _close(cohort: CoordinatorState, event: Event) -> Reaction:
 def merge(
     cohort: CoordinatorState, trained: Sequence[tuple[int, EpochSpans]], at: float
 ) -> tuple[CoordinatorState, tuple[Merged, ...]]:
-    """Bring what ranks trained into the model, in the ledgers, and rank by rank for the record."""
+    """Mark what ranks trained as in the model, in the ledgers; return a record for each rank and epoch."""
     by_epoch: dict[int, list[Span]] = {}
     for _, own in trained:
         for epoch, spans in own:
@@ -175,7 +174,7 @@ def _closed(cohort: CoordinatorState, current: Round, at: float) -> RoundClosed:
     answers = {answer.rank: answer for answer in current.answers}
     ranks, nothing = range(cohort.world.size), RankState()
     by_rank = [states.get(rank, nothing) for rank in ranks]
-    # In a collective the last rank to arrive waits for nobody: the shortest stay is the time on the wire.
+    # The last rank to enter a collective waits for nobody, so the shortest stay is the transfer time.
     failed, starved = set(current.failed), set(current.starved)
     entered = [rank for rank in answers if cohort.world.blocking and rank not in failed]
     stays = {rank: answers[rank].seconds for rank in entered}
@@ -195,12 +194,12 @@ def _closed(cohort: CoordinatorState, current: Round, at: float) -> RoundClosed:
         lr=max([state.lr for state in by_rank if state.steps or not samples]),
         samples=in_model(cohort.begun, cohort.ledgers, cohort.world.samples),
         loss=sum([state.loss_sum for state in by_rank]) / samples if samples else None,
-        spread=sum([answers[rank].distance or 0.0 for rank in sorted(answers)]),  # whoever answered first,
+        spread=sum([answers[rank].distance or 0.0 for rank in sorted(answers)]),  # in a fixed order, not by arrival
     )
 
 
 def _undo(cohort: CoordinatorState, event: Event) -> Reaction:
-    """Undo a round that broke: what was to enter it is as before, and a new round will be due."""
+    """Undo a broken round: its contributions are as before, and a new round will be due."""
     current = cohort.current
     cohort = replace(cohort, undone=cohort.undone or (cohort.world.blocking and not current.joining))
     if cohort.world.blocking and all(cohort.ranks[rank].alive for rank in current.members):
@@ -212,7 +211,7 @@ def _undo(cohort: CoordinatorState, event: Event) -> Reaction:
             left = tuple(part for part in state.owed if part not in owed)
             cohort = cohort.with_rank(rank, replace(state, owed=left))
     cohort = replace(cohort, orphaned=tuple(part for part in cohort.orphaned if part.epoch not in current.closes))
-    for state in current.contributions:  # of ranks that had the result, and died with it
+    for state in current.contributions:  # of ranks that had the result, and were lost with it
         cohort = _free(cohort, state.trained)
     for rank in (r for r in current.members if not cohort.ranks[r].alive):
         cohort, _ = _release(cohort, Lost(event.at, rank, ""))

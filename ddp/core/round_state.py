@@ -1,4 +1,4 @@
-"""A round in flight, as the coordinator sees it: who takes part, who is waited for, what came in. Decides nothing."""
+"""A round in flight as the coordinator sees it: its members, awaited ranks and answers. Decides nothing."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class Round:
     closes: tuple[int, ...]
     """Epochs that end with this round."""
     contributions: Log[RankState] = field(default_factory=Log)
-    """Ranks as they were when their training entered the average."""
+    """States of ranks at the time when their training entered the average."""
     reduce_s: float = 0.0
-    """Seconds that averaging the snapshots took."""
+    """Seconds of averaging the snapshots."""
     answers: Log[Averaged] = field(default_factory=Log)
-    """Of the ranks that have the average."""
+    """Answers of the ranks that have the average."""
     starved: tuple[int, ...] = ()
-    """Ranks that had run short of work when the round opened."""
+    """Ranks that were short of work when the round opened."""
     failed: tuple[int, ...] = ()
-    """Ranks on which the collective broke: they miss what came out of it."""
+    """Ranks on which the collective broke: they lack its result."""
     joining: RankSet = NOBODY
-    """Ranks that were started again, for which a state is sent: then the round averages nothing."""
+    """Restarted ranks that are sent a state; then the round averages nothing."""
     since: float = 0.0
     """When this phase began."""
 
     def gathers(self, rank: int) -> bool:
-        """Return whether `rank` has still to enter the collective, or to copy its replica."""
+        """Return whether `rank` still has to enter the collective, or to copy its replica."""
         return self.phase in (Phase.COLLECTIVE, Phase.SNAPSHOTS) and rank in self.waiting
 
     def expects(self, event: Snapshot | Reduced | Averaged | AverageFailed | Shared | Joined) -> bool:
-        """Return whether `event` is of this round, and of a rank that owes it."""
+        """Return whether `event` is an awaited answer of this round."""
         return event.round == self.index and (isinstance(event, Reduced) or event.rank in self.waiting)

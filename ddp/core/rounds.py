@@ -1,9 +1,8 @@
-"""Rounds: when the replicas are averaged, and the machine that takes a round from phase to phase. The same for every policy.
+"""Rounds: when replicas are averaged, and the state machine of a round. The same for every policy.
 
-On a blocking backend ranks meet in a collective; where that broke on some of them, one that has the result sends it to the
-others. Otherwise ranks copy their replicas, the coordinator's process averages the copies, and ranks add the difference.
-What follows from what is data (`ddp.core.phases`); what is done then is in `ddp.core.round_actions`.
-"""
+On a blocking backend ranks meet in a collective; if it broke on some of them, one that has the result sends it to these.
+Otherwise ranks copy their replicas, the coordinator's process averages the copies, and ranks add the difference. The
+transitions are data (`ddp.core.phases`); the actions are in `ddp.core.round_actions`."""
 
 from __future__ import annotations
 
@@ -23,15 +22,15 @@ from ddp.core.values import replace
 RoundEvent = Snapshot | Reduced | Averaged | AverageFailed | Shared | Joined | Lost
 
 IN_STEP = -1
-"""The round that a failed gradient exchange inside a step is reported under."""
+"""Round number under which a failed gradient exchange inside a step is reported."""
 SLIVER = 4
-"""A quarter of a window is not worth a round of its own."""
+"""1/SLIVER of a window is not worth a round of its own."""
 SHORT = 2
-"""With so many steps left to do, or fewer, a rank runs short of work."""
+"""A rank with this many steps left, or fewer, is short of work."""
 
 
 def due(cohort: CoordinatorState, plan: Plan) -> str:
-    """Return why a round is due now; empty if none is. Valid after a dispatch."""
+    """Return why a round is due now; empty: none is. Valid after a dispatch."""
     totals = cohort.totals
     if cohort.round is not None or plan.in_step or cohort.reserve:
         return ""
@@ -45,7 +44,7 @@ def due(cohort: CoordinatorState, plan: Plan) -> str:
         return f"epoch {cohort.ledgers[0].epoch} is trained"
     if totals.short:
         return ""
-    # Nothing but a bound on leads keeps a rank from its part without being granted more of it.
+    # Only a bound on leads can keep a rank from its share of the window without being granted more.
     if not leads_bounded(cohort, plan) or all(
         cohort.ranks[r].steps >= cohort.window[r] or starved(cohort, plan, r) for r in cohort.live
     ):
@@ -54,7 +53,7 @@ def due(cohort: CoordinatorState, plan: Plan) -> str:
 
 
 def _ends_soon(cohort: CoordinatorState) -> bool:
-    """Return whether all are at work and lack but a sliver of the oldest epoch: the round that ends it will do for both."""
+    """Return whether all ranks work and little is left of the oldest epoch: the round at its end will do for both."""
     oldest = cohort.ledgers[0]
     if oldest.free or cohort.totals.working < len(cohort.live):
         return False
@@ -62,11 +61,10 @@ def _ends_soon(cohort: CoordinatorState) -> bool:
 
 
 def in_turn(cohort: CoordinatorState, plan: Plan) -> bool:
-    """Return whether the order to average travels with the window's work: to a collective, if nobody runs ahead of it.
+    """Return whether the order to average is sent with the window's work: before a collective, if no rank runs ahead of it.
 
-    Not where the last one broke though nobody is lost. All stand still then, and what broke it may have been the wait for
-    a slow rank: with a window before it, the next one might break of the same.
-    """
+    Not after a collective broke without the loss of a rank. All ranks are idle then, and it may have broken because of a
+    long wait for a slow rank, which a whole window before the next one could repeat."""
     return cohort.world.blocking and not cohort.leads and not cohort.retries
 
 
@@ -75,7 +73,7 @@ def open_round(
 ) -> tuple[CoordinatorState, tuple[Command, ...]]:
     """Order all live ranks to average."""
     index, members, turn = cohort.rounds, cohort.live, in_turn(cohort, plan)
-    # The order carries the evaluation along, so it must be known now which epochs are complete with this round.
+    # The evaluation is ordered at the same time, so the epochs that this round completes must be known now.
     closes = cohort.first_epochs(lambda ledger: ledger.free == 0 if turn else cohort.fully_trained(ledger.epoch))
     short = tuple([state.rank for state in cohort.ranks if state.alive and state.queued <= SHORT])
     phase = _next(cohort, Input.DUE_COLLECTIVE if cohort.world.blocking else Input.DUE_SNAPSHOTS)[0]
@@ -98,9 +96,9 @@ def open_round(
 def request_state(
     cohort: CoordinatorState, source: int, behind: tuple[int, ...], joining: tuple[int, ...], at: float
 ) -> tuple[CoordinatorState, tuple[Command, ...]]:
-    """Order `source` to send its state to ranks that are `behind` it by a step, and to those that were started again."""
+    """Order `source` to send its state to the ranks `behind` it by a step, and to restarted ranks."""
     phase, _ = _next(cohort, Input.RANK_BACK if joining else Input.RANK_BEHIND)
-    # Where no step is shared, what happens to the others in the meantime is no business of this round.
+    # Without shared steps, this round does not depend on the other ranks.
     members = RankSet(cohort.live if cohort.shares else ())
     current = Round(cohort.rounds, members, phase, RankSet((source,)), (), failed=behind)
     current = replace(current, joining=RankSet(joining), since=at)
@@ -110,9 +108,9 @@ def request_state(
 
 
 def react(cohort: CoordinatorState, event: RoundEvent) -> Reaction:
-    """Enter an answer of a rank, or its loss, and go on to the next phase once nobody is waited for.
+    """Process an answer or the loss of a rank; enter the next phase once no answer is awaited.
 
-    Raises ProtocolError that names event and round where the two do not fit."""
+    Raises ProtocolError, naming event and round, if the two do not fit."""
     if isinstance(event, AverageFailed):
         if event.steps not in (None, reported := cohort.ranks[event.rank].steps):
             raise ProtocolError(f"rank {event.rank} did {event.steps} steps, {reported} were reported: {event}")
@@ -134,7 +132,7 @@ def react(cohort: CoordinatorState, event: RoundEvent) -> Reaction:
 
 
 def _next(cohort: CoordinatorState, cause: Input, event: RoundEvent | None = None) -> tuple[Phase, Action]:
-    """Return the next phase and what is done, by the table. The one place where what may not come is refused."""
+    """Return the next phase and the action from the table. The only place that rejects inputs."""
     current = cohort.round
     row = TABLE[Phase.IDLE if current is None else current.phase].get(cause)
     expected = event is None or isinstance(event, Lost) or (current is not None and current.expects(event))
@@ -153,11 +151,11 @@ def _play(cohort: CoordinatorState, phase: Phase, action: Action, event: RoundEv
 
 
 def _end(cohort: CoordinatorState) -> Input | None:
-    """Return how the phase has ended; None: somebody is waited for."""
+    """Return how the phase has ended; None: answers are awaited."""
     current = cohort.round
     if current is None or current.waiting or current.phase is Phase.REDUCE:
         return None
-    if current.phase is Phase.SNAPSHOTS:  # else whoever had trained is lost: there is nothing to weigh
+    if current.phase is Phase.SNAPSHOTS:  # else all ranks that had trained are lost: there is nothing to average
         return Input.ALL if any(state.samples for state in current.contributions) else Input.NOBODY
     if current.phase is Phase.LOAD_STATE and (cohort.shares or current.joining):
         return Input.ALIKE

@@ -1,4 +1,5 @@
-"""The first and the last lines of a run's record: what the run is, when it began, how it ended. No coordinator sees them."""
+"""The first and last lines of a run's record: what the run is, when it began, how it ended. The coordinator never sees
+them."""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RunHeader:
-    """For the record, its first line: what the run is, and what it is made with."""
+    """The first line of a record: the run and its environment."""
 
     at: float
-    """As of the line after it."""
+    """Time of the line after it."""
     launched: float
-    """When this process began the run, or went on with it."""
+    """When this process began or resumed the run."""
     spec: dict[str, Any]
-    """The run, fully resolved, but for where its folder lies."""
+    """The resolved configuration, without the location of the run's folder."""
     env: dict[str, Any]
     """Machine and versions."""
     git: dict[str, Any]
@@ -24,20 +25,20 @@ class RunHeader:
 
 @dataclass(frozen=True)
 class Launched:
-    """For the record, right behind its first line: times of the run, and of what goes on with it, count from here."""
+    """The line after the header: times of the run, and of its resumptions, count from here."""
 
     at: float
 
 
 @dataclass(frozen=True)
 class RunEnd:
-    """For the record, its last line: how the engine ended, and what it cannot tell itself."""
+    """The last line of a record: how the engine ended, and what it cannot know itself."""
 
     at: float
     status: str
     error: str | None
     warnings: tuple[str, ...]
     restarts: int
-    """How often torchrun started the processes before."""
+    """How often torchrun had restarted the processes."""
     elapsed: float | None = None
-    """Seconds since `RunHeader.launched` by another clock of the machine; None: it has none."""
+    """Seconds since `RunHeader.launched` by an independent clock; None: the machine has none."""

@@ -1,8 +1,7 @@
-"""How far a rank strays from the others by chance, and from where on it is no chance. Pure.
+"""How far a rank's figures stray from the others' by chance, and a bound beyond which it is not chance. Pure.
 
-Each figure is the logarithm of so many times as long as the others. Neighbours are alike on a busy machine. Knows nothing of
-what the figures are of.
-"""
+Each figure is the logarithm of a ratio to the other ranks. Consecutive figures are correlated on a busy machine. Does not
+know what the figures measure."""
 
 from __future__ import annotations
 
@@ -10,26 +9,27 @@ import math
 from statistics import NormalDist
 
 BY_CHANCE = 1e-5
-"""Part of the rows that chance alone may take beyond the bound."""
+"""Accepted fraction of rows that exceed the bound by chance."""
 PRIOR, PRIOR_SCATTER = 16, 0.05
-"""Before any is known: as if so many figures had strayed by 5 %, as on a quiet machine."""
+"""Prior: number of pseudo-observations and their scatter, 5 % as on a quiet machine."""
 ALIKE = 3
-"""So many neighbours tell as much as one: of a first-order autoregression of 0.5, as measured on a busy machine."""
+"""Number of consecutive figures that are worth one independent figure: for a first-order autoregression of 0.5, as measured
+on a busy machine."""
 _Z = NormalDist().inv_cdf(1 - BY_CHANCE)
 
 
 class Scatter:
-    """What is known of the figures of one rank. Those below 0 tell of the others."""
+    """The scatter of one rank's figures. Figures below 0 say something about other ranks, and count as 0."""
 
     def __init__(self) -> None:
         self._count, self._squares = 0, 0.0
-        """Of figures in which nothing had changed."""
+        """Number and sum of squares of the figures without a change."""
         self._last: list[float] = []
-        """Those after them: something may have."""
+        """Later figures, in which something may have changed."""
 
     def enter(self, figure: float, row: int) -> bool:
-        """Take note of a figure, the `row`-th in a row that may have changed (0: it has not). Return whether that is no
-        chance. What was over before that was clear was chance; but a change may begin within the last figure."""
+        """Add a figure: number `row` of consecutive figures that may show a change (0: none). Return whether the row is not
+        chance. Rows that ended before that was clear count as chance; but a change may have begun with the last figure."""
         self._last.append(max(figure, 0.0))
         if row:
             return sum(self._last[-row:]) >= row * self._bound(row)
@@ -39,13 +39,13 @@ class Scatter:
         return False
 
     def forget(self) -> None:
-        """Forget the row, which was no chance."""
+        """Discard the figures of a row that was not chance."""
         self._last = []
 
     def _bound(self, row: int) -> float:
-        """Return what the mean of a `row` of figures does not reach by chance: a quantile of Student's distribution (by
-        Wallace, 1959)."""
+        """Return a bound that the mean of `row` figures exceeds only with probability BY_CHANCE: a quantile of Student's t
+        distribution (approximation by Wallace, 1959)."""
         known = PRIOR + self._count
-        variance = (PRIOR * PRIOR_SCATTER**2 + 2 * self._squares) / known  # of both sides
+        variance = (PRIOR * PRIOR_SCATTER**2 + 2 * self._squares) / known  # figures are cut at 0: count both sides
         quantile = math.sqrt(known * math.expm1(_Z**2 / known))
         return quantile * math.sqrt(variance * (1 / max(row / ALIKE, 1.0) + 1 / known))

@@ -1,7 +1,6 @@
-"""Grants where gradients are averaged inside the step: a slice of every global batch for each rank, of a whole epoch.
+"""Shared grants, for gradients averaged in steps: each rank gets a slice of every global batch of an epoch.
 
-Knows no window, no round and no backend.
-"""
+Knows no window, no round and no backend."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ from ddp.core.spans import Chunk, measure
 from ddp.core.values import replace
 
 WATCH_S = 0.5
-"""What ranks do in so long after the end was announced tells how far they come until an order reaches them."""
+"""Seconds after the announced end during which the ranks' speed is measured, to predict where an order reaches them."""
 
 
 def share_epoch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
-    """Grant each rank its slice of every global batch of an epoch, or up to the next checkpoint."""
+    """Grant each rank its slice of every global batch of an epoch, up to the next checkpoint."""
     world = cohort.world
     if cohort.shares or cohort.round is not None or (not cohort.ledgers and cohort.begun == world.epochs):
         return cohort, ()
@@ -37,8 +36,7 @@ def share_epoch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState,
 def split(cohort: CoordinatorState, epoch: int, start: int, stop: int) -> tuple[CoordinatorState, tuple[Train, ...]]:
     """Grant every live rank its slice of each global batch of [start, stop).
 
-    The global batch stays what the whole cohort began with, however many ranks are left: so does the training.
-    """
+    The global batch keeps its initial size however many ranks are left, so training does not change."""
     world, live = cohort.world, cohort.live
     whole, parts = Chunk(epoch, start, stop, world.batch * world.size, 0, len(live), 0, world.least), range(len(live))
     chunks = [replace(whole, part=part) for part in parts]
@@ -47,16 +45,15 @@ def split(cohort: CoordinatorState, epoch: int, start: int, stop: int) -> tuple[
         draft.put(rank, replace(cohort.ranks[rank], queue=(chunk,), queued=chunk.steps))
         reason = f"slice {chunk.part + 1} of {len(live)} of every global batch of epoch {epoch}"
         seen = epoch * world.samples + start
-        commands.append(Train(rank, chunk, seen, 1.0, reason))  # a step counts the whole global batch
+        commands.append(Train(rank, chunk, seen, 1.0, reason))  # each step counts the whole global batch
     return cohort.after(draft, shares=tuple(zip(live, chunks, strict=True))), tuple(commands)
 
 
 def shorten(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Shorten, ...]]:
-    """Have all ranks end their grant some steps from here, once the end was announced: a checkpoint can be made there.
+    """End the grants of all ranks some steps ahead, once the end was announced, so that a checkpoint can be made there.
 
-    They train on meanwhile: the steps are half as many again as since the announcement, and two. A rank that is further
-    when the order comes fails, and the run goes on from the checkpoint before.
-    """
+    They train on meanwhile: the distance is 1.5 times the steps since the announcement, plus two. If a rank is past that
+    point when the order arrives it fails, and the run resumes from the checkpoint before."""
     if cohort.ending is None or not cohort.shares or cohort.broken or cohort.round is not None:
         return cohort, ()
     (since, samples), world, chunk = cohort.ending, cohort.world, cohort.shares[0][1]

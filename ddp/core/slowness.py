@@ -1,10 +1,9 @@
-"""Ranks that become slow, and why: the fold of what ranks report of their steps. Pure.
+"""Detects ranks that become slow, and why, from what ranks report of their steps. Pure.
 
-A rank is held against its own earlier windows, so devices of unequal speed are not slow; and against the others in the same
-seconds, by more than the two came apart before, as work itself takes longer on a busy machine, now here and now there. What
-the machine takes from all ranks, or from one that waits for a core, is no fault of a rank: its cause is `host`. Decides
-nothing: El Che gives a slow rank fewer steps by what it measures itself.
-"""
+A rank is compared with its own earlier windows, so devices of unequal speed do not count as slow. It is also compared with
+the other ranks at the same time, by more than they differed before, as a busy machine slows work in places. If the machine
+slows all ranks, or one that waits for a core, the cause is `host`. Decides nothing: El Che gives a slow rank fewer steps by
+its own measurements."""
 
 from __future__ import annotations
 
@@ -24,22 +23,22 @@ from ddp.core.slow_links import LinkWatch
 from ddp.core.values import replace
 
 SLOW, SOUND = 1.3, 1.15
-"""A window is slow when its samples take so many times as long as before; and sound when they take at most so many times."""
+"""A window is slow if its samples take this multiple of the time before, and sound if they take at most this multiple."""
 WINDOWS = 2
-"""So many slow windows in a row name a rank, and so many sound ones end that."""
+"""Consecutive slow windows after which a rank counts as slow, and sound ones after which it does not."""
 LEAST = 3
-"""Windows that a pace is known from."""
+"""Windows needed to know a rank's pace."""
 KEPT = 16
-"""Sound windows that a pace is the median of."""
+"""Number of sound windows whose median is the pace."""
 LEAST_PACE = 1e-9
-"""Seconds for a sample, below which nothing is measured."""
+"""Seconds per sample below which nothing is measured."""
 CROWDED = 1.0
-"""A rank that waits for a core for so many times as long as all its work took before is on a crowded machine."""
+"""A rank is on a crowded machine if it waits for a core for this multiple of the time that its work took before."""
 LEAST_S = 0.1
-"""Least work of a window, seconds: shorter ones between two averages are taken together."""
+"""Least seconds of work in a window: shorter ones between two averages are combined."""
 COMPUTE, INPUT, HOST, LINK = "compute", "input", "host", "link"
 CAUSES = (COMPUTE, INPUT, HOST, LINK)
-"""Its own work on a batch; batches that come late; the machine, which others use; its link, over which it sends."""
+"""Its own computing; late batches; other programs on the machine; its link."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +48,24 @@ class SlowRank:
     rank: int
     cause: str
     factor: float
-    """So many times as long as before its samples took when it was named."""
+    """Factor on the time of its samples when it was found slow."""
     since: float
     """When its first slow window began."""
     named: float
     windows: int
-    """So many windows after that began the rank was named."""
+    """Number of slow windows after which it was found."""
     healed: float | None = None
-    """When it was as fast as before again; None: not in this run, or the rank went."""
+    """When it was as fast as before; None: not in this run, or it was lost."""
 
 
 @dataclass(frozen=True)
 class _Pace:
-    """Seconds for each sample of a window, by cause."""
+    """Seconds per sample in a window, by cause."""
 
     compute: float
     data: float
     host: float
-    """When there was no core; in none of the two."""
+    """Seconds without a core, which are in none of the other two."""
     began: float
 
     @property
@@ -83,17 +82,17 @@ NOTHING = _Pace(0.0, 0.0, 0.0, 0.0)
 
 @dataclass
 class _Watch:
-    """What is watched of a rank: its own work, or all that its samples take."""
+    """The watch on a rank's own work, or on all that its samples take."""
 
     row: list[_Pace] = field(default_factory=list)
-    """The last windows that were all slow; of a rank that is named, all sound."""
+    """The last consecutive slow windows; of a rank that counts as slow, sound windows."""
     other: list[_Pace] = field(default_factory=list)
-    """Of a rank that is named, the last windows that were all slow for another cause."""
+    """Of a slow rank: the last consecutive windows that were slow for another cause."""
     named: int | None = None
-    """Place of what it was named for, while that lasts."""
+    """Index of the finding, while the rank counts as slow."""
 
     def enter(self, pace: _Pace, ratio: float) -> bool:
-        """Enter a window; return whether the rank is now slow that was not, or the other way round."""
+        """Add a window; return whether the rank changed between slow and sound."""
         if ratio < SLOW if self.named is None else ratio >= SOUND:
             self.row.clear()
             return False
@@ -103,41 +102,41 @@ class _Watch:
 
 @dataclass
 class _RankWindows:
-    """One rank so far."""
+    """What is known of one rank."""
 
     began: float | None = None
-    """When the window in progress began; None: with the next report."""
+    """Start of the present window; None: it begins with the next report."""
     samples: int = 0
     spent: _Pace = NOTHING
-    """Seconds of the window so far."""
+    """Seconds of the present window so far."""
     averaged: bool = False
-    """The rank has taken in an average since."""
+    """Whether the rank has taken in an average in this window."""
     warm: bool = False
-    """The first window is over, which says nothing."""
+    """Whether the first window, which is not representative, is over."""
     sound: deque[_Pace] = field(default_factory=lambda: deque(maxlen=KEPT))
     compute: float = 1.0
-    """Of the last window: computing over what is usual."""
+    """Computing in the last window relative to the usual."""
     past: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=KEPT))
     """(end, seconds of computing, samples) of the last windows."""
     scatter: Scatter = field(default_factory=Scatter)
-    """How far its own work and the others' come apart while it is not named."""
+    """Scatter of its own work relative to the others, while it does not count as slow."""
     work: _Watch = field(default_factory=_Watch)
     whole: _Watch = field(default_factory=_Watch)
     link: LinkWatch = field(default_factory=LinkWatch)
 
 
 class SlowFold:
-    """Records in, one by one; `ranks` are those that became slow, in the order in which they were named."""
+    """Takes records one by one; `ranks` are the slow ranks in the order of detection."""
 
     def __init__(self) -> None:
         self.ranks: list[SlowRank] = []
         self.known = False
-        """Whether ranks say where their time goes."""
+        """Whether ranks report where their time goes."""
         self._windows: dict[int, _RankWindows] = {}
         self._in_step = False
 
     def add(self, record: Any) -> None:
-        """Take note of a record."""
+        """Process a record."""
         match record:
             case Progress() if record.work is not None:
                 self._progress(record, record.work)
@@ -145,7 +144,7 @@ class SlowFold:
                 self._of(record.rank).averaged = True
             case Plan():
                 self._in_step = record.in_step
-            case Ready() | Joined() | Drop():  # another process, or none
+            case Ready() | Joined() | Drop():  # a new process, or none
                 self._windows[record.rank] = _RankWindows()
             case Resumed():
                 self._windows.clear()
@@ -164,7 +163,7 @@ class SlowFold:
         own.began, own.spent = spent.began, spent
         own.samples += event.samples
         own.link.take(work.link)
-        if not self._in_step:  # a transfer for each average: every report of one is a window of the link
+        if not self._in_step:  # with one transfer per average, every report with a transfer is a window of the link
             self._link(event.rank, own.link, event.at - event.busy_s, event.at)
         if not own.samples or spent.whole < LEAST_S or not (own.averaged or self._in_step):
             return
@@ -191,7 +190,7 @@ class SlowFold:
             self.ranks[named] = replace(self.ranks[named], healed=since)
 
     def _close(self, rank: int, own: _RankWindows, pace: _Pace, at: float) -> None:
-        """Enter a window that is over."""
+        """Add a completed window of a rank."""
         if len(own.sound) < LEAST:
             own.sound.append(pace)
             return
@@ -212,12 +211,12 @@ class SlowFold:
             if own.work.named is None or own.whole.named is not None:
                 self._turn(rank, own.whole, usual, at, 0.0)
             else:
-                own.whole.row.clear()  # it is named already, for its own work
+                own.whole.row.clear()  # it is found already, for its own work
 
     def _change(
         self, rank: int, watch: _Watch, pace: _Pace, usual: _Pace, ratio: float, others: float, at: float
     ) -> None:
-        """Name a slow rank anew that is slow now for another cause of its own."""
+        """Find a slow rank again if it is now slow for another cause of its own."""
         if watch.named is None:
             return
         if ratio < SLOW or cause_of(pace, usual, others) in (HOST, self.ranks[watch.named].cause):
@@ -230,8 +229,8 @@ class SlowFold:
             self._turn(rank, watch, usual, at, others)
 
     def _others(self, rank: int, since: float) -> float:
-        """Return how many times as long as usual the other ranks compute since then, but those that are slow for that of
-        their own: what other programs take of the machine shows there, whatever else a rank waits for."""
+        """Return how many times as long as usual the other ranks compute since then. Without ranks that are slow in their
+        own computing, this shows what other programs take of the machine."""
         others = [each for number, each in self._windows.items() if number != rank and each.sound]
         ratios = [_computing(each, since) for each in others if self._cause(each.work) != COMPUTE]
         return max(median(ratios), LEAST_PACE) if ratios else 1.0
@@ -240,25 +239,25 @@ class SlowFold:
         return "" if watch.named is None else self.ranks[watch.named].cause
 
     def _turn(self, rank: int, watch: _Watch, usual: _Pace, at: float, others: float) -> None:
-        """Name a rank, or enter that it is as fast as before again. `others` 0: its own work is sound."""
+        """Switch a rank between slow and sound. `others` is 0 if its own work is sound."""
         now, row = _median(watch.row), watch.row
         watch.row = []
         if watch.named is not None:
             self.ranks[watch.named] = replace(self.ranks[watch.named], healed=row[0].began)
             watch.named, watch.other = None, []
             return
-        last = row[-1]  # the first one may have been slow in part
+        last = row[-1]  # the first window may be slow in part only
         factor = last.own / max(usual.own, LEAST_PACE) if others else last.whole / max(usual.whole, LEAST_PACE)
         watch.named = len(self.ranks)
         cause = cause_of(now, usual, others) if others else HOST
         if cause == COMPUTE and now.host > CROWDED * usual.own:
-            cause = HOST  # who shares a core so much also loses caches and clock: its work itself takes longer
+            cause = HOST  # sharing a core also costs caches and clock speed, so computing itself takes longer
         self.ranks.append(SlowRank(rank, cause, round(factor, 2), row[0].began, at, len(row)))
 
 
 def cause_of(now: _Pace, usual: _Pace, others: float) -> str:
-    """Return why a rank's own work takes longer: what grew most. `others`: how many times as long the other ranks take;
-    where they became slow with it, and it is not slow by what they take, it is the machine."""
+    """Return the cause that grew most in a rank's own work. `others`: how many times as long the other ranks take. If that
+    explains the slowness, the cause is the machine."""
     grown = {
         COMPUTE: now.compute - usual.compute * others,
         INPUT: now.data - usual.data,
@@ -269,7 +268,7 @@ def cause_of(now: _Pace, usual: _Pace, others: float) -> str:
 
 
 def _computing(rank: _RankWindows, since: float) -> float:
-    """Return how many times as long as usual a rank computes in what it did since then, or in its last window."""
+    """Return how many times as long as usual a rank computes since then, or in its last window."""
     parts = [(seconds, samples) for end, seconds, samples in rank.past if end > since]
     parts += [(rank.spent.compute, rank.samples)] if rank.samples else []
     samples = sum(count for _, count in parts)

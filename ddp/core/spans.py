@@ -1,8 +1,7 @@
 """Sample spans: what is trained, as intervals of positions in an epoch's permutation.
 
-Owns the arithmetic of intervals, the `Chunk` (work granted to a rank) and how a chunk falls into batches. Knows nothing of
-ranks' speeds, of processes or of tensors.
-"""
+Owns the arithmetic of intervals, the `Chunk` (work granted to a rank) and how a chunk is cut into batches. Knows nothing of
+speeds, processes or tensors."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ Span = tuple[int, int]
 """Half-open interval [start, stop) of positions in an epoch's permutation."""
 
 Spans = tuple[Span, ...]
-"""Disjoint, ascending, coalesced spans."""
+"""Disjoint, ascending spans, none adjacent to the next."""
 
 
 def union(spans: Spans, more: Spans) -> Spans:
-    """Return `spans` with `more` added. Raises AssertionError if any position is in both: a sample trained twice."""
+    """Return the union. Raises AssertionError if a position is in both: a sample would be trained twice."""
     merged: list[Span] = []
     for start, stop in sorted((*spans, *more)):
         assert start < stop, f"empty span [{start}, {stop})"
@@ -34,33 +33,32 @@ def union(spans: Spans, more: Spans) -> Spans:
 
 
 def measure(spans: Spans) -> int:
-    """Return the number of positions covered."""
+    """Return the number of positions in `spans`."""
     return sum([stop - start for start, stop in spans])
 
 
 def sharers(samples: int, ranks: int, least: int) -> int:
-    """Return how many ranks a batch of `samples` is cut for: all, or as many as can have `least` of them; one at least.
+    """Return the number of ranks that a batch of `samples` is divided among: as many as can have `least` samples, at least
+    1.
 
-    The first ranks take part, and none has fewer samples unless the batch has.
-    """
+    The first ranks take part, each with at least `least` samples unless the batch has fewer."""
     return min(ranks, max(samples // least, 1))
 
 
 class Batch(NamedTuple):
     """One optimizer step: positions [start, stop) of `epoch`, part of a global batch of `total` samples.
 
-    `total` exceeds `stop - start` only where the gradients of several ranks are averaged inside the step. A batch may be
-    empty there (start == stop): the rank takes part with weight zero.
-    """
+    `total` exceeds `stop - start` only where gradients are averaged in the step. Then a batch may be empty (start == stop):
+    the rank takes part with weight zero."""
 
     epoch: int
     start: int
     stop: int
     total: int
     idles: bool = False
-    """Whether some rank has nothing of the global batch."""
+    """Whether some rank has no samples of the global batch."""
     ranks: int = 1
-    """Which share the global batch: those that are there."""
+    """Number of ranks that share the global batch."""
 
     @property
     def samples(self) -> int:
@@ -68,11 +66,10 @@ class Batch(NamedTuple):
 
 
 def micro_batches(batch: Batch, most: int, least: int) -> list[Batch]:
-    """Return the parts that a rank trains its slice of a batch in, cut evenly; the batch itself where it has no samples.
+    """Return the micro-batches of a rank's slice of a batch, cut evenly; the batch itself if it is empty.
 
-    They are as many as make parts of at most `most` samples of the largest slice, so that all ranks have equally many; fewer
-    where one would have less than `least` samples.
-    """
+    Their number is the one that the largest slice needs for at most `most` samples each, so it is equal on all ranks; less
+    if one would have fewer than `least` samples."""
     if not batch.samples:
         return [batch]
     largest = -(-batch.total // batch.ranks)
@@ -86,10 +83,9 @@ def micro_batches(batch: Batch, most: int, least: int) -> list[Batch]:
 class Chunk:
     """Work granted to a rank: positions [start, stop) of `epoch` in steps of `batch` samples.
 
-    With `parts` > 1 the chunk is shared: each step takes a global batch of `batch` consecutive positions, of which this
-    rank trains slice `part`; it is cut evenly, the first ranks take the odd samples, and a slice has `least` samples or none
-    (`sharers`). `done` steps of it are behind the rank already.
-    """
+    With `parts` > 1 the chunk is shared: each step trains a global batch of `batch` consecutive positions, of which this
+    rank has slice `part`. Slices are even, the first ranks have the odd samples, and a slice has `least` samples or none
+    (`sharers`). `done` steps are already trained."""
 
     epoch: int
     start: int
@@ -102,11 +98,11 @@ class Chunk:
 
     @property
     def steps(self) -> int:
-        """The steps left to do."""
+        """Number of steps left."""
         return -(-(self.stop - self.start) // self.batch) - self.done
 
     def at(self, step: int) -> Batch:
-        """Return the batch of the `step`-th step that is left (0 = the next one)."""
+        """Return the batch of the `step`-th remaining step (0: the next one)."""
         first = self.start + (self.done + step) * self.batch
         last = min(first + self.batch, self.stop)
         assert first < last, f"step {step} is past the end of {self}"
@@ -119,7 +115,7 @@ class Chunk:
         return Batch(self.epoch, start, start + each + (self.part < odd), total, among < self.parts, self.parts)
 
     def spans(self, steps: int) -> Spans:
-        """Return what the next `steps` steps train."""
+        """Return the spans of this rank's samples in the next `steps` steps."""
         if self.parts == 1:
             assert steps <= self.steps, f"{steps} steps asked for, {self.steps} left of {self}"
             first = self.start + self.done * self.batch
@@ -127,12 +123,12 @@ class Chunk:
         return union((), tuple((b.start, b.stop) for b in map(self.at, range(steps)) if b.samples))
 
     def samples(self, steps: int) -> int:
-        """Return how many samples the next `steps` steps train."""
+        """Return the number of this rank's samples in the next `steps` steps."""
         if self.parts == 1:
             return min(steps * self.batch, self.stop - self.start - self.done * self.batch)
         return measure(self.spans(steps))
 
     def advance(self, steps: int) -> Chunk:
-        """Return the chunk with `steps` more steps behind it."""
+        """Return the chunk after `steps` more steps."""
         assert 0 <= steps <= self.steps, f"{steps} steps reported, {self.steps} left of {self}"
         return replace(self, done=self.done + steps)

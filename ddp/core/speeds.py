@@ -1,10 +1,9 @@
-"""Speeds: seconds per step of a rank, from the windows that it trained. Smooths jitter, follows changes, forgets the lost.
+"""Speeds: seconds per step of a rank, measured in windows. Smooths jitter, follows changes, forgets ranks without steps.
 
-Source: the El Che strategy of floDl: adaptive smoothing (first version) and trust window (later). The first one's smoothing
-factor is taken of the logarithm of the change here: taken of the relative change, a rank that becomes twice as fast is
-followed less than half as well as one that becomes twice as slow, and neither is followed all the way. Here alone, a change
-beyond `FAR` is a hiccup until a second window says the same.
-"""
+Source: the El Che strategy of floDl: adaptive smoothing (first version) and trust window (later). Unlike floDl, the
+smoothing factor depends on the logarithm of the change: with the relative change, a rank that becomes twice as fast is
+followed less than half as well as one that becomes twice as slow, and neither completely. Only here, a change beyond `FAR`
+counts as a hiccup until a second window confirms it."""
 
 from __future__ import annotations
 
@@ -13,27 +12,27 @@ from dataclasses import dataclass
 
 SMOOTHINGS = ("adaptive", "trust")
 GAIN = 2.0
-"""Smoothing factor per logarithm of the change: a factor of 1.65 and more is followed at once."""
+"""Smoothing factor per logarithm of the change: a change by a factor of 1.65 or more is followed at once."""
 LEAST = 0.1
-"""Least smoothing factor."""
+"""Smallest smoothing factor."""
 FAR = 4.0
-"""A change by more than this factor is believed when a second window in a row agrees."""
+"""A change by more than this factor must be confirmed by a second consecutive window."""
 TRUST = 5
-"""Samples of the trust window, and windows missed after which a speed is forgotten."""
+"""Number of samples in the trust window, and of missed windows after which a speed is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What is known of a rank's speed."""
+    """The measured speed of a rank."""
 
     step_s: float = 0.0
     """Smoothed seconds per step; 0: not measured, or forgotten."""
     samples: tuple[float, ...] = ()
-    """Seconds per step in the last windows that were believed, newest last."""
+    """Seconds per step in the last accepted windows, newest last."""
     missed: int = 0
-    """Windows in a row without a step."""
+    """Number of consecutive windows without a step."""
     doubted: float = 0.0
-    """Seconds per step in the last window, where they are too far from what is known to be believed; else 0."""
+    """Seconds per step in the last window if it was not accepted; else 0."""
 
 
 def follow(speed: Speed, steps: int, busy_s: float, smoothing: str) -> Speed:
@@ -52,10 +51,10 @@ def follow(speed: Speed, steps: int, busy_s: float, smoothing: str) -> Speed:
 
 
 def _believed(speed: Speed, new: float) -> float:
-    """Return `new`; of two windows in a row that are both too far from what is known, the nearer; 0: not to be believed yet.
+    """Return the seconds per step to accept: `new`; of two consecutive windows that both deviate too much, the nearer one;
+    0 if `new` is not confirmed yet.
 
-    The very first window is no better known than the second, and holds what starting up takes: the faster one counts.
-    """
+    Of the first two windows the faster one counts, as the first includes the start-up."""
     change, before = _change(speed.step_s, new), _change(speed.step_s, speed.doubted)
     if abs(change) <= math.log(FAR) or (change < 0 and len(speed.samples) < 2):
         return new

@@ -1,7 +1,6 @@
-"""`StepSettings`: how a rank does a step. Settings alone; `ddp.replica.passes` does it.
+"""`StepSettings`: how a rank does a step. Settings alone, shared by every engine, `Trainer` and the audit.
 
-The one thing that says so, for every engine, `Trainer` and the audit.
-"""
+`ddp.replica.passes` implements them."""
 
 from __future__ import annotations
 
@@ -14,19 +13,19 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How a rank does a step. ValueError for what cannot be."""
+    """Settings of a rank's step. Raises ValueError for invalid ones."""
 
     accumulate: int = 1
-    """Micro-batches of a rank's step: so many forward and backward passes, whose gradients add up to the step's."""
+    """Number of micro-batches in a rank's step: forward and backward passes whose gradients are added up."""
 
     precision: str = "fp32"
-    """Type of multiplications in forward and backward passes: `fp32`, or `bf16`, `fp16` by torch's autocast, `fp16` with a
-    factor on the loss. Parameters, gradients and evaluation stay in float32."""
+    """Precision of forward and backward passes: `fp32`, or `bf16` and `fp16` by torch.autocast; `fp16` also scales the loss.
+    Parameters, gradients and evaluation stay in float32."""
 
     compile: bool = False
-    """The model's forward and backward pass go through torch.compile; evaluation does not."""
+    """Whether to compile the model's forward and backward pass with torch.compile. Evaluation is not compiled."""
     deterministic: bool = False
-    """PyTorch takes deterministic algorithms, or raises where it has none."""
+    """Whether to use only PyTorch's deterministic algorithms; PyTorch raises where it has none."""
 
     def __post_init__(self) -> None:
         parts = self.accumulate
@@ -40,15 +39,15 @@ class StepSettings:
 
     @property
     def half(self) -> bool:
-        """Return whether passes are in half precision."""
+        """Whether passes are in half precision."""
         return self.precision != "fp32"
 
     @property
     def given(self) -> dict[str, Any]:
-        """What is not as it is by itself: earlier versions know nothing of the rest."""
+        """Settings that differ from their defaults: earlier versions do not know the others."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
 
 
 NAMES = tuple(each.name for each in fields(StepSettings))
-"""Of the settings."""
+"""Names of the settings."""
 PLAIN = StepSettings()

@@ -1,9 +1,8 @@
-"""The fold of records into the figures of epochs: means over samples and calls, on a clock that stands still for evaluation.
+"""Computes the figures of epochs from records: means over samples and calls, on a clock that stops during evaluation.
 
-Owns what the figures of an epoch are: `Trainer`, the terminal, the live page, loggers and `metrics.json` take them from
-here, so that no two of them can differ. Sums are exact, so the order in which records arrive does not change them. Memory
-is bounded by the number of ranks. Knows nothing of files, nor of who shows a figure.
-"""
+Owns the figures of an epoch: `Trainer`, the terminal, the live page, loggers and `metrics.json` take them from here, so
+they cannot differ. Sums are exact, so the order in which records arrive does not matter. Memory is bounded by the number of
+ranks. Knows nothing of files, nor of who shows a figure."""
 
 from __future__ import annotations
 
@@ -21,21 +20,22 @@ from ddp.core.join_events import Joined
 from ddp.core.training_clock import Evaluation, TrainingClock
 
 MOST_OPEN = 64
-"""Epochs in progress at once, far more than a run has: an older one is given out as it is."""
+"""Most epochs in progress, far more than a run has: beyond that, the oldest is returned incomplete."""
 RECENT = 4096
-"""Reports and evaluations that are looked at again, far more than a run needs."""
+"""Most reports and evaluations kept for later use, far more than a run needs."""
 
 
 @dataclass(frozen=True)
 class EpochFigures:
-    """One epoch of all ranks: whole, or so far. A figure is None where it is not finite, or there is none."""
+    """The figures of one epoch over all ranks, complete or so far. A figure is None if it is not finite or not
+    available."""
 
     epoch: int
-    """From 0."""
+    """Index from 0."""
     loss: float | None
     """Mean training loss over the samples of the epoch."""
     eval: float | None
-    """Mean of the evaluation metric over the test set; like `eval_loss` None until all of it was evaluated."""
+    """Mean of the evaluation metric over the test set; like `eval_loss`, None until all of it was evaluated."""
     eval_loss: float | None
     eval_samples: int
     evaluated: bool
@@ -43,15 +43,15 @@ class EpochFigures:
     lr: float
     """Learning rate of the last step."""
     samples: int
-    """Samples of the epoch, by the reports of the ranks."""
+    """Samples of the epoch, as reported by the ranks."""
     seen: int
     """Samples that the run had trained when the epoch was evaluated, else when it ended."""
     at: float
-    """When its training ended, on the clock of the records: when its evaluation first began, or with the last report of it
-    if that was later. (Not when the last rank began to evaluate: where others train on meanwhile, that may be when the
-    next epoch is over.)"""
+    """When its training ended, on the clock of the records: when its evaluation first began, or with its last report if
+    that was later. (Not when the last rank began to evaluate: where others train on meanwhile, the next epoch may be over
+    by then.)"""
     seconds: float
-    """Training time from the start of the run until then."""
+    """Training seconds from the start of the run until `at`."""
     scalars: Scalars
     rank_scalars: Mapping[int, Scalars]
     rank_samples: Mapping[int, int]
@@ -59,12 +59,12 @@ class EpochFigures:
 
 
 class _Answer(NamedTuple):
-    """What came of one part of an evaluation."""
+    """The result of one part of an evaluation."""
 
     rank: int
     begun: float
     trained: int
-    """Samples that the rank had trained in the run by then: it trains nothing while it evaluates."""
+    """Samples that the rank had trained in the run by then; it trains none while it evaluates."""
     samples: int
     loss_sum: float | None
     metric_sum: float | None
@@ -72,25 +72,25 @@ class _Answer(NamedTuple):
 
 @dataclass
 class _EpochSums:
-    """One epoch in progress."""
+    """The sums of one epoch in progress."""
 
     loss: Mean = field(default_factory=Mean)
     lr: float = 0.0
     reported: float = -math.inf
-    """The latest report of training."""
+    """Time of the latest progress report."""
     seconds: float = 0.0
-    """The training clock then; known only if the run was resumed since."""
+    """The training clock at `reported`; set only when the run is resumed later."""
     samples: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     steps: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     scalars: defaultdict[int, defaultdict[str, Mean]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(Mean))
     )
     parts: int | None = None
-    """Parts that its evaluation is split into; None: nobody is ordered, each rank does its own."""
+    """Number of parts of its evaluation; None: evaluations are not ordered, each rank does its own part."""
     owed: set[int] = field(default_factory=set)
-    """Ranks whose evaluation was ordered and is not in."""
+    """Ranks with an ordered evaluation and no answer yet."""
     answers: dict[int, _Answer] = field(default_factory=dict)
-    """Part -> what came of it last: a lost rank may have answered, and a survivor again."""
+    """Part -> its latest result: a survivor may repeat a lost rank's part."""
 
     def add(self, event: Progress) -> None:
         self.loss.add(event.loss_sum, event.samples)
@@ -103,38 +103,38 @@ class _EpochSums:
 
 
 class EpochFold:
-    """Records in, one by one; the figures of each epoch out, in ascending order, once it is trained and evaluated.
+    """Takes records one by one; returns the figures of each epoch, in order, once it is trained and evaluated.
 
-    What a lost rank leaves of the last evaluation a survivor does: so that epoch is held back until it is whole, or the run
-    is over. Of earlier epochs the model is gone by then. What a rank says after it was given up is not heard.
-    """
+    A survivor evaluates what a lost rank leaves of the last epoch, so that epoch is held back until its evaluation is
+    complete or the run is over. The model of an earlier epoch is gone by then. Events of a rank after it was given up are
+    ignored."""
 
     def __init__(self, planned: int = 0) -> None:
-        """`planned`: epochs of the run; 0: not known, so the latest one may be the last."""
+        """`planned`: number of epochs of the run; 0: not known, so any latest epoch may be the last."""
         self._planned = planned
         self._ready: dict[int, float] = {}
         self._lost: set[int] = set()
         self._epochs: dict[int, _EpochSums] = {}
-        """In progress."""
+        """Epochs in progress."""
         self._given = -1
-        """The last epoch that was given out."""
+        """The last epoch that was returned."""
         self._trained: defaultdict[int, int] = defaultdict(int)
-        """Rank -> samples of the run so far."""
+        """Rank -> samples trained in the run so far."""
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=RECENT)
-        """(time, rank, samples) of reports that may be later than the end of the oldest epoch in progress."""
+        """(time, rank, samples) of reports that may come after the end of the oldest epoch in progress."""
         self._resumed = -math.inf
-        """When the run was resumed."""
+        """When the run was last resumed."""
         self.before = 0.0
-        """The training clock by then."""
+        """The training clock at `_resumed`."""
         self._joined: set[int] = set()
-        """Ranks that came later."""
+        """Ranks that joined later."""
         self._evaluations: list[Evaluation] = []
-        """Those that may not be over by the end of the oldest epoch in progress."""
+        """Evaluations that may end after the oldest epoch in progress."""
         self._stopped: defaultdict[int, float] = defaultdict(float)
-        """Number of ranks -> seconds of all others."""
+        """Number of ranks -> total seconds of all earlier evaluations."""
 
     def add(self, record: Any) -> list[EpochFigures]:
-        """Take note of a record; return the epochs that are complete with it."""
+        """Process a record; return the epochs that are complete with it."""
         if isinstance(record, Joined):
             self._lost.discard(record.rank)
             self._joined.add(record.rank)
@@ -162,11 +162,11 @@ class EpochFold:
         return []
 
     def end(self) -> list[EpochFigures]:
-        """Return the last epoch if it was held back: there are no more records."""
+        """Return the last epoch if it was held back. To be called after the last record."""
         return self._complete(over=True)
 
     def current(self) -> list[EpochFigures]:
-        """Return the epochs in progress, as far as they are."""
+        """Return the figures so far of the epochs in progress."""
         return [self._figures(epoch) for epoch in sorted(self._epochs) if self._epochs[epoch].samples]
 
     def _progress(self, event: Progress) -> list[EpochFigures]:
@@ -174,7 +174,7 @@ class EpochFold:
         if event.epoch <= self._given:
             return []
         self._epochs.setdefault(event.epoch, _EpochSums()).add(event)
-        if event.epoch == min(self._epochs):  # which does not end before
+        if event.epoch == min(self._epochs):  # no epoch ends before the oldest
             while self._recent and self._recent[0][0] <= event.at:
                 self._recent.popleft()
         else:
@@ -195,7 +195,7 @@ class EpochFold:
         return self._complete()
 
     def _go_on(self, at: float) -> None:
-        """From a checkpoint: ranks are new, and what was lost between the parts of the run does not count as training."""
+        """Continue from a checkpoint: ranks are new, and the time between the two parts of the run is not training."""
         for sums in self._epochs.values():
             sums.owed.clear()
             if sums.reported >= self._resumed:
@@ -221,7 +221,7 @@ class EpochFold:
         return over or epoch != last or self._is_whole(sums)
 
     def _is_whole(self, sums: _EpochSums) -> bool:
-        """Return whether every part of the test set has been evaluated."""
+        """Return whether every part of the test set was evaluated."""
         return len(sums.answers) >= (max(len(self._ready), 1) if sums.parts is None else sums.parts)
 
     def _give(self, epoch: int) -> EpochFigures:
@@ -234,7 +234,7 @@ class EpochFold:
         return figures
 
     def _forget(self, time: float) -> None:
-        """Keep of the evaluations that were over by `time` their seconds alone: nothing earlier will be asked for."""
+        """Reduce evaluations that were over by `time` to their total seconds: no earlier time will be needed."""
         for each in sorted((each for each in self._evaluations if each.end <= time), key=itemgetter(0)):
             self._stopped[each.ranks] += each.seconds
         self._evaluations = [each for each in self._evaluations if each.end > time]
@@ -273,7 +273,7 @@ class EpochFold:
         )
 
     def _seen(self, at: float, evaluated: Mapping[int, int]) -> int:
-        """Return the samples of all ranks: of those in `evaluated` what it says, of the others until `at`."""
+        """Return the samples trained by all ranks: by those in `evaluated` the given number, by the others until `at`."""
         others = sum(samples for rank, samples in self._trained.items() if rank not in evaluated)
         later = sum(samples for when, rank, samples in self._recent if when > at and rank not in evaluated)
         return others - later + sum(evaluated.values())

@@ -1,4 +1,4 @@
-"""Timeouts: when a silent rank counts as lost, and when a collective is stuck. What follows from a loss: `recovery`."""
+"""Timeouts: when a silent rank counts as lost, and when a collective is stuck. `recovery` handles the loss."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ddp.core.round_actions import Output
 from ddp.core.values import replace
 
 STUCK = 2
-"""A collective is stuck after this many deadlines in which ranks sent signs of life alone."""
+"""A collective is stuck after so many deadlines in which ranks sent only signs of life."""
 START_UP = 5
-"""A rank may take this many deadlines to get ready: it imports, reads data, builds its model."""
+"""Number of deadlines that a rank may take to get ready: it imports modules, reads data, builds its model."""
 
 
 def give_up(cohort: CoordinatorState, event: Tick) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Give up ranks that owe something and have been silent beyond the deadline; end a run whose collective is stuck."""
+    """Give up ranks that owe something and are silent beyond the deadline; abort a run whose collective is stuck."""
     cohort = cohort.heard(event.at) if event.away_s else cohort
     outputs: tuple[Output, ...] = ()
     deadline, current = cohort.world.deadline_s, cohort.round
@@ -28,7 +28,7 @@ def give_up(cohort: CoordinatorState, event: Tick) -> tuple[CoordinatorState, tu
     )
     closes = current.closes if current is not None else ()
     stuck = meeting and event.at - cohort.moved > STUCK * deadline
-    if stuck and all(owed.epoch in closes for owed in cohort.evaluating):  # what follows the round has not begun
+    if stuck and all(owed.epoch in closes for owed in cohort.evaluating):  # nothing after the round has begun
         return cohort, (Abort("failed", f"all ranks live, but a collective takes over {STUCK * deadline} s"),)
     if event.at - cohort.oldest <= deadline:
         return cohort, ()

@@ -1,4 +1,4 @@
-"""The clock that measures training: it stands still while ranks evaluate. Pure: times come in from outside."""
+"""The clock that measures training: it stops while ranks evaluate. Pure: times are arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Evaluation(NamedTuple):
-    """A part of an evaluation, and how many ranks there were."""
+    """A part of an evaluation, and the number of ranks at that time."""
 
     end: float
     seconds: float
@@ -22,29 +22,28 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingClock:
-    """The training clock of a run: it starts when the last rank is ready and stands still for evaluation.
+    """The training clock of a run: it starts when the last rank is ready and stops during evaluation.
 
-    Ranks that evaluate at different moments stop it by their mean: it is the wall time less the evaluation seconds of the
-    average rank, of those that were there.
-    """
+    If ranks evaluate at different times, the mean over the ranks at that time counts: training time is the wall time minus
+    the average rank's evaluation seconds."""
 
     begun: float
     evaluations: Sequence[Evaluation]
     stopped: Mapping[int, float] = field(default_factory=dict)
-    """Number of ranks -> seconds of earlier evaluations, which are over, all ranks together."""
+    """Number of ranks -> total seconds of earlier evaluations, over all ranks."""
 
     def at(self, time: float) -> float:
         """Return the seconds of training until `time` (on the clock of the events)."""
         return max(time - self.begun - self.evaluated(time), 0.0)
 
     def evaluated(self, time: float) -> float:
-        """Return the seconds of evaluation of the average rank until `time`: of those over, and of those under way."""
+        """Return the evaluation seconds of the average rank until `time`, including evaluations in progress."""
         return sum(_until(time, *over) / ranks for ranks, over in self._over.items())
 
     @cached_property
     def _over(self) -> dict[int, tuple[list[Evaluation], list[float], list[float], float]]:
-        """Return the evaluations by number of ranks and by their ends, these, the seconds of the first 0, 1, 2, ... of them,
-        and the longest: so a moment is found without a look at all of them."""
+        """Return, by number of ranks: the evaluations sorted by end, their ends, cumulative sums of their seconds, and the
+        longest. With these a time is looked up without visiting all evaluations."""
         groups: dict[int, list[Evaluation]] = defaultdict(list, {ranks: [] for ranks in self.stopped})
         for each in sorted(self.evaluations, key=itemgetter(0)):
             groups[each.ranks].append(each)

@@ -1,7 +1,6 @@
-"""`replace` for the frozen values of the core, at a tenth of the cost of the one in `dataclasses`; `finite` for records.
+"""`replace` for the frozen dataclasses of the core, at a tenth of the cost of `dataclasses.replace`; `finite` for records.
 
-State machines that return their next state make some twenty new values for every event; this is what most of that costs.
-"""
+The core's state machines create some twenty new values for every event, and this is most of their cost."""
 
 from __future__ import annotations
 
@@ -10,20 +9,20 @@ from dataclasses import replace as _of_dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    replace = _of_dataclasses  # so that names and types of fields are checked
+    replace = _of_dataclasses  # for type checkers: they check the names and types of fields
 else:
     _new, _set = object.__new__, object.__setattr__
 
     def replace(value: Any, /, **changes: Any) -> Any:
-        """Return a copy of `value`, a frozen dataclass without slots, with `changes`. Its `__post_init__` is not run."""
+        """Return a copy of `value`, a frozen dataclass without slots, with `changes`. Does not run `__post_init__`."""
         new = _new(value.__class__)
-        # As it is: half the cost of filling the one that it comes with; a union copies it at once, not key by key.
+        # Assigning `__dict__` takes half the time of updating the new object's own; `|` copies at once, not key by key.
         _set(new, "__dict__", value.__dict__ | changes)
         return new
 
 
 def finite(value: float) -> float | None:
-    """Return `value` as records have it: None if it is not finite, which JSON cannot say."""
+    """Return `value`, or None if it is not finite, which JSON cannot express."""
     return value if math.isfinite(value) else None
 
 

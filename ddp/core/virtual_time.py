@@ -1,4 +1,4 @@
-"""`VirtualTime`: what a step costs in virtual time, and how it is really computed. Settings alone."""
+"""`VirtualTime`: the cost of a step in virtual time, and how it is computed for real. Settings alone."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ PATHS = ("auto", "sequential", "vectorised")
 
 @dataclass(frozen=True)
 class VirtualTime:
-    """How ranks of engine `virtual` train. Other engines have no use for it."""
+    """How ranks of the engine `virtual` train. Other engines ignore it."""
 
     step_s: float = 0.01
     """Virtual seconds of a full batch on a rank of speed 1."""
     steps: str = CONSTANT
-    """How step times scatter: `constant`, or a distribution as `bench predict --steps` has them, such as `lognormal:0.1`."""
+    """Distribution of step times: `constant`, or one that `bench predict --steps` takes, such as `lognormal:0.1`."""
     path: str = "auto"
-    """`sequential`: rank by rank, with the bits of real processes; `vectorised`: many ranks in one operation, for
-    models that draw nothing and keep no statistics; `auto`: vectorised where it can be, from 16 ranks on."""
+    """`sequential`: rank by rank, with the same bits as real processes; `vectorised`: many ranks in one operation, for
+    models that draw no random numbers and keep no statistics; `auto`: vectorised where possible, from 16 ranks on."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.step_s, (int, float)) and 0 < self.step_s < math.inf):

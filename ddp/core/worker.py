@@ -1,8 +1,7 @@
-"""The worker's side of the protocol: a state machine from orders to actions. Pure; runtime and simulator play it.
+"""The worker's side of the protocol: a state machine from orders to actions. Pure; the runtime and the simulator run it.
 
-Two lanes. What is granted stands in turn, and so do orders that say so; all other orders are obeyed at the next batch
-boundary, in order of arrival.
-"""
+There are two queues. Grants, and orders given `in_turn`, are executed in their order (`lane`); all other orders at the next
+batch boundary, in order of arrival."""
 
 from __future__ import annotations
 
@@ -32,12 +31,12 @@ from ddp.core.values import replace
 
 @dataclass(frozen=True)
 class Step:
-    """Action: train this batch, the cohort having seen `seen` samples (the learning rate is a function of it)."""
+    """Action: train this batch, when all ranks have seen `seen` samples, which determine the learning rate."""
 
     batch: Batch
     seen: float
     last: bool
-    """The last of its grant: report after it."""
+    """Whether it is the last step of its grant: report after it."""
 
 
 @dataclass(frozen=True)
@@ -46,32 +45,33 @@ class Idle:
 
 
 FOLLOWING = (Average, Apply, Evaluate, Save)
-"""Orders that follow from a round, and are off when it breaks."""
+"""Orders that belong to a round, and are dropped when it breaks."""
 
 Action = Step | Join | Leave | Average | Apply | SendState | LoadState | Evaluate | Save | Stop | Idle
 
 
 @dataclass(frozen=True)
 class Worker:
-    """State of a worker. Methods return the next one."""
+    """State of a worker. Methods return the next state."""
 
     lane: tuple[Train | Average | Evaluate | Save, ...] = ()
     """Grants, and orders in turn."""
     offset: int = 0
-    """Steps of the first grant that are done."""
+    """Steps done of the first grant."""
     own: int = 0
-    """Samples of the first grant that are trained; of a shared one, by all who share it."""
+    """Samples trained of the first grant (of a shared one, by all ranks that share it)."""
     seen: float = 0.0
-    """Of the last step: no later one goes back behind it."""
+    """Samples seen at the last step: the count never decreases."""
     orders: tuple[Join | Leave | Average | Apply | SendState | LoadState | Evaluate | Save | Stop, ...] = ()
     halted: bool = False
-    """A round broke here: no training until a new group is formed."""
+    """Whether a round broke here: no training until a new group is formed."""
     deaf: bool = False
-    """Nothing has come since that was sent in the knowledge of it: what would have followed the round is off."""
+    """Whether to drop orders that belong to a broken round: no order has come yet that was sent after the break was
+    known."""
     stopped: bool = False
 
     def receive(self, order: RankCommand) -> Worker:
-        """Note an order. Raises ProtocolError after a stop, and for an end that is behind the rank."""
+        """Accept an order. Raises ProtocolError after a stop, and for a `Shorten` to a point that the rank has passed."""
         if self.stopped:
             raise ProtocolError(f"{order} arrived after the order to stop")
         if isinstance(order, Pace):
@@ -86,15 +86,15 @@ class Worker:
             self = replace(self, deaf=False)
         if isinstance(order, Join) and order.void:
             self = replace(self, lane=(), offset=0, own=0)
-        if isinstance(order, Join):  # the members of an older group may be gone, it would be waited for in vain
+        if isinstance(order, Join):  # members of an older group may be gone, and would be waited for in vain
             self = replace(self, orders=tuple(other for other in self.orders if not isinstance(other, Join)))
         return replace(self, orders=(*self.orders, order))
 
     def act(self) -> tuple[Worker, Action]:
-        """Return what to do now. Taking a `Step` counts it as done."""
+        """Return the next state and action. A returned `Step` counts as done."""
         if self.orders:
             order, *rest = self.orders
-            if isinstance(order, Leave) and self.halted:  # its group broke before: all know that it has left
+            if isinstance(order, Leave) and self.halted:  # its group broke already: all ranks know that it has left
                 return replace(self, orders=tuple(rest)).act()
             halted = isinstance(order, Leave) or (self.halted and not isinstance(order, Join))
             return replace(self, orders=tuple(rest), halted=halted, stopped=isinstance(order, Stop)), order
@@ -112,7 +112,7 @@ class Worker:
         return replace(self, offset=self.offset + 1, own=self.own + batch.total, seen=seen), step
 
     def _paced(self, order: Pace) -> Iterator[Train | Average | Evaluate | Save]:
-        """Yield the lane, its grants at the place in the schedule that `order` tells."""
+        """Yield the lane with its grants at the place in the schedule that `order` gives."""
         seen, own = float(order.seen), self.own
         for entry in self.lane:
             if isinstance(entry, Train):
@@ -131,7 +131,7 @@ class Worker:
         raise ProtocolError(f"{order} came too late")
 
     def ahead(self) -> Iterator[Batch]:
-        """Yield the batches that are granted and not begun, in their order."""
+        """Yield the granted batches that have not begun, in order."""
         done = self.offset
         for order in self.lane:
             if isinstance(order, Train):
@@ -140,13 +140,13 @@ class Worker:
 
     @property
     def begun(self) -> int | None:
-        """The steps that are done of a grant that all share; None: it has none in hand."""
+        """Steps done of a shared grant; None: there is none."""
         shares = bool(self.lane) and isinstance(self.lane[0], Train) and self.lane[0].chunk.parts > 1
         return self.offset if shares else None
 
     def broke(self) -> Worker:
-        """Return the state after a collective broke: what follows from it is off, nothing is trained until a group is
-        formed. After one of the end the rank stays: it owes its last report."""
+        """Return the state after a collective broke: orders of the round are dropped, and no batch is trained until a group
+        is formed. If it broke at the end of the run, the rank stays, as it owes its last report."""
         return replace(
             self,
             lane=tuple(order for order in self.lane if not isinstance(order, FOLLOWING)),

@@ -1,9 +1,8 @@
-"""What feeds training. Knows nothing of ranks' processes or models.
+"""Loads training data. Knows nothing of ranks' processes or models.
 
-`epoch_order` says which samples come when, `source` and `dataset` where they come from, `gather` what a batch is,
-`augment` and `draws` what becomes of it, `batch_loader` how a rank gets it: `resident` or `streaming`, as
-`memory_budget` allows.
-`loader` is all of it for a user's own loop. Every random number is derived here, from (seed, epoch, sample or rank).
+`epoch_order` determines the order of samples, `source` and `dataset` provide them, `gather` makes batches, `augment` and
+`draws` change them, `batch_loader` delivers them to a rank (`resident` or `streaming`, as `memory_budget` allows). `loader`
+combines all of this for a user's own loop. Every random number is derived here, from (seed, epoch, sample or rank).
 """
 
 from ddp.data.augment import crop_and_flip

@@ -1,5 +1,5 @@
-"""Augmentation: functions of a batch and the random streams of its samples. The same for a sample in every mode, on every
-rank, beside any other samples and from either kind of loader.
+"""Augmentation: functions of a batch and the random streams of its samples. The result for a sample is the same in every
+mode, on every rank, in every batch and with either loader.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ddp.data.draws import Draws
 from ddp.data.seeded import Undrawn
 
 Augment = Callable[[Any, Draws], Any]
-"""(batch, streams of its samples) -> batch. Called with what the data set gives, on the rank's device, before the step. It
-must treat every sample by itself, and draw in the same order whatever the batch."""
+"""(batch, streams of its samples) -> batch. Called before the step with the batch of the data set, on the rank's device. It
+must treat each sample independently, and make the same sequence of draws for every batch."""
 DRAWN = (
     "augment draws from torch ({}), whose numbers belong to the training step: draw from its second argument, or from a "
     "generator that is made from that, or put what draws into the data set's __getitem__"
@@ -25,10 +25,10 @@ DRAWN = (
 
 
 def crop_and_flip(padding: int) -> Augment:
-    """Shift images by up to `padding` pixels, filled up with zeros, and mirror them in one case of two.
+    """Shift images by up to `padding` pixels, filling with zeros, and mirror half of them.
 
-    Of a batch, the first member is taken: images [n, c, h, w] of any type. Source: He et al., Deep residual learning for
-    image recognition, CVPR 2016, 4.2 (padding 4). Raise ValueError for a padding below 0."""
+    The images [n, c, h, w], of any type, are the first member of the batch. Source: He et al., Deep residual learning for
+    image recognition, CVPR 2016, 4.2 (padding 4). Raise ValueError for a negative padding."""
     if padding < 0:
         raise ValueError(f"padding={padding} must be 0 or more")
     return partial(_crop_and_flip, padding)
@@ -41,23 +41,24 @@ def _crop_and_flip(padding: int, batch: Any, draws: Draws) -> Any:
 
 
 def shift_and_flip(images: Tensor, padding: int, draws: Draws) -> Tensor:
-    """Do what `crop_and_flip` does to images [n, c, h, w] alone, for batches that are put together in another way."""
+    """Apply `crop_and_flip` to images [n, c, h, w] themselves, for batches with another structure."""
     if images.dim() != 4:
         raise ValueError(f"crop_and_flip is for images [n, c, h, w], not for a tensor of shape {list(images.shape)}")
     count, _, height, width = images.shape
     down, right = draws.integers(0, 2 * padding + 1, 2).unbind(1)
     mirrored = draws.integers(0, 2, 1, 1, 1).bool()
     padded = functional.pad(images, (padding, padding, padding, padding))
-    # A view of every crop there is; of each image, one is copied.
+    # A view of all possible crops; one crop of each image is copied.
     crops = padded.unfold(2, height, 1).unfold(3, width, 1)
     cropped = crops[torch.arange(count, device=images.device), :, down, right]
     return torch.where(mirrored, cropped.flip(3), cropped)
 
 
 def augmented(augment: Augment | None, batch: Any, draws: Callable[[], Draws]) -> Any:
-    """Return `batch` as the model is to see it; `draws` makes the streams of its samples.
+    """Return `batch` after augmentation; `draws` makes the random streams of its samples.
 
-    Raise ValueError for a function that gives nothing, or draws from torch: a thread that reads ahead would race the step.
+    Raise ValueError if the function returns None, or draws from torch's generator: in a thread that reads ahead it would
+    race with the training step for random numbers.
     """
     if augment is None:
         return batch

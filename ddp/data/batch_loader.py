@@ -1,6 +1,6 @@
-"""`BatchLoader`: the batches that a rank trains, by position; all data lies on the device, or a thread reads it ahead.
+"""Defines `BatchLoader`: the batches of a rank, by position. Either all data is on the device, or a thread reads ahead.
 
-Which of the two changes no bit of a batch. Knows nothing of who grants positions, and why.
+Both give the same bits. Knows nothing of who grants positions, and why.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BatchLoader = Resident | Streaming
 
 
 def refuse_samplewise(loading: Loading, source: Any) -> None:
-    """Raise ValueError for data that lies nowhere, which is to be resident."""
+    """Raise ValueError if the loader must be resident but the data cannot be: it gives samples one by one."""
     if loading.kind == "resident" and getattr(source, "nbytes", None) is None:
         raise ValueError(
             f"loader kind=resident, but {type(source).__name__} gives samples one by one, and may give others each time; "
@@ -38,16 +38,16 @@ def feed(
     augment: Augment | None = None,
     deadline_s: float = 60.0,
 ) -> tuple[BatchLoader, str]:
-    """Return the loader of a rank on `device`, and what a reader of the results must know about it ("": nothing).
+    """Return the loader of a rank on `device`, and a note for readers of the results ("": nothing to note).
 
-    `deadline_s`: how long a batch may take to be there. Raise ValueError for data that cannot be as `loading` asks for."""
+    `deadline_s`: seconds that a batch may take. Raise ValueError if the data does not support `loading`."""
     size: int | None = getattr(source, "nbytes", None)
     refuse_samplewise(loading, source)
     note = ""
     if size is not None and (loading.kind == "resident" or (loading.kind == "auto" and size <= room(loading, device))):
         try:
             return Resident(Gather(source.to(device), visits, augment, device, device)), note
-        except (RuntimeError, MemoryError) as error:  # the CPU's allocator has no exception of its own
+        except (RuntimeError, MemoryError) as error:  # the CPU's allocator raises a plain RuntimeError
             known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
             if not known and "allocate memory" not in str(error):
                 raise

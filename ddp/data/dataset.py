@@ -1,4 +1,4 @@
-"""What users bring as a data set, as a source: tensors, PyTorch's map-style data sets, or a source already."""
+"""Converts a user's data set to a source: tensors, PyTorch's map-style data sets, or a source itself."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from ddp.data.seeded import Seeded
 from ddp.data.source import TensorSource, move
 
 Collate = Callable[[list[Any]], Any]
-"""A list of samples -> a batch."""
+"""List of samples -> batch."""
 UNEQUAL = "; pad samples to one size, or give Trainer a collate_fn that does"
 
 
 class _Turn:
-    """Lets in one thread at a time; after a fork it is free, as the thread that held it is not there."""
+    """Admits one thread at a time. After a fork it is free, because the thread that held it does not exist in the child."""
 
     def __init__(self) -> None:
         self._pid, self._lock = os.getpid(), threading.Lock()
 
     def taken(self) -> AbstractContextManager[Any]:
-        """Hold it for the length of a `with`."""
+        """Return a context manager that holds it."""
         if self._pid != os.getpid():
             self.__init__()  # type: ignore[misc]
         return self._lock
 
 
 class MapSource:
-    """The samples of a map-style data set (`len`, `[index]`), put together by PyTorch's `default_collate`.
+    """The samples of a map-style data set (`len`, `[index]`), collated by PyTorch's `default_collate` or by `collate`.
 
-    `__getitems__` is used where there is one, as PyTorch's own loader does. One thread reads at a time."""
+    Uses `__getitems__` if there is one, like PyTorch's own DataLoader. One thread reads at a time."""
 
     def __init__(
         self,
@@ -55,17 +55,18 @@ class MapSource:
         return MapSource, (self.dataset, self._device, None, self.collate)
 
     def collated(self, collate: Collate) -> MapSource:
-        """Return the same data, whose samples `collate` puts together."""
+        """Return the same data, collated by `collate`."""
         return MapSource(self.dataset, self._device, self._turn, collate)
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def batch(self, indices: Tensor, draws: Draws | None = None) -> Any:
-        """Return the samples at `indices` (int64, shape [n]), in that order, collated, tensors on the device.
+        """Return the samples at `indices` (int64, shape [n]), in that order, collated, with tensors on the device.
 
-        `draws`: the streams of these samples. What the data set then draws from torch is a sample's own, the same in every
-        batch; of `__getitems__`, of the first sample. Without, it is of torch's global generator. Raise BadSample."""
+        `draws`: random streams of these samples. The data set's draws from torch then use the stream of each sample, and
+        are the same in every batch; `__getitems__` uses the stream of the first sample. Without `draws` they use torch's
+        global generator. Raise BadSample."""
         wanted = indices.tolist()
         with self._turn.taken():
             samples = self._read(wanted, draws)
@@ -88,16 +89,17 @@ class MapSource:
             return samples
 
     def _several(self) -> Any:
-        """Return what reads samples together, if anything does; not a Subset that would read them one by one after all."""
+        """Return the data set's `__getitems__`, if it has one. A Subset's is ignored if the data set below it has none,
+        because it would read samples one by one."""
         inner = self.dataset
-        while type(inner) is Subset:  # random_split of a random_split
+        while type(inner) is Subset:  # a Subset of a Subset
             inner = inner.dataset
         return getattr(self.dataset, "__getitems__", None) if hasattr(inner, "__getitems__") else None
 
     def _together(self, several: Any, wanted: list[int]) -> list[Any]:
         with _blamed(f"samples {some(wanted)}"):
             samples = several(wanted)
-        # Of one that is put together already, members of one shape would be taken for samples.
+        # In a batch that is collated already, members of the same shape would be taken for samples.
         if isinstance(samples, Sized) and len(samples) != len(wanted):
             raise BadSample(
                 f"samples {some(wanted)}: __getitems__ gave {len(samples)} for {len(wanted)} of them; it must give a "
@@ -110,14 +112,14 @@ class MapSource:
             return self.dataset[index]
 
     def to(self, device: torch.device) -> MapSource:
-        """Return the same data, whose batches come to `device`."""
+        """Return the same data, with batches on `device`."""
         return MapSource(self.dataset, device, self._turn, self.collate)
 
 
 @contextmanager
 def _blamed(what: str, collate: Collate | None = None) -> Iterator[None]:
-    """Raise BadSample of `what` for whatever the user's code raises inside, with the remedy where torch's own `collate` met
-    samples of several sizes."""
+    """Raise BadSample about `what` for any exception of the user's code in this block, with a remedy if torch's
+    `default_collate` found samples of different sizes."""
     try:
         yield
     except Exception as error:
@@ -126,7 +128,8 @@ def _blamed(what: str, collate: Collate | None = None) -> Iterator[None]:
 
 
 class Rows:
-    """Tensors of equal length, as samples (rows of each; of one tensor, the row itself) that `collate` puts together."""
+    """Tensors of equal length as samples (a row of each; of a single tensor, the row itself) that `collate` makes into
+    batches."""
 
     def __init__(self, source: TensorSource, collate: Collate) -> None:
         self.tensors, self._source, self.collate = source.tensors, source, collate
@@ -136,11 +139,11 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Return what `to` takes on a device, bytes."""
+        """Return the bytes that `to` needs on a device."""
         return self._source.nbytes
 
     def batch(self, indices: Tensor) -> Any:
-        """Return the samples at `indices` (int64, shape [n]), in that order, put together. Raise BadSample."""
+        """Return the samples at `indices` (int64, shape [n]), in that order, collated. Raise BadSample."""
         members = self._source.batch(indices)
         samples = list(zip(*members, strict=True)) if len(members) > 1 else list(members[0])
         with _blamed(f"samples {some(indices.tolist())} make no batch"):
@@ -152,16 +155,16 @@ class Rows:
 
 
 def _put_together(collate: Collate, samples: list[Any]) -> Any:
-    """Return the batch of `samples`. Raise ValueError where `collate` gives nothing."""
+    """Return the batch of `samples`. Raise ValueError if `collate` returns None."""
     if (batch := collate(samples)) is None:
         raise ValueError("collate_fn returned nothing; it must return the batch")
     return batch
 
 
 def collated(source: Any, collate: Collate | None) -> Any:
-    """Return `source` with its samples put together by `collate`; None: as it does that by itself.
+    """Return `source` with its samples collated by `collate`; None: `source` itself.
 
-    Raise ValueError for a source that gives batches, and no samples."""
+    Raise ValueError for a source that gives whole batches."""
     if collate is None or not len(source):
         return source
     if type(source) is TensorSource:
@@ -174,10 +177,10 @@ def collated(source: Any, collate: Collate | None) -> Any:
 
 
 def as_source(dataset: Any, collate: Collate | None = None) -> Any:
-    """Make a source of a tensor or a tuple or list of them, a TensorDataset, a map-style data set, which a list of tuples or
-    mappings is too, or a source. With `collate`, which puts samples together, any list is one of samples.
+    """Make a source from a tensor, a tuple or list of tensors, a TensorDataset, a map-style data set (also a list of tuples
+    or mappings), or a source. With `collate`, every list is a list of samples.
 
-    Raise ValueError for anything else, and for a data set without samples."""
+    Raise ValueError for anything else, and for an empty data set."""
     if isinstance(dataset, Tensor):
         return TensorSource(dataset)
     if type(dataset) is TensorDataset:

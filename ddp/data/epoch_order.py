@@ -1,5 +1,5 @@
-"""`EpochOrder`: which samples an epoch visits, in which order. The same on every rank; which part of it a rank trains is
-granted by `ddp.core.dispatch`."""
+"""Defines `EpochOrder`: the samples of each epoch, in order. It is the same on every rank; `ddp.core.dispatch` decides
+which part a rank trains."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ddp.data.seeded import Seeded
 from ddp.permutation import derive, permutation
 
 Sampler = Callable[[int], Iterable[int]] | Iterable[int]
-"""A user's own order: a function of the epoch, or a sampler of PyTorch (`set_epoch` is called where it has one). Every epoch
-as many indices; one may come several times, or not at all. Every rank calls it for itself, so it must be a function of the
-epoch alone; what it draws from torch is."""
+"""A user's own order: a function of the epoch, or a PyTorch sampler (its `set_epoch` is called if it has one). All epochs
+must have the same number of indices; an index may be repeated or missing. Every rank calls it, so it must depend on the
+epoch alone; its draws from torch do."""
 
 AT_ONCE, MOST = 1 << 14, 16
-"""Positions whose order is made at once, and epochs: of several where they are short. The first call costs ten times a
-second, as a training step leaves nothing of its code in the cache."""
+"""Maximum number of positions, and of epochs, whose order is computed in advance. For short epochs this saves time: right
+after a training step, the first call is ten times slower than a second, because its code is not in the cache."""
 _ASKING = RLock()
-"""Held while a sampler is asked."""
+"""Held while a sampler is called."""
 
 
 @contextmanager
 def _seeded(own: object, epoch: int) -> Iterator[None]:
-    """Have a sampler's own generator draw from the seed that it was given and the epoch, and put it back."""
+    """Seed a sampler's own generator from its initial seed and the epoch in this block, and restore it afterwards."""
     if not isinstance(own, torch.Generator):
         yield
         return
@@ -42,14 +42,14 @@ def _seeded(own: object, epoch: int) -> Iterator[None]:
 
 
 def _within(sampler: Any) -> Any:
-    """Return what gives the order: of PyTorch's batches, the sampler that they are cut from."""
+    """Return the sampler inside of a BatchSampler; other samplers unchanged."""
     while isinstance(sampler, BatchSampler):
         sampler = sampler.sampler
     return sampler
 
 
 def refuse_part(sampler: object) -> None:
-    """Raise ValueError for a sampler that gives one rank's part of the samples: they are divided over ranks already."""
+    """Raise ValueError for a sampler that gives only one rank's samples: samples are divided over ranks here already."""
     sampler = _within(sampler)
     ranks = getattr(sampler, "num_replicas", getattr(sampler, "world_size", 1))
     if ranks > 1 and hasattr(sampler, "rank"):
@@ -60,12 +60,12 @@ def refuse_part(sampler: object) -> None:
 
 
 def order(seed: int, epoch: int, samples: int) -> Tensor:
-    """Return the order in which epoch `epoch` visits samples: a permutation, int64, shape [samples], on the CPU."""
+    """Return the order of the samples in epoch `epoch`: a permutation, int64, shape [samples], on the CPU."""
     return torch.from_numpy(permutation(seed, epoch, samples))
 
 
 class EpochOrder:
-    """The order of each epoch, by its number. `len`: samples of an epoch."""
+    """The order of each epoch, by its number. `len`: number of samples in an epoch."""
 
     def __init__(
         self,
@@ -76,18 +76,19 @@ class EpochOrder:
         shuffle: bool = True,
         length: int | None = None,
     ) -> None:
-        """Take `size` samples of a data set. `whole`: an epoch is cut at its end to a multiple of this; `length`: it has so
-        many positions, in one order of the samples after the other; None: as many as one order.
+        """Order a data set of `size` samples. `whole`: cut each epoch to a multiple of this; `length`: number of positions
+        in an epoch, filled by one order of the samples after the other (None: one order).
 
-        Raise ValueError for a sampler that gives nothing, or another order when it is asked again, or if nothing is left."""
+        Raise ValueError for a sampler that gives nothing, or another order when it is called again, or if an epoch would be
+        empty."""
         self.seed = seed
         self._size, self._sampler, self._shuffle = size, sampler, shuffle
         self.shuffled = shuffle and sampler is None
-        """Whether orders are made by the seed."""
+        """Whether orders are permutations by the seed."""
         self._given, first = size, None
         if sampler is not None:
             first = self._sampled(0)
-            if not torch.equal(first, self._sampled(0)):  # ranks would train some samples twice and others not at all
+            if not torch.equal(first, self._sampled(0)):  # ranks would train some samples twice and skip others
                 raise ValueError(
                     "the sampler gives another order when it is asked for epoch 0 again, so ranks would not agree; draw "
                     "from torch, or from a generator that is made from the epoch"
@@ -95,7 +96,7 @@ class EpochOrder:
             self._given = len(first)
         self._length = self._given - self._given % whole if length is None else length
         self.passes = max(-(-self._length // self._given), 1) if self._given else 1
-        """Orders of the samples that an epoch has, the last one perhaps in part."""
+        """Number of orders of the samples in an epoch; the last one may be cut."""
         if not self._length and (whole > 1 or length):
             raise ValueError(f"{self._given} samples make no batch of {whole}: nothing is left with drop_last")
         self._at_once = min(max(AT_ONCE // max(size, self._length, 1), 1), MOST) if sampler is None else 1
@@ -105,13 +106,13 @@ class EpochOrder:
         return self._length
 
     def __call__(self, epoch: int) -> Tensor:
-        """Return the indices of the samples of an epoch in their order, int64, shape [len], on the CPU.
+        """Return the indices of an epoch's samples in order, int64, shape [len], on the CPU.
 
-        Raise ValueError for what a sampler must not give."""
+        Raise ValueError for invalid indices of a sampler."""
         kept = self._kept
         if epoch not in kept:
             made = {number: self._make(number) for number in range(epoch, epoch + self._at_once)}
-            # One before too: an epoch is read ahead while another is trained. Another dictionary, as threads look into it.
+            # Keep the previous epoch: one epoch is read ahead while another is trained. Replace the dict: threads read it.
             kept = self._kept = {**dict(list(kept.items())[-1:]), **made}
         return kept[epoch]
 
@@ -125,8 +126,8 @@ class EpochOrder:
         return order(self.seed, number, self._size) if self._shuffle else torch.arange(self._size)
 
     def distinct(self, start: int, indices: Tensor) -> Tensor:
-        """Return numbers for the samples at positions from `start` on that tell an epoch's visits of one sample apart: their
-        indices in its first order, others behind."""
+        """Return numbers that distinguish an epoch's repeated visits of a sample, for positions from `start` on: the
+        indices themselves in the first order, larger numbers in later ones."""
         if self.passes == 1:
             return indices
         positions = torch.arange(start, start + len(indices), device=indices.device)
@@ -134,7 +135,7 @@ class EpochOrder:
 
     def _sampled(self, epoch: int) -> Tensor:
         sampler, inner = self._sampler, _within(self._sampler)
-        # Who reads ahead may ask for another epoch meanwhile, and a sampler keeps the one that it was told.
+        # A thread that reads ahead may request another epoch meanwhile, and `set_epoch` changes the sampler's state.
         with _ASKING, Seeded() as mode, _seeded(getattr(inner, "generator", None), epoch):
             mode.seed(derive(self.seed, "sampler", epoch))
             if hasattr(inner, "set_epoch"):
@@ -144,7 +145,7 @@ class EpochOrder:
         refused = f"the sampler must give indices of {self._size} samples; for epoch {epoch} it does not"
         try:
             chosen = torch.as_tensor(indices).reshape(-1)
-        except (TypeError, ValueError) as error:  # texts, batches of unequal lengths
+        except (TypeError, ValueError) as error:  # strings, batches of unequal lengths
             raise ValueError(f"{refused} ({error})") from error
         wrong = chosen.is_floating_point() or chosen.is_complex() or chosen.dtype == torch.bool
         if not len(chosen):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class DataError(Exception):
-    """Data cannot be trained on as it is. Says which samples, and why."""
+    """Data cannot be trained on. The message says which samples, and why."""
 
 
 class BadSample(DataError):
@@ -19,10 +19,10 @@ class BadSample(DataError):
 
 
 class LateBatch(DataError):
-    """A batch was not there within the deadline."""
+    """A batch was not ready within the deadline."""
 
 
 def some(indices: Sequence[int]) -> str:
-    """Write `indices` for a message: of many, the first ones and the last."""
+    """Write `indices` for a message: if there are many, the first ones and the last."""
     shown = list(indices) if len(indices) < 10 else [*indices[:8], "...", indices[-1]]
     return f"[{', '.join(map(str, shown))}]"

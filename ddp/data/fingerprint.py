@@ -1,11 +1,11 @@
-"""What a data set is, in a few kilobytes: enough to tell another one of the same length. Knows no checkpoints.
+"""A fingerprint of a data set, of a few kilobytes: it distinguishes data sets of the same length. Knows no checkpoints.
 
-Whole numbers and texts are told apart by their digest. Numbers with a fraction are told apart by weighted sums of stretches,
-as another machine may round otherwise: what differs by no more than `ROUNDING` of a stretch is the same.
+Integers and strings are compared by a digest. Floats are compared by weighted sums of stretches, because another machine
+may round differently: a difference of at most `ROUNDING` of a stretch counts as none.
 
-Of tensors of up to `WHOLE` bytes everything is looked at, of larger ones `PARTS` stretches at even distances. And of every
-data set some samples at even distances, as they come to the model: put together, and augmented with the random numbers of
-their first epoch. They are read twice. If they differ then, they say nothing of the data set, and are left out.
+Tensors of up to `WHOLE` bytes are read completely, larger ones in `PARTS` stretches at equal distances. In addition, some
+samples at equal distances are read as the model gets them: collated, and augmented with the random numbers of their first
+epoch. They are read twice. If the two readings differ, they say nothing about the data set, and are left out.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ from ddp.tensor_digest import tensor_digest
 WHOLE = 1 << 26
 PARTS = 64
 MOST, PATIENCE_S = 16, 0.5
-"""Samples that are looked at, and about how long reading them may take; one is read in any case."""
+"""Maximum number of samples that are read, and about the seconds that this may take; at least one is read."""
 ORDER = 1 << 16
-"""Positions of the first epoch that are looked at."""
+"""Number of positions of the first epoch that are compared."""
 STRETCH = 1 << 14
-"""Numbers in a sum."""
+"""Number of values in one sum."""
 ROUNDING = 1e-6
 UNSURE = "gives other samples each time it is read, so whether it is the one of before could not be checked"
 
 Print = dict[str, Any]
-"""Tensors and plain containers: what a file keeps."""
+"""A fingerprint: tensors and plain containers, which a checkpoint can hold."""
 
 
 def fingerprint(source: Any, visits: EpochOrder, augment: Augment | None = None, like: Print | None = None) -> Print:
-    """Return that of a source of samples in the order of `visits`; `like` another one, so that the two can be compared.
-
-    Random generators are left as they were."""
+    """Return the fingerprint of a source whose samples are visited in the order of `visits`. `like`: another fingerprint to
+    compare with; the same samples are read. Random generators are left unchanged."""
     tensors: tuple[Tensor, ...] = getattr(source, "tensors", ())
     marks: Print = {"tensors": [_described(tensor) for tensor in tensors]}
     if not len(source):
@@ -61,9 +60,9 @@ def fingerprint(source: Any, visits: EpochOrder, augment: Augment | None = None,
 
 
 def difference(before: Print, now: Print) -> str:
-    """Return in what two of them differ, in a word; empty: in nothing that was looked at."""
+    """Describe the difference between two fingerprints; empty if there is none."""
     tensors = before.get("tensors"), now.get("tensors")
-    if all(tensors) and not _same(*tensors):  # the same samples may be read one by one now
+    if all(tensors) and not _same(*tensors):  # otherwise the same samples may be read one by one now
         return "samples"
     if before.get("order") != now.get("order"):
         return "order of samples"
@@ -73,12 +72,12 @@ def difference(before: Print, now: Print) -> str:
 
 
 def unsure(mark: Print) -> bool:
-    """Tell whether samples differed from one reading to the next."""
+    """Return whether samples differed from one reading to the next."""
     return "batch" in mark and mark["batch"] is None
 
 
 def _positions(source: Any, visits: EpochOrder) -> list[int]:
-    """Choose some samples, at even distances; fewer where reading takes long."""
+    """Choose samples at equal distances; fewer if reading is slow."""
     began = time.monotonic()
     _read(source, visits, None, [0])
     took = max(time.monotonic() - began, 1e-6)
@@ -87,7 +86,7 @@ def _positions(source: Any, visits: EpochOrder) -> list[int]:
 
 
 def _batch(source: Any, visits: EpochOrder, augment: Augment | None, drawn: Any) -> Any:
-    """Describe what the model sees of some samples; None if that differs from one reading to the next."""
+    """Describe some samples as the model gets them; None if they differ from one reading to the next."""
     if not isinstance(drawn, list) or not all(isinstance(n, int) and 0 <= n < len(source) for n in drawn):
         return []
     seen = []
@@ -106,7 +105,7 @@ def _read(source: Any, visits: EpochOrder, augment: Augment | None, drawn: list[
 
 
 def _parts(batch: Any) -> list[Any]:
-    """Describe all that is in a batch."""
+    """Describe all members of a batch."""
     if isinstance(batch, Tensor):
         return [_described(batch)]
     if isinstance(batch, Mapping):
@@ -129,7 +128,7 @@ def _described(tensor: Tensor) -> dict[str, Any]:
 
 
 def _stretches(tensor: Tensor) -> Iterator[Tensor]:
-    """Cut out all of it, or as much as is looked at."""
+    """Yield the tensor, or stretches of a large one."""
     tensor = tensor.detach()
     if tensor.nbytes <= WHOLE or not tensor.dim():
         yield tensor
@@ -142,7 +141,7 @@ def _stretches(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _sums(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weighted sums of all stretches, and sums of their magnitudes, float64."""
+    """Return weighted sums of all stretches, and the sums of their magnitudes, float64."""
     flat = tensor.cpu().resolve_conj()
     flat = (torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1)
     weights = 1.5 + torch.sin(torch.arange(STRETCH, dtype=torch.float64))
@@ -173,13 +172,13 @@ def _close(left: dict[str, Any], right: dict[str, Any]) -> bool:
     if not alike or left["sums"].shape != right["sums"].shape:
         return False
     apart, size = (left["sums"] - right["sums"]).abs(), torch.maximum(left["sizes"], right["sizes"])
-    same = torch.isclose(left["sums"], right["sums"], rtol=0.0, atol=0.0, equal_nan=True)  # infinite, or no number
+    same = torch.isclose(left["sums"], right["sums"], rtol=0.0, atol=0.0, equal_nan=True)  # infinite, or NaN
     return bool((same | (apart <= ROUNDING * size)).all())
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Leave random generators as they were."""
+    """Restore random generators after the block."""
     before = others()
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     try:

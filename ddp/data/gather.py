@@ -1,4 +1,4 @@
-"""`Gather`: what a batch is. Samples by their positions in an epoch, augmented, on a device; by whatever thread asks."""
+"""Defines `Gather`: reads a batch. Samples by their positions in an epoch, augmented, on a device; in any thread."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ddp.data.source import TensorSource, every, move
 from ddp.tally import MODULUS, tally
 
 AT_ONCE = 256
-"""Batches whose indices are kept before they are tallied, which takes as long for one batch as for all of these."""
+"""Number of batches whose indices are collected before they are tallied: a tally of all takes as long as of one."""
 MOST_GIVEN = 1 << 10
-"""Batches of which is kept what the data set gave."""
+"""Number of batches for which the data set's output is kept."""
 T = TypeVar("T")
 
 
 def same(batch: Batch, other: Batch) -> bool:
-    """Tell whether they are the same samples of the same epoch."""
+    """Return whether two batches are the same samples of the same epoch."""
     return batch.start == other.start and batch.stop == other.stop and batch.epoch == other.epoch
 
 
 def kept(
     prepared: Iterable[tuple[Batch, T]], granted: Iterable[Batch]
 ) -> tuple[Iterator[Batch], deque[tuple[Batch, T]]]:
-    """Return what of `granted` is still to be prepared, and what of `prepared` comes next, in order.
+    """Return (batches of `granted` still to be prepared, entries of `prepared` that are still granted), both in order.
 
-    The rest was taken back. Batches without samples are left out."""
+    Other prepared batches were revoked. Empty batches are left out."""
     coming: Iterator[Batch] = (batch for batch in granted if batch.samples)
     still: deque[tuple[Batch, T]] = deque()
     for batch, value in prepared:
@@ -53,14 +53,14 @@ class Gather:
     def __init__(
         self, source: Any, visits: EpochOrder, augment: Augment | None, at: torch.device, to: torch.device
     ) -> None:
-        """Read from a `source` that gives batches on `at`; augment them on `to`."""
+        """`source` gives batches on device `at`; they are augmented on device `to`."""
         self.source, self._visits, self._augment = source, visits, augment
         self._at, self._to = at, to
         self.separable: bool = getattr(source, "separable", getattr(type(source), "batch", None) is TensorSource.batch)
-        """Whether samples that are read together are those read batch by batch, bit for bit, in tensors of the source."""
+        """Whether reading several batches together gives the same bits as reading them one by one."""
         tensors: tuple[torch.Tensor, ...] = getattr(source, "tensors", ())
         self.sample_bytes = [tensor.nbytes // max(len(tensor), 1) for tensor in tensors]
-        """Of each tensor of a source that has them."""
+        """Bytes of a sample in each tensor of the source, if it has tensors."""
         self._drawn = isinstance(source, MapSource)
         self._asked: list[torch.Tensor] = []
         self._tallied, self._lock = 0, Lock()
@@ -69,20 +69,20 @@ class Gather:
         self._stream = torch.cuda.Stream(to) if to != at and to.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def __call__(self, batch: Batch) -> Any:
-        """Return the batch on `to`. On its way from the host to a GPU, a `Staged` one."""
+        """Return the batch on device `to`; as `Staged` if it is copied from the host to a GPU."""
         indices = self.indices(batch)
         if self._stream is not None:
             return self._staged(batch, indices)
         return self.finished(batch, self.read(batch, indices), indices)
 
     def some(self, samples: int) -> Any:
-        """Return so many samples, or as many as there are, as the model is to see them. Nobody visits them."""
+        """Return up to `samples` samples as the model gets them. They do not count as visited."""
         indices = torch.arange(min(samples, len(self.source)))
         batch = move(self.source.batch(indices), self._to)
         return augmented(self._augment, batch, lambda: Draws(self._visits.seed, 0, indices.to(self._to)))
 
     def indices(self, batch: Batch) -> torch.Tensor:
-        """Return the indices of its samples, on `at`."""
+        """Return the indices of a batch's samples, on device `at`."""
         epoch, order = self._order
         if epoch != batch.epoch:
             order = self._visits(batch.epoch).to(self._at)
@@ -90,7 +90,7 @@ class Gather:
         return order[batch.start : batch.stop]
 
     def read(self, batch: Batch, indices: torch.Tensor) -> Any:
-        """Return what the data set gives for `indices`."""
+        """Return the data set's batch for `indices`."""
         with self._lock:
             self._asked.append(indices)
             if len(self._asked) == AT_ONCE:
@@ -100,7 +100,7 @@ class Gather:
         return self.source.batch(indices)
 
     def visited(self) -> int:
-        """Return the tally of all that the data set was asked for (`ddp.tally`). Another thread may be reading."""
+        """Return the tally (`ddp.tally`) of all samples read so far. Another thread may be reading."""
         with self._lock:
             self._tally()
             return self._tallied % MODULUS
@@ -111,24 +111,24 @@ class Gather:
             self._asked = []
 
     def finished(self, batch: Batch, read: Any, indices: torch.Tensor | None = None) -> Any:
-        """Return what was read of a batch as the model is to see it."""
+        """Move a batch to device `to` and augment it."""
         if self._to != self._at:
             read = move(read, self._to)
         if self._augment is None:
             return read
         if self._given is not None:
             self._given[batch] = read
-            if len(self._given) > MOST_GIVEN:  # those that were taken back
+            if len(self._given) > MOST_GIVEN:  # of revoked batches
                 del self._given[next(iter(self._given))]
-        # On the device where it is trained, so that arithmetic is the same from either kind.
+        # On the device of the training, so both loaders give the same arithmetic.
         return augmented(self._augment, read, partial(self._draws, batch, indices))
 
     def keep_given(self) -> None:
-        """Keep of each batch what the data set gave, until `given` is called for it."""
+        """Keep the data set's output for each batch, until `given` is called for it."""
         self._given = None if self._augment is None else {}
 
     def given(self, batch: Batch, finished: Any) -> Any:
-        """Return what the data set gave for a batch that is `finished`, not augmented."""
+        """Return the data set's output for a `finished` batch, before augmentation."""
         if self._given is None:
             return finished
         given = self._given.pop(batch, None)
@@ -148,27 +148,27 @@ class Gather:
         assert self._stream is not None
         read = every(lambda tensor: tensor.pin_memory(), self.read(batch, indices))
         with torch.cuda.device(self._to), torch.cuda.stream(self._stream):
-            # What moves by itself waits for `take`: nobody can say which memory of the stream it uses.
+            # Objects with their own `to` are moved in `take`: the stream memory that they use is not known.
             there = every(lambda tensor: tensor.to(self._to, non_blocking=True), read, lambda part: part)
             done = self.finished(batch, there, indices)
             return Staged(done, self._stream.record_event(), self._to)
 
 
 class Staged:
-    """A batch that comes to a GPU on a stream of its own."""
+    """A batch that is copied to a GPU on a separate stream."""
 
     def __init__(self, batch: Any, there: torch.cuda.Event, device: torch.device) -> None:
         self._batch, self._there, self._device = batch, there, device
 
     def take(self) -> Any:
-        """Return the batch, for the current stream."""
+        """Return the batch for use on the current stream."""
         stream = torch.cuda.current_stream()
         stream.wait_event(self._there)
         return every(lambda tensor: _recorded(tensor, stream), self._batch, lambda part: part.to(self._device))
 
 
 def _recorded(tensor: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:
-    """Return a tensor of another stream, whose memory `stream` uses from now on."""
+    """Mark a tensor of another stream as used by `stream` from now on, and return it."""
     if tensor.is_cuda:
         tensor.record_stream(stream)
     return tensor

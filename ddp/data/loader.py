@@ -1,4 +1,4 @@
-"""`DataLoader`: the loader by itself, for a user's own loop. The engines use the same parts (`ddp.data.batch_loader`)."""
+"""Defines `DataLoader`: the data loader for a user's own loop. The engines use the same parts (`ddp.data.batch_loader`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddp.data.source import texts
 
 
 class DataLoader:
-    """Batches of a data set: on the device as a whole where it fits, else read ahead by a thread.
+    """Yields batches of a data set. The whole data set is on the device if it fits; otherwise a thread reads ahead.
 
         with DataLoader((images, labels), batch_size=32, names=["image", "label"], device="cuda") as loader:
             for epoch in range(10):
@@ -29,26 +29,25 @@ class DataLoader:
 
     Args:
         dataset: as for `ddp.Trainer`: tensors of equal length, a TensorDataset, a map-style Dataset, or a source.
-        batch_size: samples of one batch of one device.
-        names: of the members of a batch, in order: batches are mappings then. Of samples that are dictionaries, their keys.
-        seed: of the order, and of every random number of a sample.
-        shuffle: another order in each epoch; else that of the data.
-        sampler: the samples of an epoch in their order, in place of both (`ddp.data.epoch_order.Sampler`).
-        drop_last: leave out samples that make no whole batch on every rank; by default every sample is there.
-        collate_fn: list of samples -> batch, in place of `default_collate`.
+        batch_size: samples in one batch of one device.
+        names: names of the batch's members, in order; batches are then mappings. Samples that are dicts keep their keys.
+        seed: seed of the order, and of every random number of a sample.
+        shuffle: use a new random order in each epoch; False: the order of the data.
+        sampler: order of the samples in an epoch, instead of `seed` and `shuffle` (`ddp.data.epoch_order.Sampler`).
+        drop_last: leave out samples that do not fill a batch on every rank. By default, no sample is left out.
+        collate_fn: list of samples -> batch, instead of `default_collate`.
         augment: (batch, `ddp.Draws`) -> batch.
-        device: where batches come to.
-        rank, world_size: this process's part: all ranks have one order, and of every `batch_size * world_size` samples in it
-            consecutive slices. Where the last samples are too few for all ranks, batches are smaller, and None if there is
-            none.
-        least: fewest samples of such a slice; for a model with batch norm, which cannot do with one, 2.
+        device: device of the batches.
+        rank, world_size: this process's part. All ranks have the same order, and take consecutive slices of every
+            `batch_size * world_size` samples. If the last samples are too few for all ranks, batches are smaller, and a
+            rank without samples gets None.
+        least: fewest samples in such a smaller batch; 2 for a model with batch norm.
         loader, prefetch, vram_max_usage, memory_max_usage: `ddp.core.loader_settings.Loading`.
-        deadline_s: how long a batch may take to be there.
+        deadline_s: seconds that a batch may take.
 
-    Several threads may each take an epoch of one loader; they are served in turns, and what is read ahead is the last one's
-    that began.
-
-    Raises ValueError for what cannot be. Iterating raises DataError (`ddp.data.errors`) with the samples that it is about.
+    Several threads may each iterate over an epoch of one loader. They are served in turns; only the epoch that began last
+    is read ahead. Raises ValueError for invalid arguments. Iterating raises DataError (`ddp.data.errors`) with the samples
+    concerned.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class DataLoader:
         self._source = collated(as_source(dataset), collate_fn)
         self.batch_size, self._named = batch_size, names is not None
         self.names = tuple(names) if names is not None else ("input", "target")
-        """Of the members of a batch; those of a graph's batches where none were given."""
+        """Names of the members of a batch. The default names are for batches of a graph."""
         self.drop_last = drop_last
         whole = batch_size * world_size if drop_last else 1
         self._visits = EpochOrder(seed, len(self._source), sampler, whole, shuffle)
@@ -96,7 +95,7 @@ class DataLoader:
         self._deadline_s, self._next = deadline_s, 0
         self._feeds: dict[tuple[torch.device, int], BatchLoader] = {}
         self._turn = threading.RLock()
-        """Of who asks a feed, which knows one who asks; a thread may ask for the end of an epoch inside its own turn."""
+        """Serialises access to the batch loaders. Reentrant: a thread may end an epoch while it holds the lock."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_turn"} | {"_feeds": {}}
@@ -118,14 +117,14 @@ class DataLoader:
         return self.feed(self._device).kind
 
     def order(self, epoch: int) -> Tensor:
-        """Return the indices of the samples of an epoch, in their order, int64."""
+        """Return the indices of an epoch's samples in order, int64."""
         return self._visits(epoch)
 
     def _chunk(self, epoch: int) -> Chunk:
         return Chunk(epoch, 0, len(self), self.batch_size * self._world, self._rank, self._world, least=self._least)
 
     def epoch(self, number: int) -> Iterator[Any]:
-        """Yield the batches of an epoch: what the data set gives, put together, or mappings where there are names."""
+        """Yield the batches of epoch `number` as the data set gives them, or as mappings if there are names."""
         chunk = self._chunk(number)
         with self._turn:
             source = self.feed(self._device)
@@ -136,7 +135,7 @@ class DataLoader:
                     got = source.get(batch) if batch.samples else None
                 yield self._with_names(got) if batch.samples else None
         finally:
-            # Of an epoch that is left early nothing more is read. It may be let go of by any thread, the reading one too.
+            # If an epoch is left early, stop reading it. Any thread may close this generator, even the reading one.
             if self._turn.acquire(blocking=False):
                 try:
                     source.expect(())
@@ -149,7 +148,7 @@ class DataLoader:
         return self.epoch(number)
 
     def set_epoch(self, number: int) -> None:
-        """Set which epoch the next iteration is."""
+        """Set the epoch of the next iteration."""
         self._next = number
 
     def _with_names(self, batch: Any) -> Any:
@@ -161,7 +160,7 @@ class DataLoader:
         return dict(zip(self.names, members, strict=True))
 
     def feed(self, device: torch.device, replica: int = 0) -> BatchLoader:
-        """Return what gives batches to `device`, for one replica there: by positions, without names."""
+        """Return the batch loader for `device` and one of its replicas. It gives batches by position, without names."""
         if (device, replica) not in self._feeds:
             loader, note = feed(self._source, self._visits, device, self._loading, self._augment, self._deadline_s)
             if note:
@@ -170,7 +169,7 @@ class DataLoader:
         return self._feeds[device, replica]
 
     def close(self) -> None:
-        """End what runs in the background. A loader that is asked again begins anew."""
+        """Stop background threads and release the data. The loader can be used again."""
         for loader in self._feeds.values():
             loader.close()
         self._feeds.clear()

@@ -1,4 +1,4 @@
-"""Room for data: what memory there is on a device, and how far ahead it lets a rank read. Measures, decides no more."""
+"""Measures the memory for data on a device, and decides how many batches a rank reads ahead."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import torch
 from ddp.core.loader_settings import Loading
 
 FIRST, LEAST, MOST = 4, 2, 32
-"""Batches read ahead: before anything was measured, and the limits of what is measured."""
+"""Number of batches read ahead: before the size of a batch is known, the minimum and the maximum."""
 
 
 def room(loading: Loading, device: torch.device) -> float:
-    """Return the bytes that data may take on `device` now; infinite where memory cannot be measured."""
+    """Return the bytes that data may use on `device` now; infinite if memory cannot be measured."""
     if device.type == "cuda":
-        # What torch keeps of freed blocks is as good as free.
+        # Blocks cached by torch's allocator count as free.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return loading.vram_max_usage * (torch.cuda.mem_get_info(device)[0] + kept)
     return loading.memory_max_usage * free_host_bytes() if device.type == "cpu" else math.inf
 
 
 def depth(loading: Loading, device: torch.device, batch_bytes: int) -> int:
-    """Return how many batches of `batch_bytes` to read ahead; where that is not known yet (0), `FIRST`."""
+    """Return the number of batches of `batch_bytes` to read ahead; `FIRST` if the size is not known yet (0)."""
     if loading.prefetch is not None:
         return loading.prefetch
     if not batch_bytes:
@@ -35,7 +35,7 @@ def depth(loading: Loading, device: torch.device, batch_bytes: int) -> int:
 
 
 def size(batch: Any) -> int:
-    """Return the bytes of the tensors in a batch, however they are put together."""
+    """Return the bytes of the tensors in a batch of any structure."""
     if isinstance(batch, torch.Tensor):
         return batch.nbytes
     if isinstance(batch, Mapping):
@@ -47,11 +47,12 @@ _LIMITS = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
 )
-"""Of control groups, second version and first: limit, use, and what of the use could be given back."""
+"""Files of cgroups v2 and v1: limit, usage, statistics, and the key of reclaimable memory in them."""
 
 
 def free_host_bytes(root: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return the host's memory for this process: what is free, and what it has, as the data may be in it already."""
+    """Return the host memory available to this process: the free memory plus its own, because the data may be loaded
+    already."""
     free: float = psutil.virtual_memory().available
     for limit, used, stat, given_back in _LIMITS:
         try:

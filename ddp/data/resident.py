@@ -1,4 +1,4 @@
-"""`Resident`: batches of data that lies on the device as a whole, gathered there by index."""
+"""Defines `Resident`: batches of data that is on the device as a whole, gathered there by index."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ddp.core.spans import Batch
 from ddp.data.gather import Gather, kept, same
 
 AT_ONCE, BLOCK_BYTES = 64, 1 << 22
-"""Small batches are gathered several at once: at most so many, and so much. A call to torch costs more than they do."""
+"""Maximum number, and bytes, of small batches gathered in one call: a call to torch takes longer than a small batch."""
 ALIGNED = 64
-"""Batches of a block begin at multiples of this, bytes, as tensors of their own would: kernels go by it, and so do bits."""
+"""Alignment in bytes of batches in a block, as of separately allocated tensors: kernels, and so bits, depend on it."""
 
 
 class Resident:
-    """Batches of data that lies on the device as a whole; methods as those of `ddp.data.streaming.Streaming`."""
+    """Batches of data that is on the device as a whole. Same methods as `ddp.data.streaming.Streaming`."""
 
     kind = "resident"
 
@@ -28,7 +28,7 @@ class Resident:
         self.gather = gather
         self._granted: Iterator[Batch] = iter(())
         self._cut: deque[tuple[Batch, Any]] = deque()
-        """What was gathered with a batch before, not augmented yet."""
+        """Batches gathered together with an earlier one, before augmentation."""
         self._most = AT_ONCE if gather.separable else 1
 
     def expect(self, granted: Iterable[Batch]) -> None:
@@ -47,10 +47,11 @@ class Resident:
         return self.gather.visited()
 
     def close(self) -> None:
-        """Do nothing: nothing runs."""
+        """Do nothing: there is no thread."""
 
     def _block(self, batch: Batch) -> Any:
-        """Return what the data set gives for `batch`, and keep what it gives for those behind it."""
+        """Return the data set's output for `batch`, and store it for the batches after it that are gathered in the same
+        call."""
         run = self._run(batch)
         if len(run) == 1:
             return self.gather.read(batch, self.gather.indices(batch))
@@ -60,7 +61,7 @@ class Resident:
         return pieces[0]
 
     def _run(self, batch: Batch) -> list[Batch]:
-        """Return `batch`, and those granted behind it that are of its size and epoch."""
+        """Return `batch` and the granted batches after it that have the same size and epoch."""
         run, most, samples = [batch], self._fit(batch), batch.samples
         for other in self._granted:
             if same(other, batch):
@@ -72,7 +73,8 @@ class Resident:
         return run
 
     def _indices(self, run: list[Batch]) -> Tensor:
-        """Return those of batches of one size: at even distances in the epoch's order, but where two grants meet."""
+        """Return the indices of batches of equal size. They are at equal distances in the epoch's order, except between two
+        grants."""
         first, last = run[0], run[-1]
         apart = run[1].start - first.start
         if any(after.start - before.start != apart for before, after in pairwise(run)) or apart < 1:
@@ -81,7 +83,7 @@ class Resident:
         return spanned if apart == first.samples else spanned.unfold(0, first.samples, apart).reshape(-1)
 
     def _fit(self, batch: Batch) -> int:
-        """Return how many batches make a block."""
+        """Return the number of batches in a block."""
         sizes = [samples * batch.samples for samples in self.gather.sample_bytes]
         if any(size % ALIGNED for size in sizes):
             return 1

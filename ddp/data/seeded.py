@@ -1,13 +1,14 @@
-"""Randomness of other people's code, made a function of a seed: torch's random functions, in one thread, for a while.
+"""Makes the random numbers of other code depend on a seed: torch's random functions, in one thread, inside a block.
 
-Data sets of samples (torchvision's transforms among them) draw from torch's global generator, which belongs to the training
-step: a thread that reads ahead would race with dropout for its numbers.
+Map-style data sets (with torchvision's transforms, for example) draw from torch's global generator, which belongs to the
+training step. A thread that reads ahead would race with dropout for its numbers.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -20,50 +21,65 @@ _FUNCTIONS = frozenset(
         *("normal", "bernoulli", "multinomial", "poisson", "binomial"),
         *("random_", "uniform_", "normal_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"),
         "kaiming_uniform_",
-        *("_standard_gamma", "_sample_dirichlet"),  # what distributions are made of: Gamma, Beta, Dirichlet
+        *("_standard_gamma", "_sample_dirichlet"),  # used by distributions: Gamma, Beta, Dirichlet
     )
 )
-"""Those that take a generator."""
+"""Random functions that accept a generator."""
 _UNTRAINED = frozenset(("alpha_dropout", "feature_alpha_dropout", "rrelu"))
 _CLOSED = dict.fromkeys(
     ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"),
     ("input", "p", "training"),
 ) | {"rrelu": ("input", "lower", "upper", "training"), "gumbel_softmax": ("logits",)}
-"""Those that draw, and take none -> their parameters, in order. `_UNTRAINED` draw only where they are told to train."""
+"""Random functions that accept no generator -> their parameters, in order. `_UNTRAINED` draw only with `training=True`."""
 
 
 def seed_others(seed: int) -> None:
-    """Seed NumPy's and Python's own generators, of the whole process, with any 64-bit integer."""
+    """Seed the global generators of NumPy and Python with any 64-bit integer."""
     random.seed(seed)
     np.random.seed(seed & 0xFFFF_FFFF)
 
 
 def others() -> tuple[Any, Any]:
-    """Return the state of Python's and NumPy's own generators, in plain containers."""
+    """Return the states of Python's and NumPy's global generators, in plain containers."""
     state: dict[str, Any] = np.random.get_state(legacy=False)
     plain = {key: part.tolist() if isinstance(part, np.ndarray) else part for key, part in state["state"].items()}
     return random.getstate(), {**state, "state": plain}
 
 
 def set_others(states: tuple[Any, Any]) -> None:
-    """Put them back to what `others` gave. Raise ValueError, TypeError or KeyError for what cannot have been."""
+    """Restore the states that `others` returned. Raise ValueError, TypeError or KeyError for invalid states."""
     python, numpy = states
     random.setstate(python)
     np.random.set_state(numpy)
 
 
-class Seeded(TorchFunctionMode):
-    """`with Seeded() as mode: mode.seed(7); torch.rand(3)`: numbers of `seed`, and the global generator stays as it is.
+class OwnNumbers:
+    """Digests of the states of these generators: at the start, before and after an epoch is begun. Not `watched`: none."""
 
-    For functions of torch on the CPU that can be given a generator; one that is given stays. ValueError for dropout and the
-    like, which cannot. In this thread alone. What other libraries draw (NumPy, `random`) is not covered."""
+    def __init__(self, watched: bool) -> None:
+        self.digests: list[str] = []
+        self._watched = watched
+        self.note()
+
+    def note(self) -> None:
+        """Add the digest of how they are now, if they are watched."""
+        if self._watched:
+            self.digests.append(sha256(repr(others()).encode()).hexdigest()[:16])
+
+
+class Seeded(TorchFunctionMode):
+    """`with Seeded() as mode: mode.seed(7); torch.rand(3)` draws from `seed`, and leaves the global generator unchanged.
+
+    Applies to torch's functions on the CPU that accept a generator; an explicit generator is used as it is. Raises
+    ValueError for dropout and similar functions, which accept none. Affects this thread only. Does not affect other
+    libraries (NumPy, `random`)."""
 
     def __init__(self) -> None:
         super().__init__()
         self._generator = torch.Generator()
 
     def seed(self, seed: int) -> None:
-        """Begin anew, with any 64-bit integer."""
+        """Seed the generator with any 64-bit integer."""
         self._generator.manual_seed(seed)
 
     def __torch_function__(
@@ -81,7 +97,7 @@ class Seeded(TorchFunctionMode):
 
 
 class Undrawn(TorchFunctionMode):
-    """Refuses, in this thread, what would draw from torch's global generator: ValueError, `message` of the function."""
+    """Raises ValueError with `message` for torch functions that would draw from the global generator, in this thread."""
 
     def __init__(self, message: str) -> None:
         super().__init__()
@@ -97,12 +113,13 @@ class Undrawn(TorchFunctionMode):
 
 
 def _draws(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
-    """Tell whether a function of torch, called so, draws from the global generator, and could from another."""
+    """Return whether a call of a torch function draws from the global generator, but could use another."""
     return getattr(func, "__name__", "") in _FUNCTIONS and kwargs.get("generator") in (None, torch.default_generator)
 
 
 def _closed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tell whether it draws from the global generator and from no other: dropout does while it trains, with a p above 0."""
+    """Return whether a call draws from the global generator and cannot use another. Dropout does so in training with p >
+    0."""
     name = getattr(func, "__name__", "")
     if name not in _CLOSED:
         return False

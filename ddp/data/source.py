@@ -1,4 +1,4 @@
-"""Sources of samples. `TensorSource`: a data set that is resident in memory. Knows nothing of order, ranks or files."""
+"""Sources of samples. `TensorSource`: a data set in memory. Knows nothing of order, ranks or files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class TensorSource:
     """Samples held as tensors of equal first dimension, such as images [n, c, h, w] and labels [n]."""
 
     repeatable = True
-    """Whether `batch` gives each sample for itself, and the same each time. A class with a `batch` of its own says it anew;
-    then what ranks train is compared with what the data set holds."""
+    """Whether `batch` gives each sample independently of others, and the same each time. A subclass with its own `batch`
+    must declare this again; only then are the trained samples compared with the data set."""
 
     def __init__(self, *tensors: Tensor) -> None:
         if not tensors:
@@ -36,18 +36,19 @@ class TensorSource:
 
     @property
     def nbytes(self) -> int:
-        """Return what `to` takes on a device, bytes. Sources that have this can be resident."""
+        """Return the bytes that `to` needs on a device. Only sources with this attribute can be resident."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """Return the samples at `indices` (int64, shape [n]), in that order; a copy, on the device of the data.
+        """Return a copy of the samples at `indices` (int64, shape [n]), in that order, on the device of the data.
 
-        Raise IndexError (or torch's own, on a device) for an index outside."""
+        Raise IndexError (or torch's own error, on a device) for an index out of range."""
         indices = indices.to(self.tensors[0].device, non_blocking=True)
         return tuple(tensor.index_select(0, indices) for tensor in self.tensors)
 
     def first(self, samples: int, seed: int | None = None) -> Self:
-        """Return so many samples as a data set, a copy: the first, or as many drawn by `seed`, in their order."""
+        """Return a data set with a copy of `samples` samples: the first ones, or ones drawn by `seed`, in their original
+        order."""
         count = len(self)
         chosen = torch.arange(count) if seed is None else torch.from_numpy(permutation(seed, 0, count))
         part = copy.copy(self)
@@ -55,18 +56,19 @@ class TensorSource:
         return part
 
     def to(self, device: torch.device) -> TensorSource:
-        """Return the same data on `device`; memory is shared where it is there already."""
+        """Return the same data on `device`; data that is there already is shared."""
         return TensorSource(*(tensor.to(device) for tensor in self.tensors))
 
 
 def texts(batch: Any) -> bool:
-    """Tell whether a batch is one member: a text of each sample, as PyTorch collates them. Not several members."""
+    """Return whether a batch is a list of strings, one for each sample, as `default_collate` returns; it is then one
+    member, not several."""
     return isinstance(batch, (tuple, list)) and bool(batch) and all(isinstance(text, (str, bytes)) for text in batch)
 
 
 def every(change: Callable[[Tensor], Tensor], batch: Any, other: Callable[[Any], Any] | None = None) -> Any:
-    """Return `batch` with `change` made to every tensor in it: alone, or in mappings, named tuples (both keep their types),
-    tuples and lists (which become tuples). `other`: made to what can be moved to a device by itself."""
+    """Return `batch` with `change` applied to every tensor: a tensor itself, or tensors in mappings, named tuples (both
+    keep their types), tuples and lists (which become tuples). `other`: applied to other objects with a method `to`."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
@@ -80,7 +82,7 @@ def every(change: Callable[[Tensor], Tensor], batch: Any, other: Callable[[Any],
 
 
 def _alike(batch: Mapping[Any, Any], members: dict[Any, Any]) -> Mapping[Any, Any]:
-    """Make a mapping of the type of `batch`; a dictionary where that cannot be, as in PyTorch's `default_collate`."""
+    """Make a mapping of the type of `batch`; a dict if that is not possible, as in PyTorch's `default_collate`."""
     if type(batch) is dict:
         return members
     try:
@@ -94,7 +96,7 @@ def _alike(batch: Mapping[Any, Any], members: dict[Any, Any]) -> Mapping[Any, An
 
 
 def move(batch: Any, device: torch.device | None) -> Any:
-    """Return `batch` with its tensors, and what else can be moved, on `device`; None: where they are."""
+    """Return `batch` with its tensors, and other objects that have a method `to`, on `device`; None: unchanged."""
 
     def there(part: Any) -> Any:
         return part.to(device)

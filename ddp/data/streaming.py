@@ -1,7 +1,8 @@
-"""`Streaming`: a thread that reads batches ahead of the step that trains them. What is granted, and nothing else.
+"""Defines `Streaming`: a thread reads the granted batches before the steps that train them.
 
-The thread works off a shelf that its owner fills with what is granted. It knows the shelf and not the owner, so it ends
-with it; nothing but finished batches passes between the two. After a fork there is another shelf.
+The thread takes its work from a shelf, which its owner fills with granted batches. The thread refers to the shelf and not
+to the owner, so it ends when the owner is garbage-collected. Only finished batches pass from the thread to the owner. After
+a fork there is a new shelf.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from ddp.data.gather import Gather, Staged, kept, same
 from ddp.data.memory_budget import size
 
 NAME = "ddp-data"
-"""Of the thread."""
+"""Name of the thread."""
 LOOK_S = 1.0
-"""A thread that nobody asks for anything looks about this often, seconds."""
+"""Seconds after which an idle thread looks at the shelf again."""
 END_S = 5.0
-"""How long its end is waited for, seconds: a data set may be in the middle of a sample. Not if that is late already: a rank
-that has to say so would be taken for lost meanwhile."""
+"""Seconds to wait for the thread to end; a data set may be in the middle of a sample. Not waited for after LateBatch,
+because the rank would be taken for lost before it can report that error."""
 
 
 class _Slot:
-    """A batch on the shelf."""
+    """One batch on the shelf."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -39,7 +40,7 @@ class _Slot:
 
 
 class _Shelf:
-    """What is read ahead, in the order in which it will be asked for. Everything under one lock."""
+    """Batches to be read ahead, in the order in which they will be requested. Every access holds one lock."""
 
     def __init__(self, depth: int) -> None:
         self.changed = threading.Condition()
@@ -50,7 +51,7 @@ class _Shelf:
         self.pid = os.getpid()
 
     def next(self) -> _Slot | None:
-        """Return what is to be read now; None: nothing."""
+        """Return the slot to read next; None if there is nothing to read."""
         for slot in self.slots:
             if not slot.begun:
                 return slot
@@ -60,12 +61,12 @@ class _Shelf:
         return None
 
     def expect(self, granted: Iterable[Batch]) -> None:
-        """Keep what is granted still, as far as it comes next; drop the rest, which was taken back."""
+        """Keep the slots that match the beginning of `granted`, and drop the others, which were revoked."""
         self.granted, still = kept(((slot.batch, slot) for slot in self.slots), granted)
         self.slots = deque(slot for _, slot in still)
 
     def find(self, batch: Batch) -> _Slot:
-        """Return the slot of what is asked for, the first on the shelf from now on."""
+        """Return the slot of the requested batch, which becomes the first on the shelf."""
         if any(same(slot.batch, batch) for slot in self.slots):  # mostly the first
             while not same(self.slots[0].batch, batch):
                 self.slots.popleft()
@@ -84,7 +85,7 @@ class _Shelf:
 
 
 def _work(shelf: _Shelf, read: Gather) -> None:
-    """Read what the shelf has, until it is stopped: the thread."""
+    """Read the batches on the shelf until it is stopped: the thread's function."""
     while True:
         with shelf.changed:
             while not shelf.stopped and (slot := shelf.next()) is None:
@@ -97,7 +98,7 @@ def _work(shelf: _Shelf, read: Gather) -> None:
             slot.begun = True
         try:
             slot.value = read(slot.batch)
-        except BaseException as error:  # whatever it is, it belongs into the step
+        except BaseException as error:  # any error is raised in the step that uses the batch
             slot.error = error
         with shelf.changed:
             slot.done = True
@@ -109,10 +110,10 @@ def _work(shelf: _Shelf, read: Gather) -> None:
 
 
 def _end(shelf: _Shelf, thread: threading.Thread) -> None:
-    if shelf.pid != os.getpid():  # the thread is one of the process that this one was forked from
+    if shelf.pid != os.getpid():  # the thread exists only in the process that this one was forked from
         return
     shelf.stop()
-    if thread is not threading.current_thread():  # it may be the one that collects garbage
+    if thread is not threading.current_thread():  # the finalizer may run in the thread itself
         thread.join(0.0 if shelf.late else END_S)
 
 
@@ -122,19 +123,20 @@ class Streaming:
     kind = "streaming"
 
     def __init__(self, read: Gather, depth: Callable[[int], int], deadline_s: float) -> None:
-        """Read with `read`. `depth`: bytes of a batch (0: not known yet) -> how many to read ahead; asked every epoch."""
+        """Read with `read`. `depth`: bytes of a batch (0: unknown) -> number of batches to read ahead; called in every
+        epoch."""
         self.gather, self._measure, self._deadline_s = read, depth, deadline_s
         self.depth = depth(0)
-        """Batches that are read ahead."""
+        """Number of batches that are read ahead."""
         self._bytes = 0
         self._epoch: int | None = None
         self._shelf: _Shelf | None = None
         self._finalizer: Any = None
 
     def expect(self, granted: Iterable[Batch]) -> None:
-        """Take `granted` as what comes next, in this order, in place of all before. The thread consumes it, bit by bit."""
+        """Replace the list of coming batches by `granted`, in this order. The thread consumes the iterator as it reads."""
         coming = iter(granted)
-        if self._shelf is None:  # an iterator that is let go after the end, at exit even, starts no thread
+        if self._shelf is None:  # do not start a thread for an iterator that is closed after the end, or at exit
             if (first := next(coming, None)) is None:
                 return
             coming = chain((first,), coming)
@@ -144,9 +146,9 @@ class Streaming:
             shelf.changed.notify_all()
 
     def get(self, batch: Batch) -> Any:
-        """Return the samples at the positions of a batch that is not empty, augmented, on the device.
+        """Return the samples of a non-empty batch, augmented, on the device.
 
-        Raise what the data set and the augmentation raise, LateBatch after the deadline."""
+        Raise the errors of the data set and of the augmentation, and LateBatch after the deadline."""
         shelf = self._open()
         if batch.epoch != self._epoch:
             self._epoch, self.depth = batch.epoch, self._measure(self._bytes)
@@ -160,7 +162,7 @@ class Streaming:
                     late = f"samples {some(self.gather.indices(batch).tolist())} were not there within"
                     raise LateBatch(f"{late} {self._deadline_s:g} s: the data set still reads")
             shelf.slots.popleft()
-            # Not for each batch: to wake a thread takes time that a small step does not have.
+            # Not for each batch: waking a thread takes too long for a small step.
             if shelf.idle and 2 * len(shelf.slots) <= shelf.depth:
                 shelf.changed.notify_all()
         if slot.error is not None:
@@ -171,12 +173,12 @@ class Streaming:
         return value
 
     def visited(self) -> int:
-        """Return the tally (`ddp.tally`) of all samples that the data set gave so far, those that were read ahead too."""
+        """Return the tally (`ddp.tally`) of all samples read so far, including those read ahead."""
         return self.gather.visited()
 
     def close(self) -> None:
-        """End the thread; the next `get` begins anew. A data set that does not come back from a sample is left to itself
-        after `END_S` seconds, at once after LateBatch."""
+        """End the thread; the next `get` starts a new one. A thread whose data set does not return is abandoned after
+        `END_S` seconds, or at once after LateBatch."""
         if self._finalizer is not None:
             self._finalizer()
         self._shelf = self._finalizer = None

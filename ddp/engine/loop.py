@@ -14,17 +14,17 @@ from torch import Tensor
 from ddp.checkpoint.parts import RankParts, Recut
 from ddp.comm.heartbeat import Heartbeat
 from ddp.core.commands import Evaluate, Save
-from ddp.core.events import Alive, Evaluated, Finished, RankEvent, Saved, Trained
+from ddp.core.events import Alive, Evaluated, RankEvent, Saved, Trained
 from ddp.core.join_events import Joining
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
 from ddp.core.worker import Step
-from ddp.data.seeded import seed_others
+from ddp.data.seeded import OwnNumbers, seed_others
 from ddp.engine import reports
 from ddp.engine.pending import Pending
 from ddp.permutation import derive
 from ddp.process.clock import now
-from ddp.process.meter import Meter, peak_rss_bytes, reset_peak_rss
+from ddp.process.meter import Meter, reset_peak_rss
 from ddp.process.profiling import Profiler
 from ddp.process.slowdown import Slowdown
 from ddp.replica.flat import savable
@@ -77,6 +77,7 @@ class TrainingLoop:
             with self.heart if job.world_size > 1 else nullcontext():
                 passes.warm_up(self.replica.task, self.replica.some, passes.sizes(job, samples))
         seed_others(derive(job.seed, "others", rank))  # random numbers of other libraries differ by rank
+        self.numbers = OwnNumbers(job.threads is None and self.replica.task.epoch_callback is None)
         self.steps = 0
         """Steps since the last contribution to an average."""
         self.samples = 0
@@ -115,7 +116,9 @@ class TrainingLoop:
         if step.batch.epoch != self._pending.epoch:
             self._settle(f"{EPOCH}{step.batch.epoch}")
             self._pending = Pending(step.batch.epoch)
+            self.numbers.note()
             self.begin(step.batch.epoch, step.seen)
+            self.numbers.note()
             self.pause()
         if self._profiler is not None and self._profiler.step():
             self.pause()
@@ -293,8 +296,5 @@ class TrainingLoop:
 
             path = self.job.scratch / f"state-{self.rank}.pt"
             torch.save(savable(self.replica.model), path, pickle_module=cloudpickle)
-        device_bytes = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
-        digest, sketch = self.replica.state.digest(), self.replica.sketcher.model()
         kept = self.keeper.finish() if self.keeper is not None else ()
-        work = self.replica.figures.work()
-        self._send(Finished(now(), self.rank, digest, peak_rss_bytes(), device_bytes, sketch, kept, work))
+        self._send(reports.finished(self.job, self.rank, self.replica, self.device, kept, self.numbers.digests))

@@ -222,9 +222,8 @@ class RankLoop:
 
     def _wait(self) -> None:
         began = now()
-        orders: list[Any] = []
-        while not orders:
-            orders = self._channel.receive(self._job.deadline_s)
+        while not (orders := self._channel.receive(self._job.deadline_s)):
+            pass
         self._loop.meter.add("wait", began)
         self._receive(orders)
 
@@ -281,9 +280,10 @@ class RankLoop:
 
     def _regroup(self, order: Join | Leave) -> None:
         """Join a new group; or leave the present one, if ranks wait to join."""
-        loop, backend = self._loop, cast(StepExchange | CollectiveAverage, self._backend)
+        loop, keeper = self._loop, self._loop.keeper if self._loop.total_steps else None
+        backend = cast(StepExchange | CollectiveAverage, self._backend)
         loop.report()
-        with loop.keeper.watch.regroups(order.generation) if loop.keeper and loop.total_steps else nullcontext():
+        with keeper.watch.regroups(order.generation, loop.version) if keeper is not None else nullcontext():
             backend.join(order) if isinstance(order, Join) else backend.leave()
         left = Left(now(), self._rank, order.generation, self._worker.begun)
         self._channel.send(Alive(now(), self._rank) if isinstance(order, Join) else left)

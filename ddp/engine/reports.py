@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
+
 from ddp.backends.base import AverageResult
-from ddp.core.event_parts import Lasting, Sketch, WorkSeconds
-from ddp.core.events import Averaged, Progress, Ready
+from ddp.core.event_parts import Files, Lasting, Sketch, WorkSeconds
+from ddp.core.events import Averaged, Finished, Progress, Ready
+from ddp.engine.fault_injector import struck
 from ddp.engine.pending import Pending
 from ddp.engine.round_sketches import ReplicaSketch
 from ddp.process.clock import now
+from ddp.process.meter import peak_rss_bytes
 from ddp.replica.flat import sizes
 from ddp.replica.norms import least_samples
 from ddp.replica.replica import Replica
@@ -89,3 +95,13 @@ def averaged(
         optimizer_before=before.optimizer,
         optimizer_after=after.optimizer,
     )
+
+
+def finished(
+    job: Job, rank: int, replica: Replica, device: torch.device, kept: Files, numbers: Sequence[str]
+) -> Finished:
+    """Return the event that says what a rank ends with. `numbers`: digests of generators over time."""
+    on_device = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    digest, sketch, met = replica.state.digest(), replica.sketcher.model(), tuple(map(str, struck(job.scratch, rank)))
+    work = replica.figures.work()
+    return Finished(now(), rank, digest, peak_rss_bytes(), on_device, sketch, kept, work, met, tuple(numbers))

@@ -1,5 +1,7 @@
-"""Own the one way of gradients: buckets filled by hooks, and where each bucket goes. Knows nothing of training loops.
+"""Own the reduction of gradients: buckets filled by hooks, and the destination of each bucket. Knows nothing of training
+loops.
 
-`buckets` decides what travels together and when, `storage` is the memory of buckets, `step_gradients` what a step exchanges.
-Then a bucket goes to an all-reduce (`average`), to the owners of shards (`owned`) or to a sum in one process (`exchange`).
+`buckets` decides which gradients share a bucket and when it is sent, `storage` owns the memory of buckets, `step_gradients`
+the tensors that a step exchanges. A bucket goes to an all-reduce (`average`), to the owners of shards (`owned`), or to a
+sum in one process (`exchange`).
 """

@@ -1,4 +1,4 @@
-"""Own the step of ranks that hold the whole model: gradients and changes of buffers are averaged over all of them."""
+"""Own the synchronous step of ranks with the whole model: gradients and changes of buffers are averaged over all ranks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ddp.replica.step_sketches import NoSketches, StepSketches, whole
 
 
 def meet_counters(batch: Batch, gradients: StepGradients, collectives: Collectives) -> None:
-    """Give integer buffers the maximum over the ranks, where they may differ, after the exchange of `gradients`. Raises
-    ExchangeBroken."""
+    """Set integer buffers to their maximum over the ranks if they may differ. Call it after the exchange of `gradients`.
+    Raises ExchangeBroken."""
     # A rank without a sample did not count this batch in its buffers.
     if batch.idles or gradients.apart():
         collectives.all_reduce(gradients.counters, MAX)
@@ -32,11 +32,11 @@ def meet_counters(batch: Batch, gradients: StepGradients, collectives: Collectiv
 
 
 class GradientAverage:
-    """A `GradientSync` that averages gradients, weighted by samples, between backward pass and optimizer.
+    """A `GradientSync` that averages gradients, weighted by samples, between the backward pass and the optimizer.
 
-    Where there is enough of them (`caps`), complete buckets go during the backward pass. In the first step of an epoch, or
-    of another size, they all go at the end: it shows whether a gradient comes more than once, as in reentrant checkpointing.
-    Then none is early.
+    If there are enough gradients (`caps`), complete buckets are sent during the backward pass. In the first step of an
+    epoch or of another batch size, all buckets are sent at the end instead. That step counts how often each gradient
+    arrives: if one arrives more than once, as with reentrant checkpointing, buckets are never sent early.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class GradientAverage:
         compare: int = 0,
         ranks: int = 0,
     ) -> None:
-        """`compare`: steps after which parameters are compared with the other ranks'; 0: never. `ranks`: that begin."""
+        """`compare`: steps between comparisons of the parameters with other ranks'; 0: never. `ranks`: number of ranks at
+        the start."""
         self.module, self._state, self._collectives, self._meter = module, state, collectives, meter
         self._optimizer = optimizer
         sizes = caps(sum(p.nbytes for p in state.parameters), spare(collectives.transport.config))
@@ -60,19 +61,19 @@ class GradientAverage:
         self._early = {index for bucket in self._gradients.early for index in bucket}
         self._gradients.arrived = self._arrive if self._early else None
         self._arrivals: Counter[int] = Counter()
-        """How often the gradient of each parameter came while nothing was sent."""
+        """How often the gradient of each parameter arrived in steps that sent no bucket early."""
         self._weight = 0.0
         self._counting = self._may_send = self._sending = False
         self._unfinished = False
-        """Other passes of this step follow, in which the same gradients come again."""
+        """Whether further passes of this step follow, in which the same gradients arrive again."""
         self._counted = (-1, 0)
-        """Epoch and size of the global batch of the last step in which all went at the end."""
+        """Epoch and global batch size of the last exchanged step."""
         self._sketches = sketches or NoSketches()
         self._comparison = ReplicaComparison(state.parameters, collectives, compare, optimizer, ranks)
 
     def begin(self, batch: Batch) -> float:
-        """Clear the gradients; the mean of a slice is weighted when it goes to its bucket."""
-        self._gradients.clear()  # first: a comparison that breaks is undone
+        """Clear the gradients. Return 1, the factor on the loss: gradients are weighted when their bucket is sent."""
+        self._gradients.clear()  # first: if the comparison fails, the step is undone
         self._comparison.begin()
         self._launches.reset()
         self._weight, self._unfinished = batch.samples / batch.total, False
@@ -85,11 +86,11 @@ class GradientAverage:
         return 1.0
 
     def backward(self) -> None:
-        """Send buckets from here on: what the user's loss does to gradients is done."""
+        """Allow buckets to be sent from now on: the user's loss changes no more gradients."""
         self._sending = self._may_send and not self._unfinished
 
     def _arrive(self, index: int) -> None:
-        """Send the buckets that are complete with this gradient. Raises ValueError if it has gone already."""
+        """Send the buckets that this gradient completes. Raises ValueError if its bucket was sent already."""
         if not self._sending:
             self._arrivals[index] += self._counting and not self._unfinished
         elif index in self._early:
@@ -104,15 +105,15 @@ class GradientAverage:
                 ) from None
 
     def one_pass(self, last: bool) -> AbstractContextManager[None]:
-        """Send nothing but in the last pass: gradients add up in their places."""
+        """Send nothing before the last pass of a step, so that gradients accumulate."""
         self._unfinished, self._sending = not last, False
         return nullcontext()
 
     def idle(self, batch: Batch) -> None:
-        """Do nothing: gradients of zero weigh nothing."""
+        """Do nothing: a rank without samples contributes gradients with weight zero."""
 
     def exchange(self, batch: Batch) -> None:
-        """Average what has not gone yet, in one reduction for each data type, and wait for the rest."""
+        """Average the gradients that are not sent yet, in one reduction for each data type, and wait for all."""
         gradients, meter = self._gradients, self._meter
         began = now()
         early, sketches = len(gradients.early), self._sketches
@@ -121,7 +122,7 @@ class GradientAverage:
         sketches.exchange()
         gradients.pack(self._weight)
         meter.add("copy", began)
-        for flat in gradients.flats[gradients.sent : early]:  # one by one, as they go on ranks that had them early
+        for flat in gradients.flats[gradients.sent : early]:  # one by one, as on ranks that sent them early
             self._collectives.all_reduce([flat])
         self._collectives.all_reduce(gradients.flats[early:])
         meet_counters(batch, gradients, self._collectives)
@@ -132,24 +133,24 @@ class GradientAverage:
         meter.add("copy", began)
 
     def _sketch(self, indices: Iterable[int]) -> None:
-        """Sketch gradients as they are before they are weighed, if this step is drawn."""
+        """Sketch gradients before they are weighted, if this step is drawn."""
         self._sketches.add(whole(self._state.parameters[index] for index in indices))
 
     def agree(self, finite: bool) -> bool:
-        """Return the same: every rank has all gradients."""
+        """Return `finite`: every rank has the same gradients."""
         return finite
 
     def clip(self, limit: float) -> None:
-        """Clip by the norm of all gradients, which every rank has."""
+        """Clip the gradients by their total norm; every rank has all of them."""
         torch.nn.utils.clip_grad_norm_(moved(self._state, self._optimizer), limit)
 
     def end(self) -> None:
-        """Do nothing: every rank has moved all parameters."""
+        """Do nothing: every rank has updated all parameters."""
 
     def undo(self) -> None:
-        """Put the buffers back."""
+        """Restore the buffers to their values before the step."""
         self._gradients.undo()
 
     def rebase(self) -> None:
-        """Count changes of buffers from here."""
+        """Take the present buffers as the base of further changes."""
         self._gradients.rebase()

@@ -1,8 +1,8 @@
-"""Own which gradients travel together, and when. Pure: knows sizes and order, no tensors and no ranks.
+"""Own which gradients share a bucket, and when it is sent. Pure: knows sizes and order, neither tensors nor ranks.
 
-Gradients come roughly in the reverse order of creation, so buckets are filled in that order: the first ones are complete,
-and under way, while the rest of the backward pass still runs. Ranks may see gradients come in different orders, but a
-collective needs the same order everywhere: a bucket goes after the one before it, never earlier.
+Gradients arrive roughly in the reverse order of the parameters, so buckets are filled in that order: the first ones are
+complete and sent while the rest of the backward pass still runs. Gradients may arrive in different orders on different
+ranks, but collectives need the same order everywhere. A bucket is therefore sent only after the bucket before it.
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 FIRST_BYTES = 1 << 20
-"""The first bucket is small, so that it is under way early."""
+"""Size of the first bucket. It is small, so that communication begins early."""
 BUCKET_BYTES = 25 << 20
-"""The field's default."""
+"""Size of all further buckets: the default of torch's DistributedDataParallel."""
 Plan = Sequence[tuple[int, ...]]
-"""Buckets in the order in which they are sent, each the indices of its members."""
+"""Buckets in the order in which they are sent. Each is a tuple of the indices of its parameters."""
 WORTHWHILE_BYTES = 4 << 20
-"""Gradients of fewer bytes travel together, at the end of the backward pass: less time than a second thread costs."""
+"""Below this size, all gradients are sent together at the end of the backward pass: that costs less time than a second
+thread."""
 
 
 def caps(total: int, spare: bool) -> tuple[float, ...]:
-    """Return the sizes of buckets for `total` bytes of gradients, or none where they all go at the end of the pass.
+    """Return bucket sizes for `total` bytes of gradients, or () if all gradients are sent at the end of the backward pass.
 
-    `spare`: something other than the ranks' cores moves them meanwhile: a core to spare, another host's link, a GPU.
+    `spare`: whether something other than the ranks' cores moves the data: a spare core, a link to another host, a GPU.
     """
     return (FIRST_BYTES, BUCKET_BYTES) if spare and total >= WORTHWHILE_BYTES else ()
 
 
 @dataclass(frozen=True)
 class Item:
-    """One parameter: its size, and its kind (data type), of which there is one in a bucket."""
+    """One parameter: its size, and its kind (data type). A bucket has one kind."""
 
     size: int
     kind: str = ""
@@ -39,8 +40,8 @@ class Item:
 def assign(items: Sequence[Item], caps: Sequence[float] = (FIRST_BYTES, BUCKET_BYTES)) -> list[tuple[int, ...]]:
     """Return buckets of indices into `items`, in the order in which they are to be sent.
 
-    The bucket that is opened as number k holds at most `caps[k]` (the last cap is that of all others), or one item that is
-    larger. Raises ValueError for a cap that is not positive.
+    Bucket number k, in the order of opening, holds at most `caps[k]` (the last cap applies to all further buckets), or a
+    single larger item. Raises ValueError for a cap that is not positive.
     """
     if not caps or min(caps) <= 0:
         raise ValueError(f"the sizes of buckets must be positive, not {list(caps)}")
@@ -56,12 +57,12 @@ def assign(items: Sequence[Item], caps: Sequence[float] = (FIRST_BYTES, BUCKET_B
             filled.append(0)
         buckets[at].append(index)
         filled[at] += item.size
-    # Each is complete with its last member: the smallest index.
+    # A bucket is complete with its last member, which has the smallest index.
     return sorted((tuple(bucket) for bucket in buckets), key=lambda bucket: -bucket[-1])
 
 
 class Launches:
-    """Decide in one backward pass after the other which buckets may go, given which items have come."""
+    """Decides in each backward pass which buckets may be sent, from the items that have arrived."""
 
     def __init__(self, buckets: Plan) -> None:
         self._sizes = [len(bucket) for bucket in buckets]
@@ -69,14 +70,15 @@ class Launches:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new pass: nothing has come."""
+        """Begin a new pass, in which no item has arrived."""
         self._left = list(self._sizes)
         self._came: set[int] = set()
         self.launched = 0
-        """Buckets that have gone."""
+        """Number of buckets sent."""
 
     def arrive(self, index: int) -> Iterator[int]:
-        """Note that this item is complete; yields the buckets that may go now. Raises ValueError if its bucket has gone."""
+        """Note that item `index` is complete; yields the buckets that may be sent now. Raises ValueError if its bucket was
+        sent already."""
         at = self._bucket[index]
         if index in self._came:
             if at < self.launched:
@@ -89,7 +91,7 @@ class Launches:
             yield self.launched - 1
 
     def rest(self) -> Iterator[int]:
-        """End the pass; yields the buckets that have not gone."""
+        """End the pass; yields the buckets that are not sent yet."""
         while self.launched < len(self._left):
             self.launched += 1
             yield self.launched - 1

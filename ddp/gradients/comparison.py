@@ -1,7 +1,7 @@
-"""Compares the replicas of ranks that hold the same bits after every step, so that a flipped bit shows.
+"""Compares replicas that must have the same bits after every step, to detect a flipped bit.
 
-Owns when they are compared, and what a rank raises whose replica is not as the others'. What becomes of such a rank is the
-coordinator's.
+Owns when they are compared, and the error of a rank whose replica differs. The coordinator decides what happens to that
+rank.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class ReplicaComparison:
-    """One rank's part: every `every` steps of a group all parameters are compared, before the step; 0: never."""
+    """One rank's part in the comparisons. All parameters are compared before every `every`-th step of a group; 0: never."""
 
     def __init__(
         self,
@@ -34,16 +34,16 @@ class ReplicaComparison:
     ) -> None:
         self._parameters, self._collectives, self._every = parameters, collectives, every
         self._repeatable = RepeatableSteps(parameters, optimizer) if every else None
-        """For two ranks, of which no majority says whose parameters are right."""
+        """Used with two ranks, where there is no majority to tell whose parameters are right."""
         if self._repeatable is not None and ranks == PAIR:
             self._repeatable.mark()
         self._group = -1
         self._steps = 0
-        """Steps that the group has begun."""
+        """Number of steps that the group has begun."""
 
     def begin(self) -> None:
-        """Begin a step. Raises Corrupted if this rank's parameters are not those of most ranks, or if most ranks have no
-        parameters in common; ExchangeBroken."""
+        """Begin a step. Raises Corrupted if this rank's parameters differ from those of most ranks, or if no majority
+        agrees; ExchangeBroken."""
         group = self._collectives.generation
         if group != self._group:
             if self._repeatable is not None and self._group >= 0:
@@ -73,7 +73,7 @@ class ReplicaComparison:
         )
 
     def _gathered(self, value: int) -> list[int]:
-        """Return the whole numbers of all members of the group, in their order."""
+        """Return the integers of all members of the group, in their order."""
         members = self._collectives.members
         values = torch.full((len(members),), torch.iinfo(torch.int64).min, device=self._collectives.device)
         values[members.index(self._collectives.rank)] = value
@@ -81,7 +81,8 @@ class ReplicaComparison:
         return values.tolist()
 
     def _named(self, odd: tuple[int, ...], repeatable: RepeatableSteps) -> tuple[int, ...]:
-        """Return which of two ranks is not what its steps make it, where they differ; both if that tells neither."""
+        """Return which of two differing ranks does not have the parameters that its steps lead to; both if repetition
+        cannot tell."""
         if not odd:
             repeatable.mark()
             return odd
@@ -91,6 +92,6 @@ class ReplicaComparison:
 
 @torch.no_grad()
 def digest(tensors: Sequence[Tensor]) -> int:
-    """Return a number that is another when one bit of a tensor is: the sum of all values, read as whole numbers."""
+    """Return a checksum that any single flipped bit changes: the sum of all values, read as integers."""
     total = sum(int(tensor.detach().view(_WHOLE[tensor.element_size()]).sum(dtype=torch.int64)) for tensor in tensors)
     return (total + 2**63) % 2**64 - 2**63

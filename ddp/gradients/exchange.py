@@ -1,6 +1,7 @@
 """Own reduction inside one process: gradients and buffers of all replicas, summed in the order of ranks.
 
-The same bits every time. On devices of several kinds values travel to the first one and back; nothing else is asked of them.
+The result has the same bits every time. If replicas are on different kinds of devices, values are copied to the first
+device and back.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from ddp.replica.flat import FlatState
 
 
 class Exchange:
-    """Gradients and buffers of replicas that hold the same bits, by rank."""
+    """Reduces the gradients and buffers of replicas with equal bits. Lists are by rank."""
 
     def __init__(self, states: Sequence[FlatState], eager: bool = True) -> None:
-        """`eager`: gradients go to their places as they come; not where those of several batches are added up elsewhere."""
+        """`eager`: move each gradient to its bucket when it arrives; False if gradients of several batches are accumulated
+        elsewhere."""
         self.states = states
         self.gradients = [StepGradients(state, eager=eager) for state in self.states]
         for gradients in self.gradients:
@@ -26,12 +28,12 @@ class Exchange:
 
     @property
     def bytes(self) -> int:
-        """Return what a replica brings in, and takes, in bytes."""
+        """Return the bytes that each replica sends, and receives."""
         return sum(flat.nbytes for flat in self.gradients[0].flats)
 
     @torch.no_grad()
     def broadcast(self) -> None:
-        """Make all replicas the first one."""
+        """Copy the first replica's state to all replicas."""
         for state in self.states:
             state.gather()
         for state, gradients in zip(self.states[1:], self.gradients[1:], strict=True):
@@ -42,9 +44,9 @@ class Exchange:
 
     @torch.no_grad()
     def reduce(self) -> None:
-        """Sum what every rank has packed, in the order of ranks, into all of them; counters take the maximum.
+        """Sum the packed tensors of all ranks, in the order of ranks, into each of them. Counters take the maximum.
 
-        A replica that trained nothing since its gradients were cleared has packed it with weight zero.
+        A replica that has trained nothing since its gradients were cleared must have packed them with weight zero.
         """
         for flats in zip(*(gradients.flats for gradients in self.gradients), strict=True):
             _meet(flats, highest=False)

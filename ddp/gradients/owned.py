@@ -1,7 +1,7 @@
-"""Own gradients on their way to their owners, during the backward pass: a few at a time, in an order that all ranks share.
+"""Own gradients that are sent to their owners during the backward pass: a few at a time, in the same order on all ranks.
 
-A gradient that fills a bucket goes from where the backward pass left it; smaller ones are laid together. After a bucket has
-gone only what this rank owns is left of it.
+A gradient as large as a bucket is sent from its own memory; smaller ones are copied into one bucket. After a bucket is
+sent, this rank keeps only the part that it owns.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ddp.replica.sparse import dense
 from ddp.replica.step_sketches import StepSketches
 
 Own = tuple[int, int, Tensor]
-"""What this rank owns of a parameter: its elements [start, stop), and where their gradient is kept [stop - start]."""
+"""The part of a parameter that this rank owns: elements [start, stop), and the tensor for their gradient [stop - start]."""
 
 
 class OwnedGradients:
-    """The gradients of `parameters`, summed where they are owned once `flush` is through."""
+    """The gradients of `parameters`. After `flush`, each is summed over ranks in the memory of its owner."""
 
     def __init__(
         self,
@@ -37,19 +37,19 @@ class OwnedGradients:
         most: int,
         sketches: StepSketches,
     ) -> None:
-        """`runs`: who owns what of a parameter, by its index; `own`: what this rank does. `most`: elements of a bucket of
-        several parameters."""
+        """`runs`: index of a parameter -> owners of its ranges; `own`: the ranges of this rank; `most`: elements of a
+        bucket with several parameters."""
         self._parameters, self._runs, self._own = parameters, runs, own
         self._collectives, self._most, self._sketches = collectives, max(most, 1), sketches
         self._weight = 0.0
         self.touched: dict[int, None] = {}
-        """Parameters whose gradients came in this pass, in the order in which they came."""
+        """Parameters whose gradients arrived in this pass, in the order of arrival."""
         self._earlier: set[int] = set()
-        """Those whose gradients came in earlier passes of the step."""
+        """Parameters whose gradients arrived in earlier passes of the step."""
         self._passes = 0
-        """Passes of the step that have begun, where there are several."""
+        """Number of passes begun in a step of several passes."""
         self._learned = False
-        # Backward passes begin at the end of a model; the first one tells exactly.
+        # A backward pass begins at the end of a model. The exact order is known after the first pass.
         self._assign(list(range(len(parameters))))
         self._hooks: list[Any] = [
             parameter.register_post_accumulate_grad_hook(partial(self._arrive, index))  # type: ignore[no-untyped-call]
@@ -57,7 +57,7 @@ class OwnedGradients:
         ]
 
     def close(self) -> None:
-        """Leave gradients where they come."""
+        """Remove the hooks: gradients stay in `.grad`."""
         for hook in self._hooks:
             hook.remove()
 
@@ -68,21 +68,21 @@ class OwnedGradients:
         self._plan = [tuple(order[place] for place in bucket) for bucket in plan]
         self._launches = Launches(self._plan)
         self._places: dict[int, tuple[int, int, int]] = {}
-        """Parameter -> its bucket, and its elements [start, stop) there."""
+        """Parameter -> (bucket, start, stop) of its elements."""
         for number, bucket in enumerate(self._plan):
             ends = [0, *accumulate(self._parameters[index].numel() for index in bucket)]
             self._places |= {index: (number, *span) for index, span in zip(bucket, pairwise(ends), strict=True)}
         self._filling: dict[int, Tensor] = {}
-        """Weighted gradients of those that have come, by bucket."""
+        """Bucket -> weighted gradients that have arrived."""
 
     def begin(self, weight: float) -> None:
-        """Begin a step, whose gradients count `weight`."""
+        """Begin a step, whose gradients are multiplied by `weight`."""
         self._weight, self._passes = weight, 0
         self._earlier.clear()
         self._begin_pass()
 
     def next_pass(self) -> None:
-        """Begin one of several passes of the step: what comes in it is added to what the passes before have brought."""
+        """Begin one of several passes of the step. Its gradients are added to those of the earlier passes."""
         if self._passes:
             self.flush()
             self._earlier |= self.touched.keys()
@@ -123,7 +123,7 @@ class OwnedGradients:
 
     def _zeros(self, number: int) -> Tensor:
         bucket = self._plan[number]
-        like = self._parameters[bucket[0]]  # which may lie in shards itself: nothing is computed with it
+        like = self._parameters[bucket[0]]  # only for its type and device: its values may be sharded
         return torch.zeros(self._places[bucket[-1]][2], dtype=like.dtype, device=like.device)
 
     def _send(self, number: int) -> None:
@@ -142,16 +142,17 @@ class OwnedGradients:
                 total.add_(mine) if self._passes > 1 else total.copy_(mine)
 
     def flush(self) -> None:
-        """Send what nobody waits for any longer: of parameters that were not used, or of a slice without samples."""
+        """Send the remaining buckets: those with parameters that were not used, or all of a slice without samples."""
         for bucket in self._launches.rest():
             self._send(bucket)
 
     def used(self) -> set[int]:
-        """Return the parameters whose gradients came in this step."""
+        """Return the parameters whose gradients arrived in this step."""
         return self._earlier | self.touched.keys()
 
     def learn(self) -> None:
-        """Take over the order in which gradients arrived on the first rank. All ranks call it, once."""
+        """Adopt the order in which gradients arrived on the first rank. All ranks call this; only the first call has an
+        effect."""
         if self._learned or not self._parameters:
             return
         self._learned = True
@@ -165,5 +166,5 @@ class OwnedGradients:
         self._assign(ranked[::-1])
 
     def alive(self) -> list[Tensor]:
-        """Return what lives of gradients."""
+        """Return the tensors of gradients that are in memory."""
         return [*(total for _, _, total in self._own.values()), *self._filling.values()]

@@ -1,8 +1,8 @@
-"""Repeats the optimizer's steps since two ranks were last alike, so that it shows in which of them a bit has flipped.
+"""Repeats the optimizer's steps since two ranks last agreed, to find out on which of them a bit has flipped.
 
-Every step moves both replicas by the same gradients. From the last parameters that were alike, with those gradients, the
-optimizer comes to the bits that a sound replica has; a rank that has others is the one. Owns what is kept for that: the
-state once, and the gradients of every step since. Knows neither ranks nor collectives.
+Every step updates both replicas with the same gradients. From the last common parameters and these gradients, the optimizer
+reproduces the bits of a sound replica; the rank with other bits is the faulty one. Owns the data for that: one copy of the
+state, and the gradients of every step since. Knows neither ranks nor collectives.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class RepeatableSteps:
         self._parameters, self._optimizer = parameters, optimizer
         self._marked: tuple[list[Tensor], dict[str, Any]] | None = None
         self._steps: list[tuple[Gradients, list[Any]]] = []
-        """Gradients and learning rates, as the optimizer met them."""
+        """Gradients and learning rates of each optimizer step."""
         self._repeating = False
         members(optimizer)[0].register_step_pre_hook(self._note)
 
     def mark(self) -> None:
-        """Keep the state as it is, and forget the steps before."""
+        """Copy the present state, and forget the steps before it."""
         self._marked = [p.detach().clone() for p in self._parameters], deepcopy(self._optimizer.state_dict())
         self._steps = []
 
     def forget(self) -> None:
-        """Keep nothing, until the next mark."""
+        """Forget the state and the steps, and record none until the next `mark`."""
         self._marked, self._steps = None, []
 
     def _note(self, *_: Any) -> None:
@@ -48,15 +48,14 @@ class RepeatableSteps:
 
     @torch.no_grad()
     def sound(self) -> bool:
-        """Return whether the parameters are those that the same steps give again; True if nothing was marked. Leaves all as
-        it is."""
+        """Return whether repeating the steps gives the present parameters; True if nothing was marked. Changes nothing."""
         if self._marked is None:
             return True
         before, state = self._marked
         with self._set_aside() as now:
             for own, value in zip(self._parameters, before, strict=True):
                 own.copy_(value)
-            self._optimizer.load_state_dict(deepcopy(state))  # it takes the tensors that it is given
+            self._optimizer.load_state_dict(deepcopy(state))  # load_state_dict keeps the tensors that it is given
             for gradients, rates in self._steps:
                 for own, gradient in zip(self._parameters, gradients, strict=True):
                     own.grad = None if gradient is None else gradient.clone()
@@ -67,7 +66,7 @@ class RepeatableSteps:
 
     @contextmanager
     def _set_aside(self) -> Iterator[list[Tensor]]:
-        """Put back afterwards what a repetition changes; give the parameters as they are."""
+        """Yield the present parameters, and restore everything that a repetition changes."""
         now, state = [p.detach().clone() for p in self._parameters], deepcopy(self._optimizer.state_dict())
         gradients, self._repeating = [p.grad for p in self._parameters], True
         try:

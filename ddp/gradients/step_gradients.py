@@ -1,4 +1,5 @@
-"""Own what a step exchanges as flat tensors: gradients, buffers, and which parameters were used. Knows nothing of ranks."""
+"""Own the flat tensors that a step exchanges: gradients, buffers, and which parameters were used. Knows nothing of
+ranks."""
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ from ddp.replica.flat import Empty, FlatState
 
 
 class StepGradients:
-    """Gradients in buckets; behind the last bucket of each data type the changes of buffers, and who was used.
+    """Gradients in buckets. The last bucket of each data type also holds the changes of buffers; the last of all holds
+    which parameters were used.
 
-    Autograd makes gradients anew in each step. They go to their places as they come (`eager`), so that no memory is taken
-    twice, or all at the end, weighted in the same pass, which is faster; then `p.grad` are views. Buffers go as differences
-    to what they were after the last exchange: one that does not change keeps its bits. A parameter that no rank used in a
-    step has no gradient for the optimizer, as without ranks.
+    Autograd allocates gradients anew in each step. They are moved to their buckets as they arrive (`eager`), which saves
+    memory, or all at the end, together with their weight, which is faster; `p.grad` is then a view. Buffers are exchanged
+    as differences from the last exchange, so a buffer that does not change keeps its bits. A parameter that no rank used in
+    a step has no gradient for the optimizer, as in training without ranks.
     """
 
     def __init__(
@@ -32,14 +34,14 @@ class StepGradients:
         gradients: bool = True,
         eager: bool | None = None,
     ) -> None:
-        """`empty` gives what a transport reduces without a copy; `plan`: buckets, else one for each data type. Without
-        `gradients` they lie elsewhere. `eager`: None where they are large; never where a user's step puts
-        gradients aside."""
+        """`empty`: allocates memory that the transport reduces without a copy. `plan`: buckets; None: one for each data
+        type. `gradients=False`: gradients are kept elsewhere. `eager`: None: only if gradients are large; must be False if
+        the step puts gradients aside."""
         self._state, self._parameters = state, state.parameters
         tails, buckets = _tails(state, (plan or by_type(self._parameters)) if gradients else [])
         first, give = len(buckets) - len(tails), empty or state.ordinary
         self.early = buckets[:first]
-        """Buckets that have nothing behind them: they may go before the step is over."""
+        """Buckets without buffers or flags behind the gradients: they can be sent before the step ends."""
         self._storage = BucketStorage(
             self._parameters,
             buckets,
@@ -53,9 +55,9 @@ class StepGradients:
         self._counters = Counters(state)
         self._members = range(len(self._parameters)) if gradients else range(0)
         self.arrived: Callable[[int], None] | None = None
-        """Called with a parameter's index when its gradient is in its place during a backward pass."""
+        """Called in a backward pass with the index of each parameter whose gradient is in its bucket."""
         self.sent = 0
-        """Buckets that are weighted and gone."""
+        """Number of buckets weighted and sent."""
         size = sum(self._parameters[index].nbytes for index in self._members)
         self._hooks: list[Any] = [
             self._parameters[index].register_post_accumulate_grad_hook(partial(self._arrive, index))  # type: ignore[no-untyped-call]
@@ -68,32 +70,32 @@ class StepGradients:
             self.arrived(index)
 
     def clear(self) -> None:
-        """Begin a step: there are no gradients."""
+        """Begin a step without gradients."""
         self._counters.begin()
         self.sent = 0
         for index in self._members:
             self._parameters[index].grad = None
 
     def undo(self) -> None:
-        """Put buffers and counters back to what they were when the step began."""
+        """Restore buffers and counters to their values at the start of the step."""
         self._changes.undo()
         self._counters.undo()
 
     def rebase(self) -> None:
-        """Count changes from here on: buffers were replaced from outside."""
+        """Take the present buffers as the base of further changes, after they were replaced from outside."""
         self._changes.rebase()
         self._counters.forget()
 
     def send(self, weight: float) -> Tensor:
-        """Return the next bucket, of which all gradients are in their places, times `weight`."""
+        """Return the next bucket times `weight`. All of its gradients must be in their places."""
         self.sent += 1
         return self.values[self.sent - 1].mul_(weight)
 
     def pack(self, weight: float, gradients: float | None = None, used: Sequence[float] | None = None) -> None:
-        """Bring the gradients to their places, times `weight`, and what changed in the buffers, too.
+        """Copy the gradients and the changes of buffers, times `weight`, to their buckets.
 
-        `gradients`: another weight for these, where the loss was taken over all ranks' samples. `used`: whether each
-        parameter was, where gradients lie elsewhere. Raises ValueError for a parameter that was unfrozen meanwhile.
+        `gradients`: another weight for the gradients, if the loss is a mean over all ranks' samples. `used`: whether each
+        parameter was used, if gradients are kept elsewhere. Raises ValueError for a parameter that was unfrozen meanwhile.
         """
         self._state.gather()
         self._state.check_frozen()
@@ -111,20 +113,21 @@ class StepGradients:
         self._changes.lay(weight)
 
     def apart(self) -> bool:
-        """Return whether counters of ranks may differ, once exchanged: `counters` take the maximum then, and `learn`."""
+        """Return, after the exchange, whether counters may differ between ranks. If so, take their maximum and call
+        `learn`."""
         return bool(self._state.counters) and bool(self._unusual)
 
     @property
     def counters(self) -> list[Tensor]:
-        """Integer buffers, flat."""
+        """Return the integer buffers as flat tensors."""
         return self._state.counters
 
     def learn(self) -> None:
-        """Note that all ranks hold the same counters."""
+        """Note that all ranks have the same counters."""
         self._counters.learn()
 
     def unpack(self) -> None:
-        """Move the buffers on by the averaged change; take away the gradients of parameters that nobody used."""
+        """Add the averaged changes to the buffers, and remove the gradients of parameters that no rank used."""
         self._changes.take()
         flags = self.used()
         if not all(flags):
@@ -133,29 +136,29 @@ class StepGradients:
                     parameter.grad = None
 
     def used(self) -> list[bool]:
-        """Return which parameters any rank used, once exchanged."""
+        """Return, after the exchange, whether any rank used each parameter."""
         return [bool(count) for count in self._used.tolist()]
 
     def close(self) -> None:
-        """Let go of the gradients, and leave them where autograd puts them."""
+        """Remove the hooks and clear the gradients."""
         for hook in self._hooks:
             hook.remove()
         self.clear()
 
 
 def _tails(state: FlatState, buckets: Plan) -> tuple[dict[torch.dtype, list[int]], list[tuple[int, ...]]]:
-    """Return by data type how many changes, flags of use and flags of counters lie behind its last bucket, and the buckets
-    in such an order that these come last."""
+    """Return (tails, buckets). `tails`: data type -> numbers of buffer elements, usage flags and counter flags behind its
+    last bucket. The last bucket of each data type is moved to the end."""
     moved = {section.values.dtype: section.values.numel() for section in state.sections if moves(section)}
     last = {state.parameters[bucket[0]].dtype: bucket for bucket in buckets}
     last |= dict.fromkeys(sorted(moved.keys() - last.keys(), key=str) or ([] if last else [torch.float32]), ())
     tails = {dtype: [moved.get(dtype, 0), 0, 0] for dtype in last}
-    # A collective of their own would cost as much as the gradients of a small model.
+    # A separate collective for the flags would cost as much as the gradients of a small model.
     tails[[*last][-1]][1:] = len(state.parameters), int(bool(state.counters))
     return tails, [*(bucket for bucket in buckets if bucket not in last.values()), *last.values()]
 
 
 def by_type(parameters: Sequence[Tensor]) -> list[tuple[int, ...]]:
-    """Return a bucket for each data type, in the order of their names."""
+    """Return one bucket for each data type, sorted by the name of the type."""
     dtypes = sorted({parameter.dtype for parameter in parameters}, key=str)
     return [tuple(index for index, p in enumerate(parameters) if p.dtype == dtype) for dtype in dtypes]

@@ -1,4 +1,4 @@
-"""Own the memory of buckets, and in it the place of each gradient. Knows neither ranks nor what a bucket is sent with."""
+"""Own the memory of buckets, and the place of each gradient in it. Knows neither ranks nor how a bucket is sent."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from ddp.gradients.buckets import Plan
 from ddp.replica.sparse import dense
 
 Allocate = Callable[[int, int, torch.dtype], Tensor]
-"""Gives flat memory by the number of a bucket, its elements and its type."""
+"""(number of a bucket, its elements, its data type) -> flat tensor."""
 
 
 def layout(parameter: Tensor) -> Tensor:
-    """Return how autograd lays out a gradient of `parameter`: a tensor without values, of that shape and those strides."""
+    """Return a tensor on the meta device with the shape and strides that autograd gives to the gradient of `parameter`."""
     return torch.empty_like(parameter, device="meta", requires_grad=False)
 
 
 class BucketStorage:
-    """One flat tensor for each bucket: the gradients of its members, and behind them a tail of so many elements.
+    """One flat tensor for each bucket: the gradients of its members, then an optional tail.
 
-    A gradient lies in the strides that autograd gives it: fused optimizers pair what lies alike.
+    A gradient has the strides that autograd gives it, because fused optimizers need parameter and gradient in the same
+    layout.
     """
 
     def __init__(
@@ -34,12 +35,12 @@ class BucketStorage:
         tails: Mapping[int, tuple[torch.dtype, int]] | None = None,
         line: int = 0,
     ) -> None:
-        """`tails`: type and elements by bucket. `line`: bytes of which a gradient's place begins at a multiple."""
+        """`tails`: bucket -> (type, elements) of its tail. `line`: alignment in bytes of each gradient's place."""
         self.parameters, self.plan = parameters, plan
         self.flats: list[Tensor] = []
         self.tails: list[Tensor] = []
         self._parts: dict[int, Tensor] = {}
-        self.views: list[Tensor] = [torch.empty(0)] * len(parameters)  # those of a bucket are laid below
+        self.views: list[Tensor] = [torch.empty(0)] * len(parameters)  # replaced below for the members of buckets
         self._layouts = [layout(parameter) for parameter in parameters]
         for number, bucket in enumerate(plan):
             dtype, tail = (tails or {}).get(number) or (parameters[bucket[0]].dtype, 0)
@@ -60,18 +61,19 @@ class BucketStorage:
         self.views[index] = part.as_strided(like.shape, like.stride(), part.storage_offset())
 
     def mend(self, index: int) -> None:
-        """Lay a view anew that `p.grad.data = ...` has given other memory."""
+        """Make a view anew if `p.grad.data = ...` has replaced its memory."""
         if self.views[index].data_ptr() != self._parts[index].data_ptr():
             self._lay(index)
 
     def is_here(self, index: int) -> bool:
-        """Return whether a parameter's gradient is in its place."""
+        """Return whether a parameter's gradient is in its place in the bucket."""
         grad = self.parameters[index].grad
         return grad is self.views[index] and grad.data_ptr() == self._parts[index].data_ptr()
 
     @torch.no_grad()
     def take_in(self, index: int, weight: float = 1.0) -> None:
-        """Bring a gradient times `weight` to its place, whoever made it, dense or sparse; none counts as zero."""
+        """Write a gradient times `weight` to its place, whether it is dense or sparse. A missing gradient counts as
+        zero."""
         grad = self.parameters[index].grad
         self.mend(index)
         view = self.views[index]
@@ -83,13 +85,13 @@ class BucketStorage:
             weigh(dense(grad).detach(), weight, view)
 
     def place(self, index: int) -> None:
-        """Bring a gradient that has come to its place, and make this the parameter's gradient."""
+        """Move an arrived gradient to its place, and set `.grad` to that view."""
         if not self.is_here(index):
             self.take_in(index)
             self.attach([index])
 
     def fill(self, number: int, weight: float) -> None:
-        """Bring the gradients of a bucket times `weight` to their places, and make these the parameters' gradients."""
+        """Move the gradients of a bucket, times `weight`, to their places, and set `.grad` to these views."""
         bucket = self.plan[number]
         if all(map(self.is_here, bucket)):
             self.values[number].mul_(weight) if weight else self.values[number].zero_()
@@ -99,17 +101,17 @@ class BucketStorage:
         self.attach(bucket)
 
     def attach(self, indices: Iterable[int]) -> None:
-        """Make the places of these parameters their gradients."""
+        """Set `.grad` of these parameters to their places in the buckets."""
         for index in indices:
             self.parameters[index].grad = self.views[index]
 
 
 def weigh(gradient: Tensor, weight: float, out: Tensor) -> None:
-    """Write a gradient times `weight` to `out`, of its shape, in one pass.
+    """Write a gradient times `weight` to `out`, which has the same shape, in one pass.
 
-    Adding to zero makes -0 a 0, as it does where gradients are accumulated in place.
+    Adding to zero turns -0 into 0, as accumulating gradients in place does.
     """
-    if out.dtype.itemsize == 2:  # whose sums with a factor are rounded otherwise than their products
+    if out.dtype.itemsize == 2:  # half precision rounds add(alpha=) differently from a product
         torch.add(gradient, 0.0, out=out).mul_(weight)
     else:
         torch.add(_zero(out.dtype), gradient, alpha=weight, out=out)

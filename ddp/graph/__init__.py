@@ -1,8 +1,8 @@
-"""Models as flows: `FlowBuilder` writes them, `Graph` runs them, `GraphError` names the node that is wrong.
+"""Models as graphs of modules: `FlowBuilder` builds them, `Graph` runs them, `GraphError` names the node at fault.
 
-Owns building a model, which knows neither data nor training nor processes, and training one on one device or on replicas in
-one process: `setup`, `setup_with`, `DdpConfig`, `DataLoader`. Names are looked up on first use: building needs no runtime,
-and naming the engine no torch.
+Owns building a model, which knows neither data, training nor processes, and training it on one device or on replicas in one
+process: `setup`, `setup_with`, `DdpConfig`, `DataLoader`. Names are imported on first use, so building a model imports no
+training code, and listing the engine imports no torch.
 """
 
 from __future__ import annotations

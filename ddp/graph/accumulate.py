@@ -1,6 +1,6 @@
-"""A replica of the engine: its gradients accumulate over its batches until the replicas have met, then it steps.
+"""A replica of the graph engine. It accumulates gradients over its batches of a window; after the reduction it steps.
 
-Owns its part of a window. Must not know who reduces, nor when.
+Owns one replica's part of a window. Must not know who reduces the gradients, nor when.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from ddp.replica.step_sketches import StepSketches, whole
 
 
 class Accumulating(Replica):
-    """A replica that is given `gradients` and `turns` before its first step, and updates its model of a window when the
-    next one begins."""
+    """A replica that accumulates gradients over a window. Set `gradients` and `turns` before its first step. It applies the
+    update of a window when the next window begins."""
 
     windowed = True
-    """Its batches are parts of a step of all replicas, which others begin and end."""
+    """Its batches are parts of a step of all replicas, so a batch does not end a step."""
 
     def __init__(self, *made_of: Any) -> None:
         super().__init__(*made_of)
         self.gradients: StepGradients | None = None
         self.turns = SerializedRng((self._device,))
         self.own = 0
-        """Samples of this replica in the window."""
+        """Number of samples of this replica in the window."""
         self.busy_s = 0.0
-        """Seconds of work in it."""
+        """Seconds of work of this replica in the window."""
         self._due = False
         self._due_samples = 0, 0
-        """Samples of this replica, and of all, in the window that is due."""
+        """Samples of this replica and of all replicas, in the window whose update is due."""
         if not self._job.policy.every_step:  # windows are few
             self.step_sketches = StepSketches(self.sketcher, 0, 0)
 
     def begin(self, samples: int) -> None:
-        """Begin a window in which this replica has `samples`."""
+        """Begin a window in which this replica trains `samples` samples."""
         self.own, self.busy_s = samples, 0.0
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
-        """Add the gradients of a batch, as its part of the mean over the replica's samples; return (mean loss, busy
+        """Accumulate the gradients of a batch, weighted by its share of this replica's samples. Return (mean loss, busy
         seconds)."""
         began = self._slowdown.begin()
         self.update(counted=False)
@@ -62,7 +62,8 @@ class Accumulating(Replica):
         return losses[0] if len(parts) == 1 else torch.stack(losses).sum(0), at - began
 
     def _add_gradients(self, batch: Batch, at: float) -> tuple[Tensor, float, float]:
-        """Add the gradients of one pass; return (mean loss, when it was done, seconds of waiting for others' turns)."""
+        """Accumulate the gradients of one pass. Return (mean loss, time at the end, seconds of waiting for the random
+        generator)."""
         meter, waited = self._meter, 0.0
         part = batch.samples / self.own
         earlier = self._put_aside() if part < 1.0 else []
@@ -80,7 +81,7 @@ class Accumulating(Replica):
                 loss = self.passes.loss(self.task, self.model, tensors)
         at = meter.add("forward", at)
         for parameter in self.state.parameters if part < 1.0 else ():
-            if parameter.grad is not None:  # of a backward pass inside the user's loss
+            if parameter.grad is not None:  # from a backward() inside the user's loss
                 parameter.grad *= part
         factor = part * self.passes.loss_scale
         (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
@@ -89,17 +90,19 @@ class Accumulating(Replica):
         return loss, meter.add("backward", at), waited
 
     def _put_aside(self) -> Sequence[tuple[Tensor, Tensor]]:
-        """Take the window's gradients out of reach of the user's loss, which may clear them; return the pairs."""
+        """Remove the window's gradients from the parameters, because the user's loss may clear them. Return (parameter,
+        gradient) pairs."""
         pairs = [(p, dense(p.grad)) for p in self.state.parameters if p.grad is not None]
         for parameter, _ in pairs:
             parameter.grad = None
         return pairs
 
     def contribute(self, total: int, seen: float) -> float:
-        """Weigh this replica's part of a window of `total` samples, which began with `seen`; return when it is done."""
+        """Weight this replica's gradients by its share of a window of `total` samples. `seen`: samples trained before the
+        window. Return the time at the end."""
         assert self.gradients is not None
         began = now()
-        self.lr = self.rates.apply(self.fraction(seen))  # also of one that had no batch
+        self.lr = self.rates.apply(self.fraction(seen))  # also if this replica had no batch
         self.step_sketches.begin()
         self.step_sketches.add(whole(self.state.parameters))
         self.step_sketches.exchange()
@@ -109,7 +112,8 @@ class Accumulating(Replica):
         return self._meter.add("copy", began)
 
     def update(self, counted: bool = True) -> None:
-        """Step with what has been reduced, if anything. `counted`: no step of a batch counts the time."""
+        """Step the optimizer with the reduced gradients, if an update is due. `counted`: add the time of the step to the
+        slowdown, because no batch does so."""
         if not self._due:
             return
         assert self.gradients is not None
@@ -129,7 +133,7 @@ class Accumulating(Replica):
 
 
 def _add_to(earlier: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Add a batch's gradients to those of the window, in their place."""
+    """Add a batch's gradients to the gradients of the window, in place."""
     for parameter, gradient in earlier:
         if parameter.grad is not None:
             gradient.add_(parameter.grad)

@@ -1,8 +1,8 @@
-"""Auto-balancing: how a batch is cut over replicas of unequal speed. Pure arithmetic.
+"""Auto-balancing: divides a batch over replicas of unequal speed. Pure arithmetic.
 
 Owns measured throughput and the shares that follow from it. Must not know devices or clocks. Source: the auto-balancer of
-floDl's graph mode. Difference: shares that would make a step hardly shorter are not taken over, so that replicas of equal
-speed keep equal shards, and the same bits, whatever the jitter.
+floDl's graph mode. Difference: new shares are adopted only if they shorten a step noticeably, so replicas of equal speed
+keep equal shards, and results keep their bits in spite of jitter.
 """
 
 from __future__ import annotations
@@ -13,42 +13,44 @@ from ddp.core.allocation import level
 from ddp.core.spans import sharers
 
 SMOOTHING = 0.3
-"""Weight of the newest throughput."""
+"""Weight of the newest measurement in the smoothed throughput."""
 CALIBRATION = 10
-"""Steps of equal (or hinted) shares before the first look."""
+"""Number of steps with equal (or hinted) shares before the first rebalancing."""
 EVERY = 50
-"""Steps from one look to the next."""
+"""Number of steps between rebalancings."""
 MIN_SHARE = 0.05
-"""Smallest share of a replica: one that gets nothing is never measured again."""
+"""Smallest share of a replica. Without a share, its throughput would never be measured again."""
 GAIN = 0.05
-"""Part by which a step must get shorter, and by more than the jitter, for other shares to be taken over."""
+"""Fraction by which new shares must shorten a step to be adopted. The gain must also exceed the jitter."""
 CERTAIN = 0.5
-"""A step that gets shorter by so much is worth it, however much devices jitter (on a busy machine, without bound)."""
+"""Gain that is always enough, whatever the jitter, which is unbounded on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Balance:
-    """What is known of the replicas. Tuples are by rank."""
+    """Measured throughput and shares of the replicas. Tuples are by rank."""
 
     ratios: tuple[float, ...]
-    """Shares of the samples; they sum to 1."""
+    """Fraction of the samples of each rank; they sum to 1."""
     throughput: tuple[float, ...]
     """Smoothed samples per millisecond; 0: not measured yet."""
     steps: int = 0
-    """Steps measured."""
+    """Number of steps measured."""
     jitter: tuple[float, ...] = ()
-    """Smoothed relative change of the throughput from what was expected."""
+    """Smoothed relative deviation of each measurement from the smoothed throughput."""
 
 
 def start(size: int, speeds: tuple[float, ...] | None = None) -> Balance:
-    """Return equal shares, or shares in proportion to `speeds`. Raises ValueError unless there are `size`, above 0."""
+    """Return equal shares, or shares in proportion to `speeds`. Raises ValueError unless `speeds` has `size` positive
+    numbers."""
     if speeds is not None and (len(speeds) != size or not all(0 < speed < float("inf") for speed in speeds)):
         raise ValueError(f"speed_hint={list(speeds)}: give a positive number for each of the {size} replicas")
     return Balance(shares(speeds or (1.0,) * size), (0.0,) * size)
 
 
 def follow(balance: Balance, samples: tuple[int, ...], busy_s: tuple[float, ...]) -> Balance:
-    """Return the balance after a step of `samples` and `busy_s` seconds by rank; a rank without samples keeps its own."""
+    """Return the balance after a step. `samples` and `busy_s` (seconds) are by rank; a rank without samples keeps its
+    throughput."""
     before = balance.throughput
     new = [n / (1000 * busy) if n and busy > 0 else v for v, n, busy in zip(before, samples, busy_s, strict=True)]
     missed = [abs(value - old) / old if old else 0.0 for value, old in zip(new, before, strict=True)]
@@ -63,7 +65,8 @@ def follow(balance: Balance, samples: tuple[int, ...], busy_s: tuple[float, ...]
 
 
 def shares(speeds: tuple[float, ...]) -> tuple[float, ...]:
-    """Return shares in proportion to `speeds` (0: unknown, taken for the slowest), none below `MIN_SHARE` or equal parts."""
+    """Return shares in proportion to `speeds`. An unknown speed (0) is taken for the slowest known one. No share is below
+    `MIN_SHARE`, or below 1/n for n > 20 replicas."""
     least = min(MIN_SHARE, 1 / len(speeds))
     slowest = min((speed for speed in speeds if speed > 0), default=1.0)
     known = [speed or slowest for speed in speeds]
@@ -78,10 +81,11 @@ def shares(speeds: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def cut(total: int, ratios: tuple[float, ...], least: int = 1) -> tuple[int, ...]:
-    """Return samples by rank: `total` in proportion to `ratios`; of equal ones the first ranks take the odd samples.
+    """Return the number of samples of each rank: `total` divided in proportion to `ratios`. With equal ratios, the first
+    ranks get the remaining samples.
 
-    A shard has `least` samples or more (batch norm needs two), or none where there are too few to go round: then those with
-    the largest shares get them. A batch below `least` is one shard.
+    A shard has at least `least` samples (batch norm needs two) or none. If there are too few samples for all ranks, the
+    ranks with the largest shares get them. A batch smaller than `least` is a single shard.
     """
     able = sharers(total, len(ratios), least)
     chosen = sorted(range(len(ratios)), key=lambda rank: (-ratios[rank], rank))[:able]

@@ -1,6 +1,6 @@
-"""`FlowBuilder`: writes a model as a flow, from left to right.
+"""Defines `FlowBuilder`, which builds a model from left to right, node by node.
 
-Owns what a flow may look like. Must not know how it runs: `Graph` does that.
+Owns which flows are valid. Must not know how a flow runs: `Graph` does.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from ddp.graph.graph import Graph
 from ddp.graph.nodes import MERGES, Loop, Merge, Residual, Split
 
 Part: TypeAlias = Union[nn.Module, "FlowBuilder"]
-"""What a node is made of: a module, or a builder, which is built on the spot."""
+"""What a node is made of: a module, or a builder, whose `build` is called at once."""
 
 
 class FlowBuilder:
-    """A flow under construction. Every verb returns the builder; `build` ends it.
+    """Builds a graph of modules. Every method returns the builder, so calls can be chained; `build` returns the graph.
 
         FlowBuilder.from_(conv).through(nn.ReLU()).also(block).tag("features").through(head).label("head").build()
 
-    A node's label is its class or verb and its position (`conv2d_0`, `also_2`), or what `label` says; parameters are
-    named after it. A module instance with parameters or buffers is taken once: used twice it would share its weights
-    and mix its running statistics without anybody having said so. One without (an activation) may come again.
-
-    Every misuse is a `GraphError` that names the node.
+    The label of a node is its class or method and its position (`conv2d_0`, `also_2`), or the name given to `label`; it is
+    the prefix of its parameters' names. A module instance with parameters or buffers can be used only once: two uses would
+    share weights and running statistics without saying so. A module without them (an activation) can be used again. Every
+    misuse raises a `GraphError` that names the node.
     """
 
     def __init__(self) -> None:
@@ -43,35 +42,36 @@ class FlowBuilder:
 
     @classmethod
     def from_(cls, module: Part) -> FlowBuilder:
-        """Begin a flow whose first node is `module`; it receives all inputs of the graph."""
+        """Begin a flow with `module` as its first node, which receives all inputs of the graph."""
         return cls().through(module)
 
     def through(self, module: Part) -> FlowBuilder:
-        """Take the flow's value through `module`."""
+        """Apply `module` to the current value."""
         return self._add(_kind(module), lambda label: self._take(module, label))
 
     def also(self, module: Part) -> FlowBuilder:
-        """Add a residual: `x + module(x)`, of equal shapes."""
+        """Add a residual connection: `x + module(x)`. Both must have the same shape."""
         return self._add("also", lambda label: Residual(self._take(module, label), None))
 
     def also_with(self, shortcut: Part, module: Part) -> FlowBuilder:
-        """Add a residual with a shortcut: `shortcut(x) + module(x)`, of equal shapes."""
+        """Add a residual connection with a shortcut: `shortcut(x) + module(x)`. Both must have the same shape."""
         return self._add("also_with", lambda label: Residual(self._take(module, label), self._take(shortcut, label)))
 
     def loop(self, module: Part, times: int) -> FlowBuilder:
-        """Apply `module` `times` times to its own output, with the same weights; `Graph.traces` has all values."""
+        """Apply `module` `times` times to its own output, with the same weights. `Graph.traces` returns the values of all
+        iterations."""
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise GraphError(f"a loop runs 1 time or more, not {times!r}", self._default("loop"))
         return self._add("loop", lambda label: Loop(self._take(module, label), times))
 
     def fork(self, module: Part, tag: str | None = None) -> FlowBuilder:
-        """Keep `module(x)` under `tag`, and go on with x. Without `tag`, `.tag` must follow."""
+        """Store `module(x)` under `tag`, and continue with x. Without `tag`, a call of `.tag` must follow."""
         self._add("fork", lambda label: self._take(module, label), side=True)
         self._fork = True
         return self if tag is None else self.tag(tag)
 
     def split(self, modules: Iterable[Part]) -> FlowBuilder:
-        """Take the value through each of `modules`, two or more; `merge` must follow."""
+        """Apply each of `modules`, two or more, to the current value. A call of `merge` must follow."""
         parts = list(modules)
         if len(parts) < 2:
             raise GraphError(f"a split needs two branches or more, got {len(parts)}", self._default("split"))
@@ -80,7 +80,7 @@ class FlowBuilder:
         return self
 
     def merge(self, op: str | Callable[..., Any]) -> FlowBuilder:
-        """End a split: `add`, `mean`, `concat` (along dimension 1), or a function of all branches: `op(*branches)`."""
+        """Combine the branches of a split by `add`, `mean`, `concat` (along dimension 1) or a function `op(*branches)`."""
         label = self._default("merge")
         if not self._split:
             raise GraphError("merge without a split before it", label)
@@ -94,7 +94,7 @@ class FlowBuilder:
         return self._add("merge", lambda _: Merge(MERGES[op] if isinstance(op, str) else op))
 
     def using(self, *tags: str) -> FlowBuilder:
-        """Give the next module (of a split, every branch) the values of `tags` as further positional inputs."""
+        """Pass the values of `tags` to the next module (of a split: to every branch) as further positional arguments."""
         known = [tag for step in self._steps for tag in step.tags]
         for tag in tags:
             if tag not in known:
@@ -103,7 +103,8 @@ class FlowBuilder:
         return self
 
     def tag(self, name: str) -> FlowBuilder:
-        """Name the flow's value, for `using` and `Graph.tagged`; after a `fork` without a tag, the fork's output."""
+        """Name the current value for `using` and `Graph.tagged`. After a `fork` without a tag, name the output of the
+        fork."""
         step = self._last("tag")
         if self._split:
             raise GraphError(f"tag {name!r} on a split: merge it first", step.label)
@@ -120,7 +121,8 @@ class FlowBuilder:
         return self
 
     def label(self, name: str) -> FlowBuilder:
-        """Name the last node: in errors, and as the prefix of its parameters. A Python identifier."""
+        """Set the label of the last node, a Python identifier: it appears in errors and is the prefix of its parameters'
+        names."""
         step = self._last("label")
         self._check_label(name, step.label)
         self._steps[-1] = replace(step, label=name)
@@ -128,7 +130,8 @@ class FlowBuilder:
         return self
 
     def build(self) -> Graph:
-        """Return the graph, and end the builder: a second graph of the same modules would share their weights."""
+        """Return the graph. The builder cannot be used afterwards, because a second graph would share the weights of the
+        first."""
         self._check_open("build")
         if not self._steps:
             raise GraphError("an empty flow: begin with FlowBuilder.from_(module)")
@@ -163,7 +166,7 @@ class FlowBuilder:
             hint = " (a class: make an instance of it)" if isinstance(module, type) else ""
             raise GraphError(f"expected a module, got {module!r}{hint}", label)
         for inner in module.modules():
-            # A Graph keeps tagged values of its own: it has state even where it has no parameters.
+            # A Graph stores tagged values: it has state even if it has no parameters.
             if isinstance(inner, Graph) or inner._parameters or inner._buffers:
                 if id(inner) in self._owners:
                     owner = self._owners[id(inner)]

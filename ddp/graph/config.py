@@ -1,7 +1,4 @@
-"""`DdpConfig`: how a graph is trained, and the policy that follows from it.
-
-Owns the settings of users. Must not know what follows them.
-"""
+"""Defines `DdpConfig`: the settings for training a graph, and the policy that follows from them."""
 
 from __future__ import annotations
 
@@ -22,29 +19,31 @@ MAX_ANCHOR = 200
 
 @dataclass(frozen=True)
 class DdpConfig:
-    """Settings of `setup_with`. Raises ValueError for what cannot be.
+    """Settings of `setup_with`. Raises ValueError for invalid ones.
 
-    `speed_hint` and `speeds` have an entry for each device.
+    `speed_hint` and `speeds` have one entry for each device.
     """
 
     speed_hint: Sequence[float] | None = None
-    """Relative speeds to begin with; they correct themselves with the first measurements."""
+    """Relative speeds to begin with; measurements replace them."""
     overhead_target: float = 0.10
-    """El Che: what the cohort may lose by a reduction, as a fraction of the window."""
+    """El Che: fraction of a window that a reduction may cost."""
     max_anchor: int | None = None
-    """None: El Che where the devices are unequal (or said to be); 0: never; else always, in windows of at
-    most so many batches of the slowest device."""
+    """Largest El Che window, in batches of the slowest device; 0: no El Che. None: El Che with the default limit if the
+    devices, `speeds` or `speed_hint` are unequal, else none."""
     max_grad_norm: float | None = None
-    """Most that the L2 norm of a step's gradients may be, after they are reduced: the same on any number of devices."""
+    """Limit of the L2 norm of the reduced gradients of a step, so the result is the same for any number of devices; None:
+    no limit."""
     timeline: Listener | None = None
-    """A `ddp.Timeline`, or a function: receives every record and its time: slices of the replicas' time, plans, closed
-    windows (`ddp.core`)."""
+    """A `ddp.Timeline`, or a function (record, time) -> None. Receives every record: slices of the replicas' time, plans,
+    closed windows (`ddp.core`)."""
     devices: Sequence[str | torch.device] | None = None
-    """None: every CUDA device if there are two or more. `["cpu", "cpu"]`: two replicas on the CPU."""
+    """Devices of the replicas. None: all CUDA devices if there are two or more. `["cpu", "cpu"]`: two replicas on the
+    CPU."""
     speeds: Sequence[float] = ()
-    """Emulated relative speed of each device in (0, 1]; empty: as fast as it goes."""
+    """Emulated relative speed of each device, in (0, 1]; empty: full speed."""
     parallel: bool = True
-    """Replicas run in threads; else one after the other, to the same bits."""
+    """Whether replicas run in threads. False: one after the other, with bit-identical results."""
 
     def __post_init__(self) -> None:
         if self.max_anchor is not None and self.max_anchor < 0:
@@ -53,7 +52,7 @@ class DdpConfig:
         emulated("speeds", self.speeds)
 
     def policy(self, devices: Sequence[torch.device]) -> Policy:
-        """Return when the replicas meet."""
+        """Return the policy that decides when gradients are reduced."""
         unequal = heterogeneous(devices) or any(len(set(each)) > 1 for each in (self.speeds, self.speed_hint or ()))
         if self.max_anchor == 0 or not (unequal or self.max_anchor):
             return POLICIES[EVERY_STEP]()

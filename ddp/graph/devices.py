@@ -1,6 +1,6 @@
-"""Devices to replicate on: which there are, whether they are alike, and how they are shown.
+"""Devices to replicate on: which ones exist, whether they are equal, and their description in one line.
 
-Owns questions to torch about devices. Must not know what they are for.
+Owns queries to torch about devices. Must not know what they are used for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def cuda_devices() -> tuple[torch.device, ...]:
 
 
 def resolve(devices: Sequence[str | torch.device]) -> tuple[torch.device, ...]:
-    """Return `devices`, each with its index. Raises ValueError for a missing one, or a CUDA device named twice."""
+    """Return `devices` with their indices. Raises ValueError for a device that does not exist, or a CUDA device named
+    twice."""
     places: list[torch.device] = []
     for device in map(torch.device, devices):
         if device.type == "cuda":
@@ -35,7 +36,7 @@ def resolve(devices: Sequence[str | torch.device]) -> tuple[torch.device, ...]:
 
 
 def heterogeneous(devices: Sequence[torch.device]) -> bool:
-    """Return whether they are of several kinds: a GPU and the CPU, or GPUs of different models."""
+    """Return whether the devices are of several kinds: a GPU and the CPU, or GPUs of different models."""
     return len({_name(device) for device in devices}) > 1
 
 
@@ -45,7 +46,8 @@ def is_heterogeneous() -> bool:
 
 
 def describe(devices: Sequence[torch.device], speeds: Sequence[float] = ()) -> str:
-    """Return one line: `2 GPUs (heterogeneous) | NVIDIA A (16.0 GB) | NVIDIA B (6.0 GB)`, or `2 CPU replicas`."""
+    """Describe devices in one line: `2 GPUs (heterogeneous) | NVIDIA A (16.0 GB) | NVIDIA B (6.0 GB)`, or `2 CPU
+    replicas`."""
     gpus = [device for device in devices if device.type == "cuda"]
     if gpus:
         kind = " (heterogeneous)" if heterogeneous(devices) else ""

@@ -1,8 +1,8 @@
-"""`graph`: replicas in the threads of one process. Gradients and buffers meet in its memory.
+"""The `graph` engine: replicas run in threads of one process, which reduces their gradients and buffers in memory.
 
-With `sync` every global batch is cut into shards by the replicas' throughput; with `cadence` each replica accumulates
-gradients over as many batches as El Che gives it, and there is one step for the window. Reduction is in the order of ranks.
-Owns the loop over windows. Must not know how a replica trains a batch, nor who decides what a window is.
+With `sync`, every global batch is cut into shards by the replicas' throughput. With `cadence`, each replica accumulates
+gradients over as many batches as El Che plans for it, and a window makes one step. Gradients are summed in the order of
+ranks. Owns the loop over windows. Must not know how a replica trains a batch, nor who plans a window.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ T = TypeVar("T")
 
 
 def run(job: Job, emit: Emit, parallel: bool = True) -> None:
-    """Train `job` in this process. Raises RankFailed, Diverged; KeyboardInterrupt passes through, no thread is left.
-
-    `parallel=False`: replicas run one after the other, to the same bits.
+    """Train `job` in this process. Raises RankFailed, Diverged. KeyboardInterrupt passes through; all threads are ended.
+    `parallel=False`: replicas run one after the other, with bit-identical results.
     """
     if job.world_size == 1:
         solo.run(job, emit)
@@ -72,19 +71,19 @@ def run(job: Job, emit: Emit, parallel: bool = True) -> None:
 
 
 class _Engine:
-    """The loop around the schedule: windows of work for all replicas, until every epoch is trained."""
+    """Runs windows of work on all replicas until every epoch is trained."""
 
     def __init__(self, job: Job, emit: Emit, team: WorkerThreads) -> None:
         self._job, self._emit, self._team = job, emit, team
         self._in_turn = WorkerThreads(job.world_size, parallel=False)
         self._events: list[Any] = []
-        """Sent by the replicas' threads, until this one hands them on."""
+        """Events from the replicas' threads, until this thread emits them."""
         task = job.task()
         shared = replace(job, task=lambda: task)  # data is read once for all
         self._loops = self._in_turn.run([partial(self._loop, shared, rank) for rank in range(job.world_size)])
         self._replicas = [cast(Accumulating, loop.replica) for loop in self._loops]
         states = [replica.state for replica in self._replicas]
-        single = job.policy.every_step and job.step.accumulate == 1  # else gradients are put aside in between
+        single = job.policy.every_step and job.step.accumulate == 1  # otherwise gradients are put aside between passes
         exchange = self._exchange = Exchange(states, eager=single)
         self._turns = SerializedRng([loop.device for loop in self._loops])
         for replica, gradients in zip(self._replicas, exchange.gradients, strict=True):
@@ -93,7 +92,7 @@ class _Engine:
         self._merged: list[list[Span]] = [[] for _ in self._loops]
         self._seq = 0
         self._free: float | None = None
-        """Since when the replicas wait for their next window; None: they did something else meanwhile."""
+        """Time since which the replicas wait for their next window; None: they did something else meanwhile."""
         source = checkpoint.resume(job)
         saved = (
             source.coordinator if source is not None else CoordinatorCheckpoint(self._samples, 0, (), 0, 0, None, None)
@@ -120,7 +119,7 @@ class _Engine:
         return replace(windows, state=saved.policy_state, plan=saved.plan, round=saved.rounds)
 
     def train(self) -> None:
-        """Train all epochs that are left."""
+        """Train the remaining epochs."""
         for loop in self._loops:
             loop.ready("memory")
         self._hand_on()
@@ -130,8 +129,8 @@ class _Engine:
             epoch, position = divmod(self._seen, self._samples)
             if epoch != begun:
                 begun = epoch
-                # One after the other: they share the generator that a callback is seeded in, and what it draws there is
-                # not the model's.
+                # One after the other, because epoch callbacks of CPU replicas share torch's default generator. Their
+                # draws do not affect the model's.
                 self._in_turn.run([partial(loop.begin, epoch, self._seen) for loop in self._loops])
             self._seen += self._window(epoch, position)
             if self._seen % self._samples == 0:
@@ -143,12 +142,12 @@ class _Engine:
         self._everywhere(lambda loop: loop.finish())
 
     def close(self) -> None:
-        """End what runs in the background."""
+        """Close the training loops and their background work."""
         for loop in self._loops:
             loop.close()
 
     def _window(self, epoch: int, position: int) -> int:
-        """Train until the replicas have met once; return the samples trained."""
+        """Train one window, to the end of its reduction. Return the number of samples trained."""
         work = self._windows.work(position, self._samples)
         sizes = tuple(sum(stop - start for start, stop in spans) for spans in work)
         total = sum(sizes)
@@ -180,10 +179,11 @@ class _Engine:
         return total
 
     def _keep(self, window: Batch, work: Sequence[Sequence[Span]]) -> Sequence[TrainingLoop]:
-        """Keep the state before a window, if it is drawn; return who is to keep the one after it."""
+        """Record the state before a window if the window is drawn for the audit. Return the loops that must record the
+        state after it."""
         keeper = self._loops[0].keeper
         if keeper is not None and keeper.watch.awaits:
-            self._replicas[0].update()  # nothing was due, as its model was evaluated or saved
+            self._replicas[0].update()  # no update is due: the model was just evaluated or saved
         if keeper is None or not keeper.due(window, self._seen, self._seq, 0):
             return ()
         for loop, spans in zip(self._loops, work, strict=True):
@@ -192,7 +192,7 @@ class _Engine:
         return self._loops
 
     def _train(self, rank: int, epoch: int, spans: tuple[Span, ...], total: int, last: bool) -> float:
-        """Train a replica's part of a window of `total` samples; return when it was done."""
+        """Train one replica's part of a window of `total` samples. Return the time at the end."""
         loop, replica, seen = self._loops[rank], self._replicas[rank], self._seen
         loop.pause()
         if self._free is not None:
@@ -202,7 +202,7 @@ class _Engine:
         loop.expect(batches)
         for batch in batches:
             loop.train(Step(batch, seen, last and batch is batches[-1]))
-        replica.update()  # a replica without a batch has not come to it yet
+        replica.update()  # a replica without a batch has not applied the last window yet
         return replica.contribute(total, seen)
 
     def _run(self, work: Sequence[Callable[[], T]]) -> list[T]:
@@ -212,7 +212,7 @@ class _Engine:
             self._hand_on()
 
     def _everywhere(self, act: Callable[[TrainingLoop], T]) -> list[T]:
-        """Return what `act` gives for every replica, its last window being in its model."""
+        """Call `act` for every replica after it has applied its last window. Return the results by rank."""
 
         def work(loop: TrainingLoop, replica: Accumulating) -> T:
             replica.update()
@@ -228,7 +228,7 @@ class _Engine:
                 raise Diverged(f"the training loss is not finite in epoch {event.epoch}; lower train.lr")
 
     def _evaluate(self, epoch: int) -> None:
-        """Record that every sample of the epoch is in the model, and evaluate it."""
+        """Record that the model contains every sample of the epoch, and evaluate it."""
         self._free = None
         self._merge(epoch)
         parts = len(self._loops)

@@ -1,4 +1,4 @@
-"""`setup` and `setup_with`: one call that makes a graph ready for training on whatever devices there are.
+"""Defines `setup` and `setup_with`: one call prepares a graph for training on the available devices.
 
 Owns the order of set-up. Must not know how replicas work.
 """
@@ -21,10 +21,10 @@ from ddp.monitor.track import RunSubject
 
 
 def setup(graph: Graph, builder: Callable[[torch.device], Graph], optimizer_factory: OptimizerFactory) -> None:
-    """Prepare `graph` for training on all CUDA devices, or on the one device that there is: the loop is the same.
+    """Prepare `graph` for training on all CUDA devices, or on the only device. The training loop is the same in both cases.
 
-    `builder(device)` makes a graph like `graph`; `optimizer_factory(parameters)` an optimizer, one for each replica. On one
-    device the graph stays where it is and `builder` is not called. Raises GraphError if it is set up already.
+    `builder(device)` makes a graph like `graph`. `optimizer_factory(parameters)` makes the optimizer of one replica. On one
+    device the graph stays where it is, and `builder` is not called. Raises GraphError if the graph is set up already.
     """
     setup_with(graph, builder, optimizer_factory, DdpConfig())
 
@@ -35,7 +35,7 @@ def setup_with(
     optimizer_factory: OptimizerFactory,
     config: DdpConfig,
 ) -> None:
-    """Do what `setup` does, with settings. Prints on stderr which devices there are."""
+    """Do the same as `setup`, with settings. Prints the devices on stderr."""
     if not isinstance(graph, Graph):
         raise GraphError(
             f"setup takes a Graph, made by FlowBuilder.build, not {type(graph).__name__}; FlowBuilder.from_(module).build() "

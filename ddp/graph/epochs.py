@@ -1,6 +1,6 @@
-"""An epoch of a loader as the batches of a graph: on one device, or a part of each for every replica.
+"""Yields an epoch of a loader as batches of a graph: for one device, or divided over the replicas.
 
-Owns how an epoch falls into batches. Must not know what is done with them.
+Owns the division of an epoch into batches. Must not know how they are used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddp.graph.replicas import GraphReplicas
 
 
 def alone(loader: DataLoader, place: torch.device, number: int) -> Iterator[GraphBatch]:
-    """Yield epoch `number` (from 0) as one device at `place` trains it."""
+    """Yield the batches of epoch `number` (from 0) for one device."""
     feed, chunk = loader.feed(place), Chunk(number, 0, len(loader), loader.batch_size)
     feed.expect(map(chunk.at, range(chunk.steps)))
     for part in map(chunk.at, range(chunk.steps)):
@@ -27,8 +27,8 @@ def alone(loader: DataLoader, place: torch.device, number: int) -> Iterator[Grap
 
 
 def shared(loader: DataLoader, replicas: GraphReplicas, number: int) -> Iterator[GraphBatch]:
-    """Yield epoch `number` (from 0), each batch or window cut for the replicas when it is its turn. Raises GraphError where
-    `drop_last` leaves nothing."""
+    """Yield the batches or windows of epoch `number` (from 0). Each is divided over the replicas when it is due. Raises
+    GraphError if `drop_last` leaves no batch."""
     position, size = 0, _whole(loader, len(replicas.devices), replicas.windows.windowed)
     feeds = [loader.feed(device, replica) for replica, device in enumerate(replicas.devices)]
     while position < size:
@@ -40,7 +40,8 @@ def shared(loader: DataLoader, replicas: GraphReplicas, number: int) -> Iterator
 
 
 def _whole(loader: DataLoader, replicas: int, windowed: bool) -> int:
-    """Return the samples of an epoch: with `drop_last`, whole batches of all replicas. A window has batches of one."""
+    """Return the samples of an epoch to train. With `drop_last` these are whole batches of all replicas, except in windows,
+    where each batch belongs to one replica."""
     size, batch = len(loader), loader.batch_size * replicas
     if windowed or not loader.drop_last:
         return size
@@ -52,7 +53,7 @@ def _whole(loader: DataLoader, replicas: int, windowed: bool) -> int:
 
 
 def _fetch(feed: BatchLoader, epoch: int, spans: Sequence[Span]) -> tuple[Any, ...]:
-    """Return what a replica trains of a window."""
+    """Return the batches that a replica trains in a window."""
     parts = [Batch(epoch, start, stop, stop - start) for start, stop in spans]
     feed.expect(parts)
     return tuple(map(feed.get, parts))

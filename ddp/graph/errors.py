@@ -1,10 +1,11 @@
-"""The one exception of the graph builder. Knows nothing of torch."""
+"""Defines the exception of the graph builder. Knows nothing of torch."""
 
 from __future__ import annotations
 
 
 class GraphError(ValueError):
-    """Names a wrong way to write or use a graph. `node` is the label of the node at fault, outermost graph first."""
+    """Raised for a wrong definition or use of a graph. `node` is the label of the node at fault, with the labels of outer
+    graphs before it."""
 
     def __init__(self, problem: str, node: str = "") -> None:
         super().__init__(problem, node)
@@ -15,5 +16,5 @@ class GraphError(ValueError):
         return f"node {self.node!r}: {self.problem}" if self.node else self.problem
 
     def within(self, label: str) -> GraphError:
-        """Return the error as the outer graph has it, in which this one's graph is the node `label`."""
+        """Return the error for the outer graph, in which the inner graph is the node `label`."""
         return GraphError(self.problem, f"{label}.{self.node}" if self.node else label)

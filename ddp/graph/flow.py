@@ -1,7 +1,7 @@
-"""`Flow`: modules wired into one, an ordinary `nn.Module` whose children carry the labels of the nodes.
+"""Defines `Flow`: modules wired into one `nn.Module`, whose children are named by the labels of the nodes.
 
-Owns the order of nodes and the tagged values of the last pass. Must not know how a flow is written (`ddp.graph.builder`),
-nor that it can be trained (`ddp.graph.graph`).
+Owns the order of nodes and the tagged values of the last forward pass. Must not know how a flow is built
+(`ddp.graph.builder`), nor that it can be trained (`ddp.graph.graph`).
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from ddp.graph.structure import describe, digest
 
 @dataclass(frozen=True)
 class FlowStep:
-    """The place of a node in the flow."""
+    """The position and wiring of a node in the flow."""
 
     label: str
     """Name of the node's module among the children of the graph."""
     using: tuple[str, ...] = ()
-    """Tags whose values the module gets after the flow's value."""
+    """Tags whose values the module receives after the flow's value."""
     tags: tuple[str, ...] = ()
-    """Names under which the output is kept."""
+    """Names under which the output is stored."""
     side: bool = False
-    """A fork: its output does not become the flow's value."""
+    """Whether the node is a fork: its output does not become the flow's value."""
 
 
 class FlowOutput(NamedTuple):
-    """What came out of a forward pass."""
+    """The result of a forward pass."""
 
     value: Any
     tagged: dict[str, Any]
     traced: dict[str, Any]
-    """Of tagged loops, the values of all iterations."""
+    """Tag of a loop -> values of all its iterations."""
 
 
 class Flow(nn.Module):
     """A flow of modules. The first node receives all inputs of `forward`.
 
-    After a forward pass `tagged` reads the values that were tagged in it, with their autograd graph, so that an
-    auxiliary loss can use them. They are let go when the next forward pass starts, and neither copied nor pickled.
+    After a forward pass, `tagged` returns the tagged values with their autograd graph, so an auxiliary loss can use them.
+    They are freed when the next forward pass starts, and are neither copied nor pickled.
     """
 
     def __init__(self, steps: Iterable[FlowStep], modules: Iterable[nn.Module]) -> None:
@@ -61,7 +61,8 @@ class Flow(nn.Module):
         return tuple(tag for step in self._steps for tag in step.tags)
 
     def tagged(self, tag: str) -> Any:
-        """Return the value tagged `tag` in the last forward pass. Raises GraphError for an unknown tag, or before a pass."""
+        """Return the value tagged `tag` in the last forward pass. Raises GraphError for an unknown tag, or before the first
+        pass."""
         if tag in self._kept:
             return self._kept[tag]
         if tag not in self.tags:
@@ -70,8 +71,8 @@ class Flow(nn.Module):
         raise GraphError(f"tag {tag!r} has no value before a completed forward pass", owner)
 
     def traces(self, tag: str) -> list[Any]:
-        """Return the values of all iterations of the loop tagged `tag` in the last forward pass. Raises GraphError for
-        another tag, or before a pass."""
+        """Return the values of all iterations of the loop tagged `tag`, in the last forward pass. Raises GraphError if
+        `tag` is not the tag of a loop, or before the first pass."""
         if tag in self._traced:
             return list(self._traced[tag])
         looped = [tag for step in self._steps if isinstance(self._modules[step.label], Loop) for tag in step.tags]
@@ -80,22 +81,22 @@ class Flow(nn.Module):
         raise GraphError(f"no loop is tagged {tag!r} in this graph; those with a tag are {looped}")
 
     def forward(self, *inputs: Any) -> Any:
-        """Return the value at the end of the flow. Raises GraphError, naming the node and its input shapes, where shapes
-        misfit."""
-        self._kept, self._traced = {}, {}  # First of all: two passes' activations never live at the same time.
+        """Return the value at the end of the flow. If shapes do not fit, raises GraphError with the node and its input
+        shapes."""
+        self._kept, self._traced = {}, {}  # First: activations of two passes must never be in memory together.
         return self.keep(self._pass(inputs))
 
     def _pass(self, inputs: tuple[Any, ...]) -> FlowOutput:
-        """Do the pass that `forward` is called for."""
+        """Run the pass for `forward`; a subclass may distribute it."""
         return self.flow(*inputs)
 
     def keep(self, output: FlowOutput) -> Any:
-        """Keep what a pass has tagged, for `tagged` and `traces`; return its value."""
+        """Store the tagged values of a pass for `tagged` and `traces`. Return its value."""
         self._kept, self._traced = output.tagged, output.traced
         return output.value
 
     def flow(self, *inputs: Any) -> FlowOutput:
-        """Return what comes of a forward pass of this graph alone, distributed or not; keeps nothing."""
+        """Return the result of a forward pass of this module alone, even if the graph is distributed. Stores nothing."""
         kept: dict[str, Any] = {}
         traced: dict[str, Any] = {}
         for step in self._steps:
@@ -120,7 +121,7 @@ class Flow(nn.Module):
                 raise error.within(label) from error
             raise GraphError(f"{error.problem} (inputs: {shape_of(inputs)})", label) from error
         except (RuntimeError, ValueError) as error:
-            # Subclasses are not about shapes (out of memory, a lost peer): they pass as they are.
+            # Subclasses are other errors than shapes (out of memory, a lost peer): raise them unchanged.
             if type(error) not in (RuntimeError, ValueError):
                 raise
             raise GraphError(f"{error} (inputs: {shape_of(inputs)})", label) from error
@@ -129,13 +130,14 @@ class Flow(nn.Module):
     def structural_hash(self) -> str:
         """Return 64 hex digits, equal for graphs that compute the same function of weights and input.
 
-        Changes with modules, their hyper-parameters and the wiring; not with weights, labels, names of tags or mode.
-        Stable across processes and runs.
+        The hash depends on modules, their hyper-parameters and the wiring; not on weights, labels, names of tags or
+        training mode. It is the same in all processes and runs.
         """
         return digest(self.structure())
 
     def structure(self) -> tuple[Any, ...]:
-        """Return what the hash is made of: for each node its module, its wiring by position, and whether it is a fork."""
+        """Return the description that is hashed: for each node its module, its wiring by position, and whether it is a
+        fork."""
         position = {tag: index for index, step in enumerate(self._steps) for tag in step.tags}
         return tuple(
             (describe(self._modules[step.label]), tuple(position[tag] for tag in step.using), step.side)

@@ -1,4 +1,4 @@
-"""Data for a graph: `ddp.DataLoader` says what and in which order, `GraphBatch` is what every replica gets of it.
+"""Data for a graph: `ddp.DataLoader` gives the samples and their order, `GraphBatch` is a batch divided over the replicas.
 
 Owns the parts of a batch. Must not know how they are cut.
 """
@@ -20,16 +20,16 @@ __all__ = ["DataLoader", "GraphBatch"]
 
 @dataclass(frozen=True)
 class GraphBatch:
-    """The parts of a batch on all replicas. `batch[name]` is a whole member, in the order of the graph's value; `len(batch)`
-    its samples."""
+    """A batch divided over the replicas. `batch[name]` gathers one member in the order of the graph's output; `len(batch)`
+    is the number of its samples."""
 
     names: tuple[str, ...]
     parts: tuple[tuple[Any, ...], ...]
-    """The batches of each rank, on its device; each what the source gives."""
+    """The batches of each rank, on its device, as the source returns them."""
     sizes: tuple[tuple[int, ...], ...]
-    """Their samples."""
+    """Number of samples of each of `parts`."""
     device: torch.device
-    """Where a whole member lies."""
+    """Device of a gathered member."""
 
     def __len__(self) -> int:
         return sum(map(sum, self.sizes))
@@ -39,7 +39,7 @@ class GraphBatch:
         return gather(members, [size for sizes in self.sizes for size in sizes], self.device)
 
     def columns(self, part: Any, names: Sequence[str]) -> tuple[Any, ...]:
-        """Return the members `names` of one part. Raises KeyError for an unknown one."""
+        """Return the members `names` of one part. Raises KeyError for an unknown name."""
         if isinstance(part, Mapping):
             return tuple(part[name] for name in names)
         places = {name: index for index, name in enumerate(self.names)}

@@ -1,8 +1,7 @@
-"""The kinds of node that a flow has beside a user's own module: residual, loop, split, merge.
+"""The kinds of node in a flow besides a user's own module: residual, loop, split, merge.
 
-Owns what they compute. Must not know labels or tags.
-
-A node raises `GraphError` without a label; the `Graph` that holds it adds the label and the shapes of the inputs.
+Owns what they compute. Must not know labels or tags. A node raises `GraphError` without a label; the `Graph` that contains
+it adds the label and the shapes of the inputs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ddp.graph.errors import GraphError
 
 
 def shape_of(value: object) -> str:
-    """Return how an error shows a value: a tensor by its shape, a tuple by its items, anything else by its type."""
+    """Describe a value for an error: a tensor by its shape, a tuple by its items, anything else by its type."""
     if isinstance(value, Tensor):
         return str(list(value.shape))
     if isinstance(value, tuple | list):
@@ -26,13 +25,14 @@ def shape_of(value: object) -> str:
 
 
 def _require_equal(values: tuple[Tensor, ...], what: str) -> None:
-    # Strict on purpose: broadcasting would hide a wrong shape and train something else.
+    # Strict on purpose: broadcasting would hide a wrong shape and train another model.
     if any(value.shape != values[0].shape for value in values):
         raise GraphError(f"{what} have unequal shapes {shape_of(values)}")
 
 
 class Residual(nn.Module):
-    """`shortcut(x) + main(x, *extra)`; without a shortcut, x itself. Shapes must be equal: nothing is broadcast."""
+    """Computes `shortcut(x) + main(x, *extra)`; without a shortcut, `x + main(x, *extra)`. Shapes must be equal: no
+    broadcasting."""
 
     def __init__(self, main: nn.Module, shortcut: nn.Module | None) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Residual(nn.Module):
         self.shortcut = shortcut
 
     def forward(self, x: Tensor, *extra: Any) -> Tensor:
-        """Return the sum, of the shape of both summands. Raises GraphError for unequal ones."""
+        """Return the sum. Raises GraphError if the shapes are not equal."""
         kept: Tensor = x if self.shortcut is None else self.shortcut(x)
         added: Tensor = self.main(x, *extra)
         if kept.shape != added.shape:
@@ -49,7 +49,7 @@ class Residual(nn.Module):
 
 
 class Loop(nn.Module):
-    """`body` again and again, on its own output: the values of all iterations."""
+    """Applies `body` repeatedly to its own output."""
 
     def __init__(self, body: nn.Module, times: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Loop(nn.Module):
         self.times = times
 
     def forward(self, x: Any, *extra: Any) -> list[Any]:
-        """Return one value for each iteration; the flow goes on with the last."""
+        """Return the value of each iteration. The flow continues with the last one."""
         values = [x]
         for _ in range(self.times):
             values.append(self.body(values[-1], *extra))
@@ -65,10 +65,10 @@ class Loop(nn.Module):
 
 
 class Split(nn.ModuleList):
-    """Every branch on the same input: a tuple of their outputs."""
+    """Applies every branch to the same input."""
 
     def forward(self, x: Any, *extra: Any) -> tuple[Any, ...]:
-        """Return one output for each branch, in order."""
+        """Return the output of each branch, in order."""
         return tuple(branch(x, *extra) for branch in self)
 
 
@@ -93,16 +93,16 @@ def _concat(*values: Tensor) -> Tensor:
 
 
 MERGES: dict[str, Callable[..., Tensor]] = {"add": _add, "mean": _mean, "concat": _concat}
-"""Ways to merge that have a name; `concat` along dimension 1. Shapes must fit exactly, nothing is broadcast."""
+"""Name -> function that merges branches; `concat` is along dimension 1. Shapes must fit exactly: no broadcasting."""
 
 
 class Merge(nn.Module):
-    """`op(*branches)` of the tuple that a `Split` left."""
+    """Applies `op(*branches)` to the tuple that a `Split` returned."""
 
     def __init__(self, op: Callable[..., Any]) -> None:
         super().__init__()
         self.op = op
 
     def forward(self, branches: tuple[Any, ...]) -> Any:
-        """Return one value of the branches."""
+        """Return the merged value of the branches."""
         return self.op(*branches)

@@ -1,11 +1,10 @@
-"""A forward pass on all replicas, and its backward pass: a single node of the caller's autograd graph.
+"""Runs a forward pass on all replicas, with its backward pass, as a single node of the caller's autograd graph.
 
-Owns the way from the caller's autograd graph to those of the replicas and back. Must not hold the replicas between forward
-and backward. Forward, every replica runs its batches; outputs and tagged values come together on one device. Backward, the
-gradient is divided as the outputs were put together, and each replica takes its part through its batches, in order.
-
-Parameters get their gradients on the way with `Tensor.backward`. What asks for certain tensors only, as
-`torch.autograd.grad` and `backward(inputs=...)` do, leaves them alone.
+Owns the connection between the caller's autograd graph and those of the replicas. Must not keep the replicas alive between
+forward and backward. In the forward pass, every replica runs its batches; outputs and tagged values are gathered on one
+device. In the backward pass, the gradient of the gathered outputs is divided, and each replica runs it back through its
+batches in order. `Tensor.backward` fills the gradients of the parameters; `torch.autograd.grad` and `backward(inputs=...)`,
+which ask for certain tensors only, do not.
 """
 
 from __future__ import annotations
@@ -23,58 +22,59 @@ from ddp.graph.scatter import gather, leaves, rebuild, share
 from ddp.graph.serialized_rng import SerializedRng
 
 Run = Callable[[int, tuple[Any, ...], int], Any]
-"""(rank, inputs, number of the batch on this rank) -> value, with the replica in place."""
+"""(rank, inputs, index of the batch on this rank) -> output of that rank's replica."""
 
 
 class Everywhere(Protocol):
-    """Runs a function for every rank, and records its time under a kind of slice; the ranks `here` on the calling thread."""
+    """Runs a function for every rank and records its time as a slice of `kind`. The ranks in `here` run on the calling
+    thread."""
 
     def __call__(self, kind: str, work: Sequence[Callable[[], Any]], here: Collection[int] = ()) -> list[Any]: ...
 
 
 @dataclass
 class ReplicaBatch:
-    """A batch of one replica, and its value."""
+    """A batch of one replica, and its output."""
 
     inputs: tuple[Any, ...]
     samples: int
     value: Any = None
     local: tuple[Any, ...] = ()
-    """The inputs on the replica's device, detached from the caller's graph."""
+    """The inputs on the replica's device, detached from the caller's autograd graph."""
 
 
 @dataclass
 class Pass:
-    """A pass over all replicas; `batches` are by rank."""
+    """One forward and backward pass over all replicas; `batches` are by rank."""
 
     batches: Sequence[Sequence[ReplicaBatch]]
     devices: Sequence[torch.device]
     run: Run | None
-    """Let go of once it has been used: it holds the replicas."""
+    """Runs a replica. Set to None after use, because it keeps the replicas alive."""
     everywhere: Everywhere
     turns: SerializedRng
     counted: Callable[[], None] = lambda: None
-    """Called when its gradients come."""
+    """Called at the start of the backward pass."""
     own: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Goes around what the replicas do."""
+    """Context in which the replicas run."""
     _spent: bool = field(default=False, init=False)
 
     @property
     def flat(self) -> list[ReplicaBatch]:
-        """Return all batches, those of rank 0 first: the order of the samples."""
+        """Return all batches, those of rank 0 first, which is the order of the samples."""
         return [batch for mine in self.batches for batch in mine]
 
     def __call__(self) -> Any:
-        """Return the value of all samples. Carries gradient if gradients are on."""
+        """Return the gathered output. It requires grad if gradients are enabled."""
         inputs = [leaf for batch in self.flat for leaf in leaves(batch.inputs)]
         wanted = torch.is_grad_enabled()
-        # Something must ask for a gradient, or none would come back: parameters are not among the inputs.
+        # Parameters are not inputs of the node: without this anchor, autograd might not call its backward.
         anchor = torch.zeros((), requires_grad=wanted)
         outputs = iter(_Node.apply(self, anchor, *inputs))
         return rebuild(self.flat[0].value, lambda _: next(outputs))
 
     def forward(self) -> list[Tensor]:
-        """Return all tensors of the value, put together."""
+        """Run all replicas. Return the gathered tensors of the output."""
         run, self.run = self.run, None
         assert run is not None
         with self.own():
@@ -92,8 +92,8 @@ class Pass:
         return work
 
     def backward(self, gradients: Sequence[Tensor | None], train: bool) -> list[Tensor | None]:
-        """Take the gradients of the outputs through all replicas; return those of the inputs. `train`: parameters get
-        theirs."""
+        """Run the gradients of the outputs back through all replicas. Return the gradients of the inputs. `train`: fill the
+        gradients of the parameters too."""
         if self._spent:
             raise RuntimeError(
                 "a second backward pass through one forward pass of a distributed graph: add the losses up, and call "
@@ -135,10 +135,11 @@ class Pass:
 
 
 def at_home(devices: Sequence[torch.device]) -> list[int]:
-    """Return the ranks whose backward passes must run on the thread that runs the node's.
+    """Return the ranks whose backward passes must run on the thread of the node's backward pass.
 
-    Autograd has one thread for each device other than the CPU. The node's is that of the first device, where the outputs
-    came together: a pass on this device from another thread would wait for it, while it waits for the pass.
+    Autograd has one thread for each device other than the CPU. The node runs on the thread of the first device, where the
+    outputs were gathered. A pass on this device from another thread would wait for that thread, which itself waits for the
+    pass.
     """
     return [rank for rank, device in enumerate(devices) if device == devices[0] and device.type != "cpu"]
 
@@ -149,15 +150,15 @@ def _cut_off(leaf: Tensor, device: torch.device) -> Tensor:
 
 
 def _reaches_anchor() -> bool:
-    """Return whether the present backward pass goes to every leaf, not just to certain tensors (`torch.autograd.grad`,
-    `backward(inputs=...)`), which do not want the anchor's gradient."""
+    """Return whether the current backward pass reaches every leaf. It does not in `torch.autograd.grad` and
+    `backward(inputs=...)`, which do not ask for the anchor's gradient."""
     anchor = torch._C._current_autograd_node().next_functions[0][0]
     assert anchor is not None
     return torch._C._will_engine_execute_node(anchor)
 
 
 class _Node(torch.autograd.Function):
-    """The node: (pass, anchor, tensors of the inputs) -> tensors of the value."""
+    """Autograd node: (pass, anchor, input tensors) -> output tensors."""
 
     @staticmethod
     def forward(ctx: Any, replicated: Pass, anchor: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:

@@ -1,6 +1,6 @@
-"""The learning rates of a graph's optimizers: fixed, by steps, or by the samples that all replicas have seen.
+"""Sets the learning rates of a graph's optimizers: fixed, by step, or by the samples that all replicas have seen.
 
-Owns what a scheduler means. Must not know replicas.
+Owns the meaning of a scheduler. Must not know replicas.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ddp.settings import whole
 
 
 class StepSchedule(Protocol):
-    """A schedule as an object."""
+    """A schedule as an object with a method."""
 
     def lr(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 0."""
+        """Return the learning rate of `step`, counted from 0."""
         ...
 
 
@@ -28,12 +28,13 @@ Schedule = Callable[[int], float] | Callable[[float], float] | StepSchedule
 
 
 class GraphRates:
-    """Sets the rates of all optimizers; of several parameter groups the first is meant, others keep their proportion."""
+    """Sets the learning rates of all optimizers. A rate is that of the first parameter group; other groups keep their ratio
+    to it."""
 
     def __init__(self) -> None:
         self._optimizers: list[torch.optim.Optimizer] = []
         self._own: list[list[float]] = []
-        """Rates that each optimizer began with, by parameter group."""
+        """Initial learning rates of each optimizer, by parameter group."""
         self._rate: Callable[[int], float] | None = None
         """Step -> learning rate."""
         self._factor: Callable[[float], float] | None = None
@@ -42,7 +43,7 @@ class GraphRates:
         self._scale = 1.0
 
     def steer(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Set the rates of `optimizers` from here on."""
+        """Set the learning rates of these optimizers from now on."""
         self._optimizers = list(optimizers)
         self._own = [
             [sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
@@ -51,11 +52,11 @@ class GraphRates:
 
     @property
     def first(self) -> float:
-        """Return the rate of the first parameter group; 0 without an optimizer."""
+        """Return the learning rate of the first parameter group; 0 without an optimizer."""
         return float(self._optimizers[0].param_groups[0]["lr"]) if self._optimizers else 0.0
 
     def apply(self, step: int, seen: int) -> None:
-        """Set the rates of `step`, before which so many samples were seen."""
+        """Set the learning rates of `step`. `seen`: samples trained before it."""
         if self._factor is not None:
             factor = sound("the scheduler's factor", self._factor(min(seen / self._samples, 1.0)), ROUNDING)
             for optimizer, own in zip(self._optimizers, self._own, strict=True):
@@ -70,14 +71,15 @@ class GraphRates:
                 group["lr"] = rate * (lr / own[0] if own[0] else 1.0)
 
     def fix(self, lr: float) -> None:
-        """Train with `lr`; ends a schedule."""
+        """Set the learning rate to `lr`, and remove the schedule."""
         if not self._optimizers:
             raise GraphError("no optimizer to set the learning rate of: call ddp.setup, or set_optimizer, first")
         self._rate = self._factor = None
         self._set(sound("the learning rate", lr))
 
     def follow(self, schedule: Schedule, samples: int | None) -> None:
-        """Follow a schedule over steps, or with `samples`, those of the whole training, over the fraction of them seen."""
+        """Use a schedule over steps; or, with `samples` of the whole training, a schedule over the fraction of them
+        seen."""
         if samples is not None:
             self._samples = whole("samples", samples, 1)
             self._rate, self._factor = None, a_schedule(schedule)
@@ -94,5 +96,5 @@ class GraphRates:
         self._rate, self._factor = by_step, None
 
     def rescale(self, scale: float) -> None:
-        """Multiply what a schedule gives."""
+        """Multiply the schedule's learning rates by `scale`."""
         self._scale = sound("the scale of the learning rate", scale)

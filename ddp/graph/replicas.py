@@ -1,6 +1,6 @@
-"""Replicas of a graph, one for each device: forward and backward on all of them, and the sum of their gradients.
+"""Replicas of a graph, one for each device: runs forward and backward passes on all of them, and reduces their gradients.
 
-Owns what was done since the replicas met. Must not know optimizers, rates or data sets.
+Owns the work since the last reduction. Must not know optimizers, learning rates or data sets.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from ddp.replica.norms import least_samples
 
 
 class GraphReplicas:
-    """`graph` on the first device, and one more for each of the others, with the same bits.
+    """The replicas of `graph`: `graph` itself on the first device, and bit-identical copies on the others.
 
-    `speeds`: emulated relative speed of each, or empty. Raises GraphError for a builder whose graphs are not like `graph`.
+    `speeds`: emulated relative speed of each replica, or empty. Raises GraphError if the builder's graphs differ from
+    `graph`.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class GraphReplicas:
         self._trained = [p.requires_grad for p in graph.parameters()]
         self._seq = 0
         self.shard_sizes = (0,) * len(self.devices)
-        """Samples by rank in the last forward pass."""
+        """Samples of each rank in the last forward pass."""
         self._parameters = WriteTracker(graph, nn.Module.parameters)
         self._buffers = WriteTracker(graph, nn.Module.buffers)
         self._attributes, self._parts = attributes(graph), _parts(graph)
@@ -64,7 +65,7 @@ class GraphReplicas:
         self.broadcast()
 
     def broadcast(self) -> None:
-        """Copy the graph into all replicas."""
+        """Copy the graph's parameters and buffers to all replicas."""
         self.exchange.broadcast()
         self._note()
 
@@ -73,11 +74,11 @@ class GraphReplicas:
         self._buffers.note()
 
     def scatter(self, inputs: tuple[Any, ...]) -> list[list[ReplicaBatch]]:
-        """Return a batch divided by the present shares: at most one piece for each rank."""
+        """Divide a batch by the current shares: at most one piece for each rank."""
         whole = samples(inputs)
         if not whole:
             raise GraphError("an empty batch cannot be divided over replicas; leave it out")
-        # What is only evaluated needs no second sample for its statistics.
+        # In evaluation mode, batch norm does not need a second sample.
         least = self.least if self.models[0].training else 1
         sizes = self.windows.cut(whole, least)
         stops = [sum(sizes[: rank + 1]) for rank in range(len(sizes))]
@@ -87,7 +88,7 @@ class GraphReplicas:
         ]
 
     def forward(self, batches: Sequence[Sequence[ReplicaBatch]], whole: bool = False) -> FlowOutput:
-        """Return the value of all ranks' batches, put together. `whole`: they are those of a window."""
+        """Run the batches of all ranks and return the gathered output. `whole`: the batches are a whole window."""
         self._mirror()
         self._follow()
         self.shard_sizes = tuple(sum(batch.samples for batch in mine) for mine in batches)
@@ -112,7 +113,8 @@ class GraphReplicas:
         return output
 
     def reduce(self) -> None:
-        """Sum the gradients, average the buffers. Raises GraphError for a parameter that was unfrozen meanwhile."""
+        """Sum the gradients and average the buffers. Raises GraphError if a parameter was unfrozen after the graph was
+        distributed."""
         now_trained = [p.requires_grad for p in self.models[0].parameters()]
         if any(new and not old for new, old in zip(now_trained, self._trained, strict=True)):
             raise GraphError(
@@ -123,7 +125,7 @@ class GraphReplicas:
         gradients = self.exchange.gradients
         with torch.no_grad():
             for flat, n in zip(gradients, self.workers.step.samples, strict=True):
-                # The loss was taken over all samples: gradients are parts of a sum, buffers each a mean of their own.
+                # The loss is a mean over all samples, so gradients are summed. Buffers are averaged by samples.
                 flat.pack(n / total, gradients=1.0)
             self.exchange.reduce()
             for flat in gradients:
@@ -133,7 +135,7 @@ class GraphReplicas:
         self._sync_s = now() - began
 
     def close_step(self) -> None:
-        """Clear the gradients, and follow the speeds that the step has shown."""
+        """Clear the gradients, and update the shares from the measured speeds."""
         for gradients in self.exchange.gradients:
             gradients.clear()
         step, busy_s = self.workers.step, self.workers.total_busy_s()
@@ -148,7 +150,7 @@ class GraphReplicas:
         self._note()
 
     def forget(self) -> None:
-        """Clear what gradients have come since the last step."""
+        """Clear the gradients since the last step."""
         for gradients in self.exchange.gradients:
             gradients.clear()
         self.workers.begin()
@@ -158,8 +160,8 @@ class GraphReplicas:
             self._listeners(record, getattr(record, "at", now()))
 
     def _mirror(self) -> None:
-        """Copy the graph's modes, frozen parameters and plain attributes to the other replicas. Raises GraphError for
-        modules and parameters that came after it was distributed."""
+        """Copy the graph's training modes, frozen parameters and plain attributes to the other replicas. Raises GraphError
+        if a module or parameter was added after the graph was distributed."""
         if _parts(self.models[0]) != self._parts:
             raise GraphError(
                 "a module or parameter was added to the graph, or put in another's place, after it was distributed, and the "
@@ -174,14 +176,14 @@ class GraphReplicas:
                 parameter.requires_grad_(mine.requires_grad)
 
     def _follow(self) -> None:
-        """Copy what was written into the graph's parameters and buffers since the last step to all replicas."""
+        """If the graph's parameters or buffers were written since the last step, copy them to all replicas."""
         self._check_unwritten()
         if self._parameters.changed or self._buffers.changed:
             self.broadcast()
 
     def _check_unwritten(self) -> None:
-        """Raise GraphError for a write between gradients and their step: they are of other values, and whoever wrote has
-        seen those of one replica."""
+        """Raise GraphError if parameters were written between backward() and step(). The gradients belong to the old
+        values, and an optimizer of the user's own has only seen those of one replica."""
         if self.workers.backward and self._parameters.changed:
             raise GraphError(
                 "parameters were changed between backward() and step(), as by an optimizer of your own, which has the "
@@ -189,12 +191,12 @@ class GraphReplicas:
             )
 
     def resize(self, windows: Windows) -> None:
-        """Go on with another schedule, that of a data set; measured speeds stay."""
+        """Replace the schedule by that of a data set, and keep the measured speeds."""
         self.windows = replace(windows, balance=self.windows.balance)
 
 
 def _parts(graph: Flow) -> list[tuple[object, ...]]:
-    """Return its modules, each with the names of its parameters."""
+    """Return the modules of a graph, each with the names of its parameters."""
     return [(part, *(n for n, p in part._parameters.items() if p is not None)) for part in graph.modules()]
 
 
@@ -208,7 +210,8 @@ def _build(graph: Flow, builder: Callable[[torch.device], Flow], device: torch.d
 
 
 def _check(models: Sequence[Flow]) -> None:
-    """Raise GraphError, which says what to do, unless all are alike and share no weights; then make their values equal."""
+    """Raise GraphError, with a remedy, unless all models are alike and share no weights. Then copy the first one's values
+    to all."""
     seen: set[int] = set()
     for model in models:
         own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}

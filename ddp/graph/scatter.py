@@ -1,8 +1,8 @@
-"""Values in pieces: inputs cut along their first dimension, outputs put together again.
+"""Cuts inputs into pieces along their first dimension, and gathers outputs.
 
-Owns what a piece of a value is, for tensors in tuples, lists and dictionaries. Must not know who works on it. A tensor is
-cut and put together along dimension 0, in the order of the batch. One without dimensions (a loss) is a mean over samples:
-pieces are averaged, weighted by their samples.
+Owns what a piece is, for tensors in tuples, lists and dictionaries. Must not know who works on it. A tensor is cut and
+gathered along dimension 0, in the order of the batch. A tensor without dimensions (a loss) is a mean over samples: pieces
+are averaged, weighted by their samples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def leaves(value: Any) -> list[Tensor]:
 
 
 def rebuild(value: Any, take: Callable[[Tensor], Tensor]) -> Any:
-    """Return `value` with every tensor replaced by `take` of it, from left to right."""
+    """Return `value` with every tensor replaced by `take(tensor)`, from left to right."""
     if isinstance(value, Tensor):
         return take(value)
     if isinstance(value, dict):
@@ -41,7 +41,8 @@ def rebuild(value: Any, take: Callable[[Tensor], Tensor]) -> Any:
 
 
 def samples(inputs: Any) -> int:
-    """Return the samples of a batch: the first dimension of all its tensors. Raises GraphError if they differ."""
+    """Return the number of samples in a batch: the first dimension of its tensors. Raises GraphError if the tensors differ
+    in it."""
     sizes = {len(leaf) for leaf in leaves(inputs) if leaf.dim()}
     if len(sizes) != 1:
         listed = ", ".join(map(str, sorted(sizes))) or "none"
@@ -50,12 +51,13 @@ def samples(inputs: Any) -> int:
 
 
 def piece(inputs: Any, start: int, stop: int) -> Any:
-    """Return samples [start, stop) of a batch; tensors without dimensions stay whole."""
+    """Return samples [start, stop) of a batch; tensors without dimensions are not cut."""
     return rebuild(inputs, lambda leaf: leaf[start:stop] if leaf.dim() else leaf)
 
 
 def gather(pieces: Sequence[Tensor], counts: Sequence[int], device: torch.device) -> Tensor:
-    """Return one tensor, on `device`, of pieces of `counts` samples. Raises GraphError for what has no samples to go by."""
+    """Return one tensor on `device` from pieces with `counts` samples each. Raises GraphError if their first dimension is
+    not the samples."""
     first = pieces[0]
     moved = [part.to(device) for part in pieces]
     if first.dim() == 0:
@@ -63,7 +65,7 @@ def gather(pieces: Sequence[Tensor], counts: Sequence[int], device: torch.device
             raise GraphError(
                 f"a single {first.dtype} value of each replica cannot be averaged; give one for each sample"
             )
-        # Half precision has no room for a sum over samples.
+        # A sum over samples could overflow half precision.
         wide = torch.promote_types(first.dtype, torch.float32)
         parts = torch.stack(moved).to(wide) * torch.tensor(counts, dtype=wide, device=device)
         return (parts.sum() / sum(counts)).to(first.dtype)
@@ -77,7 +79,7 @@ def gather(pieces: Sequence[Tensor], counts: Sequence[int], device: torch.device
 
 
 def share(gradient: Tensor, counts: Sequence[int], index: int, device: torch.device) -> Tensor:
-    """Return the gradient of piece `index` of what `gather` put together."""
+    """Return the gradient of piece `index`, from the gradient of a tensor that `gather` made."""
     if gradient.dim() == 0:
         return (gradient * (counts[index] / sum(counts))).to(device)
     start = sum(counts[:index])

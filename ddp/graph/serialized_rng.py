@@ -1,8 +1,9 @@
-"""Random numbers of replicas that share a generator: each draws alone, from a seed of its own.
+"""Random numbers for replicas that share a generator: they draw one at a time, each from its own seed.
 
-Owns the generator during the passes of a step. Must not know models. On the CPU all threads draw from one generator. A model
-that draws (dropout) runs its forward passes one at a time, each seeded: its numbers depend on the seed, not on the order of
-threads. So do its backward passes, as a checkpoint in them draws once more. The first pass shows whether a model draws.
+Owns the generator during the passes of a step. Must not know models. On the CPU, all threads draw from one generator. If a
+model draws random numbers (dropout), its replicas run their forward passes one at a time, each with a seed, so the numbers
+do not depend on the order of threads. Their backward passes run one at a time too, because activation checkpointing draws
+again. The first pass shows whether a model draws.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from torch import Tensor
 
 
 class SerializedRng:
-    """The turns of all replicas of a model, in one mode (training or not)."""
+    """Serialises the passes of a model's replicas in one mode (training or evaluation), if the model draws random
+    numbers."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._own = any(device.type == "cuda" for device in devices)
         self._lock = threading.Lock()
         self._draws: bool | None = None
-        """Whether the model draws; None: not known yet."""
+        """Whether the model draws random numbers; None: not known yet."""
         self._before: Tensor | None = None
 
     @property
     def taken(self) -> bool:
-        """Return whether replicas wait for their turn."""
+        """Return whether replicas must run one at a time."""
         return self._draws is not False
 
     @contextmanager
     def of(self, seed: Callable[[], int], device: torch.device) -> Iterator[None]:
-        """Run the forward pass of one replica, with random numbers of `seed`."""
+        """Run one replica's forward pass in this block, with random numbers from `seed`."""
         if device.type == "cuda":  # a generator of its own
             generators: Any = torch.cuda.default_generators
             generators[device.index or 0].manual_seed(seed())
@@ -52,13 +54,13 @@ class SerializedRng:
 
     @contextmanager
     def back(self, device: torch.device) -> Iterator[None]:
-        """Run the backward pass of one replica."""
+        """Run one replica's backward pass in this block."""
         with self._lock if device.type == "cpu" and self.taken else nullcontext():
             yield
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Put the generator back after the backward passes of all replicas."""
+        """Restore the default generator after the block, which runs the backward passes of all replicas."""
         before = torch.get_rng_state()
         try:
             yield
@@ -66,13 +68,14 @@ class SerializedRng:
             torch.set_rng_state(before)
 
     def begin(self) -> int:
-        """Begin the passes of a step; return the seed of theirs, drawn from the caller's generator if one is needed."""
+        """Begin the passes of a step. Return a seed for them, drawn from the caller's generator if the model may draw."""
         seed = int(torch.randint(1 << 62, ())) if self._own or self._draws is not False else 0
         self._before = torch.get_rng_state()
         return seed
 
     def end(self) -> None:
-        """End them, on the thread that began: put the generator back, and learn whether the model draws."""
+        """End the passes of a step, on the thread that began them: restore the generator, and note whether the model
+        drew."""
         assert self._before is not None
         if self._draws is False and not torch.equal(self._before, torch.get_rng_state()):
             self._draws = True
@@ -86,6 +89,6 @@ class SerializedRng:
         self.restore()
 
     def restore(self) -> None:
-        """Put the generator back, on the thread that began: all that is left of passes that failed."""
+        """Restore the generator, on the thread that began the passes. Enough for passes that failed."""
         assert self._before is not None
         torch.set_rng_state(self._before)

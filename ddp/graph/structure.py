@@ -1,7 +1,7 @@
-"""The structural hash: what a module computes, without its weights and names.
+"""The structural hash of a module: what it computes, without its weights and names.
 
-Owns how modules are described. Must not know graphs. Equal across processes, runs and machines: it is made of class names,
-hyper-parameters and shapes, never of addresses, values of weights or Python's salted hashes.
+Owns the description of modules. Must not know graphs. The hash is the same in all processes, runs and machines: it depends
+on class names, hyper-parameters and shapes, never on addresses, weights or Python's salted hashes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 
 def digest(description: object) -> str:
-    """Return 64 hex digits for a nest of plain values as `describe` makes it."""
+    """Return 64 hex digits for nested plain values, as returned by `describe`."""
     return hashlib.sha256(repr(description).encode()).hexdigest()
 
 
 def describe(value: Any) -> Any:
-    """Return strings, numbers and tuples that describe `value`. A module with a method `structure()` describes itself."""
+    """Return nested strings, numbers and tuples that describe `value`. A module with a method `structure()` describes
+    itself."""
     if isinstance(value, bool | int | float | complex | str | bytes | type(None) | torch.dtype):
         return repr(value)
     if isinstance(value, Tensor):
@@ -41,8 +42,8 @@ def describe(value: Any) -> Any:
 
 
 def _describe_module(module: nn.Module) -> tuple[Any, ...]:
-    # Attributes as well as extra_repr: attention, for one, does not print its number of heads. `training` is a mode
-    # and underscored attributes are torch's own bookkeeping (hooks) or derived.
+    # extra_repr is not enough: attention, for example, does not print its number of heads. `training` is a mode, and
+    # attributes with an underscore are torch's bookkeeping (hooks) or derived.
     settings = {key: item for key, item in vars(module).items() if key != "training" and not key.startswith("_")}
     return (
         _name(type(module)),
@@ -58,7 +59,7 @@ def _describe_module(module: nn.Module) -> tuple[Any, ...]:
 
 def _describe_object(value: Any) -> tuple[Any, ...]:
     if isinstance(value, FunctionType) and "<" in value.__qualname__:
-        # A lambda or a local function has no name to go by: its code tells it from another one.
+        # Lambdas and local functions have no unique name: describe their code instead.
         cells = tuple(describe(cell.cell_contents) for cell in value.__closure__ or ())
         return (_describe_code(value.__code__), cells, describe(value.__defaults__))
     if hasattr(value, "__qualname__"):

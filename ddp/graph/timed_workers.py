@@ -1,7 +1,8 @@
-"""The workers of a distributed graph: a function on all devices at once, its time recorded, and stretched where asked for.
+"""The workers of a distributed graph: they run a function on all devices at once, record its time, and slow it down if a
+speed is emulated.
 
-Owns threads, meters and what a step has taken. Must not know a model: what waits for a backward pass holds the workers, and
-must not hold the graph that holds them.
+Owns threads, meters and the time of a step. Must not know a model: a pending backward pass keeps the workers alive, and
+must not keep the graph alive, which itself refers to the workers.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
 
 Listener = Callable[[Any, float], None]
-"""Receives every record (slices, plans, closed windows) with its time."""
+"""Function of every record (slices, plans, closed windows) and its time."""
 WORK = ("backward", "optimizer")
-"""Kinds of slice that are always training; others are while gradients are on."""
+"""Kinds of slice that always count as training. Other kinds count while gradients are enabled."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What passes add to a step once their gradients have come, by rank."""
+    """The work of one pass, by rank. It is added to the step at the start of the backward pass."""
 
     samples: tuple[int, ...]
     steps: tuple[int, ...]
     busy_s: tuple[float, ...]
-    """Of forward passes."""
+    """Seconds of forward passes."""
     whole: bool
-    """Whether a window is among them."""
+    """Whether the pass is a whole window."""
 
 
 class Listeners:
-    """Who receives the records of a graph."""
+    """The listeners of a graph's records."""
 
     def __init__(self, *listeners: Listener | None) -> None:
         self._all = [each for each in listeners if each is not None]
@@ -51,7 +52,7 @@ class Listeners:
             each(record, at)
 
     def add(self, listener: Listener) -> Callable[[], None]:
-        """Have `listener` receive them as well; return what ends that."""
+        """Add a listener. Return a function that removes it."""
         self._all.append(listener)
 
         def end() -> None:
@@ -61,14 +62,14 @@ class Listeners:
 
 
 class ReplicaMeter(Meter):
-    """Slices of a replica's time, handed on instead of written."""
+    """Measures slices of a replica's time and passes them to listeners, instead of writing them to a file."""
 
     def __init__(self, rank: int, device: torch.device, listeners: Listeners) -> None:
         super().__init__(rank, Path(), device)
         self._listeners = listeners
 
     def flush(self) -> None:
-        """Hand on the slices."""
+        """Pass the slices to the listeners."""
         if self._listeners:
             for each in self._slices:
                 self._listeners(Slice(each.at, each.rank, each.kind, each.seconds, each.seq, each.bytes), each.at)
@@ -88,20 +89,20 @@ class TimedWorkers:
         self.begin()
 
     def begin(self) -> None:
-        """Begin a step. A pass whose gradients have not come yet is part of it when they do."""
+        """Begin a step. A pass whose backward pass is still to come will belong to the step in which that runs."""
         nothing = (0,) * len(self.devices)
         self.step = Work(nothing, nothing, (0.0,) * len(self.devices), whole=False)
-        """The passes whose gradients have come."""
+        """Sum of the passes whose backward pass has begun."""
         self.busy_s = [0.0] * len(self.devices)
-        """Seconds of training of each replica that are of no pass in `step`."""
+        """Training seconds of each replica that are not in `step`."""
 
     @property
     def backward(self) -> bool:
-        """Return whether gradients have come."""
+        """Return whether a backward pass has begun."""
         return any(self.step.samples)
 
     def count(self, work: Work) -> None:
-        """Add a pass whose gradients come."""
+        """Add a pass to the step, at the start of its backward pass."""
         self.step = Work(
             tuple(map(add, self.step.samples, work.samples)),
             tuple(map(add, self.step.steps, work.steps)),
@@ -110,18 +111,18 @@ class TimedWorkers:
         )
 
     def total_busy_s(self) -> tuple[float, ...]:
-        """Return the seconds of training of each replica in the step."""
+        """Return the training seconds of each replica in this step."""
         return tuple(map(add, self.step.busy_s, self.busy_s))
 
     def take_since(self, before: Sequence[float]) -> tuple[float, ...]:
-        """Return the seconds since `before`, and take them out of the step."""
+        """Return the training seconds since `before`, and remove them from the step."""
         taken = tuple(map(sub, self.busy_s, before))
         self.busy_s = list(before)
         return taken
 
     def everywhere(self, kind: str, work: Sequence[Callable[[], Any]], here: Collection[int] = ()) -> list[Any]:
-        """Run a function for every rank on its device, and record its time as `kind`; the ranks `here` run on the calling
-        thread. Raises what the lowest rank raised."""
+        """Run a function for every rank on its device, and record its time as `kind`. The ranks in `here` run on the
+        calling thread. Raises the error of the lowest rank that failed."""
         counted = torch.is_grad_enabled() or kind in WORK
         try:
             return self._threads.run([self._timed(rank, kind, act, counted) for rank, act in enumerate(work)], here)
@@ -145,11 +146,11 @@ class TimedWorkers:
         return run
 
     def record_exchange(self, since: float, seq: int, size: int) -> None:
-        """Record that the replicas met, from `since` until now; `size` in bytes."""
+        """Record a reduction from `since` until now. `size`: bytes."""
         for meter in self.meters:
             meter.add("exchange", since, seq, size)
 
     def flush(self) -> None:
-        """Hand on all slices."""
+        """Pass all slices to the listeners."""
         for meter in self.meters:
             meter.flush()

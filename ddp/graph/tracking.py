@@ -1,6 +1,6 @@
-"""What others than its replicas change in a graph: writes into its tensors, and plain attributes of its modules.
+"""Detects changes of a graph that its replicas did not make: writes to its tensors, and new values of plain attributes.
 
-Owns how a change is noticed. Must not know what follows from one. PyTorch counts the writes into a tensor.
+Must not know what follows from a change. Uses PyTorch's version counters of tensors.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from torch import Tensor, nn
 
 PLAIN = (int, float, str, type(None))
 OWN = frozenset(vars(nn.Module()))
-"""PyTorch's own, modes among them."""
+"""Attributes of torch's modules themselves, such as `training`."""
 
 Attributes = list[dict[str, Any]]
 
 
 class WriteTracker:
-    """Watches `tensors` of `model`, without holding the model: what waits for a backward pass holds this."""
+    """Detects writes to `tensors(model)`. It holds the model by a weak reference, because a pending backward pass keeps the
+    tracker alive."""
 
     def __init__(self, model: nn.Module, tensors: Callable[[nn.Module], Iterable[Tensor]]) -> None:
         self._model, self._tensors = weakref.ref(model), tensors
         self.note()
 
     def note(self) -> None:
-        """Take the present values for known."""
+        """Take the present versions as known."""
         self._known = self._now()
 
     @property
     def changed(self) -> bool:
-        """Return whether one was written or replaced since `note`."""
+        """Return whether a tensor was written or replaced since `note`."""
         return self._known != self._now()
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Take what is written within for the replicas' own work."""
+        """Ignore writes in this block: the replicas make them."""
         before = self.changed
         try:
             yield
@@ -46,7 +47,7 @@ class WriteTracker:
                 self.note()
 
     def _now(self) -> list[tuple[int, int]]:
-        """Return where each lies and how often it was written, which is not counted in inference mode."""
+        """Return (address, version) of each tensor. Inference tensors have no version."""
         model = self._model()
         tensors = self._tensors(model) if model is not None else ()
         return [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in tensors]
@@ -61,7 +62,7 @@ def attributes(model: nn.Module) -> Attributes:
 
 
 def changes(before: Attributes, after: Attributes) -> Attributes:
-    """Return what is new or different, of every module."""
+    """Return the attributes of every module that are new or different."""
     return [
         {name: value for name, value in now.items() if name not in was or was[name] != value}
         for was, now in zip(before, after, strict=True)

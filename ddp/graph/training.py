@@ -1,7 +1,7 @@
-"""`Training`: what trains a graph, on one device or on replicas of it.
+"""Defines `Training`: trains a graph on one device, or on replicas of it.
 
 Owns optimizers, learning rates and data. Must not know how replicas work. The loop is the caller's, and the same for any
-number of devices: forward, `loss.backward()`, `step()`. On one device every call does what plain PyTorch does, to the bit.
+number of devices: forward, `loss.backward()`, `step()`. On one device every call does what plain PyTorch does, bit for bit.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ddp.replica.scalars import Scalars
 from ddp.settings import emulated
 
 UNKNOWN = 1 << 30
-"""Samples of an epoch before a data set is attached."""
+"""Number of samples in an epoch, before a data set is attached."""
 
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Training:
-    """What `graph` is trained with. Made by the first call that needs it. `Graph` documents the methods."""
+    """The training state of `graph`. Made by the first call that needs it. `Graph` documents the methods."""
 
     def __init__(self, graph: Flow) -> None:
         self.graph = graph
@@ -55,11 +55,11 @@ class Training:
         self.record = TrainingRecord()
 
     def configure(self, config: DdpConfig) -> None:
-        """Set the settings of the coming `distribute` and the steps."""
+        """Set the settings for the next `distribute` and for steps."""
         self._config = config
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Hand records on."""
+        """Pass records to `listener`."""
         plan = self.replicas.windows.plan if self.replicas is not None else None
         parameters, frozen = sizes(self.graph)
         through = "memory" if self.replicas is not None else "none"
@@ -128,14 +128,14 @@ class Training:
         self.rates.steer(optimizers)
 
     def forward(self, inputs: tuple[Any, ...]) -> FlowOutput:
-        """Return what comes of a forward pass, on all replicas if there are some."""
+        """Return the result of a forward pass, on all replicas if the graph is distributed."""
         self._record()
         if self.replicas is None:
             return self._flow(inputs)
         return self.replicas.forward(self.replicas.scatter(inputs))
 
     def _flow(self, inputs: tuple[Any, ...]) -> FlowOutput:
-        """Return what comes of a pass on one device."""
+        """Return the result of a forward pass on one device."""
         if not (torch.is_grad_enabled() and self.graph.training):
             return self.graph.flow(*inputs)
         self.record.begin_pass(inputs, self.places()[0])
@@ -149,7 +149,7 @@ class Training:
             raise GraphError("no optimizer: call ddp.setup(graph, builder, optimizer_factory), or set_optimizer")
         if not self._has_gradients():
             raise GraphError("step without a gradient: call loss.backward() on what the graph returned before step()")
-        # Before anything moves, as a schedule may raise: then the step can be taken again.
+        # First, because a schedule may raise: nothing has changed yet, and the step can be repeated.
         self.rates.apply(self.steps, self.record.seen)
         if self.replicas is not None:
             self.replicas.reduce()
@@ -157,7 +157,7 @@ class Training:
         work = [self._update(optimizer) for optimizer in self._optimizers]
         if self.replicas is None:
             work[0]()
-            # The optimizer may have only some of the graph's parameters, and others besides.
+            # The optimizer may have only some of the graph's parameters, and other parameters too.
             self.graph.zero_grad()
             self._optimizers[0].zero_grad(set_to_none=True)
             self.record.end_step()
@@ -174,7 +174,7 @@ class Training:
         return any(parameter.grad is not None for parameter in self.graph.parameters())
 
     def _record(self) -> None:
-        """Collect what the caller records from a pass with gradient to its step."""
+        """Collect the caller's `record_scalar` calls, from a training forward pass to its step."""
         if torch.is_grad_enabled() and self.graph.training:
             self._scalars.begin()
             self._scalars.__enter__()
@@ -212,7 +212,7 @@ class Training:
         return alone(loader, place, number)
 
     def forward_batch(self, batch: GraphBatch) -> Any:
-        """Return the graph's value of a batch of `epoch`."""
+        """Return the graph's output for a batch of `epoch`."""
         graph = self.graph
         self._record()
         if self.replicas is None:
@@ -230,7 +230,8 @@ class Training:
 
 
 def _refuse_others(model: Flow, optimizer: torch.optim.Optimizer) -> None:
-    """Raise GraphError if a replica's optimizer has parameters of elsewhere: every replica's would step them."""
+    """Raise GraphError if a replica's optimizer has parameters that are not the replica's: every replica's optimizer would
+    step them."""
     own = {id(parameter) for parameter in model.parameters()}
     if any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"]):
         raise GraphError(

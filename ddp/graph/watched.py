@@ -1,6 +1,7 @@
-"""What a graph's training tells to timelines and monitors: who listens, what each replica has trained, when.
+"""Reports a graph's training to timelines and monitors: its listeners, and what each replica has trained, when.
 
-Owns the totals, and the slices of a graph on one device, whose backward pass is the caller's. Must not know who listens.
+Owns the totals, and the time slices of a graph on one device, whose backward pass the caller runs. Must not know the
+listeners.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ddp.process.clock import now
 
 @dataclass
 class ReplicaWork:
-    """What one replica has trained so far."""
+    """The work of one replica so far. `busy_s`: seconds of training."""
 
     steps: int = 0
     samples: int = 0
@@ -34,35 +35,36 @@ class TrainingRecord:
         self.work = [ReplicaWork()]
         self._meter: ReplicaMeter | None = None
         self._began: float | None = None
-        """When the first pass with gradient began whose step is to come, on one device; and the last mark since."""
+        """On one device: start of the first training pass since the last step. `_at`: end of its last slice."""
         self._at: float | None = None
         self._samples = 0
-        """Of the passes since."""
+        """Samples of the passes since the last step."""
 
     @property
     def seen(self) -> int:
-        """Return the samples of all replicas so far."""
+        """Return the number of samples that all replicas have trained so far."""
         return sum(each.samples for each in self.work)
 
     def listen(self, listener: Listener, ready: Sequence[Ready], plan: Any) -> Callable[[], None]:
-        """Have `listener` receive what happens from now on, and what is the case now; return what ends that."""
+        """Send the present state to `listener`, and every record from now on. Return a function that removes the
+        listener."""
         for record in (*ready, *(() if plan is None else (plan,))):
             listener(record, now())
         return self.listeners.add(listener)
 
     def distribute(self, size: int) -> None:
-        """Begin with replicas."""
+        """Reset the totals to `size` replicas."""
         self.work = [ReplicaWork() for _ in range(size)]
 
     def add(self, workers: TimedWorkers) -> None:
-        """Add the step that replicas have just done."""
+        """Add the work of the replicas' last step."""
         step = workers.step
         columns = zip(self.work, step.steps, step.samples, workers.total_busy_s(), strict=True)
         for work, steps, count, busy_s in columns:
             work.steps, work.samples, work.busy_s = work.steps + steps, work.samples + count, work.busy_s + busy_s
 
     def begin_pass(self, inputs: tuple[Any, ...], device: torch.device) -> None:
-        """Note that a pass with gradient begins on one device."""
+        """Note the start of a training forward pass on one device."""
         self._samples += next((len(leaf) for leaf in leaves(inputs) if leaf.dim()), 0)
         if self.listeners and self._meter is None:
             self._meter = ReplicaMeter(0, device, self.listeners)
@@ -71,15 +73,15 @@ class TrainingRecord:
         self._began = self._at if self._began is None else self._began
 
     def end_pass(self) -> None:
-        """Note that it is done."""
+        """Note the end of a forward pass."""
         self._mark("forward")
 
     def begin_step(self) -> None:
-        """Note that the step begins, as the backward pass is over."""
+        """Note the start of the optimizer's step, which ends the backward pass."""
         self._mark("backward")
 
     def end_step(self) -> None:
-        """Note that the step is done."""
+        """Note the end of the optimizer's step."""
         self._mark("optimizer")
         work, began = self.work[0], self._began
         work.steps, work.samples, self._samples = work.steps + 1, work.samples + self._samples, 0
@@ -89,6 +91,6 @@ class TrainingRecord:
             self._meter.flush()
 
     def _mark(self, kind: str) -> None:
-        """Note that what was done since the last mark of the step was of `kind`."""
+        """Record the time since the last mark as a slice of `kind`."""
         if self._at is not None:
             self._at = now() if self._meter is None else self._meter.add(kind, self._at)

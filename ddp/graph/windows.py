@@ -1,8 +1,8 @@
-"""The schedule: what each replica trains until they meet next. Pure.
+"""The schedule: what each replica trains until the next reduction. Pure.
 
 Owns the policy's state and the shares of a batch. Must not know models, threads or clocks. Policies are those of
-`ddp.core`: with `sync` replicas meet after every step, with `cadence` (El Che) after as many batches as their speeds allow.
-What meets is gradients, so replicas never come apart.
+`ddp.core`: with `sync`, gradients are reduced after every step; with `cadence` (El Che), after as many batches as the
+replicas' speeds allow. Gradients are reduced, not parameters, so replicas never diverge.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddp.graph.balance import Balance, cut, follow, start
 
 @dataclass(frozen=True)
 class Windows:
-    """The state of the schedule. Methods return the next one."""
+    """The state of the schedule. Its methods return a new state."""
 
     policy: Policy
     world: World
@@ -30,24 +30,24 @@ class Windows:
     plan: Plan
     balance: Balance
     least: int
-    """Fewest samples of a shard."""
+    """Smallest number of samples in a shard."""
     round: int = 0
 
     @staticmethod
     def start(policy: Policy, world: World, speeds: tuple[float, ...] | None, least: int) -> Windows:
-        """Return the schedule that begins with equal work, or by `speeds`. Raises ValueError where these, or the policy's
-        settings, do not fit `world`."""
+        """Return the schedule at the start: with equal work, or with work in proportion to `speeds`. Raises ValueError if
+        these or the policy's settings do not fit `world`."""
         state, plan = policy.init(world)
         return Windows(policy, world, state, plan, start(world.size, speeds), least)
 
     @property
     def windowed(self) -> bool:
-        """Return whether replicas train whole batches until they meet, rather than shards of one."""
+        """Return whether each replica trains whole batches between reductions, instead of a shard of every batch."""
         return not self.plan.in_step
 
     def work(self, position: int, end: int) -> tuple[tuple[Span, ...], ...]:
-        """Return the batches of each rank until they meet next: consecutive spans from `position` to at most `end`, those of
-        rank 0 first."""
+        """Return the batches of each rank until the next reduction, as consecutive spans from `position` to at most `end`,
+        those of rank 0 first."""
         if not self.windowed:
             total = min(self.world.size * self.world.batch, end - position)
             sizes: list[tuple[int, ...]] = [(n,) if n else () for n in cut(total, self.balance.ratios, self.least)]
@@ -61,12 +61,12 @@ class Windows:
         return tuple(tuple(islice(spans, len(batches))) for batches in sizes)
 
     def cut(self, total: int, least: int) -> tuple[int, ...]:
-        """Return the samples of each rank, of a batch of `total`; each has `least` or none."""
+        """Return the number of samples of each rank in a batch of `total`: at least `least`, or none."""
         return cut(total, self.balance.ratios, least)
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Return the planned shares of the samples, by rank."""
+        """Return the planned fraction of the samples of each rank."""
         if not self.windowed:
             return self.balance.ratios
         return tuple(count / sum(self.plan.counts) for count in self.plan.counts)
@@ -81,8 +81,8 @@ class Windows:
         lr: float = 0.0,
         seen: int = 0,
     ) -> tuple[Windows, tuple[Any, ...]]:
-        """Return the schedule after a window of this work by rank, at this learning rate and so many samples; and what is to
-        be recorded of it."""
+        """Return (schedule after a window, records of it). `samples`, `steps` and `busy_s` are by rank; `lr` and `seen` are
+        the learning rate and the samples trained at its end."""
         after = self.measure(samples, busy_s)
         if not self.windowed:
             return after, ()
@@ -95,5 +95,5 @@ class Windows:
         return replace(after, state=state, plan=plan, round=self.round + 1), (closed, *records)
 
     def measure(self, samples: tuple[int, ...], busy_s: tuple[float, ...]) -> Windows:
-        """Return the schedule after batches that the caller divided: only throughput is followed."""
+        """Return the schedule after a pass that is no whole window: only the throughput is updated."""
         return replace(self, balance=follow(self.balance, samples, busy_s))

@@ -1,7 +1,7 @@
-"""A thread for each replica. Torch releases the interpreter inside its operations, so replicas compute side by side.
+"""One thread for each replica. Torch releases the GIL inside its operations, so replicas compute in parallel.
 
-Owns how a function runs on all replicas and how its errors come back. Must not know what a function does. Results never
-depend on the order: `parallel=False` runs one after the other, to the same bits.
+Owns how a function runs on all replicas and how its errors are returned. Must not know what a function does. Results never
+depend on the order: `parallel=False` runs one replica after the other, with bit-identical results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 T = TypeVar("T")
 Work = Callable[[], Any]
 _Answer = tuple[int, int, Any, BaseException | None]
-"""(number of the run, rank, value, error)."""
+"""(index of the run, rank, value, error)."""
 
 
 class ReplicaFailed(Exception):
@@ -31,7 +31,7 @@ class ReplicaFailed(Exception):
 
 
 class WorkerThreads:
-    """`size` workers, whose threads end with `close`, or when nobody holds this object any more."""
+    """`size` worker threads. They end on `close`, or when this object is garbage-collected."""
 
     def __init__(self, size: int, parallel: bool = True) -> None:
         self.size = size
@@ -51,13 +51,14 @@ class WorkerThreads:
             self._threads.append(thread)
         if parallel:
             for _ in range(size):
-                self._answers.get()  # each has set its number of threads, which is a default of the process as well
+                self._answers.get()  # each thread has called set_num_threads, which also changes the default of the process
             torch.set_num_threads(before)
         self._end = weakref.finalize(self, _end, list(self._boxes))
 
     def run(self, work: Sequence[Callable[[], T]], here: Collection[int] = ()) -> list[T]:
-        """Run `work[rank]` of every rank, in the caller's gradient mode and autocast; return results by rank. The ranks
-        `here` run on the calling thread. Waits for all, then raises the lowest rank's error in a ReplicaFailed."""
+        """Run `work[rank]` for every rank, in the caller's gradient mode and autocast. Return the results by rank. The
+        ranks in `here` run on the calling thread. Waits for all, then raises the error of the lowest rank in a
+        ReplicaFailed."""
         if not self._boxes:
             return [_result(rank, act) for rank, act in enumerate(work)]
         modes = _modes()
@@ -68,7 +69,7 @@ class WorkerThreads:
         answers = {rank: _answered(self._runs, rank, work[rank]) for rank in here}
         while len(answers) < len(self._boxes):
             answer = self._answers.get()
-            if answer[0] == self._runs:  # others are of a run that was interrupted while it was waited for
+            if answer[0] == self._runs:  # other answers are of a run whose caller was interrupted
                 answers[answer[1]] = answer
         for rank in range(self.size):
             error = answers[rank][3]
@@ -77,7 +78,7 @@ class WorkerThreads:
         return [answers[rank][2] for rank in range(self.size)]
 
     def close(self) -> None:
-        """End the threads, once they have done their work."""
+        """End the threads when they have finished their work."""
         self._end()
         for thread in self._threads:
             thread.join()
@@ -103,7 +104,7 @@ def _serve(rank: int, box: SimpleQueue[tuple[int, Work] | None], answers: Simple
     while (entry := box.get()) is not None:
         run, work = entry
         answers.put(_answered(run, rank, work))
-        del entry, work  # what they hold must not live until the next one comes
+        del entry, work  # release what they refer to while waiting for the next entry
 
 
 def _end(boxes: list[SimpleQueue[tuple[int, Work] | None]]) -> None:
@@ -112,7 +113,7 @@ def _end(boxes: list[SimpleQueue[tuple[int, Work] | None]]) -> None:
 
 
 def _modes() -> tuple[bool, bool, list[tuple[str, torch.dtype]]]:
-    """Return what torch keeps for each thread: gradient mode, inference mode, autocast by kind of device."""
+    """Return torch's thread-local state: gradient mode, inference mode, autocast by kind of device."""
     kinds = ("cpu", "cuda")
     cast = [(kind, torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind)]
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), cast

@@ -1,5 +1,6 @@
-"""What a launcher says of this process, and how the coordinator's host is found. Starts nothing, knows no run.
+"""Reads from a launcher's variables which process this is, and finds the address of rank 0's host. Starts nothing, knows no
+run.
 
-`environment` reads the variables of torchrun, SLURM, MPI and Ray, `hostlist` SLURM's lists of hosts, `coordinator` looks for
-an address that works, `interfaces` knows those of this host.
+`environment` reads the variables of torchrun, SLURM, MPI and Ray, `hostlist` SLURM's host lists, `rank0_address` finds an
+address of rank 0 that works, `interfaces` lists those of this host.
 """

@@ -1,7 +1,7 @@
-"""From the variables of a launcher to a `Placement`: which rank this process is, of how many, on which host.
+"""Reads a launcher's environment variables into a `Placement`: the rank of this process, the number of ranks, the host.
 
-The launcher that is nearest to the process counts: torchrun inside of srun is torchrun. Reads variables alone, so a table of
-environments tests it. Knows neither network nor files.
+The innermost launcher counts: torchrun inside of srun is torchrun. Reads only variables, so tests can use a table of
+environments.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ from ddp.launcher.hostlist import tasks_per_node
 Environment = Mapping[str, str]
 RAY, MPI = "ray", "mpi"
 STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST")
-"""Variables that a step of SLURM has: its number, its number of old, and its hosts."""
+"""Variables of a SLURM step: its number, the older name of that, and its hosts."""
 BATCH_STEP = ("batch", "4294967291")
-"""What SLURM calls the step of a batch script."""
+"""SLURM's names for the step of a batch script."""
 LOWEST_PORT, PORTS = 10_000, 20_000
-"""Ports for rank 0, below those that systems hand out by themselves."""
+"""Range of ports for rank 0, below the ephemeral ports of operating systems."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """This process among those that a launcher has started."""
+    """The place of this process among those that a launcher has started."""
 
     launcher: str
-    """`torchrun`, `slurm`, `mpi`, `ray`, or what `DDP_LAUNCHER` says."""
+    """`torchrun`, `slurm`, `mpi`, `ray`, or the value of `DDP_LAUNCHER`."""
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     host_ranks: int = 1
-    """Ranks on this host."""
+    """Number of ranks on this host."""
     node: int = 0
-    """Place of this host; that of rank 0 is 0."""
+    """Index of this host; rank 0's host is 0."""
     nodes: int = 1
     hosts: tuple[str, ...] = ()
-    """Name of each host, by its place; empty: the launcher does not say."""
+    """Name of each host, by index; empty: the launcher does not provide them."""
     job: str = ""
-    """What the launcher calls the job; of an array, JOB_TASK."""
+    """The launcher's id of the job; JOB_TASK for a job array."""
     restarts: int = 0
-    """How often the launcher has started the processes anew."""
+    """How often the launcher has restarted the processes."""
     address: str = ""
-    """Address or name of rank 0's host; empty: it is to be found."""
+    """Address or name of rank 0's host; empty: unknown."""
     port: int = 0
-    """Where the store of all ranks is, as the variables say; 0: rank 0 opens it at `own_port`."""
+    """Port of the store of all ranks; 0: not set, rank 0 opens the store at `own_port`."""
     step: str = ""
-    """What tells this start from others of the same job."""
+    """Distinguishes this start from other starts of the same job."""
 
     @property
     def own_port(self) -> int:
-        """Return a port that all ranks of this start, and hardly another one, come to."""
+        """Return a port that all ranks of this start compute, and that other starts hardly ever get."""
         return LOWEST_PORT + crc32(f"{self.job}.{self.step}".encode()) % PORTS
 
 
 def read(environ: Environment) -> Placement | None:
-    """Return the placement that a launcher's variables describe; None: there is no launcher. Raises ValueError for variables
-    that contradict each other, in one line with the remedy."""
+    """Return the placement that the variables describe; None: no launcher set them. Raises ValueError if they
+    contradict."""
     for reader in (_torchrun, _declared, _ray, _open_mpi, _pmi, _pmix, _slurm):
         placement = reader(environ)
         if placement is not None:
@@ -86,9 +86,9 @@ def _torchrun(environ: Environment) -> Placement | None:
 
 
 def _declared(environ: Environment) -> Placement | None:
-    """Read what a launcher without variables of its own is told to set: `DDP_LAUNCHER` with its name, RANK, WORLD_SIZE,
-    MASTER_ADDR, and of LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_PORT, DDP_JOB, DDP_RESTARTS, DDP_HOSTS what is not
-    as for one rank a host."""
+    """Read the generic variables DDP_LAUNCHER (the launcher's name), RANK, WORLD_SIZE and MASTER_ADDR; and LOCAL_RANK,
+    LOCAL_WORLD_SIZE, NODE_RANK, MASTER_PORT, DDP_JOB, DDP_RESTARTS and DDP_HOSTS, which default to one rank on each
+    host."""
     if not environ.get("DDP_LAUNCHER"):
         return None
     rank, size = _number(environ, "RANK", 0), _number(environ, "WORLD_SIZE", 1)
@@ -114,7 +114,7 @@ def _declared(environ: Environment) -> Placement | None:
 
 
 def _ray(environ: Environment) -> Placement | None:
-    """Read what Ray Train sets in its workers; other tasks and actors of Ray have no rank."""
+    """Read the variables that Ray Train sets in its workers. Other tasks and actors of Ray have no rank."""
     if not {"RAY_JOB_ID", "RAY_RAYLET_PID"} & environ.keys() or not {"RANK", "NODE_RANK"} <= environ.keys():
         return None
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
@@ -129,7 +129,7 @@ def _ray(environ: Environment) -> Placement | None:
 
 
 def _open_mpi(environ: Environment) -> Placement | None:
-    """Read Open MPI's variables, or those of MVAPICH 2 and 3, which have the same endings."""
+    """Read the variables of Open MPI, or of MVAPICH 2 and 3, which have the same endings."""
     for prefix in ("OMPI", "MV2", "MVP"):
         if f"{prefix}_COMM_WORLD_RANK" in environ:
             names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
@@ -142,7 +142,7 @@ def _open_mpi(environ: Environment) -> Placement | None:
 
 
 def _pmi(environ: Environment) -> Placement | None:
-    """Read MPICH's variables and its relatives'. SLURM sets them too, and says more by its own."""
+    """Read the PMI variables of MPICH and its relatives. SLURM sets them too, but its own say more."""
     if not {"PMI_RANK", "PMI_SIZE"} <= environ.keys():
         return None
     rank, size = _number(environ, "PMI_RANK"), _number(environ, "PMI_SIZE")
@@ -153,7 +153,7 @@ def _pmi(environ: Environment) -> Placement | None:
 
 
 def _pmix(environ: Environment) -> None:
-    """Refuse a rank of PMIx, whose variables do not say of how many; SLURM's own do."""
+    """Refuse a rank of PMIx outside of SLURM, because its variables do not give the number of ranks."""
     if "PMIX_RANK" in environ and not _in_step(environ):
         raise ValueError(
             f"PMIX_RANK={environ['PMIX_RANK']}, but no variable says of how many ranks: start them with mpirun or torchrun"
@@ -161,8 +161,8 @@ def _pmix(environ: Environment) -> None:
 
 
 def _mpi(environ: Environment, rank: int, size: int, local: int, beside: int, start: str) -> Placement:
-    """Return the placement of a process of mpirun, which tells of its own host alone: ranks are taken to fill one host after
-    the other, or to be dealt out in turn."""
+    """Return the placement of a process of mpirun, which describes its own host only. Ranks must fill host after host, or
+    be assigned to hosts in turn."""
     if beside < 1 or size % beside:
         raise ValueError(
             f"mpirun: {size} ranks, {beside} of them on this host: start as many on each host (mpirun --npernode {beside})"
@@ -177,7 +177,7 @@ def _mpi(environ: Environment, rank: int, size: int, local: int, beside: int, st
     names = host_names(environ["SLURM_JOB_NODELIST"]) if environ.get("SLURM_JOB_NODELIST") else ()
     return Placement(
         *(MPI, rank, size, local, beside, rank // beside if filled else rank % nodes, nodes),
-        hosts=names if len(names) == nodes else (),  # of fewer hosts than the job has: not known which
+        hosts=names if len(names) == nodes else (),  # unknown if ranks use only some of the job's hosts
         job=_slurm_job(environ) or start,
         address=environ.get("MASTER_ADDR", ""),
         port=_number(environ, "MASTER_PORT", 0),
@@ -187,25 +187,25 @@ def _mpi(environ: Environment, rank: int, size: int, local: int, beside: int, st
 
 
 def _tasks(environ: Environment) -> str:
-    """Return the name of the variable that says how many tasks a step of SLURM has; "": none does."""
+    """Return the name of the variable with the number of tasks of a SLURM step; "" if there is none."""
     return next((name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if environ.get(name)), "")
 
 
 def _in_step(environ: Environment) -> bool:
-    """Return whether srun started this process: a batch script, and the shell of salloc, have some of a task's variables."""
+    """Return whether srun started this process. A batch script and salloc's shell have some of a task's variables, too."""
     if "SLURM_PROCID" not in environ:
         return False
     inside = _step(environ) not in ("", *BATCH_STEP)
-    return inside or _number(environ, "SLURM_PROCID") > 0  # of no step: refused
+    return inside or _number(environ, "SLURM_PROCID") > 0  # outside of a step: refused later
 
 
 def _step(environ: Environment) -> str:
-    """Return SLURM's step, or where it is, as far as variables say; "": they do not."""
+    """Return the id or the hosts of SLURM's step; "" if no variable has either."""
     return next((value for name in STEP if (value := environ.get(name))), "")
 
 
 def _slurm_job(environ: Environment) -> str:
-    """Return SLURM's job, "" outside of one."""
+    """Return the id of SLURM's job; "" outside of one."""
     array = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array[0]}_{array[1]}" if array[0] and array[1] else environ.get("SLURM_JOB_ID", "")
 
@@ -216,7 +216,7 @@ def _slurm(environ: Environment) -> Placement | None:
     job = _slurm_job(environ)
     restarts = _number(environ, "SLURM_RESTART_COUNT", 0)
     step = f"{environ.get('SLURM_STEP_ID') or environ.get('SLURM_STEPID') or 'batch'}.{restarts}"
-    if not _in_step(environ):  # what a batch script starts without srun is one process, however many tasks it has
+    if not _in_step(environ):  # without srun, a batch script starts single processes, whatever its tasks
         return Placement("slurm", job=job, restarts=restarts, step=step)
     rank = _number(environ, "SLURM_PROCID")
     if not _tasks(environ) or not _step(environ):
@@ -247,7 +247,7 @@ def _slurm(environ: Environment) -> Placement | None:
 
 
 def _counts(environ: Environment, size: int, nodes: int) -> tuple[int, ...]:
-    """Return the tasks on each host of a step; where SLURM does not say, they are spread as it does."""
+    """Return the number of tasks on each host of a step. If SLURM does not tell, assume that tasks are spread evenly."""
     text = environ.get("SLURM_STEP_TASKS_PER_NODE")
     if text is not None or not nodes:
         return tasks_per_node(text or str(size))
@@ -255,12 +255,12 @@ def _counts(environ: Environment, size: int, nodes: int) -> tuple[int, ...]:
 
 
 def _block(counts: tuple[int, ...], rank: int) -> int:
-    """Return the place of a rank's host where ranks fill one host after the other."""
+    """Return the index of a rank's host, if ranks fill one host after the other."""
     return next((place for place in range(len(counts)) if rank < sum(counts[: place + 1])), 0)
 
 
 def _check(placement: Placement) -> None:
-    """Raises ValueError for numbers that cannot be those of one process."""
+    """Raises ValueError if the numbers are out of range."""
     own = placement
     for name, value, bound, of in (
         ("rank", own.rank, own.world_size, "ranks"),
@@ -279,7 +279,7 @@ def _check(placement: Placement) -> None:
 
 
 def _nodes(launcher: str, size: int, beside: int, node: int) -> int:
-    """Return the number of hosts, of ranks that are spread evenly."""
+    """Return the number of hosts, if ranks are spread evenly."""
     if beside < 1:
         raise ValueError(f"{launcher}: LOCAL_WORLD_SIZE is {beside}: a host has at least one rank")
     return max(-(-size // beside), node + 1)
@@ -292,7 +292,7 @@ def _text(environ: Environment, name: str) -> str:
 
 
 def _number(environ: Environment, name: str, default: int | None = None) -> int:
-    """Return the whole number of a variable. Raises ValueError."""
+    """Return the integer value of a variable. Raises ValueError."""
     text = environ.get(name, "" if default is None else str(default)).strip()
     if not (text.isascii() and text.isdecimal()):
         what = f"{name}={text!r} is no whole number" if text else f"{name} is not set"

@@ -1,4 +1,4 @@
-"""SLURM's short forms: `n[1-3,07]` for host names, `2(x3),1` for tasks on each of them."""
+"""Parses SLURM's short forms: `n[1-3,07]` for host names, `2(x3),1` for the number of tasks on each host."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from itertools import product
 
 MOST = 65_536
-"""Hosts of a list."""
+"""Maximum number of hosts in a list."""
 _PART = re.compile(r"\[([^\]]*)\]")
 _RUN = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
 
 
 def hosts(text: str) -> tuple[str, ...]:
-    """Return the host names of a list such as `n[1-2,5],login`, in its order. Raises ValueError."""
+    """Return the host names of a list such as `n[1-2,5],login`, in order. Raises ValueError."""
     names = tuple(name for word in _words(text) for name in _expanded(word, text))
     if not names or not all(names):
         raise ValueError(f"{text!r} is no list of hosts")
@@ -20,7 +20,7 @@ def hosts(text: str) -> tuple[str, ...]:
 
 
 def tasks_per_node(text: str) -> tuple[int, ...]:
-    """Return the tasks on each host of a list such as `2(x3),1`. Raises ValueError."""
+    """Return the number of tasks on each host, from a list such as `2(x3),1`. Raises ValueError."""
     counts: list[int] = []
     for word in text.split(","):
         match = _RUN.fullmatch(word.strip())

@@ -1,4 +1,4 @@
-"""The addresses of this host, and which of its interfaces leads where."""
+"""Lists the network addresses of this host, and finds the one that leads to another host."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Interface(NamedTuple):
     name: str
     address: str
     network: str
-    """The network that it is in, such as 10.0.0.0/24."""
+    """Network of the address, such as 10.0.0.0/24."""
 
 
 def interfaces() -> list[Interface]:
-    """Return the addresses of this host, without those that hold on one link alone."""
+    """Return the addresses of this host, without link-local ones."""
     return [
         Interface(name, entry.address, str(ipaddress.ip_network(f"{entry.address}/{_bits(entry.netmask)}", False)))
         for name, addresses in psutil.net_if_addrs().items()
@@ -29,7 +29,7 @@ def interfaces() -> list[Interface]:
 
 
 def _bits(mask: str | None) -> int | str:
-    """Return the length of a network's part, of a mask such as 255.255.255.0 or ffff:ffff::."""
+    """Return the length of a network prefix, from a mask such as 255.255.255.0 or ffff:ffff::."""
     if mask is None or ":" not in mask:
         return mask or 32
     return bin(int(ipaddress.IPv6Address(mask.partition("/")[0]))).count("1")
@@ -53,7 +53,7 @@ def on_loopback(place: str) -> bool:
 
 
 def address_towards(address: tuple[str, int]) -> str:
-    """Return the address of this host from which that one is reached. Raises OSError."""
+    """Return the address that this host uses to reach `address`. Raises OSError."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)
@@ -61,7 +61,8 @@ def address_towards(address: tuple[str, int]) -> str:
 
 
 def interface_of(bind: str) -> tuple[str, str]:
-    """Return (address, interface) of this host, by an address, an interface's name, or its network. Raises ValueError."""
+    """Return (address, interface) of this host for an address, the name of an interface, or a network. Raises
+    ValueError."""
     here = [(each.name, ipaddress.ip_address(each.address)) for each in interfaces()]
     try:
         network = ipaddress.ip_network(bind, strict=False)

@@ -1,7 +1,7 @@
-"""Where rank 0's host is reached: by its NodeAddr, then its name, then an interface of the same network.
+"""Finds an address of rank 0's host: by its NodeAddr, then by its name, then by an interface in the same network.
 
-`candidates` collects what is known of the host, in this order; `own_address` chooses what rank 0 listens on, `reachable`
-what another rank connects to. Every wait has a limit, and who finds nothing names all that was tried.
+`candidates` collects possible addresses in this order. `own_address` chooses the one that rank 0 listens on, `reachable`
+the one that another rank connects to. Every wait has a limit, and a failure lists everything that was tried.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from ddp.launcher.environment import Placement
 from ddp.launcher.interfaces import Interface, interfaces, is_loopback
 
 ASK_S = 5.0
-"""How long the scheduler and the resolver may take to answer, each."""
+"""Timeout in seconds of one query to the scheduler or the resolver."""
 CONNECT_S = 3.0
-"""How long one address may take to accept a connection."""
+"""Timeout in seconds of one connection."""
 LOOK_S = 1.0
-"""How long a name that has no address yet is left alone."""
+"""Seconds between two lookups of a name that has no address yet."""
 LOOPBACK = "127.0.0.1"
 REMEDY = "export MASTER_ADDR, the address of rank 0's host, on all of them"
 _NODE_ADDR = re.compile(r"\bNodeAddr=(\S+)")
 
 
 class Candidate(NamedTuple):
-    """An address that may be that of rank 0's host."""
+    """An address that may belong to rank 0's host."""
 
     address: str
     source: str
-    """Where it is from, for the error."""
+    """Origin of the address, for error messages."""
 
 
 class Known(NamedTuple):
-    """What is known of rank 0's host."""
+    """Everything known about rank 0's host."""
 
     candidates: tuple[Candidate, ...]
     tried: tuple[str, ...] = ()
-    """What gave no address, and why."""
+    """Sources that gave no address, each with the reason."""
     unresolved: bool = False
-    """Whether a name has none so far: that of a pod may come after this process."""
+    """Whether a name has no address yet: a pod may get its address after this process has started."""
 
 
 class Unreachable(ValueError):
-    """Rank 0's host has no address that works; the text names what was tried."""
+    """No address of rank 0's host works. The message lists what was tried."""
 
 
 def node_addr(host: str) -> str:
-    """Return the NodeAddr that SLURM has for a node. Raises OSError."""
+    """Return SLURM's NodeAddr of a node. Raises OSError."""
     command = shutil.which("scontrol")
     if command is None:
         raise OSError("scontrol is not on the PATH")
@@ -71,7 +71,8 @@ def node_addr(host: str) -> str:
 
 
 def resolve(name: str) -> list[str]:
-    """Return the addresses of a name, within `ASK_S`: a resolver without an answer may take minutes. Raises OSError."""
+    """Return the addresses of a name. Raises OSError, also after `ASK_S` seconds: a resolver without an answer may take
+    minutes."""
     with suppress(ValueError):
         return [str(ipaddress.ip_address(name))]
     addresses: list[str] = []
@@ -100,7 +101,7 @@ def candidates(
     ask: Callable[[str], str] = node_addr,
     look_up: Callable[[str], list[str]] = resolve,
 ) -> Known:
-    """Collect addresses of rank 0's host. `MASTER_ADDR` alone counts where it is set; one host meets on loopback."""
+    """Collect addresses of rank 0's host. If `MASTER_ADDR` is set, only that counts; on a single host, it is loopback."""
     known: list[Candidate] = []
     tried: list[str] = []
     unresolved: list[str] = []
@@ -133,14 +134,14 @@ def candidates(
             resolved(addr, f"NodeAddr={addr} of {host}")
         resolved(host, f"the name {host}")
     launching = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
-    if launching:  # of the host of srun, which is rank 0's in a batch script; else in its network, as a rule
+    if launching:  # srun's host: rank 0's in a batch script, else usually in the same network
         known.append(Candidate(launching, f"SLURM_LAUNCH_NODE_IPADDR={launching}"))
     return Known(tuple(dict.fromkeys(known)), tuple(tried), bool(unresolved))
 
 
 def own_address(known: Known, here: Sequence[Interface] | None = None) -> str:
-    """Return the address of this host, rank 0's, to listen on: a candidate, or that of an interface in the network of one.
-    Raises Unreachable."""
+    """Return the address that this host, rank 0's, listens on: a candidate, or the address of an interface in a candidate's
+    network. Raises Unreachable."""
     here = interfaces() if here is None else here
     own = {each.address for each in here}
     for candidate in known.candidates:
@@ -156,7 +157,7 @@ def own_address(known: Known, here: Sequence[Interface] | None = None) -> str:
 
 
 def awaited_address(look: Callable[[], Known], patience_s: float) -> str:
-    """Return `own_address` of what `look` finds, again for `patience_s` while a name has no address. Raises Unreachable."""
+    """Return `own_address(look())`. While a name has no address, try again for `patience_s` seconds. Raises Unreachable."""
     until = time.monotonic() + patience_s
     while True:
         known = look()
@@ -176,9 +177,9 @@ def reachable(
     here: Sequence[Interface] | None = None,
     look: Callable[[], Known] | None = None,
 ) -> str:
-    """Return the first candidate that accepts a connection, trying them in turn, as rank 0 may be on its way; addresses in a
-    network of this host come before others of the same source. `look` finds candidates again while no name has an address.
-    Raises Unreachable: after `patience_s`, or at once where there is nothing to try."""
+    """Return the first candidate that accepts a connection. Candidates are tried repeatedly, as rank 0 may not listen yet;
+    those in a network of this host come first among candidates of the same source. While a name has no address, `look`
+    collects candidates again. Raises Unreachable after `patience_s` seconds, or at once if there is nothing to try."""
     here = interfaces() if here is None else here
     looked, notes = time.monotonic(), dict[str, str]()
     until = looked + patience_s
@@ -204,7 +205,7 @@ def reachable(
 
 
 def _rank(candidate: Candidate, known: Known) -> int:
-    """Return the place of the first candidate of the same source."""
+    """Return the position of the first candidate with the same source."""
     sources = [each.source.partition(" (")[0] for each in known.candidates]
     return sources.index(candidate.source.partition(" (")[0])
 
@@ -221,5 +222,5 @@ def _inside(address: str, network: str) -> bool:
 
 
 def _told(known: Known, notes: Sequence[str]) -> str:
-    """Return what was tried, in one line."""
+    """List what was tried, in one line."""
     return "; ".join([*known.tried, *notes]) or "the launcher names no host"

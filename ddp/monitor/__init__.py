@@ -1,7 +1,7 @@
-"""`Monitor` and `Timeline`: a run seen while it lasts and after it, for `Trainer`, for graphs and for loops of one's own.
+"""Defines `Monitor`, a live page, and `Timeline`, a recording, for runs of `Trainer`, of graphs and of your own loops.
 
-Owns the records of such runs and the way from what a loop says to records. Must not know pages, pictures and servers: those
-are the harness's, which `harness` finds by name where something is to be shown.
+Owns the records of such runs and their creation from `Monitor.log`. Must not know pages, pictures and servers: these are in
+the harness, which `harness` imports by name when something is shown.
 """
 
 from ddp.monitor.monitor import Monitor

@@ -1,6 +1,6 @@
-"""The seam between what is recorded here and who shows it: the names of the harness's modules, and what is asked of them.
+"""Imports the modules of the harness that show records, and defines the protocols that they follow.
 
-Must not know what a page or a picture is made of. The engine works without the harness.
+Must not know what a page or a picture consists of. The engine works without the harness.
 """
 
 from __future__ import annotations
@@ -19,62 +19,63 @@ _LAYERS = "bench.runner.modelgraph"
 
 
 class ServedPage(Protocol):
-    """A page that is served by another process."""
+    """A page that another process serves."""
 
     address: str
 
     def close(self) -> None:
-        """End it."""
+        """Stop serving."""
         ...
 
 
 class PageMaker(Protocol):
-    """Who shows a folder of runs."""
+    """Makes pages from a folder of runs."""
 
     def describe(self, folder: Path, config: Json, graph: Json | None) -> None:
-        """Write what a run folder says beside its records. Raises OSError."""
+        """Write the files of a run folder other than its records. Raises OSError."""
         ...
 
     def conclude(
         self, folder: Path, config: Json, records: Sequence[bytes], launched: float, end: tuple[float, str, str | None]
     ) -> None:
-        """Write the result of a run that is over: `end` is when, its status and what ended it. Raises OSError."""
+        """Write the result of a run that has ended. `launched`: time of its start; `end`: (time, status, error). Raises
+        OSError."""
         ...
 
     def serve(self, root: Path, port: int) -> ServedPage:
-        """Serve the runs below `root`, and remove `root` once this process is gone. Raises OSError."""
+        """Serve the runs below `root`, and delete `root` after this process has ended. Raises OSError."""
         ...
 
     def export(self, root: Path, out: Path) -> None:
-        """Write the page over the runs below `root` to a file. Raises OSError."""
+        """Write a page of the runs below `root` to the file `out`. Raises OSError."""
         ...
 
 
 def save_timeline(form: str, path: Path, config: Json, launched: float, lines: Sequence[bytes]) -> None:
-    """Write records as `json`, `csv` or `html`. Raises OSError; ValueError without the harness."""
+    """Write records to a file in the format `json`, `csv` or `html`. Raises OSError; ValueError without the harness."""
     _module(_TIMELINE).save(form, path, config, launched, lines)
 
 
 def page_maker() -> PageMaker:
-    """Return who shows runs. Raises ValueError without the harness."""
+    """Return the harness's page maker. Raises ValueError without the harness."""
     return cast(PageMaker, _module(_PAGE))
 
 
 def picture(graph: Json) -> str:
-    """Return the layers of a model as SVG. Raises ValueError without the harness."""
+    """Return the layers of a model as an SVG picture. Raises ValueError without the harness."""
     return str(_module(_PICTURE).svg(graph))
 
 
 def layers(model: Any, call: Callable[[], Any]) -> Json:
-    """Return the layers of `model` in the order in which `call` uses them, and who feeds whom. Raises what `call` raises;
-    ValueError without the harness."""
+    """Return the layers of `model` in the order in which `call` uses them, and the connections between them. Raises what
+    `call` raises; ValueError without the harness."""
     graph: Json = _module(_LAYERS).follow_call(model, call)
     return graph
 
 
 def harness_module(name: str, purpose: str, remedy: str = "") -> Any:
-    """Return a module of the harness. Raise ValueError where there is none, or another package has its name; the line says
-    what needs it, and ends with the `remedy`."""
+    """Import the module `name` of the harness. Raise ValueError if the harness is not installed or another package has its
+    name; the message begins with `purpose` and ends with `remedy`."""
     spec = importlib.util.find_spec(name.partition(".")[0])
     if spec is None:
         raise ValueError(f"{purpose} the harness, which is not installed here: install elche-bench{remedy}")

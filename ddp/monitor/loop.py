@@ -1,6 +1,7 @@
-"""A loop of one's own as a run: records from what the loop says at the end of an epoch, and from the graph it trains.
+"""Makes records of a user's own training loop, from what it logs at the end of each epoch and from the graph that it
+trains.
 
-Owns how little such a loop must say. Must not know where the records go.
+Must not know where the records go.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from ddp.process.clock import now
 from ddp.process.codec import Record
 
 KNOWN = ("loss", "eval", "eval_loss", "lr", "samples")
-"""Names that are no scalars."""
+"""Names that are not recorded as scalars."""
 
 
 @runtime_checkable
 class WatchedGraph(Protocol):
-    """What a `Graph` tells of its training."""
+    """The part of a `Graph` that a monitor reads."""
 
     structural_hash: str
 
@@ -35,11 +36,11 @@ class WatchedGraph(Protocol):
         ...
 
     def epoch_samples(self) -> int:
-        """Return the samples of an epoch; 0: not known."""
+        """Return the number of samples in an epoch; 0 if unknown."""
         ...
 
     def work(self) -> list[tuple[int, int, float]]:
-        """Return (steps, samples, seconds of training) of each replica so far."""
+        """Return (steps, samples, training seconds) of each replica so far."""
         ...
 
     def lr(self) -> float:
@@ -47,12 +48,12 @@ class WatchedGraph(Protocol):
         ...
 
     def on_record(self, listener: Callable[[Record, float], None]) -> Callable[[], None]:
-        """Hand every record on to `listener`; what is returned ends that."""
+        """Call `listener` with every record. Return a function that removes the listener."""
         ...
 
 
 def subject_of(model: nn.Module | None, epochs: int) -> RunSubject:
-    """Return what is known of a loop that trains `model`."""
+    """Return the description of a loop that trains `model`."""
     if model is None:
         return RunSubject("loop", "own", ("cpu",), epochs=epochs)
     settings: dict[str, Any] = {}
@@ -66,7 +67,7 @@ def subject_of(model: nn.Module | None, epochs: int) -> RunSubject:
 
 
 class LoopRun:
-    """A run of a loop; `describe` gets the layers of its model once they are known."""
+    """One run of a user's own loop. Calls `describe` with the layers of the model after its first forward pass."""
 
     def __init__(self, track: RunTrack, model: nn.Module | None, describe: Callable[[Json], None]) -> None:
         self.track, self._describe = track, describe
@@ -94,7 +95,8 @@ class LoopRun:
             self.track(Ready(at, rank, epoch, numbers, "", device, transport), at)
 
     def _picture(self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Have the layers of a copy of the model described; a picture is not worth a loop."""
+        """Trace the layers with a copy of the model and one sample. Errors are ignored: a missing picture must not end the
+        loop."""
         try:
             inputs, keywords = (
                 tuple(map(_first_sample, args)),
@@ -109,7 +111,7 @@ class LoopRun:
         self._describe({"metric": "eval", "input": [] if shown is None else list(shown.shape[1:]), **graph})
 
     def log(self, epoch: int, seconds: float, figures: Mapping[str, Any]) -> None:
-        """Add an epoch. Raises ValueError for what is no number."""
+        """Record the end of an epoch. Raises ValueError for a value that is not a number."""
         numbers = {name: _number(name, value) for name, value in figures.items() if value is not None}
         scalars = {name: value for name, value in numbers.items() if name not in KNOWN}
         lost = {name for name, value in figures.items() if value is None and name not in KNOWN}
@@ -118,7 +120,7 @@ class LoopRun:
         after, at = self._work(), now()
         work = [(a - x, b - y, c - z) for (a, b, c), (x, y, z) in zip(after, self._before, strict=True)]
         self._before = after
-        if not any(samples for _, samples, _ in work):  # a loop that is not watched says so itself, or does not
+        if not any(samples for _, samples, _ in work):  # no watched graph: use what the loop logged
             work = [(1, int(numbers.get("samples", 1)), seconds)]
         lr = numbers.get("lr", self._graph.lr() if self._graph is not None else 0.0)
         loss = numbers.get("loss")
@@ -131,14 +133,14 @@ class LoopRun:
         self._evaluate(epoch, at, numbers)
 
     def _evaluate(self, epoch: int, at: float, numbers: Mapping[str, float]) -> None:
-        """Say that the epoch is over; of an evaluation that took place, what came of it."""
+        """Record that the epoch has ended, with the results of its evaluation if there was one."""
         self.track(Evaluate(0, epoch, 0, 1, in_turn=True, reason="logged"), at)
         loss, metric = (None if value is None else _finite(value) for value in map(numbers.get, ("eval_loss", "eval")))
         samples = int(not {"eval", "eval_loss"}.isdisjoint(numbers))
         self.track(Evaluated(at, 0, epoch, samples, loss, metric, 0.0), at)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Remove all listeners."""
         ends, self._ends = self._ends, []
         for end in ends:
             end()
@@ -147,7 +149,7 @@ class LoopRun:
 def _first_pass(
     model: nn.Module, see: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
 ) -> Callable[[], None]:
-    """Have `see` called with the arguments of the first forward pass; return what ends that."""
+    """Call `see` with the arguments of the model's first forward pass. Return a function that removes the hook."""
 
     def before(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         handle.remove()
@@ -165,7 +167,7 @@ def _number(name: str, value: Any) -> float:
     try:
         if not isinstance(value, str | bytes):
             return float(value.detach() if isinstance(value, torch.Tensor) else value)
-    except (TypeError, ValueError, RuntimeError):  # the last is torch's, of a tensor of several elements
+    except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a tensor of several elements
         pass
     raise ValueError(f"log: {name} is {value!r:.60}; give one number, or leave it out")
 

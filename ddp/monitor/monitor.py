@@ -1,7 +1,7 @@
-"""`Monitor`: the live page over the runs of a script, and what a loop of one's own says about itself.
+"""Defines `Monitor`: a live page of the runs of a script.
 
-Owns the folder that such runs lie in while a page is served, and its end. Must not know how a run trains, nor what the page
-shows of it.
+Owns the temporary folder that holds the runs while the page is served. Must not know how a run trains, nor what the page
+shows.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ddp.process.clock import now
 from ddp.settings import MOST_EPOCHS, whole
 
 LOOK_S = 0.5
-"""Between two measurements of what ranks use."""
+"""Seconds between two measurements of memory and processor time."""
 
 
 class Monitor:
-    """Shows runs of this script on a live page: of a `Trainer`, of a graph, or of your own loop.
+    """Shows the runs of this script on a live page: runs of a `Trainer`, of a graph, or of your own loop.
 
         monitor = ddp.Monitor(epochs=10)
         run.setup_monitor(monitor)          # of Trainer.run(); or monitor.watch(graph), or neither
@@ -40,8 +40,8 @@ class Monitor:
         monitor.log(epoch, seconds, {"loss": loss, "accuracy": accuracy})
         monitor.finish()
 
-    `epochs`: number of epochs planned. Another process serves the page, only on this machine, until `finish`, the end of the
-    block, or the end of this process. Only `save_html` leaves a file.
+    `epochs`: number of planned epochs. Another process serves the page on 127.0.0.1 until `finish` is called, the `with`
+    block is left, or this process ends. Only `save_html` leaves a file behind.
     """
 
     def __init__(self, epochs: int) -> None:
@@ -52,19 +52,19 @@ class Monitor:
         self._root: Path | None = None
         self._page: ServedPage | None = None
         self._trained = False
-        """Whether the last run is a `Trainer`'s, which tells everything itself."""
+        """Whether the last run is a `Trainer`'s: it hands over its records, so `log` adds nothing."""
         self._lock = threading.RLock()
-        """Of tracks and folder: a `Trainer` tells of its run from a thread of its own."""
+        """Guards tracks and folder: a `Trainer` hands over records from another thread."""
         _open.add(self)
 
     @property
     def address(self) -> str | None:
-        """Return the address of the page; None: it is not served."""
+        """Return the URL of the page; None if it is not served."""
         return self._page.address if self._page is not None else None
 
     def serve(self, port: int = 0) -> str:
-        """Serve the page on 127.0.0.1; return its address. `port` 0: any free port. Raises OSError for a
-        port that is in use."""
+        """Start serving the page on 127.0.0.1 and return its URL. `port` 0: any free port. Raises OSError if the port is in
+        use."""
         if self._page is None:
             root = self._folder()
             try:
@@ -80,8 +80,8 @@ class Monitor:
         return self._page.address
 
     def watch(self, model: nn.Module) -> None:
-        """Begin a run of your own loop that trains `model`: a module, or a `Graph`, whose replicas, shares and
-        schedule are shown. Its layers are shown after its first forward pass."""
+        """Begin a run of your own loop, which trains `model`: a module, or a `Graph`, whose replicas, batch shares and
+        learning rate are shown too. Layers are shown after the first forward pass."""
         self._begin_loop(model)
 
     def log(
@@ -94,9 +94,10 @@ class Monitor:
     ) -> None:
         """Record the end of `epoch` (from 0), which took `seconds`.
 
-        `metrics`: a mapping of names to numbers, a watched graph (its `record_scalar`s), an `EpochMetrics`; keywords add to
-        it. `loss`, `eval`, `eval_loss`, `lr` and `samples` mean what they do in `EpochMetrics`, other names are scalars. A
-        `Trainer` records all of this itself: nothing is added. Raises ValueError for a value that is not a number."""
+        `metrics`: a mapping of names to numbers, a watched graph (for its `record_scalar` values), or an `EpochMetrics`;
+        keywords add to it. `loss`, `eval`, `eval_loss`, `lr` and `samples` have the same meaning as in `EpochMetrics`;
+        other names are scalars. Does nothing for a run of a `Trainer`, which records all of this itself. Raises ValueError
+        for a value that is not a number."""
         number = whole("epoch", epoch, 0, MOST_EPOCHS)
         spent = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
         if self._trained:
@@ -124,7 +125,7 @@ class Monitor:
         self.finish()
 
     def save_html(self, path: str | Path) -> Path:
-        """Write the page as it is now to a file that needs no server and no network; return where. Raises OSError."""
+        """Write the present page to one file that needs no server and no network; return its path. Raises OSError."""
         out = Path(path)
         out.parent.mkdir(parents=True, exist_ok=True)
         with self._folder_for_now() as root:
@@ -132,13 +133,13 @@ class Monitor:
         return out
 
     def begin(self, subject: RunSubject) -> RunTrack:
-        """Begin a run whose records a `Trainer` hands over; it calls this."""
+        """Begin a run of a `Trainer`, which calls this and hands over its records."""
         self._end_loop()
         self._trained = True
         return self._begin(subject)
 
     def measure(self, track: RunTrack, folder: Path) -> None:
-        """Have what ranks measure in `folder` shown while the run lasts."""
+        """Show, while the run lasts, the measurements that its ranks write to `folder`."""
         self._look(lambda: track.collect(folder, kinds=(b'{"type":"Memory"',)))
 
     def describe(self, track: RunTrack, graph: dict[str, Any] | None) -> None:
@@ -151,7 +152,7 @@ class Monitor:
             page_maker().describe(place, track.config(), graph)
 
     def end(self, track: RunTrack, status: str, error: str | None = None) -> None:
-        """Note that a run is over: `ok`, `failed`, `diverged` or `killed`."""
+        """Note that a run has ended with `status`: `ok`, `failed`, `diverged` or `killed`."""
         with self._lock:
             track.ended = now(), status, error
             if self._root is not None:
@@ -159,7 +160,7 @@ class Monitor:
 
     @staticmethod
     def _conclude(root: Path, track: RunTrack) -> None:
-        """Put a run that is over into its place."""
+        """Write the result of an ended run and rename its folder to its final name."""
         making, end = _place(root, track), track.ended
         assert end is not None
         page_maker().conclude(making, track.config(), track.lines(), track.launched, end)
@@ -192,7 +193,7 @@ class Monitor:
         return track
 
     def _put(self, root: Path, track: RunTrack, write: Callable[[Path], None]) -> None:
-        """Make a run part of a folder. `write`: puts its records where they are to lie."""
+        """Add a run to the folder `root`. `write`: writes the run's records to the path that it is given."""
         place = _place(root, track)
         place.mkdir(parents=True)
         page_maker().describe(place, track.config(), track.graph)
@@ -206,7 +207,7 @@ class Monitor:
 
     @contextmanager
     def _folder_for_now(self) -> Iterator[Path]:
-        """Yield a folder with all runs as they are."""
+        """Yield a temporary folder with the present state of all runs."""
         with tempfile.TemporaryDirectory(prefix="ddp-monitor-") as folder:
             with self._lock:
                 for track in self._tracks:
@@ -230,14 +231,14 @@ def _finish_all() -> None:
 
 
 def _place(root: Path, track: RunTrack, over: bool = False) -> Path:
-    """Return the folder of a run that this process is making, or that is `over`."""
-    number = f"{track.launched:.6f}".replace(".", "")[-9:]  # the same configuration may come twice
+    """Return the folder of a run. While the run is not `over`, the name is a temporary one."""
+    number = f"{track.launched:.6f}".replace(".", "")[-9:]  # several runs may have the same configuration
     name = f"{track.config()['run_id']}-{number}"
     return root / track.subject.name / track.subject.mode / (name if over else f".tmp-{name}-{os.getpid()}")
 
 
 def _figures(metrics: Any) -> dict[str, Any]:
-    """Return what is known of an epoch by name."""
+    """Return the values to log, by name."""
     if metrics is None:
         return {}
     if isinstance(metrics, Mapping):
@@ -245,7 +246,7 @@ def _figures(metrics: Any) -> dict[str, Any]:
     scalars = getattr(metrics, "scalars", None)
     if callable(scalars):  # a graph
         return {**scalars()}
-    if scalars is not None:  # EpochMetrics, of another run than those that are shown
+    if scalars is not None:  # EpochMetrics of a run that the page does not show
         names = ("loss", "eval", "eval_loss", "lr", "samples")
         return {name: getattr(metrics, name, None) for name in names} | dict(scalars)
     raise ValueError(

@@ -1,6 +1,6 @@
-"""`Timeline`: records what a run does from its first moment on, and saves it as JSON, CSV or one HTML page.
+"""Defines `Timeline`: records a run from its start and saves it as JSON, CSV or an HTML page.
 
-Owns which runs were recorded. Must not know what a lane or a page looks like.
+Owns the list of recorded runs. Must not know the contents of a page.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from ddp.process.codec import Record
 from ddp.settings import number
 
 KINDS = ("data", "forward", "backward", "optimizer", "exchange", "copy", "wait", "evaluate", "checkpoint")
-"""What `measure` measures."""
+"""Kinds of work that `measure` accepts."""
 DAY_MS = 86_400_000.0
 
 
 class Timeline:
-    """Records runs between `start` and `stop`: give it to `Trainer(timeline=)` or `DdpConfig(timeline=)`.
+    """Records runs between `start` and `stop`. Pass it to `Trainer(timeline=)` or `DdpConfig(timeline=)`.
 
         with ddp.Timeline() as timeline:
             Trainer(..., timeline=timeline).run().join()
         timeline.save_html("timeline.html")
 
-    Several runs may share it, one after the other; the methods that save take the number of a `run`, -1 for the last. In
-    your own loop, `measure` records the time of a block. `poll_ms`: milliseconds between measurements of this process's
-    memory and processor time, if ranks run in it; ranks that are processes measure themselves. Writes no file by itself.
+    Several runs may use it one after the other; the `save_*` methods take the index of a `run`, -1 for the last. In your
+    own loop, `measure` records the time of a block. `poll_ms`: milliseconds between measurements of this process's memory
+    and processor time, if the ranks run in it; ranks that are processes measure themselves. A file is written only by
+    `save_*`.
     """
 
     def __init__(self, poll_ms: float = 100.0) -> None:
@@ -46,11 +47,11 @@ class Timeline:
 
     @property
     def runs(self) -> int:
-        """Return how many runs there are."""
+        """Return the number of recorded runs."""
         return len(self._runs)
 
     def start(self) -> None:
-        """Start recording. The begin of a run does this too, unless `stop` was called."""
+        """Start recording. A run that begins also starts it, unless `stop` was called."""
         with self._lock:
             self._stopped = False
             if self._looking is None:
@@ -76,7 +77,7 @@ class Timeline:
             track.measure()
 
     def begin(self, subject: RunSubject, here: bool = False) -> RunTrack:
-        """Begin a run. `here`: its ranks are in this process and do not measure themselves. An engine calls it."""
+        """Begin a run; called by an engine. `here`: the ranks are in this process and do not measure themselves."""
         track = RunTrack(subject)
         self._runs.append(track)
         if here:
@@ -86,21 +87,21 @@ class Timeline:
         return track
 
     def end(self, track: RunTrack) -> None:
-        """Note that nothing more comes of a run."""
+        """Note that a run has ended."""
         self._measured = [each for each in self._measured if each is not track]
 
     @property
     def recording(self) -> bool:
-        """Return whether records are taken."""
+        """Return whether records are kept."""
         return not self._stopped
 
     def __call__(self, record: Record, at: float) -> None:
-        """Add a record to the last run, which happened `at` seconds on the clock of all records."""
+        """Add a record to the last run. `at`: seconds on the clock that all records share."""
         if self.recording:
             self._own()(record, at)
 
     def _own(self) -> RunTrack:
-        """Return the run that is recorded, one of this process if none was begun."""
+        """Return the run that is being recorded. Begin one for this process if there is none."""
         if not self._runs:
             track = self.begin(RunSubject("loop", "loop", ("cpu",)), here=True)
             track(Ready(now(), 0, 0, 0, "", "cpu", "none"), now())
@@ -108,8 +109,8 @@ class Timeline:
 
     @contextmanager
     def measure(self, kind: str, rank: int = 0) -> Iterator[None]:
-        """Record the time of the block as `kind`: `data`, `forward`, `backward`, `optimizer`, `exchange`, ... Raises
-        ValueError for another kind. Work on a GPU counts only while the host waits for it."""
+        """Record the time that the block takes as `kind`: `data`, `forward`, `backward`, `optimizer`, `exchange`, ...
+        Raises ValueError for an unknown kind. GPU work counts only as long as the host waits for it."""
         if kind not in KINDS:
             raise ValueError(f"measure({kind!r}): choose one of {', '.join(KINDS)}")
         began = now()
@@ -119,15 +120,17 @@ class Timeline:
             self(Slice(began, rank, kind, now() - began), began)
 
     def save_json(self, path: str | Path, run: int = -1) -> Path:
-        """Write a Chrome trace, which opens in Perfetto; return where. Raises ValueError without a run, OSError."""
+        """Write a Chrome trace, which Perfetto opens; return its path. Raises ValueError if the run does not exist;
+        OSError."""
         return self._save("json", path, run)
 
     def save_csv(self, path: str | Path, run: int = -1) -> Path:
-        """Write a table of the measured stretches of time."""
+        """Write a CSV table with one row for each measured interval; return its path. Raises as `save_json`."""
         return self._save("csv", path, run)
 
     def save_html(self, path: str | Path, run: int = -1) -> Path:
-        """Write one page with lanes, counters and idle time, which needs no network."""
+        """Write one HTML page with lanes, counters and idle time, which needs no network; return its path. Raises as
+        `save_json`."""
         return self._save("html", path, run)
 
     def _save(self, form: str, path: str | Path, run: int) -> Path:

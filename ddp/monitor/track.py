@@ -1,7 +1,7 @@
-"""The records of one run on their way to a file, and what is known of the run beside them.
+"""Collects the records of one run in a file, together with a description of the run.
 
-Owns `RunTrack`, which any thread may write to. Until it is given a place its file has no name, so nothing is left of it
-however the process ends. Must not know what becomes of the records.
+Owns `RunTrack`, which any thread may write to. Its file is anonymous until a folder is assigned, so nothing is left of it
+however the process ends. Must not know how the records are used.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from ddp.process.codec import Record, encode, stamp
 from ddp.process.meter import own_memory
 
 MEASURED = (b'{"type":"Slice"', b'{"type":"Memory"')
-"""How lines begin that ranks write themselves, beside what they tell the run."""
+"""Beginnings of the lines that ranks write to files of their own, instead of sending them to the coordinator."""
 SLICES = "slices-*.jsonl"
 EVENTS = "events.jsonl"
 
 
 @dataclass(frozen=True)
 class RunSubject:
-    """What is known of a run beside its records."""
+    """A description of a run, without its records."""
 
     model: str
-    """What it is called."""
+    """Name of the model."""
     mode: str
     devices: tuple[str, ...]
-    """By rank."""
+    """Device of each rank."""
     engine: str = "loop"
     policy: str | None = None
     backend: str | None = None
     epochs: int = 0
-    """Planned; 0: not known."""
+    """Number of planned epochs; 0 if unknown."""
     speeds: tuple[float, ...] = ()
-    """Emulated; empty: none."""
+    """Emulated speed of each rank; empty: none is emulated."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What else a reader may want to know: batch size, seed, ..."""
+    """Further settings that a reader may want to see: batch size, seed, ..."""
 
     @property
     def name(self) -> str:
-        """Return the name as a word that a folder may have."""
+        """Return the model's name in characters that are safe in a folder name."""
         return re.sub(r"[^A-Za-z0-9_.-]+", "_", self.model).strip("._-") or "model"
 
     def config(self) -> dict[str, Any]:
-        """Return it as the configuration of a run folder has it."""
+        """Return the description in the form of a run folder's configuration."""
         size = len(self.devices)
         config: dict[str, Any] = {
             "model": self.name,
@@ -79,32 +79,32 @@ class RunTrack:
         self.graph: dict[str, Any] | None = None
         """Layers of the model, once they are known."""
         self.ended: tuple[float, str, str | None] | None = None
-        """When, with which status, and what ended it; None: it goes on."""
+        """(time, status, error) of the end; None: the run continues."""
         self._file: IO[bytes] = _nameless()
         self._end = self._closing()
         self._lock = threading.Lock()
         self._read: dict[Path, int] = {}
-        """How far the files of ranks are read."""
+        """Number of bytes read so far from each rank's file."""
 
     def config(self) -> dict[str, Any]:
-        """Return what is known of the run, and of its model by now."""
+        """Return the configuration of the run, with the structural hash of its model once that is known."""
         known = (
             {"structural_hash": self.graph["structural_hash"]} if self.graph and "structural_hash" in self.graph else {}
         )
         return {**self.subject.config(), **known}
 
     def __call__(self, record: Record, at: float) -> None:
-        """Append a record, which happened `at` seconds on the clock of all records. Raises OSError."""
+        """Append a record. `at`: seconds on the clock that all records share. Raises OSError."""
         self._append(encode(record, at) + b"\n")
 
     def _append(self, lines: bytes) -> None:
         with self._lock:
             left = memoryview(lines)
-            while left:  # a disk that is nearly full takes a part
+            while left:  # a nearly full disk may accept only a part
                 left = left[self._file.write(left) :]
 
     def lines(self) -> list[bytes]:
-        """Return the records so far, in the order of their times."""
+        """Return the records so far, sorted by time."""
         with self._lock:
             self._file.seek(0)
             body = self._file.read()
@@ -116,7 +116,7 @@ class RunTrack:
         path.write_bytes(b"".join(line + b"\n" for line in self.lines()))
 
     def move(self, path: Path) -> None:
-        """Write to the file at `path` from here on, which begins with what there is. Raises OSError."""
+        """Move the records so far to a file at `path`, and write further ones there. Raises OSError."""
         with self._lock:
             self._file.seek(0)
             body = self._file.read()
@@ -126,22 +126,24 @@ class RunTrack:
         self._append(body)
 
     def _closing(self) -> weakref.finalize[[], RunTrack]:
-        """Return what closes the file when the track is gone; when the process ends a thread may still write."""
+        """Return a finalizer that closes the file when the track is garbage-collected. It does not run at exit, when a
+        thread may still write."""
         end = weakref.finalize(self, self._file.close)
         end.atexit = False
         return end
 
     def measure(self) -> None:
-        """Append what this process uses, where the ranks are in it."""
+        """Append the memory use of this process for the ranks that run in it."""
         for rank, device in enumerate(self.subject.devices):
             memory = own_memory(rank, device)
             if memory is not None and (rank == 0 or memory.device_bytes is not None):
                 self(memory, memory.at)
 
     def collect(self, folder: Path, kinds: Iterable[bytes] = MEASURED) -> None:
-        """Append what ranks wrote into `folder` themselves since the last call; what is gone or torn is left out."""
+        """Append the records that ranks have written to files in `folder` since the last call. Missing files and incomplete
+        lines are skipped."""
         slices: list[Path] = []
-        with suppress(OSError):  # the run is over
+        with suppress(OSError):  # the run has ended and its folder is gone
             slices = sorted(folder.glob(SLICES))
         for path in slices or [folder / EVENTS]:
             try:
@@ -157,13 +159,13 @@ class RunTrack:
 
 
 def _nameless() -> IO[bytes]:
-    """Return a new file without a name, which nothing is left of when it is closed."""
+    """Return a new anonymous file, which disappears when it is closed."""
     return tempfile.TemporaryFile(buffering=0)
 
 
 class Looking:
-    """Calls `look` every `period_s` seconds in a thread, until `close`. An OSError, as of a full disk, ends it with one line
-    on stderr: what is looked at goes on."""
+    """Calls `look` every `period_s` seconds in a thread, until `close`. An OSError, such as a full disk, prints one line on
+    stderr and ends the thread; the run continues."""
 
     def __init__(self, look: Callable[[], None], period_s: float, name: str) -> None:
         self._over = threading.Event()
@@ -179,6 +181,6 @@ class Looking:
         self._thread.start()
 
     def close(self) -> None:
-        """End it."""
+        """Stop the thread."""
         self._over.set()
         self._thread.join()

@@ -1,7 +1,7 @@
-"""Own whether replicas have come apart: parameters that moved by gradients that were never sent.
+"""Detects replicas that have diverged, because an optimizer stepped on gradients that were never sent.
 
-Noticed on one rank by a sample of the values; tensors' own counts of changes miss what fused optimizers and `.data` do. All
-ranks hear of it in the next synchronised pass, and only then compare all values.
+A rank notices a change by a sample of its parameters' values; tensors' version counters miss changes by fused optimizers
+and through `.data`. The next synchronised pass tells all ranks, and only then do they compare all values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddp.comm.transports.base import MAX
 from ddp.parallel.group import Group
 
 SAMPLE = 1024
-"""Values that are looked at of each parameter. A step moves nearly all of them."""
+"""Number of values that are sampled from each parameter. An optimizer step changes nearly all values."""
 
 REMEDY = (
     "an optimizer stepped on gradients of one rank alone, as those of a forward pass inside no_sync() are, wherever its "
@@ -25,23 +25,23 @@ REMEDY = (
 
 
 class Moved:
-    """Notices whether these parameters moved since gradients came that no other rank has."""
+    """Detects whether parameters changed after this rank kept gradients that no other rank has."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
         self._before: Tensor | None = None
 
     def unsent(self) -> None:
-        """Note a gradient that stays here for now."""
+        """Note that a gradient stays on this rank for now."""
         if self._before is None:
             self._before = self._sample()
 
     def forget(self) -> None:
-        """Begin anew: all ranks are alike again."""
+        """Reset: all ranks have the same parameters again."""
         self._before = None
 
     def __bool__(self) -> bool:
-        """Return whether they were changed since."""
+        """Return whether the parameters changed since the first unsent gradient."""
         return self._before is not None and not torch.equal(self._before, self._sample())
 
     def _sample(self) -> Tensor:
@@ -50,7 +50,8 @@ class Moved:
 
 
 def compare(group: Group, names: Sequence[str], parameters: Sequence[Tensor]) -> None:
-    """Raise ValueError on all ranks, naming the first parameter that has not the same bits on all. Raises RankLost."""
+    """Raise ValueError on all ranks if a parameter does not have the same bits on all ranks; it names the first such
+    parameter. Raises RankLost."""
     own = [float(_digest(parameter)) for parameter in parameters]
     bounds = torch.tensor([own, [-digest for digest in own]], dtype=torch.float64, device=group.device)
     group.all_reduce(bounds, MAX)
@@ -63,6 +64,6 @@ def compare(group: Group, names: Sequence[str], parameters: Sequence[Tensor]) ->
 
 
 def _digest(tensor: Tensor) -> int:
-    """Return a digest of 48 bits, which float64 holds."""
+    """Return a digest of 48 bits, which a float64 represents exactly."""
     raw = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
     return int.from_bytes(hashlib.blake2b(raw, digest_size=6).digest(), "little")

@@ -1,4 +1,4 @@
-"""Own the ranks that train together without a coordinator, and their collectives. Every wait has a limit. Knows no model."""
+"""Own the ranks that train together without a coordinator, and their collectives. Waits have a timeout. Knows no model."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ddp.comm.transports.memory import Transport as Memory
 from ddp.core.errors import OutOfResources, RankLost
 
 TIMEOUT_S = 300.0
-"""How long a collective waits, seconds."""
+"""Default timeout of a collective, in seconds."""
 AVG = "avg"
-"""What others call the mean."""
+"""Another name for `mean`, as in torch."""
 WIDEST = 16
-"""Bytes of the largest number: tensors that travel together begin at multiples of it."""
+"""Size in bytes of the largest number type: tensors that share a buffer begin at multiples of it."""
 GRACE_S = 2.0
-"""How long after a collective broke another rank may take to notice it too, seconds."""
+"""Seconds that other ranks have to notice a broken collective too."""
 REMEDY = (
     "all ranks must do the same passes and collectives in the same order; one that has no batch left calls "
     "sync_gradients(samples=0) as often as the others have batches, one that evaluates alone takes the wrapper's .module"
@@ -36,7 +36,7 @@ _current: Group | None = None
 
 
 class Group:
-    """All ranks of this training, from one rank's side. Make it with `init`, in every rank."""
+    """All ranks of this training, as seen by one of them. Call `init` in every rank to make it."""
 
     def __init__(
         self, rank: int, world_size: int, device: torch.device, store: Store, transport: str, timeout_s: float
@@ -55,7 +55,7 @@ class Group:
         self._process = os.getpid()
 
     def exchange(self, text: str) -> list[str]:
-        """Return every rank's text, by rank; slow, for what is done once. Raises RankLost."""
+        """Return every rank's text, ordered by rank. Slow: for startup only. Raises RankLost."""
         self._check_open()
         return self._texts.exchange(text)
 
@@ -64,15 +64,15 @@ class Group:
             raise RankLost(f"rank {self.rank}: this group is closed or broken; start the ranks anew")
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """Return flat memory that is reduced without a copy; all ranks get theirs in the same order. Raises RankLost."""
+        """Return a flat tensor that is reduced without a copy. All ranks call this in the same order. Raises RankLost."""
         self._regions += 1
         try:
             return self._transport.empty(f"region{self._regions}", elements, dtype)
-        except FileNotFoundError as error:  # the ranks' folder goes with the first that leaves
+        except FileNotFoundError as error:  # the first rank that leaves deletes the ranks' folder
             raise self._broken(f"a rank has left ({error})") from error
 
     def release(self, tensors: Iterable[Tensor]) -> None:
-        """Give back what `empty` gave, once nothing is under way. A forked copy of this process does nothing."""
+        """Release tensors of `empty` once no collective is running. Does nothing in a forked copy of this process."""
         if isinstance(self._transport, Memory) and os.getpid() == self._process:
             self._unused += tensors
             unused: list[Tensor] = []
@@ -82,7 +82,7 @@ class Group:
                 self._transport.release(tensor)
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
-        """Reduce a contiguous tensor in place by `sum`, `mean` (or `avg`), `max`, `min` or `prod`: the same bits on all
+        """Reduce a contiguous tensor in place by `sum`, `mean` (or `avg`), `max`, `min` or `prod`, to the same bits on all
         ranks. Raises ValueError, RankLost."""
         op = MEAN if op == AVG else op
         if op not in OPS:
@@ -97,7 +97,7 @@ class Group:
         self._carry_out(tensor.detach().view(-1), op)
 
     def start(self, tensor: Tensor, op: str = SUM) -> None:
-        """Begin to reduce, as torch with `async_op=True`; leave `tensor` alone until `drain` returns."""
+        """Start an all-reduce, like torch's `async_op=True`. Do not touch `tensor` until `drain` returns."""
         if isinstance(self._transport, TorchTransport):
             with self._breaking():
                 wait = self._transport.start(tensor, op)
@@ -107,7 +107,7 @@ class Group:
             self._under_way.append(self._courier.submit(partial(self._carry_out, tensor, op)).result)
 
     def drain(self) -> None:
-        """Wait until nothing is under way: collectives keep their order. Raises RankLost."""
+        """Wait until all started collectives have finished, which keeps their order. Raises RankLost."""
         under_way, self._under_way = self._under_way, []
         for each in under_way:
             each()
@@ -133,14 +133,14 @@ class Group:
     def _broken(self, why: str) -> RankLost:
         self._closed = True
         self._transport.leave()
-        if isinstance(self._transport, TorchTransport):  # which says what its socket saw, and not who
+        if isinstance(self._transport, TorchTransport):  # torch reports a socket error, not the rank
             late = self._texts.missing(GRACE_S)
             names = ", ".join(map(str, late))
             why = f"rank {names} is gone or did not come ({why})" if late else f"a collective broke ({why})"
         return RankLost(f"rank {self.rank} cannot go on: {why}; {REMEDY}")
 
     def broadcast(self, tensors: Sequence[Tensor] | Tensor, src: int = 0) -> None:
-        """Broadcast the values of rank `src` to all ranks, bit for bit. Raises ValueError, RankLost."""
+        """Send the values of rank `src` to all ranks, bit for bit. Raises ValueError, RankLost."""
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
         if src not in range(self.world_size):
             raise ValueError(f"src={src!r} must be a rank from 0 to {self.world_size - 1}")
@@ -154,12 +154,12 @@ class Group:
             self.all_reduce(wire)
             if self.rank != src:
                 for tensor, place in zip(tensors, places, strict=True):
-                    # Behind autograd's back: a buffer may have been used in a forward pass whose backward pass is to come.
+                    # `.data` does not raise the version: autograd may have saved a buffer for a backward pass to come.
                     tensor.data.copy_(_as(place, tensor))
 
     def all_gather(self, tensor: Tensor) -> Tensor:
-        """Return every rank's tensor, bit for bit, by rank: shape [world_size, *tensor.shape]. All have one shape and type.
-        Raises RankLost."""
+        """Return every rank's tensor by rank, bit for bit: shape [world_size, *tensor.shape]. Shapes and types must be the
+        same. Raises RankLost."""
         wire, places = self._wire([tensor.nbytes] * self.world_size)
         with torch.no_grad():
             _as(places[self.rank], tensor).copy_(tensor)
@@ -168,8 +168,8 @@ class Group:
             return torch.stack([_as(place, tensor) for place in places])
 
     def _wire(self, sizes: Sequence[int]) -> tuple[Tensor, Sequence[Tensor]]:
-        """Return zeros for so many bytes of each, and the place of each. As whole numbers: a sum with nothing but zeros
-        keeps every bit, of NaN and -0.0 too."""
+        """Return a buffer of zeros and its parts, one for each of `sizes` (in bytes). The buffer is int64: adding zeros
+        keeps every bit of NaN and -0.0 too."""
         rooms = [-(-size // WIDEST) * WIDEST for size in sizes]
         wire = torch.zeros(sum(rooms) // 8, dtype=torch.int64, device=self.device)
         return wire, torch.split(wire.view(torch.uint8), rooms)
@@ -204,12 +204,12 @@ def init(
     device: str | torch.device | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Group:
-    """Join the other ranks and return the group, which `DistributedDataParallel` and `wrap` use from then on.
+    """Join the other ranks and return the group. `DistributedDataParallel` and `wrap` use it by default.
 
-    Ranks are known from the arguments, or from torch's default process group, or from the environment of torchrun (RANK,
-    WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT). `store`: where to meet instead, any store of `torch.distributed`.
-    `transport`: `memory` (ranks of one host, on CPUs), `gloo`, `nccl`; auto takes the first that works. No collective waits
-    longer than `timeout_s` for a rank. Raises ValueError for wrong use, RankLost if a rank does not come.
+    Rank and world size come from the arguments, else from torch's default process group, else from torchrun's environment
+    (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT). `store`: any store of `torch.distributed` to meet at instead.
+    `transport`: `memory` (ranks of one host, on CPUs), `gloo`, `nccl`; `auto` takes the first that works. No collective
+    waits longer than `timeout_s` for a rank. Raises ValueError for wrong arguments, RankLost if a rank does not come.
     """
     global _current
     if _current is not None:
@@ -232,14 +232,14 @@ def make(
     transport: str = "auto",
     timeout_s: float = TIMEOUT_S,
 ) -> Group:
-    """Make a group beside the current one. Ranks may be threads of one process, each with its own."""
+    """Make a group without making it the current one. Ranks may be threads of one process, each with its own group."""
     _check_place(rank, world_size)
     return Group(rank, world_size, device, store, transport, timeout_s)
 
 
 def current(alone: bool = False) -> Group:
-    """Return the group of this process, made from the environment if there is none. Raises ValueError if that says nothing;
-    `alone` takes it for one process alone."""
+    """Return this process's group; make it from the environment if there is none. If the environment names no rank, raise
+    ValueError, or with `alone` return a group of this process only."""
     if _current is None and alone and not (dist.is_initialized() or "RANK" in os.environ):
         return init(0, 1)
     return _current or init()
@@ -256,14 +256,14 @@ def get_world_size() -> int:
 
 
 def get_local_rank() -> int:
-    """Return this process's index among the ranks of its host: torchrun's LOCAL_RANK. Without it the rank, because
-    ranks that are started by hand share a host."""
+    """Return this process's index among the ranks of its host: torchrun's LOCAL_RANK, else the rank (ranks started by hand
+    share a host)."""
     local = os.environ.get("LOCAL_RANK", "")
     return int(local) if local.isdecimal() else current().rank
 
 
 def _as(place: Tensor, tensor: Tensor) -> Tensor:
-    """Return the part of a wire that holds `tensor`, as one."""
+    """Return the part of a buffer that holds `tensor`, with its type and shape."""
     return place[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
 
@@ -290,7 +290,7 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def _device(world_size: int) -> torch.device:
-    """Return a GPU of its own for every rank of this host, else the CPU."""
+    """Return this rank's own GPU if the host has one for each of its ranks, else the CPU."""
     local, beside = (
         int(told) if (told := os.environ.get(name, "")).isdecimal() else otherwise
         for name, otherwise in (("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", world_size))

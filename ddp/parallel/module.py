@@ -1,4 +1,4 @@
-"""Own `DistributedDataParallel`: torch's interface, our buckets and transports. Knows no coordinator."""
+"""Own `DistributedDataParallel`: torch's interface with buckets and transports of this package. Knows no coordinator."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ UNUSED: dict[str, tuple[Any, str]] = {
     "param_to_hook_all_reduce": (None, "leave it out"),
     "skip_all_reduce_unused_params": (False, "leave it out"),
 }
-"""Arguments of torch's class that have only their default here -> that, and what to do instead."""
+"""Arguments of torch's class for which only the default is accepted -> (default, what to do instead)."""
 
 
 class DistributedDataParallel(nn.Module):
-    """Train `module` on every rank with the gradients of all: a drop-in for torch's class of that name.
+    """Train `module` on every rank with the gradients of all ranks: a drop-in for torch's class of the same name.
 
-    Parameters and buffers become those of rank 0. From then on every backward pass leaves in `.grad` the average over ranks
-    (`average=False`: the sum), the same bits on all ranks. Parameters that a rank did not use count as zero there; those
-    that no rank used keep no gradient.
+    Parameters and buffers are set to those of rank 0. Every backward pass then leaves in `.grad` the average over ranks
+    (`average=False`: the sum), with the same bits on all ranks. A parameter that a rank did not use counts as a zero
+    gradient of that rank; a parameter that no rank used has no gradient.
 
-    As torch's: which backward passes send (forward passes outside `no_sync()` decide), `broadcast_buffers` (rank 0's, before
-    a forward pass, in evaluation too, if the one before had gradients on and was outside `no_sync()`), `bucket_cap_mb` (MiB;
-    a number, or one for each bucket with the last for all further ones; None is 1, then 25), `init_sync`, `process_group`
-    (what `ddp.init` gave; None is that of the process). `device_ids`, `output_device`, `find_unused_parameters`,
-    `gradient_as_bucket_view` and `static_graph` change nothing: unused parameters are always found, gradients always live in
-    the buckets.
-    docs/reference/distributed.md says where else it differs from torch's.
+    As in torch's class: which backward passes send gradients (the forward pass decides: outside `no_sync()`),
+    `broadcast_buffers` (rank 0's buffers are sent before a forward pass, in evaluation too, if the previous forward pass
+    had gradients enabled and was outside `no_sync()`), `bucket_cap_mb` (MiB; a number, or a list with one number for each
+    bucket, the last for all further buckets; None: 1, then 25), `init_sync`, `process_group` (the result of `ddp.init`;
+    None: the group of this process). `device_ids`, `output_device`, `find_unused_parameters`, `gradient_as_bucket_view` and
+    `static_graph` have no effect: unused parameters are always found, and gradients are always views of the buckets.
+    `docs/reference/distributed.md` lists the other differences.
 
-    Ours: `compression="bfloat16"` halves what travels (sums are taken in float32 where the transport is shared memory);
-    `overlap=False` sends nothing before `sync_gradients()`, buffers neither.
+    Not in torch's class: `compression="bfloat16"` halves the bytes that are sent (shared memory sums in float32);
+    `overlap=False` sends gradients and buffers only in `sync_gradients()`.
 
-    Raises ValueError for a model that is wrapped already or is not the same on all ranks (with rank and parameter), RankLost
-    for a rank that does not come. A pass that sends raises ValueError where replicas have come apart: an optimizer stepped
-    on gradients of one rank alone.
+    Raises ValueError for a model that is wrapped already or differs between ranks (with rank and parameter), RankLost for a
+    rank that does not come. A backward pass that sends gradients raises ValueError if replicas have diverged, because an
+    optimizer stepped on gradients of one rank alone.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class DistributedDataParallel(nn.Module):
         self._average, self._overlap, self._share_buffers = average, overlap, broadcast_buffers
         self._no_sync = NoSyncState()
         self._buffers_due = True
-        """Whether the next forward pass begins with rank 0's buffers."""
+        """Whether the next forward pass first broadcasts rank 0's buffers."""
         self._pass: weakref.ref[Callable[[], None]] | None = None
-        """What the backward pass that is under way calls at its end; dead: it broke off."""
+        """Callback of the running backward pass. The reference is dead if that pass was interrupted."""
         self._weighed = False
-        """Whether the pass before was weighed by samples, and nothing began since."""
+        """Whether the previous pass was weighted by samples, and no forward pass followed it."""
         self._settled = True
-        """Whether all gradients that came are those of all ranks."""
+        """Whether all gradients are averages over all ranks."""
         if init_sync:
             self.sync_parameters()
         self._hooks = [
@@ -113,7 +113,7 @@ class DistributedDataParallel(nn.Module):
             for index, (_, parameter) in enumerate(named)
         ]
         if not average:
-            # Before anything is added to a gradient; nodes live as long as somebody holds them.
+            # Prehooks run before autograd accumulates into `.grad`. Nodes must be kept alive.
             self._nodes = [get_gradient_edge(parameter).node for _, parameter in named]
             begin = _weak(self, lambda wrapper, _: wrapper._reducer.add_to_sums(), 0)
             self._hooks += [node.register_prehook(begin) for node in self._nodes]
@@ -132,7 +132,8 @@ class DistributedDataParallel(nn.Module):
                 )
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Call `module`. Raises ValueError for a parameter that was added, replaced or unfrozen since it was wrapped."""
+        """Call `module`. Raises ValueError for a parameter that was added, replaced or unfrozen after the module was
+        wrapped."""
         if torch.is_grad_enabled():
             self._guard.check()
             self._break_off()
@@ -143,13 +144,14 @@ class DistributedDataParallel(nn.Module):
         return self.module(*inputs, **named)
 
     def _align_buffers(self, again: bool) -> None:
-        """Take rank 0's buffers, if they are due; `again`: before the next forward pass, too."""
+        """Broadcast rank 0's buffers if they are due. `again`: they will be due before the next forward pass too."""
         if self._share_buffers and self._buffers_due:
             self.sync_buffers()
         self._buffers_due = again
 
     def _came(self, index: int) -> None:
-        """Send a parameter's gradient of this pass, which is complete, or keep it: the hook of a parameter calls it."""
+        """Send or keep the gradient of one parameter, which this backward pass has completed. Called by the parameter's
+        hook."""
         self._settled = False
         self._reducer.enabled = self._overlap and self._no_sync.now
         if self._reducer.enabled and (self._pass is None or self._pass() is None):
@@ -166,14 +168,14 @@ class DistributedDataParallel(nn.Module):
                 "sync_gradients(samples) after (checkpointing with use_reentrant=True makes several of one: take False)"
             )
 
-        def over() -> None:  # nobody but the pass holds it
+        def over() -> None:  # only the pass keeps a reference to it
             self._finish()
 
         self._pass = weakref.ref(over)
         Variable._execution_engine.queue_callback(over)
 
     def _break_off(self) -> None:
-        """Forget a pass that did not come to its end."""
+        """Discard a backward pass that was interrupted."""
         if self._pass is not None:
             self._pass = None
             self._reducer.abandon()
@@ -187,8 +189,8 @@ class DistributedDataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Keep gradients of forward passes in here on this rank alone, wherever their backward passes are. The next forward
-        and backward pass outside sends their sum."""
+        """Keep the gradients of forward passes in this block on this rank, wherever their backward passes are. The next
+        forward and backward pass outside the block sends the accumulated sum."""
         before, self._no_sync.wanted = self._no_sync.wanted, False
         try:
             yield
@@ -197,7 +199,7 @@ class DistributedDataParallel(nn.Module):
 
     @property
     def require_backward_grad_sync(self) -> bool:
-        """Return False inside `no_sync()`; torch's name, which loops that accumulate gradients set."""
+        """Return False inside `no_sync()`. The name is torch's; some loops that accumulate gradients set it."""
         return self._no_sync.wanted
 
     @require_backward_grad_sync.setter
@@ -205,8 +207,8 @@ class DistributedDataParallel(nn.Module):
         self._no_sync.wanted = bool(wanted)
 
     def set_samples(self, samples: int) -> None:
-        """Set the size of this rank's batch for the next backward pass, so that uneven batches average by sample. All ranks
-        set it, or none."""
+        """Set the size of this rank's batch for the next backward pass. Gradients are then averaged over samples, so
+        batches may have different sizes. Either all ranks call it or none."""
         if not self._average:
             raise ValueError("samples weigh in an average; this model sums (average=False)")
         if not (math.isfinite(samples) and samples >= 0):
@@ -214,9 +216,9 @@ class DistributedDataParallel(nn.Module):
         self._reducer.samples = samples
 
     def sync_gradients(self, samples: int | None = None) -> None:
-        """Send all gradients now, and wait. Does nothing where the backward pass has done so already.
+        """Send all gradients now, and wait for the result. Does nothing if the backward pass has sent them already.
 
-        `samples`: as in `set_samples`. A rank that has no batch where the others have one calls it with 0, in place of its
+        `samples`: as in `set_samples`. A rank that has no batch while others have one calls this with 0, instead of its
         forward and backward pass. Raises RankLost.
         """
         if samples is not None:
@@ -231,17 +233,17 @@ class DistributedDataParallel(nn.Module):
             self.sync_buffers()
 
     def sync_parameters(self) -> None:
-        """Give all ranks rank 0's parameters and buffers."""
+        """Set the parameters and buffers of all ranks to those of rank 0."""
         self._group.broadcast([p.detach() for p in self.module.parameters()])
         self._reducer.moved.forget()
         self.sync_buffers()
 
     def sync_buffers(self) -> None:
-        """Give all ranks rank 0's buffers."""
+        """Set the buffers of all ranks to those of rank 0."""
         self._group.broadcast(list(self.module.buffers()))
 
     def close(self) -> None:
-        """Leave the module as any other again: its gradients are averaged no more."""
+        """Remove all hooks from the module: its gradients are no longer averaged."""
         for hook in self._hooks:
             hook.remove()
         self._reducer.release()
@@ -249,7 +251,7 @@ class DistributedDataParallel(nn.Module):
 
 
 def _refuse(torchs: dict[str, Any]) -> None:
-    """Raise ValueError for arguments of torch's class that mean something there alone, TypeError for others."""
+    """Raise ValueError for arguments of torch's class that have no meaning here, TypeError for unknown arguments."""
     for name, value in torchs.items():
         if name not in UNUSED:
             raise TypeError(f"DistributedDataParallel has no argument {name}")
@@ -259,7 +261,7 @@ def _refuse(torchs: dict[str, Any]) -> None:
 
 
 def _bytes(caps: float | Sequence[float] | None) -> list[int]:
-    """Return the sizes of buckets in bytes, from MiB."""
+    """Return bucket sizes in bytes; `caps` are in MiB."""
     if caps is None:
         return [FIRST_BYTES, BUCKET_BYTES]
     return [int(cap * 2**20) for cap in ([caps] if isinstance(caps, (int, float)) else caps)]
@@ -268,7 +270,8 @@ def _bytes(caps: float | Sequence[float] | None) -> list[int]:
 def _weak(
     owner: DistributedDataParallel, act: Callable[[DistributedDataParallel, int], None], index: int
 ) -> Callable[[object], None]:
-    """Return a hook that calls `act`. Hooks live as long as their parameter, and are not to keep the wrapper alive."""
+    """Return a hook that calls `act`. It holds the wrapper by a weak reference, because hooks live as long as their
+    parameter."""
     reference = weakref.ref(owner)
 
     def hook(_: object) -> None:

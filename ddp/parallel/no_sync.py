@@ -1,22 +1,23 @@
-"""Own which backward passes send: decided in the forward pass, as torch's DistributedDataParallel does. Pure."""
+"""Own which backward passes send gradients. The forward pass decides, as in torch's DistributedDataParallel. Pure."""
 
 from __future__ import annotations
 
 
 class NoSyncState:
-    """One wrapper's `no_sync()` and forward passes, and what follows for its backward passes.
+    """The state of one wrapper's `no_sync()` and forward passes, which decides whether its backward passes send.
 
-    A forward pass outside `no_sync()` has the next backward pass send, wherever that is. After one inside, backward passes
-    stay on this rank until the next one outside. Where torch's ranks would come apart (further passes after the one that
-    sent, passes of a graph that the wrapper has not seen), ours send too, outside `no_sync()`.
+    After a forward pass outside `no_sync()`, the next backward pass sends, wherever it is. After a forward pass inside,
+    backward passes do not send until there is a forward pass outside. In two cases in which torch's replicas diverge,
+    backward passes outside `no_sync()` send here: further passes after the one that sent, and passes of a graph that the
+    wrapper has not seen.
     """
 
     def __init__(self) -> None:
         self._wanted = True
         self._armed = self._sent = False
-        """Whether a forward pass outside has been, and whether a pass has sent since."""
+        """Whether there was a forward pass outside `no_sync()`, and whether a backward pass has sent since."""
         self._local = False
-        """Whether the latest forward pass was inside."""
+        """Whether the latest forward pass was inside `no_sync()`."""
 
     @property
     def wanted(self) -> bool:
@@ -30,11 +31,11 @@ class NoSyncState:
 
     @property
     def now(self) -> bool:
-        """Return whether a backward pass sends."""
+        """Return whether a backward pass would send now."""
         return self._armed or (self._wanted and not self._local)
 
     def forward(self) -> None:
-        """Note a forward pass with gradients."""
+        """Note a forward pass with gradients enabled."""
         if self._wanted:
             self._armed, self._sent, self._local = True, False, False
         else:
@@ -42,7 +43,8 @@ class NoSyncState:
             self._local = True
 
     def sent(self) -> None:
-        """Note that a backward pass has sent. Reentrant ones are several of one: what follows at once goes the same way."""
+        """Note that a backward pass has sent. A reentrant backward pass consists of several, so a pass that follows at once
+        sends too."""
         self._sent = True
 
     def _disarm(self) -> None:

@@ -1,9 +1,10 @@
-"""Own the gradients of one wrapped model in buckets, and their way through a group. Knows neither modules nor loops.
+"""Own the gradients of one wrapped model in buckets, and their reduction through a group. Knows neither modules nor loops.
 
-Gradients live in the buckets: `p.grad` is a view, and what autograd or the user makes anew is copied there as it comes.
-Buckets but the last go from a thread while backward still runs. The last one goes at its end, from the caller's: there is
-nothing left to overlap with. Behind it travel four numbers: whether a rank left a parameter out, its samples, whether it
-gave them, whether its parameters moved by gradients that it alone has.
+Gradients are views of the buckets. A gradient that autograd or the user allocates anew is copied into its bucket when it is
+complete. All buckets but the last are sent from a thread while the backward pass still runs. The last bucket is sent at the
+end from the caller's thread, because no computation is left to overlap with. Four numbers are sent behind it: whether a
+rank left a parameter unused, its number of samples, whether it set that number, and whether its parameters moved by unsent
+gradients.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from ddp.parallel.group import Group
 
 TAIL = 4
 LINE = 64
-"""Bytes of a cache line: sums over what begins with one run at full speed."""
+"""Bytes of a cache line. Sums are fastest over memory that begins at a multiple of it."""
 
 
 class BucketReducer:
-    """Call `touch` for every gradient as it comes, `finish` at the end of the pass."""
+    """Reduces gradients in buckets. Call `touch` when a gradient is complete, and `finish` at the end of the backward
+    pass."""
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class BucketReducer:
         self._plan, self._launches, self._last = plan, Launches(plan), len(plan) - 1
         dtype = self._parameters[plan[-1][0]].dtype
         self._exact = wire is None and dtype in (torch.float32, torch.float64)
-        """Whether the four numbers travel with the last bucket: one of few bits would round them."""
+        """Whether the four numbers are sent in the last bucket. A half-precision bucket would round them."""
         tails = {self._last: (dtype, TAIL)} if self._exact else None
         self._storage = BucketStorage(
             self._parameters, plan, lambda _, size, dtype: group.empty(size, dtype), tails, LINE
@@ -52,35 +54,36 @@ class BucketReducer:
         self._wires = None if wire is None else [group.empty(f.numel(), wire) for f in self._storage.flats]
         self._numbers = self._tail.numpy() if group.device.type == "cpu" else None
         self.samples: float | None
-        """How many samples this rank's gradient is the mean of; None: ranks weigh the same."""
+        """Number of samples in this rank's batch; None: all ranks have the same weight."""
         self.enabled = True
-        """Whether gradients are sent as they come."""
+        """Whether a bucket is sent as soon as its gradients are complete."""
         self.moved = Moved(self._parameters)
         self.passes = 0
-        """Synchronisations so far."""
+        """Number of synchronisations so far."""
         self._summed = False
-        """Whether every `grad` is a sum over all ranks, to which nothing has been added since."""
+        """Whether every `grad` is still the sum over all ranks from the last synchronisation."""
         self._room: dict[int, Tensor] = {}
-        """Of buckets in float16, float32: a gradient times its samples may be too large for them."""
+        """float32 buffers of float16 buckets: a gradient times its number of samples may overflow float16."""
         flats = [*self._storage.flats, *(self._wires or ())]
         self.release = weakref.finalize(self, _release, group, flats, self._room)
-        """Gives back the memory of the buckets, which lives on in gradients that lie there; called when this ends, too."""
+        """Releases the memory of the buckets; also called on garbage collection. Gradients that are views keep theirs."""
         self.release.atexit = False
         self._rest()
 
     def _rest(self) -> None:
-        """Forget the last pass: nothing has come since."""
+        """Reset the state of a pass: no gradient is complete."""
         self._launches.reset()
         self.samples = None
         self._used = [False] * len(self._parameters)
 
     @property
     def launched(self) -> int:
-        """Buckets that are under way."""
+        """Number of buckets that are being sent."""
         return self._launches.launched
 
     def touch(self, index: int) -> None:
-        """Note that the gradient of this parameter is complete. Raises ValueError, RankLost."""
+        """Note that the gradient of parameter `index` is complete, and send each bucket that this completes. Raises
+        ValueError, RankLost."""
         self._storage.place(index)
         self._used[index] = True
         if not self.enabled:
@@ -97,8 +100,8 @@ class BucketReducer:
             ) from None
 
     def add_to_sums(self) -> None:
-        """Begin a pass; where ranks sum, call it before its first gradient is added to anything. What was summed already
-        stays on one rank alone: it would count once for every rank."""
+        """Begin a backward pass. If gradients are summed over ranks, call this before autograd accumulates the first
+        gradient: the earlier sum is kept on rank 0 only, because otherwise every rank would contribute it once."""
         if self._summed and self._group.rank:
             for index, parameter in enumerate(self._parameters):
                 if parameter.grad is self._storage.views[index]:
@@ -106,7 +109,8 @@ class BucketReducer:
         self._summed = False
 
     def finish(self) -> None:
-        """Send what has not gone, and wait for all: every `grad` is that of all ranks. Raises ValueError, RankLost."""
+        """Send the remaining buckets and wait for all: every `grad` is then reduced over all ranks. Raises ValueError,
+        RankLost."""
         self.add_to_sums()
         waiting = [index for bucket in self._plan[self._launches.launched :] for index in bucket]
         missing = [index for index in waiting if self._parameters[index].grad is None]
@@ -126,16 +130,16 @@ class BucketReducer:
         self._conclude(samples, missing)
 
     def _outgoing(self, bucket: int) -> Tensor:
-        """Return what is sent of a bucket, times the samples of this rank."""
+        """Return the tensor to send for a bucket: its gradients times this rank's number of samples."""
         flat, wide = self._storage.flats[bucket], self._wide(bucket)
         weighed = flat if wide is None else wide.copy_(flat)
         if self.samples is not None and self.samples != 1:
-            # A rank without samples weighs nothing, whatever it holds.
+            # A rank with 0 samples must contribute zeros, even if its gradients are infinite.
             weighed.mul_(self.samples) if self.samples else weighed.zero_()
         return weighed if wide is not None or self._wires is None else self._wires[bucket].copy_(flat)
 
     def _wide(self, bucket: int) -> Tensor | None:
-        """Return where a bucket has room for its values times their samples; None: where it is, or nobody gives samples."""
+        """Return the float32 buffer of a float16 bucket if samples were set; None if the bucket itself is used."""
         flats = self._storage.flats
         if flats[bucket].dtype is not torch.float16 or self.samples is None:
             return None
@@ -153,7 +157,8 @@ class BucketReducer:
             self._tail.copy_(torch.tensor(numbers))
 
     def _conclude(self, given: float | None, missing: list[int]) -> None:
-        """Unpack, divide by the samples, and take away the gradients of parameters that no rank used."""
+        """Copy the results into the gradients, divide them by the total number of samples, and remove the gradients of
+        parameters that no rank used."""
         unused, samples, counted, moved = (self._tail if self._numbers is None else self._numbers).tolist()
         whole = 1.0 if self._op == MEAN else float(self._group.world_size)
         if counted and counted != whole:
@@ -184,8 +189,8 @@ class BucketReducer:
             compare(self._group, self._names, self._parameters)
 
     def abandon(self) -> None:
-        """Give up a pass that broke off; the samples given are for the next one. Raises ValueError if some of it was sent
-        already: the other ranks have it."""
+        """Discard an interrupted pass, but keep its number of samples for the next one. Raises ValueError if a bucket was
+        sent already, because other ranks have received it."""
         if self._launches.launched:
             raise ValueError("the last backward pass broke off with gradients under way: start the ranks anew")
         samples = self.samples

@@ -1,4 +1,4 @@
-"""Own `wrap`: replicas of one model, on one device each, averaged when the user's loop says so (GANs, RL)."""
+"""Own `wrap`: replicas of one model, each on its own device, averaged when the user's loop asks for it (GANs, RL)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ddp.replica.sparse import dense
 
 
 class Replicas:
-    """The replicas that `wrap` has wrapped, numbered through all ranks: those of rank 0 first."""
+    """The replicas of a model that `wrap` has wrapped. They are numbered over all ranks, beginning with those of rank 0."""
 
     def __init__(self, models: Sequence[nn.Module], devices: Sequence[torch.device], group: Group) -> None:
         self._models, self._group = list(models), group
         self.devices = tuple(devices)
-        """Of this process's replicas."""
+        """Device of each replica in this process."""
         self.world_size = len(models) * group.world_size
-        """Replicas of all processes."""
+        """Number of replicas in all processes."""
         first = describe(models[0])
         for number, model in enumerate(models[1:], 1):
             if what := difference(describe(model), first, f"replica {number}", "replica 0"):
@@ -39,7 +39,7 @@ class Replicas:
         self._guards = [ParameterGuard(model) for model in models]
         trained = [[p for p in model.parameters() if p.requires_grad] for model in models]
         self._columns = list(zip(*trained, strict=True))
-        # In half precision a gradient times its samples may be too large.
+        # float32 for half precision: a gradient times its count may overflow.
         self._sums = BucketStorage(
             trained[0],
             by_type(trained[0]),
@@ -49,11 +49,11 @@ class Replicas:
         self._release.atexit = False
 
     def sync_params(self) -> None:
-        """Give all replicas the parameters of the first. Raises RankLost."""
+        """Set the parameters of all replicas to those of replica 0. Raises RankLost."""
         self._spread([list(model.parameters()) for model in self._models])
 
     def sync_buffers(self) -> None:
-        """Give all replicas the buffers of the first. Raises RankLost."""
+        """Set the buffers of all replicas to those of replica 0. Raises RankLost."""
         self._spread([list(model.buffers()) for model in self._models])
 
     def _spread(self, tensors: list[list[Tensor]]) -> None:
@@ -64,11 +64,12 @@ class Replicas:
                     tensor.copy_(first)
 
     def all_reduce_gradients(self) -> None:
-        """Make every `.grad` the mean over all replicas; one without a gradient counts as zero. Raises RankLost."""
+        """Set every `.grad` to the mean over all replicas. A missing gradient counts as zero. Raises RankLost."""
         self._reduce([1.0] * self.world_size)
 
     def weighted_all_reduce_gradients(self, counts: Sequence[float]) -> None:
-        """Do the same, weighted by `counts`, one for every replica of every rank. Raises ValueError, RankLost."""
+        """Set every `.grad` to the mean weighted by `counts`, one number for every replica of every rank, such as its
+        samples. Raises ValueError, RankLost."""
         if len(counts) != self.world_size:
             raise ValueError(f"one count for each of {self.world_size} replicas is needed, not {len(counts)}")
         if not all(math.isfinite(count) and count >= 0 for count in counts) or not sum(counts):
@@ -101,13 +102,13 @@ class Replicas:
                 _hand_out(column, view)
 
     def close(self) -> None:
-        """Let the models be wrapped anew."""
+        """Release the models, so that they can be wrapped again."""
         self._release()
         release(self._models, self)
 
 
 def _add_up(column: Sequence[nn.Parameter], counts: Sequence[float], view: Tensor) -> None:
-    """Sum the weighted gradients of one parameter's replicas into `view`."""
+    """Sum the weighted gradients of one parameter over this process's replicas into `view`."""
     view.zero_()
     for parameter, count in zip(column, counts, strict=True):
         if parameter.grad is not None and count:
@@ -124,11 +125,12 @@ def _hand_out(column: Sequence[nn.Parameter], view: Tensor) -> None:
 def wrap(
     models: Sequence[nn.Module], devices: Sequence[str | torch.device] | None = None, *, group: Group | None = None
 ) -> Replicas:
-    """Wrap replicas of one model: one for each of `devices` in this process, and as many in every other rank.
+    """Wrap replicas of one model: one for each of `devices` in this process. Every other rank must have the same number of
+    replicas.
 
-    A GAN is two of these: `ddp.wrap([generator], ["cpu"])`, `ddp.wrap([critic], ["cpu"])`. Without `ddp.init`,
-    torchrun's variables or a torch process group, this process is the only rank. Raises ValueError for models that are not
-    alike or wrapped already (with rank and parameter), RankLost for a rank that does not come.
+    Wrap the parts of a GAN separately: `ddp.wrap([generator], ["cpu"])`, `ddp.wrap([critic], ["cpu"])`. Without `ddp.init`,
+    torchrun's variables or a torch process group, this process is the only rank. Raises ValueError for models that differ
+    or are wrapped already (with rank and parameter), RankLost for a rank that does not come.
     """
     if isinstance(models, nn.Module):
         raise ValueError("wrap takes a list of models, one for each device: wrap([model], [device])")

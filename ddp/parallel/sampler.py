@@ -1,4 +1,5 @@
-"""Own `RoundRobinSampler`: a rank's samples for torch's DataLoader. None twice, none left out. Reads no data."""
+"""Own `RoundRobinSampler`: a rank's samples for torch's DataLoader. No sample is repeated and none left out. Reads no
+data."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from ddp.parallel.group import get_rank, get_world_size
 
 
 class RoundRobinSampler(Sampler[int]):
-    """Every `world_size`-th sample of one order for all ranks: as torch's DistributedSampler, but no sample comes twice.
+    """Every `world_size`-th sample of one global order, like torch's DistributedSampler, but without repeated samples.
 
-    So the first ranks may have one sample more than the others, and in rare cases one batch more. `even(loader)` makes the
-    ranks do the same number of steps:
+    The first ranks may therefore have one sample more than the others, and sometimes one batch more. `even(loader)` makes
+    all ranks do the same number of steps:
 
         sampler = ddp.RoundRobinSampler(dataset)
         loader = torch.utils.data.DataLoader(dataset, batch_size=32, sampler=sampler)
@@ -23,19 +24,19 @@ class RoundRobinSampler(Sampler[int]):
             sampler.set_epoch(epoch)
             for batch in sampler.even(loader):
                 optimizer.zero_grad()
-                if batch is None:  # others have one
+                if batch is None:  # only other ranks have a batch
                     model.sync_gradients(0)
                 else:
-                    model.set_samples(len(batch[0]))  # the average is then one over samples
+                    model.set_samples(len(batch[0]))  # gradients are averaged over samples
                     loss(model, batch).backward()
                 optimizer.step()
 
     Args:
-        dataset: what has the length; or the number of samples.
-        world_size, rank: those of `ddp.init` if not given.
-        seed: of the order, the same on all ranks.
-        shuffle: another order in each epoch; else that of the data.
-        drop_last: leave out what is too little for all ranks.
+        dataset: a sized dataset, or its number of samples.
+        world_size, rank: default to those of `ddp.init`.
+        seed: seed of the order; must be the same on all ranks.
+        shuffle: use a new random order in each epoch; False: the order of the data.
+        drop_last: leave out the last samples if there are too few of them for all ranks.
     """
 
     def __init__(
@@ -54,30 +55,31 @@ class RoundRobinSampler(Sampler[int]):
             raise ValueError(f"rank={self.rank} is not one of the ranks 0 to {self.world_size - 1}")
         self._all = dataset if isinstance(dataset, int) else len(dataset)
         self._size = self._all - self._all % self.world_size if drop_last else self._all
-        """Samples of all ranks."""
+        """Number of samples of all ranks together."""
         if self._size < 1:
             raise ValueError(f"{self._all} samples cannot be divided over {self.world_size} ranks: nothing is left")
         self._seed, self._shuffle, self._epoch = seed, shuffle, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set which epoch the next iteration is, on all ranks."""
+        """Set the epoch of the next iteration. Call it on all ranks."""
         self._epoch = epoch
 
     def __len__(self) -> int:
-        """Return the samples of this rank."""
+        """Return the number of this rank's samples."""
         return -(-(self._size - self.rank) // self.world_size)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the indices of this rank's samples of the epoch."""
+        """Yield the indices of this rank's samples in the current epoch."""
         chosen = order(self._seed, self._epoch, self._all).tolist() if self._shuffle else range(self._all)
         return iter(chosen[self.rank : self._size : self.world_size])
 
     def steps(self, batch_size: int) -> int:
-        """Return the batches of the rank that has most: the steps of all."""
+        """Return the number of steps in an epoch: the batches of the rank that has most."""
         return len(range(0, self._size, self.world_size * batch_size))
 
     def even(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of `loader`, which has this sampler, and None for a step in which only others have one."""
+        """Yield the batches of `loader`, which must use this sampler, then None for each step in which only other ranks
+        have a batch."""
         batch_size = getattr(loader, "batch_size", None)
         if batch_size is None or getattr(loader, "drop_last", False):
             raise ValueError("even() is for a DataLoader with a batch_size and without drop_last")

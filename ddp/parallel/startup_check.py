@@ -1,4 +1,4 @@
-"""Own what ranks compare before they train: models of the same parts, wrapped once, with the same settings. Sends no
+"""Own what ranks compare before they train: models with the same parts and settings, each wrapped once. Sends no
 gradient."""
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from ddp.replica.flat import refuse_complex, refuse_formless
 Part = tuple[str, str, str, list[int], bool, list[int]]
 """(parameter or buffer, name, data type, shape, trained, strides of its gradient if it has one)."""
 _owners: Any = WeakIdKeyDictionary()
-"""Parameter -> weak reference to who averages its gradient. Not on the parameter: copies and pickles take that along."""
+"""Parameter -> weak reference to the wrapper that averages its gradient. Not an attribute, which copies and pickles would
+keep."""
 
 
 class ParameterGuard:
-    """The parameters of a wrapped model as they were: what happens to them later, other ranks do not see."""
+    """Remembers the parameters of a wrapped model, to detect later changes, which other ranks would not see."""
 
     def __init__(self, model: nn.Module) -> None:
         self._held = [
@@ -37,7 +38,7 @@ class ParameterGuard:
         self._parts = self._now()
 
     def check(self) -> None:
-        """Raise ValueError for a parameter that was added, replaced, unfrozen or is of another type or memory format now."""
+        """Raise ValueError for a parameter that was added, replaced, unfrozen, or changed in type or memory format."""
         for holder, name, parameter, trained, dtype, strides in self._held:
             held = holder.get(name)
             same = held is parameter and held.dtype is dtype and held.stride() == strides
@@ -51,7 +52,7 @@ class ParameterGuard:
                     self._refuse(name, "added")
 
     def _now(self) -> list[tuple[int, ...]]:
-        """Return what every module holds: the same as long as nothing was added or put in another's place."""
+        """Return the identities of every module's parameters and submodules. They change if one is added or replaced."""
         return [(*map(id, module._parameters.values()), *map(id, module._modules.values())) for module in self._modules]
 
     def _refuse(self, name: str, change: str) -> None:
@@ -62,7 +63,8 @@ class ParameterGuard:
 
 
 def describe(model: nn.Module) -> list[Part]:
-    """Return every parameter, then every buffer. Raises ValueError for one that has no values to compare or to send."""
+    """Return a description of every parameter, then of every buffer. Raises ValueError for one whose values cannot be
+    compared or sent."""
     named: list[tuple[str, str, Tensor]] = [
         *(("parameter", name, tensor) for name, tensor in model.named_parameters()),
         *(("buffer", name, tensor) for name, tensor in model.named_buffers()),
@@ -76,7 +78,7 @@ def _strides(tensor: Tensor) -> list[int]:
 
 
 def difference(mine: list[Part], theirs: list[Part], me: str, them: str) -> str:
-    """Return the first part in which two models differ, in words; empty if they are alike."""
+    """Describe the first part in which two models differ; empty if they do not."""
     for index in range(max(len(mine), len(theirs))):
         if index >= len(mine) or index >= len(theirs):
             more, fewer = (them, me) if index >= len(mine) else (me, them)
@@ -94,7 +96,7 @@ def _in_words(part: Part) -> str:
 
 
 def agree(group: Group, models: Iterable[nn.Module], settings: dict[str, Any]) -> None:
-    """Raise ValueError on all ranks if one's models or settings are not those of rank 0. Raises RankLost."""
+    """Raise ValueError on all ranks if the models or settings of a rank differ from those of rank 0. Raises RankLost."""
     parts = [list(part) for model in models for part in describe(model)]
     mine = json.dumps([settings, parts])
     texts = group.exchange(mine)
@@ -115,7 +117,8 @@ def agree(group: Group, models: Iterable[nn.Module], settings: dict[str, Any]) -
 
 
 def claim(models: Iterable[nn.Module], owner: object) -> None:
-    """Note who averages the gradients of trained parameters. Raises ValueError for one that has an owner or is complex."""
+    """Register `owner` as the wrapper that averages the gradients of the trained parameters. Raises ValueError for a
+    parameter that is complex or has an owner."""
     named = {id(p): (name, p) for model in models for name, p in model.named_parameters() if p.requires_grad}.values()
     refuse_complex(named)
     for name, parameter in named:
@@ -134,7 +137,7 @@ def _owner(parameter: nn.Parameter) -> object | None:
 
 
 def release(models: Iterable[nn.Module], owner: object) -> None:
-    """Take back what `claim` noted."""
+    """Undo `claim`."""
     for model in models:
         for parameter in model.parameters():
             if _owner(parameter) is owner:

@@ -55,7 +55,7 @@ class Meter:
         self._link = 0.0
         """Ratio of the quickest transfer since then to the time that its link needs; 0: none was measured."""
         self._thread, self._queued = get_ident(), core_wait()
-        """The thread that trains, and how long it had waited for a core at that time."""
+        """The thread that trains, and how long it had waited for a core when `worked` was last called."""
         self._began: float | None = None
         """The thread's processor time when it began to compute; None if it does not, or if a GPU computes."""
         self._processor = thread_time if device.type == "cpu" else None

@@ -1,6 +1,6 @@
-"""A process that was started elsewhere: it forks the rank that the coordinator orders, and stands between the two.
+"""A process on another node: it forks the rank that the coordinator orders, and relays between them.
 
-It decides nothing. When the coordinator is gone, or silent beyond the deadline, its rank is ended and so is it.
+It decides nothing. If the coordinator is gone or silent beyond the deadline, it ends its rank and itself.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ from ddp.remote.wire import LinkLost, Wire
 from ddp.replica.task import Job
 
 JobSetup = Callable[[Job], Job]
-"""What an agent does to a job that has come, before its rank gets it."""
+"""Prepares a job that an agent has received, before its rank gets it."""
 CLOCK_PROBES = 8
-"""Times that the clock is asked for; the quickest answer counts."""
+"""Number of clock requests; the answer with the shortest round trip counts."""
 
 
 @dataclass(frozen=True)
 class RankAssignment:
-    """Which rank this is, and where it is awaited."""
+    """The rank of this process, and how to reach the coordinator."""
 
     address: tuple[str, int]
     key: bytes
     run: bytes
     rank: int
     node: int
-    """Place of this host; that of the coordinator is 0, and shares files and clock with it."""
+    """Index of this host. The coordinator's host is 0; processes on it share its files and clock."""
     catalogue: job_message.Catalogue
     local_rank: int | None = None
-    """Its place among the ranks of its host; None: the launcher does not say."""
+    """Index among the ranks of this host; None: the launcher does not provide it."""
     host_ranks: int = 0
-    """Ranks of its host; 0: as many as of the coordinator's."""
+    """Number of ranks on this host; 0: as many as on the coordinator's."""
 
 
 class HostClock(NamedTuple):
-    """This host's clock against the coordinator's."""
+    """This host's clock relative to the coordinator's."""
 
     offset_s: float = 0.0
-    """What is to be added to it."""
+    """Seconds to add to this host's clock."""
     error_s: float = 0.0
-    """Most that this is off: the answer was given at some moment between question and answer, so half of the round trip."""
+    """Maximum error of the offset: half of the round trip, because the answer was given at an unknown time within it."""
 
 
 def connect(
     assignment: RankAssignment, patience_s: float, over: Callable[[], bool] = lambda: False
 ) -> tuple[Wire, HostClock]:
-    """Go to the coordinator; returns the connection, and this host's clock against its. Raises LinkLost, before its time if
-    `over` says that nobody is there any more."""
+    """Connect to the coordinator. Returns (connection, this host's clock relative to the coordinator's). Raises LinkLost
+    after `patience_s`, or earlier if `over` returns that the run has ended."""
     until = time.monotonic() + patience_s
     while True:
         line: socket.socket | None = None
@@ -85,13 +85,13 @@ def connect(
 
 
 def _compare(wire: Wire) -> HostClock:
-    """Compare this host's clock with the coordinator's, by the quickest of some answers."""
+    """Compare this host's clock with the coordinator's, by the answer with the shortest round trip."""
     trip, lacks = min(_ask(wire) for _ in range(CLOCK_PROBES))
     return HostClock(lacks, trip / 2)
 
 
 def _ask(wire: Wire) -> tuple[float, float]:
-    """Ask for the time; returns (how long the answer took, what this clock lacks)."""
+    """Ask for the coordinator's time; returns (seconds of the round trip, offset of this clock)."""
     sent = time.monotonic()
     wire.send(FrameKind.CLOCK)
     kind, body = wire.receive()
@@ -102,12 +102,12 @@ def _ask(wire: Wire) -> tuple[float, float]:
 
 
 def unchanged(job: Job) -> Job:
-    """Return the job as it came."""
+    """Return the job as it is."""
     return job
 
 
 class NodeAgent:
-    """A context manager: on leaving it the rank's process is gone."""
+    """Serves the coordinator on this host. A context manager: at its end, the rank's process has ended."""
 
     def __init__(
         self, assignment: RankAssignment, wire: Wire, clock: HostClock, prepare_job: JobSetup = unchanged
@@ -126,12 +126,13 @@ class NodeAgent:
         try:
             if self._run is not None:
                 self._run.end()
-        finally:  # torchrun ends its processes again where Ctrl-C already did
+        finally:  # after Ctrl-C, torchrun sends another signal to its processes
             self._link.close()
             self._scratch.close()
 
     def serve(self) -> int:
-        """Obey until the coordinator says that all is over; return exit code. Raises LinkLost, OutOfResources, OSError."""
+        """Carry out the coordinator's frames until it ends the run; return the exit code. Raises LinkLost, OutOfResources,
+        OSError."""
         code: int | None = None
         while True:
             try:
@@ -157,7 +158,7 @@ class NodeAgent:
             self._run.runner.kill()
 
     def _prepare(self, ordered: job_message.Order) -> None:
-        """Make ready for a run: the one before has ended, and its files are not there in this one."""
+        """Prepare for a run: end the previous one and remove its files."""
         if self._run is not None:
             self._run.end()
         self._scratch.close()
@@ -179,7 +180,7 @@ class NodeAgent:
 
 
 class _Run:
-    """One rank of one run."""
+    """One rank in one run."""
 
     def __init__(self, job: Job, rank: int, link: Link, mirror: FileMirror | None) -> None:
         self._link, self._rank, self._slices = link, rank, job.scratch / f"slices-{rank}.jsonl"
@@ -194,18 +195,18 @@ class _Run:
         threading.Thread(target=self._hand_over, name="to the rank", daemon=True).start()
 
     def tell(self, line: bytes) -> None:
-        """Pass an order on to the rank, which may take its time: the one that ends it is not to wait behind that."""
+        """Queue an order for the rank. The rank may take long to read it, and a later KILL must not wait behind it."""
         self._orders.put(line)
 
     def end(self) -> None:
-        """End the rank's process and see it gone."""
+        """Kill the rank's process and wait for its end."""
         if not self.runner.wait(0.0):
             self.runner.kill()
         self._orders.put(None)
         self._thread.join(2 * EXIT_TIMEOUT_S)
 
     def _hand_over(self) -> None:
-        with suppress(OSError):  # it is gone; its end is on the way
+        with suppress(OSError):  # the rank is gone; its end is noticed elsewhere
             while (line := self._orders.get()) is not None:
                 self._pipe.send_bytes(line)
 
@@ -221,7 +222,7 @@ class _Run:
             self._link.post_all(self._written())
 
     def _written(self) -> Iterator[Frame]:
-        """Iterate over the lines that the rank has written since the last time."""
+        """Yield the slices that the rank has written since the last call, as frames."""
         if not self._slices.is_file():
             return
         with self._slices.open("rb") as file:

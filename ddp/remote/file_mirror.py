@@ -1,8 +1,8 @@
-"""Which files go along with which message, and how: the one place that knows.
+"""Decides which files are sent with which message, and sends them.
 
-The scratch folders of two hosts are kept alike where, and when, a message says so: what it speaks of travels ahead of it, in
-pieces, into the very file that the other side has mapped. Nothing is ever torn, because the rounds of the core say who may
-touch what, and a message is passed on only behind its files.
+The scratch folders of two hosts are synchronised when a message requires it: the files that it refers to are sent before
+it, in pieces, into the same file that the other side has mapped. No reader sees a partial file, because the rounds of the
+core determine who may write what, and a message is passed on only after its files.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ddp.core.events import Finished, Saved, Shared, Snapshot
 from ddp.replica.flat import KINDS
 
 PIECE = 1 << 18
-"""Bytes that travel at a time: others, and signs of life, get in between."""
+"""Bytes sent at a time, so that other frames and heartbeats can be sent in between."""
 _HEAD = struct.Struct(">HQQ")
-"""Length of the name; where the piece begins; size of the whole."""
+"""Length of the name, offset of the piece, size of the whole file."""
 _SNAPSHOT = "|".join(KINDS)
 RUN, CHECKPOINT, RESUME = "run", "checkpoint", "resume"
-"""Where a name leads: the scratch folder, the parts of a checkpoint in the making, the checkpoint that is gone on from."""
+"""First part of a name: the scratch folder, the unfinished checkpoint, the checkpoint from which the run resumes."""
 
 
 def goes_along(message: Any) -> tuple[str, ...]:
-    """Return patterns of names of files that the other side needs before `message`. Up: an event's, down: an order's."""
+    """Return patterns of the names of files that the other side needs before `message`, which is an event or an order."""
     match message:
         case Snapshot(rank=rank):
-            return tuple(f"{RUN}/{kind}-{rank}.*" for kind in (*KINDS, "divergence"))  # the last to be filled in there
+            return tuple(f"{RUN}/{kind}-{rank}.*" for kind in (*KINDS, "divergence"))  # divergence is filled in there
         case Shared(round=round) | LoadState(round=round):
             return (f"{RUN}/shared-{round}.pt",)
         case Saved(index=index, files=files):
@@ -49,7 +49,7 @@ def goes_along(message: Any) -> tuple[str, ...]:
 
 
 def from_rank(rank: int) -> re.Pattern[str]:
-    """Match names of what a rank's host may write here: its own."""
+    """Return a pattern of the names that a rank's host may write here: only files of that rank."""
     run = rf"(?:{_SNAPSHOT}|divergence)-{rank}\.[a-z0-9]+|slices-{rank}\.jsonl|state-{rank}\.pt|shared-\d+\.pt"
     run += rf"|kept-{rank}-(?:\d+|end|evaluated-\d+)\.state"
     return re.compile(rf"{RUN}/(?:{run})|{CHECKPOINT}/\d{{6,}}/(?:rank-{rank}|model)\.pt", re.ASCII)
@@ -65,7 +65,7 @@ class FileMirror:
     scratch: Path
     checkpoints: Path | None
     accepts: re.Pattern[str]
-    """Names that the other side may write."""
+    """Pattern of the names that the other side may write."""
 
     def _place(self, name: str) -> Path:
         where, _, rest = name.partition("/")
@@ -77,7 +77,7 @@ class FileMirror:
         return (self.scratch if where == RUN else self.scratch / RESUME) / rest
 
     def pieces(self, pattern: str) -> Iterator[bytes]:
-        """Iterate over the files of a pattern, whole, a frame's body each."""
+        """Yield all files that match a pattern, in pieces; each is the body of a frame."""
         place = self._place(pattern)
         for path in sorted(place.parent.glob(place.name)):
             try:
@@ -85,10 +85,11 @@ class FileMirror:
             except FileNotFoundError:
                 if self.scratch.exists():
                     raise
-                return  # the run is over: nobody will look at them
+                return  # the run has ended: the files are not needed
 
     def write(self, body: bytes) -> None:
-        """Put a piece where it belongs. Raises ProtocolError for what is not the other side's to write; OSError."""
+        """Write a received piece to its file. Raises ProtocolError for a name that the other side may not write;
+        OSError."""
         if len(body) < _HEAD.size:
             raise ProtocolError("a piece of a file without a name")
         length, offset, size = _HEAD.unpack_from(body)
@@ -103,7 +104,7 @@ class FileMirror:
             while data:
                 written = os.pwrite(fd, data, offset)
                 data, offset = data[written:], offset + written
-            if offset == size < os.fstat(fd).st_size:  # of an earlier file by this name
+            if offset == size < os.fstat(fd).st_size:  # the rest of an earlier file with this name
                 os.ftruncate(fd, size)
         except OSError as error:  # a full disk names no file
             raise OSError(error.errno, error.strerror, str(path)) from error
@@ -111,7 +112,7 @@ class FileMirror:
             os.close(fd)
 
     def forget(self, pattern: str) -> None:
-        """Remove files that have gone over and are of no use here."""
+        """Remove files that were sent and are not needed here any more."""
         place = self._place(pattern)
         for path in place.parent.glob(place.name):
             with suppress(OSError):
@@ -119,7 +120,7 @@ class FileMirror:
 
 
 def read(path: Path, name: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-    """Read a file from `start` on in pieces, under `name`; an empty one as well."""
+    """Yield a file from `start` on, in pieces under the name `name`; an empty file is one piece."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size if stop is None else stop
         file.seek(start)

@@ -1,11 +1,11 @@
-"""How two ends of a new connection prove to each other that they have the same key, without showing it.
+"""Mutual authentication: the two ends of a new connection prove that they have the same key, without revealing it.
 
     coordinator -> rank    magic, nonce
     rank -> coordinator    magic, nonce, HMAC(key, "rank" + run + both nonces)
     coordinator -> rank    HMAC(key, "coordinator" + run + both nonces)
 
-Both nonces are fresh, so nothing that was overheard is of use later; the keys of the frames that follow come from both.
-Every message has a fixed length, and all of it one deadline.
+Both nonces are fresh, so a recorded handshake is useless later. The keys of the following frames are derived from both.
+Every message has a fixed length, and the whole handshake has one deadline.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ddp.remote.wire import Keys, LinkLost, Silent, Wire
 MAGIC = b"elche-machines/1"
 NONCE = PROOF = 32
 PATIENCE_S = 5.0
-"""A handshake must be over after so many seconds."""
+"""Timeout of the handshake, in seconds."""
 LEAST_KEY = 16
 KEY, KEY_FILE = "DDP_KEY", "DDP_KEY_FILE"
 
@@ -36,7 +36,7 @@ class NoProof(LinkLost):
 
 
 def shared_key(environ: Mapping[str, str]) -> bytes | None:
-    """Return the secret that the hosts of a run share, from a file or the environment; None where none is named. Raises
+    """Return the secret shared by the hosts of a run, from a file or the environment; None if neither is set. Raises
     ValueError."""
     if name := environ.get(KEY_FILE):
         path = Path(name)
@@ -58,7 +58,7 @@ def shared_key(environ: Mapping[str, str]) -> bytes | None:
 
 
 def welcome(line: socket.socket, key: bytes, run: bytes) -> Wire:
-    """Take the coordinator's side. Raises LinkLost; the caller closes the connection then."""
+    """Carry out the coordinator's side of the handshake. On LinkLost, the caller closes the connection."""
     until = time.monotonic() + PATIENCE_S
     ours = secrets.token_bytes(NONCE)
     _send(line, MAGIC + ours, until)
@@ -72,7 +72,7 @@ def welcome(line: socket.socket, key: bytes, run: bytes) -> Wire:
 
 
 def introduce(line: socket.socket, key: bytes, run: bytes) -> Wire:
-    """Take a rank's side. Raises LinkLost, NoProof; Silent, if it is worth another try."""
+    """Carry out a rank's side of the handshake. Raises LinkLost, NoProof; Silent, if another attempt may succeed."""
     until = time.monotonic() + PATIENCE_S
     greeting = _receive(line, len(MAGIC) + NONCE, until)
     if not greeting.startswith(MAGIC):
@@ -84,7 +84,7 @@ def introduce(line: socket.socket, key: bytes, run: bytes) -> Wire:
         proof = _receive(line, PROOF, until)
     except Silent:
         raise
-    except LinkLost as error:  # so it says that it does not believe us
+    except LinkLost as error:  # the coordinator hangs up if it rejects our proof
         why = f"is {KEY_FILE} or {KEY} the same on all hosts? ({error})"
         raise NoProof(f"it hung up in the handshake: {why}") from error
     if not hmac.compare_digest(proof, _digest(key, b"coordinator", transcript)):
@@ -105,7 +105,7 @@ def _send(line: socket.socket, data: bytes, until: float) -> None:
 
 
 def _receive(line: socket.socket, size: int, until: float) -> bytes:
-    """Receive exactly so many bytes. Raises LinkLost: a byte now and then does not make it longer."""
+    """Receive exactly `size` bytes until the deadline `until`, however slowly they arrive. Raises LinkLost."""
     data = bytearray()
     line.setblocking(False)
     poll = select.poll()

@@ -1,6 +1,7 @@
-"""Rank 0's side of a run whose ranks a launcher has started: it listens, says where at the store, and says the end.
+"""Rank 0's side of a run whose ranks a launcher has started: it listens, announces its address at the store, and announces
+the end.
 
-Knows neither configuration nor run: a command or a script has it from the first run to its end.
+Knows neither configuration nor run. A command or a script uses one instance for all of its runs.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 LINGER_S = 10.0
-"""How long rank 0's process stays for others that have not heard yet that all is over."""
+"""Seconds that rank 0's process waits for processes that have not heard of the end."""
 BEGAN = "machines/began"
-"""Name, at torchrun's store, of the time at which it had started the processes first."""
+"""Name, at torchrun's store, of the time at which torchrun first started the processes."""
 
 
 class HeadNode:
     """Rank 0 among the processes of a launcher."""
 
     def __init__(self, place: LaunchedProcess, catalogue: Catalogue, program: str) -> None:
-        """`program`: what its lines on stderr begin with."""
+        """`program`: prefix of its lines on stderr."""
         self.process, self._catalogue, self._program = place, catalogue, program
         self._rendezvous: RendezvousServer | None = None
         self._store: Store | None = None
 
     @property
     def rendezvous(self) -> RendezvousServer:
-        """Return where the node agents come; `open` has opened it."""
+        """Return the server to which node agents connect. `listen` must have been called."""
         assert self._rendezvous is not None
         return self._rendezvous
 
     def listen(self, bind: str) -> None:
-        """Listen, and announce it at the store; where `bind` is loopback and hosts were found by an address, on that one.
-        Raise ValueError, OSError, RankLost."""
+        """Listen, and announce the address at the store. If `bind` is loopback but hosts were found by an address, listen
+        on that address. Raise ValueError, OSError, RankLost."""
         if self._rendezvous is not None:
             return
         place, (address, interface) = self.process, interface_of(bind)
@@ -65,7 +66,7 @@ class HeadNode:
         self._announce({"host": host, "port": port, "run": run.hex()})
 
     def _announce(self, message: dict[str, Any]) -> None:
-        """Seal `message` into the store; the first start notes its time there, too. Raise RankLost."""
+        """Write the sealed `message` to the store; the first start also writes its time. Raise RankLost."""
         place, key = self.process, self.process.key()
         try:
             if self._store is None:
@@ -77,7 +78,7 @@ class HeadNode:
             raise RankLost(f"the store at {self.process.store} is gone ({str(error).splitlines()[0]})") from error
 
     def dismiss(self, code: int) -> None:
-        """End with this exit code: the node agents go as soon as this process has."""
+        """Announce the end with this exit code: node agents exit when this process has ended."""
         if self._rendezvous is not None:
             if cut_off := self._rendezvous.cut_off:
                 silent = f"rank {', '.join(map(str, cut_off))} went silent"
@@ -89,14 +90,14 @@ class HeadNode:
         try:
             self._announce({"code": code})
             self._linger()
-        except (ValueError, OSError):  # there is no key: the others have found that out for themselves
+        except (ValueError, OSError):  # without a key, the other processes have failed by themselves
             return
         except RankLost as error:
             if self._rendezvous is None:
                 print(f"{self._program}: the other ranks could not be told: {error}", file=sys.stderr)
 
     def _linger(self) -> None:
-        """Keep a store that is this process's own until the others have heard, or no longer may come."""
+        """Keep this process's store open until all others have read the announcement, at most `LINGER_S` seconds."""
         until = time.monotonic() + LINGER_S
         if self.process.launcher != TORCHRUN and self._store is not None:
             while self._store.add(f"{self.process.attempt}/heard", 0) < self.process.world_size - 1:
@@ -105,7 +106,7 @@ class HeadNode:
                 time.sleep(LOOK_S)
 
     def began(self) -> float | None:
-        """Return when torchrun had started the processes first, seconds since the epoch; None: it is not known."""
+        """Return the time at which torchrun first started the processes, in seconds since the epoch; None if unknown."""
         if self._store is not None:
             store = _lasting(self._store)
             with suppress(ValueError, RuntimeError, ProtocolError):
@@ -115,6 +116,6 @@ class HeadNode:
 
 
 def _lasting(store: Store) -> Store:
-    """Return the part that is kept when the processes are started again: their own part of it is new each time."""
+    """Return the store below the prefix of this start, which lasts when processes are restarted."""
     whole: Store = getattr(store, "underlying_store", store)
     return whole

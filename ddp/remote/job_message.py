@@ -1,7 +1,7 @@
-"""A `Job` as data, for a node agent: checked field by field on arrival, never unpickled.
+"""A `Job` as data for a node agent: validated field by field on arrival, never unpickled.
 
-A task travels by name: a function of a catalogue that both ends have, and arguments of the types that it says. Functions of
-the user's own do not travel to other processes than those that the parent forks.
+A task is sent by name: a function of a catalogue that both ends have, with arguments of declared types. A user's own
+functions are only sent to processes that the parent forks.
 """
 
 from __future__ import annotations
@@ -20,40 +20,41 @@ from ddp.remote.file_mirror import RESUME
 from ddp.replica.task import Job, Task
 
 Catalogue = Mapping[str, tuple[Callable[..., Task], tuple[Any, ...]]]
-"""Name -> a function that makes a task, and the types of its arguments."""
+"""Name -> (function that makes a task, types of its arguments)."""
 
 
 LOCAL = frozenset(
     {"task", "policy", "scratch", "checkpoint_folder", "resume", "offers", "preload", "elsewhere", "threads"}
     | {"host", "local_rank", "clock_shift", "clock_error_s", "hostname"}
 )
-"""Fields of a `Job` that are made anew where it arrives."""
-_TYPES = get_type_hints(Job, localns={"ThreadGroup": Any})  # of a local field, so there is no need to import it
+"""Fields of a `Job` that the receiving host sets anew."""
+_TYPES = get_type_hints(Job, localns={"ThreadGroup": Any})  # the type of a local field, which needs no import
 _TRAVELLING = {name: kind for name, kind in _TYPES.items() if name not in LOCAL}
 _Travelling = msgspec.defstruct("_Travelling", list(_TRAVELLING.items()))
-"""What of a `Job` is the same everywhere: all other fields, with their types."""
+"""All other fields of a `Job`, with their types: they are the same on all hosts."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a node agent is told to run."""
+    """What a node agent is to run."""
 
     job: msgspec.Raw
-    """Its fields that are not `LOCAL`."""
+    """The fields of the job that are not in `LOCAL`."""
     task: str
     arguments: tuple[Any, ...]
     policy: str
     settings: dict[str, Any]
     scratch: str = ""
-    """The run's own scratch folder, where the node agent is on the coordinator's host; empty: it takes one of its own."""
+    """The run's scratch folder, if the node agent is on the coordinator's host; empty: the agent makes its own."""
     checkpoint_folder: str = ""
-    """Where it is there."""
+    """Path of the checkpoint folder on the node agent's host."""
     resume: str | None = None
-    """The checkpoint that is gone on from, there; of a node agent elsewhere: it was sent ahead."""
+    """Path of the checkpoint to resume from; for a node agent on another host, a relative path to which it was sent
+    before."""
 
 
 def encode(job: Job, catalogue: Catalogue, here: bool) -> bytes:
-    """Encode a job for a node agent `here` or elsewhere. Raises ValueError for a task that cannot travel."""
+    """Encode a job for a node agent. `here`: it is on this host. Raises ValueError for a task that cannot be sent."""
     function, arguments = (job.task.func, job.task.args) if isinstance(job.task, partial) else (job.task, ())
     named = next((name for name, (own, _) in catalogue.items() if own is function), None)
     if named is None or (isinstance(job.task, partial) and job.task.keywords):
@@ -81,7 +82,7 @@ def read(data: bytes) -> Order:
 
 
 def job_of(order: Order, catalogue: Catalogue, scratch: Path) -> Job:
-    """Return the job, in a scratch folder of this host. Raises ProtocolError."""
+    """Return the job, with a scratch folder of this host. Raises ProtocolError."""
     try:
         function, types = catalogue[order.task]
         arguments: list[Any] = [
@@ -97,6 +98,6 @@ def job_of(order: Order, catalogue: Catalogue, scratch: Path) -> Job:
         policy=policy,
         scratch=scratch,
         checkpoint_folder=folder if travelled["checkpoints"] is not None else None,
-        resume=None if order.resume is None else scratch / order.resume,  # which may be a path from the root
+        resume=None if order.resume is None else scratch / order.resume,  # an absolute path stays as it is
         **travelled,
     )

@@ -1,6 +1,6 @@
-"""A launcher's process that is not rank 0: it serves ranks on its host until rank 0 says that all is over.
+"""A launcher's process that is not rank 0: it serves ranks on its host until rank 0 ends the run.
 
-What to train comes from rank 0, by a name of the catalogue that both have. Knows no words of a command.
+Rank 0 sends the task by its name in the catalogue that both have. Knows no command line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 AGENT_S = 15.0
-"""What torchrun gets to end, where the link to its store is cut."""
+"""Seconds that torchrun gets to end, if the connection to its store is broken."""
 
 
 def serve_rank0(
@@ -37,10 +37,10 @@ def serve_rank0(
     preload: tuple[str, ...],
     prepare_job: JobSetup = unchanged,
 ) -> int:
-    """Serve rank 0 until it says that all is over; return the exit code that it announces.
+    """Serve rank 0 until it announces the end; return the exit code that it announces.
 
-    `preload`: modules of the fork server; `prepare_job`: what is done to a job that has come. Raise EngineError, OSError."""
-    # Stopped, it would not notice that rank 0 is gone with its launcher; an actor of Ray's may go alone.
+    `preload`: modules that the fork server imports; `prepare_job`: prepares a received job. Raise EngineError, OSError."""
+    # A stopped process would not notice the end of its launcher and rank 0: continue it. A Ray actor may end alone.
     at_parents_end(signal.SIGKILL if place.launcher == RAY else signal.SIGCONT)
     store = open_store(place)
     message = announced(place, key, store)
@@ -69,7 +69,7 @@ def _serve(
         wire, clock = connect(assignment, STORE_S, lambda: exit_code(place, key, store) is not None)
         with NodeAgent(assignment, wire, clock, prepare_job) as agent:
             return agent.serve()
-    except OutOfResources:  # of this host
+    except OutOfResources:  # a problem of this host
         raise
     except EngineError as error:
         silent = isinstance(error, Silent)
@@ -81,8 +81,8 @@ def _serve(
 
 
 def _end_launcher(pid: int) -> None:
-    """End torchrun here as Ctrl-C would: behind a link that is cut it would wait for its store until the kernel gives up, a
-    quarter of an hour."""
+    """End torchrun on this host as Ctrl-C would. If the connection to its store is broken, it would wait a quarter of an
+    hour, until the kernel gives up."""
     with suppress(psutil.Error, OSError):
         words = psutil.Process(pid).cmdline()
         if os.getppid() == pid and any("torchrun" in word or word == "torch.distributed.run" for word in words):
@@ -90,8 +90,8 @@ def _end_launcher(pid: int) -> None:
 
 
 def _end(pid: int, patience_s: float) -> None:
-    """Send SIGTERM, and SIGKILL to who still lives after `patience_s`: torchrun takes leave of a store that does not answer,
-    a minute for each word. That second signal is of a process that outlives this one."""
+    """Send SIGTERM, and SIGKILL after `patience_s` if the process still lives: torchrun waits a minute for each message to
+    a store that does not answer. A helper process sends the second signal, because it must outlive this one."""
     command = [sys.executable, "-c", _LAST_WORD, str(pid), str(patience_s)]
     nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     os.posix_spawn(sys.executable, command, os.environ, file_actions=nowhere, setpgroup=0)

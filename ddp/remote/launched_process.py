@@ -1,6 +1,6 @@
-"""Which of the processes that a launcher has started this one is, and what they tell each other at their store.
+"""The place of this process among those of a launcher, and the messages that they exchange at their store.
 
-Owns the names in that store and the key that seals what lies there. Knows no configuration and no run.
+Owns the names in that store and the key that seals the messages. Knows no configuration and no run.
 """
 
 from __future__ import annotations
@@ -27,37 +27,38 @@ if TYPE_CHECKING:
 
 TORCHRUN = "torchrun"
 STORE_S = 60.0
-"""How long the store may take to answer, and rank 0's host to be reached."""
+"""Seconds that the store may take to answer, and rank 0's host to become reachable."""
 READY_S = 300.0
-"""How long node agents wait for rank 0 to say where it listens: behind its imports and configuration, before its data."""
+"""Seconds that node agents wait for rank 0's address: rank 0 announces it after its imports and configuration, before its
+data."""
 LOOK_S = 0.05
 PROXIES = ("hydra_pmi_proxy", "mpispawn")
-"""Processes of MPICH and MVAPICH that start the ranks of a host."""
+"""Names of the processes of MPICH and MVAPICH that start the ranks of a host."""
 REMEDY = "put the same secret on every host, and its path in DDP_KEY_FILE: openssl rand -hex 32 > key; chmod 600 key"
 
 
 @dataclass(frozen=True)
 class LaunchedProcess:
-    """This process among those that a launcher has started, and where they meet."""
+    """This process among those of a launcher, and the store at which they meet."""
 
     rank: int
     world_size: int
     node: int
-    """Place of this host; that of rank 0 is 0."""
+    """Index of this host; rank 0's host is 0."""
     nodes: int
     host_ranks: int
-    """Ranks on this host."""
+    """Number of ranks on this host."""
     store: str
     """HOST:PORT of the store of all processes: torchrun's, or rank 0's."""
     attempt: str
-    """What tells this start of the processes from others."""
+    """Name that distinguishes this start of the processes from others."""
     restarts: int = 0
-    """How often they were started anew."""
+    """How often the processes were restarted."""
     launcher: str = TORCHRUN
     job: str = ""
-    """What the launcher calls the job."""
+    """The launcher's id of the job."""
     local_rank: int = 0
-    """Place of this process among those of its host."""
+    """Index of this process on its host."""
 
     @property
     def host(self) -> str:
@@ -65,9 +66,8 @@ class LaunchedProcess:
         return self.store.rpartition(":")[0].strip("[]")
 
     def key(self) -> bytes:
-        """Return the secret of all processes; where nobody gave them one and they are on one host, their user's own.
-
-        Raise ValueError, OSError."""
+        """Return the secret of all processes. If none was given and all processes are on one host, it is their user's own
+        key. Raise ValueError, OSError."""
         key = shared_key(os.environ)
         if key is None and self.nodes > 1:
             raise ValueError(f"{self.nodes} hosts need a key, or anybody could take a rank's place: {REMEDY}")
@@ -75,16 +75,17 @@ class LaunchedProcess:
 
 
 def launched_process(environ: Mapping[str, str]) -> LaunchedProcess | None:
-    """Read this process from a launcher's variables; None where no launcher started this process, or this one alone.
+    """Read the place of this process from a launcher's variables. None if no launcher started it, or it is the only
+    process.
 
-    Looks for rank 0's host where the launcher names none. Raise ValueError for variables that contradict each other, and
-    for a host that is not found within `STORE_S`."""
+    Searches for rank 0's host if the launcher does not name it. Raise ValueError for variables that contradict each other,
+    and for a host that is not found within `STORE_S`."""
     placement = read(environ)
     return None if placement is None or placement.world_size == 1 else process_of(placement, environ)
 
 
 def process_of(placement: Placement, environ: Mapping[str, str]) -> LaunchedProcess:
-    """Return the process of a placement. Raise ValueError."""
+    """Return the process with this placement. Raise ValueError."""
     own = placement if placement.launcher != MPI or placement.nodes > 1 else _of_this_start(placement)
     host, port = own.address, own.port or own.own_port
     attempt = f"machines/{own.restarts}"
@@ -109,8 +110,8 @@ def process_of(placement: Placement, environ: Mapping[str, str]) -> LaunchedProc
 
 
 def _of_this_start(placement: Placement) -> Placement:
-    """Add to `step` the process of mpirun that started all ranks of this host: the variables of MPICH tell no start from
-    another."""
+    """Add to `step` the id of mpirun's proxy process on this host, because MPICH's variables do not distinguish one start
+    from another."""
     for process in psutil.Process().parents():
         with suppress(psutil.Error):
             if process.name() in PROXIES:
@@ -119,7 +120,7 @@ def _of_this_start(placement: Placement) -> Placement:
 
 
 def open_store(place: LaunchedProcess) -> Store:
-    """Connect to the store; rank 0 opens it where the launcher has none. Raise RankLost."""
+    """Connect to the store; rank 0 opens it if the launcher has none. Raise RankLost."""
     from ddp.comm.store_exchange import open_store
 
     port = int(place.store.rpartition(":")[2])
@@ -128,7 +129,7 @@ def open_store(place: LaunchedProcess) -> Store:
 
 
 def announced(place: LaunchedProcess, key: bytes, store: Store) -> dict[str, Any]:
-    """Wait for what rank 0 announces at the store. Raise RankLost, or ProtocolError if somebody else announced it."""
+    """Wait for rank 0's announcement at the store. Raise RankLost; ProtocolError if someone else wrote it."""
     try:
         text = answered(lambda: _awaited(place, store), READY_S + STORE_S)
     except RuntimeError as error:  # the store is gone
@@ -153,7 +154,7 @@ def _awaited(place: LaunchedProcess, store: Store) -> str | bytes:
 
 
 def exit_code(place: LaunchedProcess, key: bytes, store: Store) -> int | None:
-    """Return the exit code of rank 0's command, if that has ended before this process came: it announces that then."""
+    """Return the exit code that rank 0 has announced; None if its command has not ended."""
     with suppress(EngineError):
         message = announced(place, key, store)
         return int(message["code"]) if "code" in message else None

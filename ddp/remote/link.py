@@ -1,5 +1,5 @@
-"""One connection between the coordinator and a node agent, and what both ends do alike: send from one thread, say now and
-then that they are there, pass on a rank's messages with the files that go along."""
+"""A connection between the coordinator and a node agent, with what both ends have in common: a sending thread, heartbeats,
+and relaying a rank's messages together with their files."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from ddp.remote.wire import Wire
 
 MOST_BEAT_S = 5.0
 IDLE_S = 60.0
-"""Deadline of a link until a run sets its own."""
+"""Deadline of a link in seconds, until a run sets its own."""
 REST_S = 1.0
 Frame = tuple[bytes, bytes]
 
 
 class FrameKind:
-    """The letters of frames."""
+    """Kinds of frames, each a letter."""
 
     BEAT, MESSAGE, FILE = b".", b"m", b"f"
-    """A sign of life; a message of or for the rank; a piece of a file."""
+    """Heartbeat; message from or to the rank; piece of a file."""
     HELLO, CLOCK, THERE = b"h", b"c", b"r"
-    """How an agent introduces itself: see `rendezvous`."""
+    """Introduction of an agent: see `rendezvous`."""
     ORDER, START, KILL = b"o", b"s", b"k"
-    """Run this job, once the files that follow are there; now; end its rank."""
+    """Prepare this job (its files follow); start it; kill its rank."""
     ENDED, GOODBYE = b"e", b"g"
-    """The rank has ended, and all that it left was sent; all is over."""
+    """The rank has ended and all of its files were sent; the end of all runs."""
 
 
 class Link:
-    """Sends what is posted, in order. Who reads the wire is the owner's business."""
+    """Sends posted frames in order, from its own thread. The owner reads the wire."""
 
     def __init__(self, wire: Wire, name: str) -> None:
         self.wire = wire
@@ -48,20 +48,20 @@ class Link:
         self._writer.start()
 
     def post(self, kind: bytes, body: bytes | dict[str, object] = b"") -> None:
-        """Send a frame when it is its turn."""
+        """Queue a frame."""
         self._outbox.put(((kind, body if isinstance(body, bytes) else json.dumps(body).encode()),))
 
     def post_all(self, frames: Iterable[Frame]) -> None:
-        """Send several, which are made when it is their turn."""
+        """Queue several frames, which are generated when they are sent."""
         self._outbox.put(frames)
 
     def expect(self, deadline_s: float) -> None:
-        """Set the deadline from here on; the link beats as often as that asks for."""
+        """Set the deadline from now on. The link sends heartbeats accordingly."""
         self.wire.deadline_s = deadline_s
-        self.post(FrameKind.BEAT)  # the writer may be in the middle of a longer rest
+        self.post(FrameKind.BEAT)  # wakes the writer, which may wait for a longer time
 
     def flush(self, patience_s: float) -> None:
-        """Wait until what was posted is sent, or the link is lost."""
+        """Wait until the queued frames are sent, or the link is lost, at most `patience_s` seconds."""
         sent = threading.Event()
 
         def nothing() -> Iterator[Frame]:
@@ -74,7 +74,7 @@ class Link:
             continue
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._outbox.put(None)
         self.wire.close()
 
@@ -89,12 +89,12 @@ class Link:
                     return
                 for kind, body in frames:
                     self.wire.send(kind, body)
-        except (EngineError, OSError) as error:  # of a file that goes along as well
-            self.wire.hang_up(str(error))  # whoever reads finds out
+        except (EngineError, OSError) as error:  # also the OSError of a file that is sent
+            self.wire.hang_up(str(error))  # the reading thread raises it
 
 
 def message(line: bytes, mirror: FileMirror | None) -> Iterator[Frame]:
-    """Iterate over the frames of a rank's message: ahead of it what goes along, where two ends see not the same files."""
+    """Yield the frames of a rank's message. If the two ends do not share files, the files that it refers to come first."""
     if mirror is not None:
         for pattern in goes_along(decode(line)):
             for body in mirror.pieces(pattern):
@@ -105,7 +105,7 @@ def message(line: bytes, mirror: FileMirror | None) -> Iterator[Frame]:
 
 
 def pump(pipe: Connection, link: Link, mirror: FileMirror | None, rest: Callable[[], None] | None = None) -> None:
-    """Pass on what comes from a rank, or for it, until the pipe ends. `rest` is called every `REST_S`."""
+    """Relay messages from a rank, or to it, until the pipe is closed. `rest` is called every `REST_S` seconds."""
     rested = time.monotonic()
     with suppress(EOFError, OSError):
         while True:

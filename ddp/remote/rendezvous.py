@@ -1,7 +1,7 @@
-"""The coordinator's side: listens for node agents, believes those that have the key, and lends each to one rank of a run.
+"""The coordinator's side: accepts node agents that prove the key, and assigns each to one rank of a run.
 
-A new connection proves the key (`handshake`), says which rank it is (HELLO), asks for the time a few times (CLOCK) and says
-that it is there (THERE). One that does not, in time, is dropped; it holds up nobody else.
+A new connection proves the key (`handshake`), names its rank (HELLO), asks for the time a few times (CLOCK) and reports
+that it is ready (THERE). A connection that fails to do so in time is closed; it does not delay others.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from ddp.remote.wire import LinkLost, Silent, Wire
 from ddp.replica.task import Job
 
 STRANGERS = 64
-"""Handshakes at a time; who comes while so many are under way is turned away and may come again."""
+"""Maximum number of simultaneous handshakes. Further connections are closed, and may try again."""
 COMING_S = 60.0
-"""How long the run waits for a node agent, at least; five deadlines where that is more."""
+"""Minimum number of seconds that the run waits for a node agent; five deadlines if that is longer."""
 MOST_CLOCK_PROBES = 64
 
 
 @dataclass(frozen=True)
 class Company:
-    """Who is expected."""
+    """The expected node agents."""
 
     run: bytes
-    """What tells this run from others; part of every proof."""
+    """Identifies this run; part of every proof."""
     key: bytes
     world_size: int
     nodes: int
     host_ranks: int
-    """Ranks on each host, as far as this one knows."""
+    """Number of ranks on each host, as known on this one."""
     meet: str
-    """The store of all hosts."""
+    """Address of the store of all hosts."""
     catalogue: job_message.Catalogue
 
 
 class RendezvousServer:
-    """All node agents of this command. A context manager; listens from its making on."""
+    """All node agents of this command. It listens from its construction on."""
 
     def __init__(self, company: Company, address: str) -> None:
-        """Raises OSError for an address that is none of this host's."""
+        """Start to listen. Raises OSError for an address that this host does not have."""
         self._company = company
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family, backlog=128)
@@ -66,17 +66,17 @@ class RendezvousServer:
         threading.Thread(target=self._listen, name="rendezvous", daemon=True).start()
 
     def prepare_job(self, job: Job) -> Job:
-        """Return the job as its ranks get it: without what is the parent's, with a place to meet for this run alone."""
+        """Return the job for its ranks: without the parent's own fields, and with a meeting place for this run only."""
         company = self._company
         meet = f"{company.meet}/{secrets.token_hex(8)}" if company.nodes > 1 else ""
         return replace(job, elsewhere=None, meet=meet, host_ranks=company.host_ranks if company.nodes > 1 else 0)
 
     def runner(self, job: Job, rank: int) -> RemoteRank:
-        """Return what runs a rank of that job."""
+        """Return the process that runs `rank` of the job."""
         return RemoteRank(self, job, rank)
 
     def peer(self, rank: int, timeout_s: float) -> AgentConnection:
-        """Return the node agent of a rank, which may still be on its way. Raises RankLost."""
+        """Return the node agent of a rank; wait for it if it has not connected yet. Raises RankLost."""
         with self._came:
             if not self._came.wait_for(lambda: rank in self._peers, timeout_s):
                 where = "{}:{}".format(*self.address)
@@ -84,11 +84,11 @@ class RendezvousServer:
             return self._peers[rank]
 
     def order(self, job: Job, here: bool) -> bytes:
-        """Encode `job` for a node agent. Raises ValueError for a task that cannot travel."""
+        """Encode `job` for a node agent. Raises ValueError for a task that cannot be sent."""
         return job_message.encode(job, self._company.catalogue, here)
 
     def dismiss(self, code: int) -> None:
-        """Say that all is over, with this exit code; the node agents go once this process has ended, or `close`."""
+        """Announce the end with this exit code. Node agents exit when this process ends or `close` is called."""
         peers = self._present()
         for peer in peers:
             peer.link.post(FrameKind.GOODBYE, {"code": code})
@@ -97,12 +97,12 @@ class RendezvousServer:
 
     @property
     def complete(self) -> bool:
-        """Whether all node agents have come."""
+        """Return whether all node agents have connected."""
         return len(self._present()) == self._company.world_size - 1
 
     @property
     def cut_off(self) -> list[int]:
-        """Ranks on other hosts that went silent."""
+        """Return the ranks on other hosts that went silent."""
         return sorted(peer.rank for peer in self._present() if peer.silent and not peer.here)
 
     def _present(self) -> list[AgentConnection]:
@@ -110,7 +110,7 @@ class RendezvousServer:
             return list(self._peers.values())
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -137,21 +137,21 @@ class RendezvousServer:
         try:
             wire = welcome(line, self._company.key, self._company.run)
             rank, node = self._introduced(wire)
-        except Exception as error:  # whatever a stranger does ends nothing but its connection
+        except Exception as error:  # an error of a stranger must only end its own connection
             self._refused = f"; the last one that was turned away: {error}"
             line.close()
             return
         finally:
             self._strangers.release()
         with self._came:
-            if rank in self._peers:  # it has its process
+            if rank in self._peers:  # this rank has a process already
                 wire.close()
                 return
             self._peers[rank] = AgentConnection(wire, rank, here=node == 0)
             self._came.notify_all()
 
     def _introduced(self, wire: Wire) -> tuple[int, int]:
-        """Receive (rank, place of its host). Raises LinkLost, ValueError and the like for what makes no sense."""
+        """Receive (rank, index of its host). Raises LinkLost, ValueError and others for an invalid introduction."""
         kind, body = wire.receive()
         hello = json.loads(body)
         rank, node = hello["rank"], hello["node"]
@@ -167,23 +167,23 @@ class RendezvousServer:
 
 
 class AgentConnection:
-    """A node agent that has come. It serves one rank of one run at a time."""
+    """A connected node agent. It serves one rank of one run at a time."""
 
     def __init__(self, wire: Wire, rank: int, here: bool) -> None:
         self.rank, self.here = rank, here
-        """Whether it sees this host's files."""
+        """Whether the agent is on this host and sees its files."""
         self.link = Link(wire, f"rank {rank}")
         self.gone = ""
-        """Why it is not there any more."""
+        """Why the connection ended; empty: it is open."""
         self.silent = False
         self._posted: RemoteRank | None = None
         threading.Thread(target=self._read, name=f"from rank {rank}", daemon=True).start()
 
     def lend(self, posted: RemoteRank, deadline_s: float) -> None:
-        """Pass on to this rank what comes from here on. Raises RankLost."""
+        """Pass all further frames of this agent to `posted`. Raises RankLost."""
         if self._posted is not None and not self._posted.wait(deadline_s):
             raise RankLost(f"rank {self.rank} has not ended the run before this one within {deadline_s:g} s")
-        self._posted = posted  # first: whoever finds the link lost from here on tells it
+        self._posted = posted  # first: from now on, the reading thread reports a lost link to it
         if self.gone:
             raise RankLost(f"rank {self.rank}: {self.gone}")
         self.link.expect(deadline_s)
@@ -197,7 +197,7 @@ class AgentConnection:
         except (EngineError, OSError) as error:
             self.silent = isinstance(error, Silent)
             self.gone = f"its host is gone ({error})" if isinstance(error, LinkLost) else f"{error}"
-        except Exception as error:  # whatever a node agent sends ends nothing but its rank
+        except Exception as error:  # an invalid frame must only end this agent's rank
             self.gone = f"it sent what makes no sense ({type(error).__name__}: {error})"
         self.link.close()
         if self._posted is not None:
@@ -205,7 +205,7 @@ class AgentConnection:
 
 
 class RemoteRank:
-    """A rank whose process is a node agent's: what `RankProcesses` needs of it."""
+    """A rank whose process belongs to a node agent, with the interface that `RankProcesses` needs."""
 
     def __init__(self, rendezvous: RendezvousServer, job: Job, rank: int) -> None:
         self._rendezvous, self._job, self._rank = rendezvous, job, rank
@@ -215,7 +215,7 @@ class RemoteRank:
         self._mirror: FileMirror | None = None
 
     def start(self) -> Connection:
-        """Tell the node agent what to run. Raises RankLost, ValueError."""
+        """Send the job to the node agent. Return the pipe to the rank. Raises RankLost, ValueError."""
         job = self._job
         peer = self._rendezvous.peer(self._rank, max(COMING_S, 5 * job.deadline_s))
         if not peer.here:
@@ -238,9 +238,9 @@ class RemoteRank:
         self._theirs.close()
 
     def take(self, kind: bytes, body: bytes) -> None:
-        """Take what the node agent sends. Raises ProtocolError, OSError."""
+        """Handle a frame of the node agent. Raises ProtocolError, OSError."""
         if kind == FrameKind.MESSAGE:
-            with suppress(OSError):  # nobody listens any more
+            with suppress(OSError):  # the pipe is closed
                 self._theirs.send_bytes(body)
         elif kind == FrameKind.FILE and self._mirror is not None:
             if not self._over.is_set():
@@ -251,24 +251,24 @@ class RemoteRank:
             raise ProtocolError(f"it sent what is not for it to send: {kind!r}")
 
     def end(self, why: str) -> None:
-        """Note that it is over, for this reason."""
+        """Note that the rank has ended, and why."""
         self._why = self._why or why
         self._over.set()
         with suppress(OSError):
-            self._end.shutdown(socket.SHUT_RDWR)  # wakes both who listen
+            self._end.shutdown(socket.SHUT_RDWR)  # wakes both readers
         self._end.close()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end; returns whether it has ended, and all that it left is here."""
+        """Wait for the end of the rank. Returns whether it has ended and all of its files have arrived."""
         return self._peer is None or self._over.wait(timeout_s)
 
     def kill(self) -> None:
-        """Ask its node agent to; nobody waits for that."""
+        """Ask the node agent to kill the rank, without waiting."""
         if self._peer is not None:
             self._peer.link.post(FrameKind.KILL)
 
     def exit_reason(self) -> str:
-        """Return why it ended, as its node agent says, or what became of that."""
+        """Return why the rank has ended, as reported by its node agent, or why the connection to that ended."""
         self.wait(1.0)
         return self._why or "it has hung up"
 

@@ -1,6 +1,7 @@
-"""The secret of a run's processes where nobody gave them one, and texts under it, left where anybody might write.
+"""The default secret of a run's processes on one host, and messages sealed with a secret in places where anyone can write.
 
-Ranks of one host are of one user: what only that user may read tells them from all others. So no secret travels.
+All ranks of a host belong to one user. A file that only this user can read therefore authenticates them, and no secret is
+sent.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ KEY_BYTES = 32
 
 
 def own_key(folder: Path | None = None) -> bytes:
-    """Return this user's key on this host, made when it is first asked for. Raises OSError, and ValueError if its file is
-    not this user's alone."""
+    """Return this user's key on this host, and create it at the first call. Raises OSError; ValueError if other users can
+    access its file."""
     memory, disk = places()
     where = folder or (memory if os.access(memory, os.W_OK) else disk)
     path = where / f"ddp-key-{os.getuid()}"
@@ -33,7 +34,7 @@ def own_key(folder: Path | None = None) -> bytes:
     with open(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         file.write(secrets.token_bytes(KEY_BYTES))
     try:
-        with suppress(FileExistsError):  # another rank was quicker
+        with suppress(FileExistsError):  # another rank created it first
             os.link(made, path)
     finally:
         made.unlink()
@@ -57,13 +58,13 @@ def _read(path: Path) -> bytes:
 
 
 def seal(content: dict[str, Any], key: bytes, about: str) -> str:
-    """Write a text for those who have the key. `about`: what it is for; under another it is not believed."""
+    """Write a message for holders of the key. `about`: its purpose; it is rejected for another purpose."""
     body = json.dumps(content)
     return json.dumps({"said": body, "tag": _tag(body, key, about)})
 
 
 def opened(text: str | bytes, key: bytes, about: str) -> dict[str, Any]:
-    """Return what was sealed. Raises ProtocolError if it was not, by who has the key and for the same."""
+    """Return the sealed message. Raises ProtocolError if it was not sealed with this key and for this purpose."""
     try:
         envelope = json.loads(text)
         body, tag = envelope["said"], envelope["tag"]

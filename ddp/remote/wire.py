@@ -1,7 +1,7 @@
-"""Frames over a connection: each authentic, in order and once, of limited size, and none waited for without a deadline.
+"""Frames over a connection: authenticated, in order, not repeated, of limited size, and never awaited without a deadline.
 
-A frame is its length (4 bytes), a letter for its kind, the body and a tag: HMAC-SHA256 under a key of this connection and
-direction over the frame's number, kind and body. Nothing is encrypted, nothing unpickled. Knows nothing of what is said.
+A frame is its length (4 bytes), a letter for its kind, the body and a tag: HMAC-SHA256, with a key of this connection and
+direction, of the frame's number, kind and body. Nothing is encrypted, nothing unpickled. Knows nothing of the content.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ddp.core.errors import EngineError
 
 MOST = (1 << 20) + (1 << 12)
-"""Largest body, bytes: the largest message, or a piece of a file."""
+"""Maximum size of a body in bytes: the largest message, or a piece of a file."""
 TAG = 16
 _LENGTH, _NUMBER = struct.Struct(">I"), struct.Struct(">Q")
 _READ = 1 << 18
@@ -26,27 +26,27 @@ _CLOSED = "the connection is closed"
 
 
 class LinkLost(EngineError):
-    """The other end is gone, silent, or not what it claims to be; the text says which."""
+    """The other end is gone, silent, or not authentic; the message says which."""
 
 
 class Silent(LinkLost):
-    """Nothing was heard from it, or nothing got through to it, for too long: the link may be cut."""
+    """Nothing was received from, or could be sent to, the other end for too long: the link may be broken."""
 
 
 class Keys(NamedTuple):
-    """Of one connection, from one end's point of view."""
+    """The keys of one connection, from one end's point of view."""
 
     sending: bytes
     receiving: bytes
 
 
 class Wire:
-    """One end. One thread may send while another receives."""
+    """One end of a connection. One thread may send while another receives."""
 
     def __init__(self, line: socket.socket, keys: Keys, deadline_s: float) -> None:
         self._line, self._keys = line, keys
         self.deadline_s = deadline_s
-        """A frame must be sent, and the next one be there, within so many seconds."""
+        """Seconds within which a frame must be sent, and the next one must arrive."""
         self._sent = self._received = 0
         self._buffer = bytearray()
         self._heard = time.monotonic()
@@ -55,7 +55,7 @@ class Wire:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, kind: bytes, body: bytes = b"") -> None:
-        """Send one frame. Raises LinkLost, and so does `receive` then, once it has read what had come."""
+        """Send one frame. After LinkLost, `receive` raises it too, once it has returned the frames that had arrived."""
         assert len(body) <= MOST, f"a frame of {len(body)} bytes"
         tag = _tag(self._keys.sending, self._sent, kind, body)
         self._sent += 1
@@ -70,7 +70,7 @@ class Wire:
                 raise self._first(LinkLost(_reason(error))) from error
 
     def receive(self) -> tuple[bytes, bytes]:
-        """Return (kind, body) of the next frame. Raises LinkLost, too if none is whole within the deadline."""
+        """Return (kind, body) of the next frame. Raises LinkLost, also if no complete frame arrives within the deadline."""
         while (frame := self._whole()) is None:
             silent = Silent(f"nothing was heard for {self.deadline_s:.1f} s")
             self._wait(select.POLLIN, self._heard + self.deadline_s, silent)
@@ -89,19 +89,19 @@ class Wire:
         poll = select.poll()
         try:
             poll.register(self._line, event)
-        except (OSError, ValueError) as error:  # closed by another thread
+        except (OSError, ValueError) as error:  # another thread has closed it
             raise self._first(LinkLost(_CLOSED)) from error
-        left = max(until - time.monotonic(), 0.0)  # this end may have been busy for longer than the other was silent
+        left = max(until - time.monotonic(), 0.0)  # this end may have been busy: poll once even if the time is over
         if not poll.poll(left * 1000):
             raise self._first(late)
 
     def _first(self, lost: LinkLost) -> LinkLost:
-        """Keep why the link was lost first: what the other thread met then follows from that."""
+        """Keep the first reason why the link was lost: errors of the other thread follow from it."""
         self._lost = self._lost or lost
         return self._lost
 
     def _whole(self) -> tuple[bytes, bytes] | None:
-        """Return the first frame of what has come, if it is there."""
+        """Return the first complete frame in the buffer; None if there is none."""
         head = _LENGTH.size
         if len(self._buffer) < head:
             return None
@@ -121,13 +121,14 @@ class Wire:
         return kind, body
 
     def hang_up(self, why: str) -> None:
-        """Wake whoever sends or receives, who is told why; what has come can still be read."""
+        """Shut the connection down; sending and receiving threads raise LinkLost with `why`. Frames that have arrived can
+        still be read."""
         self._first(LinkLost(why))
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Hang up for good."""
+        """Close the connection."""
         self.hang_up(_CLOSED)
         self._line.close()
 

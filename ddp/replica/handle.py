@@ -20,7 +20,7 @@ class WorkerHandle:
     of `scale_lr` calls). `set_lr` replaces the first three factors by a number until `set_scheduler` is called."""
 
     rank: int
-    """Number of this rank, from 0."""
+    """Index of this rank, from 0."""
     world_size: int
     """Number of ranks."""
     device: torch.device

@@ -29,10 +29,10 @@ class LRSchedule:
         graph.set_scheduler(schedule, samples=200 * len(dataset))
 
     `steps`: how often the scheduler steps in the whole training, such as once an epoch; its `k`-th rate holds from the
-    fraction `k / steps` of the samples on. `lr`: rate of the optimizer that the scheduler is made for; what rates it gives
-    are factors to that. A scheduler of absolute rates, such as OneCycleLR, needs it. Raises ValueError for one without it,
-    and for a scheduler that follows a loss (ReduceLROnPlateau), or changes more than the rate (OneCycleLR and CyclicLR:
-    cycle_momentum=False).
+    fraction `k / steps` of the samples on. `lr`: rate of the optimizer that the scheduler is made for; factors are the
+    scheduler's rates divided by `lr`. A scheduler of absolute rates, such as OneCycleLR, needs it. Raises ValueError for
+    one without it, and for a scheduler that follows a loss (ReduceLROnPlateau) or changes more than the rate (OneCycleLR
+    and CyclicLR: give them cycle_momentum=False).
     """
 
     def __init__(self, make: Callable[[torch.optim.Optimizer], Any], steps: int, lr: float | None = None) -> None:
@@ -57,7 +57,7 @@ class LRSchedule:
                 rates.append(float(group["lr"]))
                 optimizer.step()
                 scheduler.step()
-        except Exception as error:  # whatever it does with an optimizer of one parameter
+        except Exception as error:  # whatever it raises for an optimizer of one parameter
             why = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(
                 "LRSchedule takes a function that makes a scheduler of torch.optim.lr_scheduler for an optimizer, one that "

@@ -1,7 +1,7 @@
-"""One replica: model, optimizer, data, and what a step and an evaluation are. The same in solo and distributed runs.
+"""One replica: its model, optimizer and data, and how it does a step and an evaluation, in solo and distributed runs alike.
 
-Owns determinism: everything random comes from (seed, epoch, position). Knows nothing of other ranks: what they exchange
-inside a step is a `GradientSync`."""
+Owns determinism: all random numbers derive from (seed, epoch, position). Knows nothing of other ranks; exchanges inside a
+step go through a `GradientSync`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,9 @@ DataSource = tuple[Any, EpochOrder, Augment | None]
 
 class Replica:
     """A replica, built from the job. Raises what the task's functions raise."""
+
+    taken = 0
+    """How often it loaded another replica's state."""
 
     def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
         torch.set_num_threads(1)
@@ -115,6 +118,7 @@ class Replica:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Load what another replica's `capture` returned."""
+        self.taken += 1
         for flat, other in zip(self.state.tensors, state["tensors"], strict=True):
             flat.copy_(other)
         self.optimizer.load_state_dict(state["optimizer"])

@@ -30,9 +30,9 @@ _open = threading.local()
 def record_scalar(name: str, value: float | Tensor) -> None:
     """Record a number of this step, such as an accuracy: its mean by epoch is in `EpochMetrics` and `metrics.json`.
 
-    To be called inside a train step, as often as wanted; each call weighs the same in the mean over all ranks. `value` is a
-    number or a tensor of one element, on any device. RuntimeError outside of a train step; ValueError for a name that is no
-    printable text of 1 to 100 characters or is one too many (64), and for a value that is no single real number.
+    Call it inside a train step, as often as needed; each call has the same weight in the mean over all ranks. `value` is a
+    number or a tensor of one element, on any device. Raises RuntimeError outside of a train step; ValueError for a name that
+    is not printable text of 1 to 100 characters, for more than 64 names, and for a value that is not one real number.
     """
     scalars: Scalars | None = getattr(_open, "scalars", None)
     if scalars is None:

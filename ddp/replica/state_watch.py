@@ -82,20 +82,26 @@ class StateWatch:
             self._awaited["averages"] = averages
 
     @contextmanager
-    def regroups(self, generation: int) -> Iterator[None]:
+    def regroups(self, generation: int, averages: int) -> Iterator[None]:
         """Note the state before and after joining or leaving the group of a generation (inside the `with` block). Both are
-        noted at once, because the rank may receive another rank's state next."""
+        noted at once, because the rank may receive another rank's state next; otherwise its next step starts from it."""
         self._seen[REGROUPING] += 1
         before = self._digests() if self._seen[REGROUPING] <= RESTS else None
         yield
-        if before is not None:
-            self.over.append({"what": f"{REGROUPING}{generation}", "before": before, "after": self._digests()})
+        if before is None:
+            return
+        what, after = f"{REGROUPING}{generation}", self._digests()
+        self.over.append({"what": what, "before": before, "after": after})
+        if self._untouched and self._replica.task.epoch_callback is None:
+            self._awaited = {"what": what, "averages": averages, "before": after, "taken": self._replica.taken}
 
     def compare(self, averages: int) -> None:
         """If a comparison is awaited, note the state now; parameters and buffers only if no average came in between."""
         awaited, self._awaited = self._awaited, None
         if awaited is None or (awaited.get("what", "").startswith(START) and self._together()):
             return  # in shared steps, the state was distributed after the start
+        if awaited.pop("taken", self._replica.taken) != self._replica.taken:
+            return
         model = awaited.pop("averages", None) == averages
         if not model:
             before = awaited["before"]

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 STRETCHES = 8
-"""Fewest steps drawn in a run, without the first and the last."""
+"""Stretches of a run, each with one drawn step; fewer where saved steps are large."""
 EARLY = 4
 """The early drawn step of a rank is one of its first so many."""
 ROW, MOST_ROW = 64, 64

@@ -101,7 +101,7 @@ class Job:
     """Folder for this run's private files: time slices of the ranks, snapshots. The caller creates it empty and removes
     it."""
     loading: Loading = field(default_factory=Loading)
-    """How a rank gets at its data."""
+    """How a rank reads its data."""
     steps: int | None = None
     """Steps of the run (all ranks together count as one), instead of passes over the data; a multiple of `epochs`."""
     step: StepSettings = field(default_factory=StepSettings)

@@ -28,7 +28,7 @@ def trainable(made: Any) -> nn.Module:
 
 
 def is_sum(loss: Callable[[Tensor], Tensor], samples: int) -> bool:
-    """Tell whether a loss of the samples at some indices adds up theirs: it doubles where each of two comes twice."""
+    """Return whether `loss` (indices of samples -> loss) is a sum, not a mean: it doubles if each sample is given twice."""
     indices = torch.arange(min(samples, 2))
     once, twice = (float(loss(each).detach()) for each in (indices, indices.repeat(2)))
     return once != 0.0 and isclose(twice, 2 * once, rel_tol=1e-3)

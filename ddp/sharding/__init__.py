@@ -1,1 +1,2 @@
-"""Own sharding: a rank has a part of optimizer state (`zero1`), of gradients too (`zero2`), of parameters too (`zero3`)."""
+"""Own sharding: a rank has a part of the optimizer state (`zero1`), also of the gradients (`zero2`), also of the parameters
+(`zero3`)."""

@@ -1,8 +1,8 @@
-"""Own which elements of which tensor a rank has. Pure arithmetic: knows no tensors and no ranks' processes.
+"""Own which elements of each tensor a rank has. Pure arithmetic: knows neither tensors nor ranks' processes.
 
-Tensors lie one behind another on a line, which is cut into as many stretches of equal length as there are ranks. A cut
-inside a tensor lies at a multiple of `GRAIN` elements from its beginning: an element-wise operation then treats every
-element in the same part of its vector loop as it would in the whole tensor, so a shard has the bits of the whole.
+Tensors are concatenated, and the sequence is cut into ranges of about equal length, one for each rank. A cut inside a
+tensor is at a multiple of `GRAIN` elements from its beginning. An element-wise operation then treats every element in the
+same part of its vector loop as in the whole tensor, so a shard has the same bits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from ddp.comm.transports.base import ShardRange
 
 GRAIN = 64
-"""Elements that are not cut apart; more than any processor's vector loop takes at a time."""
+"""Elements that are never separated by a cut; no processor's vector loop handles more at a time."""
 
 Fragment = tuple[int, int, int]
 """(index of the tensor, first element in it, end in it)."""
@@ -22,7 +22,7 @@ Fragment = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Layout:
-    """Tensors of `sizes` elements, cut up for `world_size` ranks."""
+    """Tensors of `sizes` elements, divided over `world_size` ranks."""
 
     sizes: tuple[int, ...]
     world_size: int
@@ -35,33 +35,33 @@ class Layout:
         object.__setattr__(self, "cuts", (0, *inner, total))
 
     starts: tuple[int, ...] = ()
-    """Where each tensor begins on the line, and the line's length; made from the others."""
+    """Offset of each tensor in the sequence, and the total length; computed."""
     cuts: tuple[int, ...] = ()
-    """Where each rank's stretch begins, and the line's length; made from the others."""
+    """Offset of each rank's range in the sequence, and the total length; computed."""
 
     def length(self, rank: int) -> int:
         """Return how many elements `rank` owns."""
         return self.cuts[rank + 1] - self.cuts[rank]
 
     def fragments(self, rank: int) -> list[Fragment]:
-        """Return what `rank` owns of each tensor, in the order of the line."""
+        """Return the part of each tensor that `rank` owns, in order."""
         first, last = self.cuts[rank], self.cuts[rank + 1]
         spans = enumerate(pairwise(self.starts))
         clipped = ((index, max(first, start) - start, min(last, stop) - start) for index, (start, stop) in spans)
         return [(index, start, stop) for index, start, stop in clipped if start < stop]
 
     def runs(self, first: int, last: int) -> list[ShardRange]:
-        """Return who owns what of the stretch [first, last) of the line, counted from `first`."""
+        """Return the owners of the range [first, last) of the sequence, with offsets from `first`."""
         clipped = ((rank, max(a, first), min(b, last)) for rank, (a, b) in enumerate(pairwise(self.cuts)))
         return [(rank, start - first, stop - first) for rank, start, stop in clipped if start < stop]
 
     def span(self, index: int) -> tuple[int, int]:
-        """Return where a tensor lies on the line."""
+        """Return the (start, stop) of a tensor in the sequence."""
         return self.starts[index], self.starts[index + 1]
 
 
 def _nearest(starts: tuple[int, ...], target: int) -> int:
-    """Return the place nearest to `target` that may be cut."""
+    """Return the allowed cut that is nearest to `target`."""
     index = min(bisect_right(starts, target), len(starts) - 1) - 1
     if index < 0:
         return 0

@@ -1,6 +1,6 @@
-"""Cut the shards of an optimizer's state anew: from those of all ranks of a run of another number of ranks.
+"""Redistributes the shards of an optimizer's state, from those of a run with another number of ranks.
 
-Nothing is computed with a value. Knows no file and no transport.
+Values are only copied. Knows no file and no transport.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ Piece = tuple[int, int, Mapping[str, Any]]
 
 
 def recut(sharded: ShardedStep, states: Sequence[StateDict]) -> StateDict:
-    """Return this rank's state dict of the optimizer. `states`: those of ranks 0 to n - 1 of a run of n ranks."""
+    """Return this rank's state dict of the optimizer. `states`: the state dicts of ranks 0 to n - 1 of a run with n
+    ranks."""
     pieces: dict[nn.Parameter, list[Piece]] = {}
     for rank, state in enumerate(states):
         stretches, number = _stretches(sharded, len(states), rank), 0
@@ -43,7 +44,7 @@ def recut(sharded: ShardedStep, states: Sequence[StateDict]) -> StateDict:
 
 
 def _stretches(sharded: ShardedStep, world_size: int, rank: int) -> dict[nn.Parameter, tuple[int, int]]:
-    """Return what a rank of so many has of each parameter that is shared out."""
+    """Return the range of each sharded parameter that `rank` has in a run of `world_size` ranks."""
     stretches = {}
     for group in sharded.groups:
         layout = Layout(tuple(shape.numel() for shape in group.shapes), world_size)
@@ -53,12 +54,12 @@ def _stretches(sharded: ShardedStep, world_size: int, rank: int) -> dict[nn.Para
 
 
 def _between(pieces: Sequence[Piece], first: int, last: int) -> StateDict:
-    """Return the state of elements [first, last), of whose parameter these are the pieces."""
+    """Return the state of elements [first, last) of a parameter, from all of its pieces."""
     state: StateDict = {}
     for key, value in pieces[0][2].items():
         start, stop, _ = pieces[0]
         if not (isinstance(value, Tensor) and key != "step" and value.shape == (stop - start,)):
-            state[key] = value  # one for the whole parameter
+            state[key] = value  # a value for the whole parameter
             continue
         parts = [
             each[key][max(first, start) - start : min(last, stop) - start]

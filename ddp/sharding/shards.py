@@ -1,5 +1,5 @@
-"""Own a rank's shards: the elements of each parameter that it has, as parameters of their own in place of the whole ones in
-the optimizer. Knows no transport, and not when what is exchanged.
+"""Own a rank's shards: its elements of each parameter, as separate parameters that replace the whole ones in the optimizer.
+Knows no transport, and not when anything is exchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddp.replica import optimizers
 from ddp.sharding.partition import Layout
 
 WHOLE = ("LBFGS", "Adafactor", "Muon", "SparseAdam")
-"""Optimizers of `torch.optim` whose step needs more than one element at a time."""
+"""Optimizers of `torch.optim` that are not element-wise."""
 _sharded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -28,27 +28,27 @@ class Shard:
     start: int
     stop: int
     at: int
-    """Where it begins among all that the rank owns of the group."""
+    """Offset in everything that the rank owns of the group."""
     values: nn.Parameter
 
 
 class ShardGroup:
-    """Parameters of one data type, all trained or none, on one line that ranks share out. The shards of this rank come
-    with `place`, from wherever they are to lie."""
+    """Parameters of one data type, all trained or none, that are divided over the ranks together. `place` creates the
+    shards of this rank."""
 
     def __init__(self, parameters: list[nn.Parameter], world_size: int, rank: int) -> None:
         self.parameters, self.rank = parameters, rank
         self.dtype, self.device = parameters[0].dtype, parameters[0].device
         self.trained = parameters[0].requires_grad
-        """Whether these parameters have gradients; one that is frozen later is shared out all the same."""
+        """Whether these parameters were trained at first; a parameter that is frozen later stays sharded."""
         self.shapes = [parameter.shape for parameter in parameters]
         self.layout = Layout(tuple(parameter.numel() for parameter in parameters), world_size)
         self.shards: list[Shard] = []
         self.shared_out = False
-        """Whether ranks have shards of it, this one perhaps none; else all have it whole."""
+        """Whether ranks have shards of it (this rank may have none); otherwise all ranks have it whole."""
 
     def place(self, lie: Callable[[nn.Parameter, int, int, int], Tensor]) -> None:
-        """Make the shards; `lie(parameter, start, stop, at)` gives the memory [stop - start], filled."""
+        """Create the shards. `lie(parameter, start, stop, at)` returns their memory [stop - start], with its values."""
         self.shared_out = True
         at = 0
         for index, start, stop in self.layout.fragments(self.rank):
@@ -59,7 +59,7 @@ class ShardGroup:
 
 
 def claim(model: nn.Module) -> None:
-    """Raise ValueError if `model`, or a part of it, is sharded already; from now on it is."""
+    """Mark `model` as sharded. Raise ValueError if it, or a part of it, is sharded already."""
     if any(module in _sharded for module in model.modules()):
         raise ValueError(
             f"{type(model).__name__} is sharded already, in whole or in part: wrap a model once, "
@@ -70,13 +70,13 @@ def claim(model: nn.Module) -> None:
 
 
 def disclaim(model: nn.Module) -> None:
-    """Let `model` be sharded again."""
+    """Remove the mark, so that `model` can be sharded again."""
     for module in model.modules():
         _sharded.discard(module)
 
 
 def grouped(model: nn.Module, world_size: int, rank: int) -> list[ShardGroup]:
-    """Return all parameters of `model`, by data type, and those that are trained apart from those that are not."""
+    """Return the parameters of `model` in groups by data type and by whether they are trained."""
     members: dict[tuple[bool, str], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         members.setdefault((not parameter.requires_grad, str(parameter.dtype)), []).append(parameter)
@@ -84,8 +84,8 @@ def grouped(model: nn.Module, world_size: int, rank: int) -> list[ShardGroup]:
 
 
 def shard_optimizer(optimizer: torch.optim.Optimizer, groups: Iterable[ShardGroup]) -> list[list[nn.Parameter]]:
-    """Put this rank's shards in the place of whole parameters, with what state there is; returns what was in each parameter
-    group. Raises ValueError for an optimizer that is known to need whole tensors, and for one of other parameters."""
+    """Replace whole parameters in the optimizer by this rank's shards, with their part of the state. Return the parameters
+    that each group had. Raises ValueError for an optimizer that needs whole tensors, or that has other parameters."""
     _check(optimizer)
     shards = {shard.parameter: shard for group in groups for shard in group.shards}
     known = {parameter for group in groups for parameter in group.parameters}
@@ -107,7 +107,7 @@ def shard_optimizer(optimizer: torch.optim.Optimizer, groups: Iterable[ShardGrou
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, before: Iterable[list[nn.Parameter]]) -> None:
-    """Put whole parameters back in the place of shards, whose state is let go."""
+    """Replace the shards by whole parameters, and drop their state."""
     for group, members in zip(optimizer.param_groups, before, strict=False):
         for values in group["params"]:
             optimizer.state.pop(values, None)
@@ -115,7 +115,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, before: Iterable[list[nn
 
 
 def cut(state: dict[str, Any], shape: torch.Size, start: int, stop: int) -> dict[str, Any]:
-    """Return the elements [start, stop) of what has a value for each element of a parameter; the rest as it is."""
+    """Return elements [start, stop) of state tensors that have one value for each element of a parameter; other state
+    unchanged."""
 
     def part(key: str, value: Any) -> Any:
         if not isinstance(value, Tensor):

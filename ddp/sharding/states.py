@@ -1,7 +1,7 @@
 """Own state dicts of a sharded model and its optimizer: whole ones, and one rank's part; between any numbers of ranks.
 
-A part knows names, shapes and stretches, so parts alone make a whole (`merge`), and a whole is cut for any number of ranks.
-Nothing is computed with a value: what comes back has the original bits.
+A part contains names, shapes and ranges, so all parts together make a whole (`merge`), and a whole can be divided over any
+number of ranks. Values are only copied, so they keep their bits.
 
     whole = full_state_dict(sharded)            on every rank: {"model": ..., "optimizer": ...}, as torch has them
     load_full_state_dict(sharded, whole)        at any world size, any kind of sharding
@@ -26,7 +26,7 @@ StateDict = dict[str, Any]
 
 
 def sharded_state_dict(sharded: ShardedStep) -> StateDict:
-    """Return what this rank owns, by name; buffers and parameters that are not trained whole where they are whole."""
+    """Return everything that this rank owns, by name, and buffers and parameters that are not sharded."""
     model, optimizer = sharded.site.model, sharded.site.optimizer
     names = {parameter: name for name, parameter in model.named_parameters()}
     owned: dict[str, StateDict] = {}
@@ -53,7 +53,8 @@ def sharded_state_dict(sharded: ShardedStep) -> StateDict:
 
 
 def merge(parts: Sequence[StateDict]) -> StateDict:
-    """Join all ranks' parts: `model` and `optimizer` as torch's state dicts. Raises ValueError if one is missing."""
+    """Join the parts of all ranks to `model` and `optimizer`, in the form of torch's state dicts. Raises ValueError if one
+    is missing."""
     size = parts[0]["world_size"] if parts else 0
     ranks = sorted(part["rank"] for part in parts)
     if not parts or ranks != list(range(size)):
@@ -79,7 +80,8 @@ def merge(parts: Sequence[StateDict]) -> StateDict:
 
 
 def full_state_dict(sharded: ShardedStep) -> StateDict:
-    """Return `model` and `optimizer`, whole, on every rank; all ranks call it, between steps. Raises ExchangeBroken."""
+    """Return the whole `model` and `optimizer`, on every rank. All ranks must call it, between steps. Raises
+    ExchangeBroken."""
     buffer = io.BytesIO()
     torch.save(sharded_state_dict(sharded), buffer)
     site, device = sharded.site, sharded.groups[0].device
@@ -88,13 +90,13 @@ def full_state_dict(sharded: ShardedStep) -> StateDict:
 
 
 def load_full_state_dict(sharded: ShardedStep, whole: StateDict) -> None:
-    """Take over a whole, of any world size and kind; all ranks call it with the same one, between steps. Raises ValueError
-    for one of another model or optimizer."""
+    """Load a whole state, saved with any world size and kind of sharding. All ranks must call it with the same state,
+    between steps. Raises ValueError for the state of another model or optimizer."""
     optimizer, site = sharded.site.optimizer, sharded.site
     groups = whole["optimizer"]["param_groups"]
     if [len(group["params"]) for group in groups] != [len(members) for members in sharded.before]:
         raise ValueError("the state dict is of an optimizer with other parameter groups: make it as it was made then")
-    site.collectives.fence()  # nobody fetches any longer what is replaced
+    site.collectives.fence()  # no rank gathers the old values any more
     with sharded.full_parameters():
         try:
             site.model.load_state_dict(whole["model"])
@@ -115,7 +117,7 @@ def load_full_state_dict(sharded: ShardedStep, whole: StateDict) -> None:
 
 
 def _placed(state: StateDict, shape: torch.Size, shard: Shard) -> StateDict:
-    """Return the shard's part of a parameter's state, where torch would have it: counters stay on the CPU."""
+    """Return the shard's part of a parameter's state, on the device where torch would have it: counters stay on the CPU."""
     part = cut(state, shape, shard.start, shard.stop)
     each = {k: isinstance(v, Tensor) and v.shape == shape and k != "step" for k, v in state.items()}
     return {key: value.to(shard.values.device) if each[key] else value for key, value in part.items()}
@@ -161,7 +163,7 @@ def _rest(sharded: ShardedStep) -> dict[str, Tensor]:
 
 
 def _aliases(sharded: ShardedStep) -> dict[str, str]:
-    """Return further names of shared parameters -> the first one."""
+    """Return further names of shared parameters -> their first name."""
     model = sharded.site.model
     first = {parameter: name for name, parameter in model.named_parameters()}
     every = model.named_parameters(remove_duplicate=False)
@@ -175,7 +177,7 @@ def _all(collectives: Collectives, mine: bytes, world_size: int, rank: int, devi
     collectives.all_reduce([sizes])
     parts = []
     for owner, size in enumerate(sizes.tolist()):
-        # Sums of one value and zeros, in eight-byte steps: exact, and any transport can do it.
+        # A sum of one value and zeros in int64 is exact, and every transport supports it.
         words = torch.zeros(-(-size // 8), dtype=torch.int64)
         if owner == rank:
             words.view(torch.uint8)[:size] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)

@@ -1,7 +1,7 @@
-"""Own layers whose parameters are gathered for use and let go afterwards: their memory, and what stands in meanwhile.
+"""Own layers whose parameters are gathered for use and freed afterwards: their memory, and the placeholder meanwhile.
 
-A layer is a module with the parameters that it has itself. What the backward pass needs of them is not kept but fetched
-again: saved tensors that lie in a gathered layer are packed as a reference to it.
+A layer is a module with the parameters that it has itself. The backward pass gathers parameters again instead of keeping
+them: a tensor saved by autograd that is in a gathered layer is replaced by a reference to the layer.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ METADATA = (
     "_version",
 )
 QUESTIONS = ("__repr__", "size", "numel", "nelement", "dim", "is_floating_point", "element_size", "requires_grad_")
-"""Attributes and methods that need no values."""
+"""Attributes (`METADATA`) and methods that do not need the values."""
 
 
 class ShardedParameter(nn.Parameter):
-    """The class of a parameter whose values lie in shards. What would compute with it calls `materialize` first."""
+    """Class of a parameter whose values are in shards. Every operation on its values first calls `materialize`."""
 
     materialize: Callable[[nn.Parameter], None]
 
@@ -43,7 +43,7 @@ class ShardedParameter(nn.Parameter):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Return metadata as they are; for all else bring the values back first."""
+        """Return metadata directly; before anything else, materialize the values."""
         name = getattr(getattr(func, "__self__", None), "__name__", "")
         if name not in METADATA and getattr(func, "__name__", "") not in QUESTIONS:
             for value in _flat((args, kwargs or {})):
@@ -54,7 +54,7 @@ class ShardedParameter(nn.Parameter):
 
 
 def _flat(values: Any) -> Iterable[Any]:
-    """Yield what lies in nested lists, tuples and dictionaries."""
+    """Yield the values in nested lists, tuples and dictionaries."""
     if isinstance(values, dict):
         values = tuple(values.values())
     if isinstance(values, (list, tuple)):
@@ -72,42 +72,42 @@ class ShardedLayer:
     shapes: list[torch.Size]
     runs: list[ShardRange]
     source: Tensor
-    """What this rank owns of the group, where others can fetch it."""
+    """This rank's shards of the group, in memory from which other ranks can gather."""
     values: Tensor | None = None
-    """All of them, one behind another, while gathered."""
+    """The gathered parameters, concatenated; None: not gathered."""
 
     @property
     def elements(self) -> int:
-        """Return the elements of all its parameters."""
+        """Return the total number of elements of its parameters."""
         return sum(shape.numel() for shape in self.shapes)
 
 
 class Unit:
-    """One layer."""
+    """One layer that is gathered and freed as a whole."""
 
     def __init__(self, name: str, blocks: list[ShardedLayer], materialize: Callable[[nn.Parameter], None]) -> None:
         self.name, self.blocks, self._materialize = name, blocks, materialize
         self.bytes = sum(block.elements * block.source.element_size() for block in blocks)
         self.trained = {p for block in blocks for p in block.parameters if p.requires_grad}
         self.pins = 0
-        """Forward passes that are in it."""
+        """Number of forward passes that are inside of it."""
         self.waits: list[Wait] = []
         self.here = False
-        """Its parameters can be used."""
+        """Whether its parameters are gathered and can be used."""
 
     @property
     def held(self) -> bool:
-        """Return whether it takes memory: it is here, or on its way."""
+        """Return whether it uses memory: it is gathered, or being gathered."""
         return any(block.values is not None for block in self.blocks)
 
     def start(self, all_gather: AllGather) -> None:
-        """Begin to gather."""
+        """Start to gather."""
         for block in self.blocks:
             block.values = torch.empty(block.elements, dtype=block.source.dtype, device=block.source.device)
             self.waits.append(all_gather(block.values, block.source, block.runs))
 
     def finish(self) -> None:
-        """Wait until all is there, and put it in place."""
+        """Wait until the layer is gathered, and set its parameters."""
         waits, self.waits = self.waits, []
         for wait in waits:
             wait()
@@ -120,7 +120,7 @@ class Unit:
         self.here = True
 
     def free(self) -> None:
-        """Let go of the values. What is on its way is waited for: its memory is written to."""
+        """Free the values. Waits for a gather in progress, because that writes to the memory."""
         waits, self.waits, self.here, self.pins = self.waits, [], False, 0
         for wait in waits:
             wait()
@@ -128,14 +128,14 @@ class Unit:
             block.values = None
             for parameter, shape in zip(block.parameters, block.shapes, strict=True):
                 if not isinstance(parameter, ShardedParameter):
-                    # Autograd looks at its shape where it puts a gradient; whoever reads it in spite of all reads NaN.
+                    # Autograd needs the shape for the gradient. An unexpected read of the values gives NaN.
                     nothing = torch.zeros((), dtype=block.source.dtype, device=block.source.device)
                     parameter.data = (nothing / 0 if nothing.is_floating_point() else nothing).expand(shape)
                     parameter.__class__ = ShardedParameter
                     parameter.materialize = self._materialize  # type: ignore[attr-defined]
 
     def restore(self) -> None:
-        """Make its parameters ordinary ones again, of whatever memory they are given."""
+        """Make its parameters ordinary ones again, without values of their own yet."""
         self.free()
         for block in self.blocks:
             for parameter in block.parameters:
@@ -146,8 +146,8 @@ class Unit:
 def units(
     model: nn.Module, groups: list[ShardGroup], sources: list[Tensor], materialize: Callable[[nn.Parameter], None]
 ) -> tuple[list[Unit], dict[nn.Module, list[Unit]]]:
-    """Return the layers of `model`, and for each module with parameters those that it needs: one that shares another's
-    needs both."""
+    """Return the layers of `model`, and for each module with parameters the layers that it needs; a module that shares a
+    parameter with another needs both layers."""
     where = {
         p: (group, i, source)
         for group, source in zip(groups, sources, strict=True)
@@ -176,7 +176,7 @@ def _block(parameters: list[nn.Parameter], group: ShardGroup, source: Tensor) ->
     runs: list[ShardRange] = []
     for parameter in mine:
         first, last = group.layout.span(index[parameter])
-        # From the line to where its owner has it.
+        # Convert the offset in the sequence to an offset in the owner's memory.
         runs += [
             (owner, start + first - group.layout.cuts[owner], stop + first - group.layout.cuts[owner])
             for owner, start, stop in group.layout.runs(first, last)

@@ -1,7 +1,8 @@
-"""Own what all kinds of sharding share, and the first: optimizer state in shards. Knows no loop and no checkpoint.
+"""Own what all kinds of sharding have in common, and the first kind: optimizer state in shards. Knows no loop and no
+checkpoint.
 
-Gradients are summed where they are owned, the owner moves its parameters, all fetch them. After every step all ranks hold
-the same parameters, with the bits that a replay of all ranks' batches on one would give.
+Gradients are summed at their owners, each owner updates its part of the parameters, and all ranks gather the result. After
+every step all ranks have the same parameters, with the bits of a replay of all ranks' batches in one process.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from ddp.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_op
 
 @dataclass(frozen=True)
 class ShardContext:
-    """One rank, as sharding needs it. Ranks 0 to `world_size` - 1 all build the same model."""
+    """Everything that sharding needs to know about one rank. Ranks 0 to `world_size` - 1 all build the same model."""
 
     model: nn.Module
     state: FlatState
-    """Of the model."""
+    """Flat state of the model."""
     optimizer: torch.optim.Optimizer
-    """Of the model's parameters; keeps its identity, and works on shards from now on."""
+    """Optimizer of the model's parameters. It stays the same object, and works on shards from now on."""
     collectives: Collectives
     meter: Meter
     world_size: int
@@ -50,22 +51,22 @@ class Zero(GradientSync, Protocol):
     """A kind of sharding."""
 
     def full_parameters(self) -> AbstractContextManager[None]:
-        """Make the model's parameters whole on every rank within it. All ranks enter together."""
+        """Make the model's parameters whole on every rank inside of the block. All ranks enter it together."""
         ...
 
     def unwrap(self) -> None:
-        """End the sharding: the model is whole, lies in memory of its own, and may be trained alone or sharded again. The
-        optimizer has its parameters again, without state: make another, or have it load what `full_state_dict` gave
-        before."""
+        """End the sharding: the model is whole, in memory of its own, and may be trained alone or sharded again. The
+        optimizer has its parameters again, without state: make a new one, or load the result of an earlier
+        `full_state_dict`."""
         ...
 
 
 class ShardedStep:
-    """The base of all kinds; a `GradientSync`. Raises ValueError for a model that is sharded already, for an optimizer that
-    needs whole tensors, and at the first step for ranks whose models differ."""
+    """Base of all kinds of sharding; a `GradientSync`. Raises ValueError for a model that is sharded already, for an
+    optimizer that needs whole tensors, and at the first step if the ranks' models differ."""
 
     whole_gradients = True
-    """Whether a rank keeps the gradients of others' shards until the end of a step."""
+    """Whether a rank keeps whole gradients, with the parts of other ranks' shards, until the end of a step."""
 
     def __init__(self, site: ShardContext) -> None:
         self.site, self.module = site, site.model
@@ -82,22 +83,23 @@ class ShardedStep:
         self.shapes = {
             p: shape for group in self.groups for p, shape in zip(group.parameters, group.shapes, strict=True)
         }
-        """Of the whole parameters."""
+        """Shapes of the whole parameters."""
         site.sketches.share_out(self.shards)
         self._met = self._torn = self._unwrapped = False
         empty, whole = site.collectives.transport.empty, self.whole_gradients
         self.together = StepGradients(site.state, empty, gradients=whole, eager=whole)
-        """What goes to all ranks, and whole gradients."""
+        """Buffers and flags that are exchanged with all ranks; also whole gradients, if they are kept."""
 
     def _place(self) -> None:
-        """Make the shards: stretches of the whole parameters, which lie where other ranks can fetch them."""
+        """Create the shards as views of the whole parameters, in memory from which other ranks can gather."""
         self.site.state.lay(self.site.collectives.transport.empty)
         for group in self.groups:
             if group.trained:
                 group.place(lambda parameter, start, stop, at: parameter.data.view(-1)[start:stop])
 
     def meet(self) -> None:
-        """Raise ValueError at the first step if ranks have begun with different models, EngineError after a torn one."""
+        """Raise ValueError at the first step if the ranks' models differ; EngineError after a step that broke while
+        parameters were gathered."""
         if self._torn:
             raise EngineError("a step broke while its parameters were handed out: go on from a checkpoint")
         if self._met:
@@ -113,31 +115,31 @@ class ShardedStep:
         self._met = True
 
     def backward(self) -> None:
-        """Do nothing: what goes during the backward pass goes as it comes."""
+        """Do nothing: gradients are sent as they arrive."""
 
     def one_pass(self, last: bool) -> AbstractContextManager[None]:
-        """Let gradients add up where autograd puts them."""
+        """Let gradients accumulate where autograd puts them."""
         return nullcontext()
 
     def idle(self, batch: Batch) -> None:
-        """Do nothing: gradients of zero weigh nothing."""
+        """Do nothing: a rank without samples contributes gradients with weight zero."""
 
     def undo(self) -> None:
-        """Put the buffers back."""
+        """Restore the buffers to their values before the step."""
         self.together.undo()
 
     def rebase(self) -> None:
-        """Count changes of buffers from here."""
+        """Take the present buffers as the base of further changes."""
         self.together.rebase()
 
     def agree(self, finite: bool) -> bool:
-        """Return whether the shards of all ranks are."""
+        """Return whether the gradients of all ranks' shards are finite."""
         lacking = torch.tensor([int(not finite)], device=self.groups[0].device)
         self.site.collectives.all_reduce([lacking], MAX)
         return not int(lacking)
 
     def clip(self, limit: float) -> None:
-        """Clip by the norm over all shards of all ranks that the optimizer moves, taken in double precision."""
+        """Clip by the norm over all shards of all ranks in the optimizer, computed in float64."""
         held = {id(p) for group in self.site.optimizer.param_groups for p in group["params"]}
         own = [shard.values for shard in self.shards if id(shard.values) in held]
         gradients = [values.grad for values in own if values.grad is not None]
@@ -155,8 +157,8 @@ class ShardedStep:
             yield shard.parameter, shard.values.grad, shard.start
 
     def end(self) -> None:
-        """Fetch what other ranks have moved."""
-        self._torn = True  # a step that breaks here cannot be taken back
+        """Gather the parameters that other ranks have updated."""
+        self._torn = True  # a step that breaks here cannot be undone
         self._hand_out()
         self._torn = False
 
@@ -167,7 +169,7 @@ class ShardedStep:
             wait()
 
     def _fetches(self) -> list[tuple[Tensor, int, int, list[ShardRange]]]:
-        """Return (flat tensor, start, stop, who owns what of it), in stretches without a gap."""
+        """Return (flat tensor, start, stop, owners of its ranges) for each contiguous range to gather."""
         if not hasattr(self, "_stretches"):
             self._stretches = [entry for flat in self.site.state.tensors for entry in self._owned(flat)]
         return self._stretches
@@ -187,7 +189,7 @@ class ShardedStep:
         return [(flat, each[0][1], each[-1][2], each) for each in stretches]
 
     def pieces(self) -> Iterator[StatePiece]:
-        """Iterate over what this rank has of the state: its shards, and what is whole on all ranks."""
+        """Yield this rank's part of the state: its shards, and everything that is whole on all ranks."""
         names, state = {p: name for name, p in self.site.model.named_parameters()}, self.site.optimizer.state
         for group in self.groups:
             for parameter in () if group.shared_out else group.parameters:
@@ -198,25 +200,26 @@ class ShardedStep:
             for key, value in tensors_of(state.get(shard.values, {})):
                 if value.shape == shard.values.shape and key != "step":
                     yield StatePiece(OPTIMIZER, name, value.detach(), shape, key, shard.start)
-                elif not shard.start:  # a counter, of which every owner has one
+                elif not shard.start:  # a counter: every owner has the same one
                     yield StatePiece(OPTIMIZER, name, value.detach(), value.shape, key)
         yield from of_buffers(self.site.model, shared=True)
 
     def full_parameters(self) -> AbstractContextManager[None]:
-        """Do nothing: between steps the model always is."""
+        """Do nothing: between steps the parameters are whole."""
         return nullcontext()
 
     def reload(self) -> None:
-        """Take over what is owned of whole parameters that were replaced, between steps, within `full_parameters`."""
+        """Copy this rank's shards from whole parameters that were replaced; call between steps, inside of
+        `full_parameters`."""
 
     def unwrap(self) -> None:
-        """See `Zero`."""
+        """End the sharding: see `Zero`."""
         if self._unwrapped:
             return
         self._unwrapped = True
         self._let_go()
         if self._met:
-            self.site.collectives.fence()  # nobody reads here any longer what may be written anew
+            self.site.collectives.fence()  # no rank reads this memory any more
         self.site.state.lay()
         restore_optimizer(self.site.optimizer, self.before)
         disclaim(self.module)
@@ -227,7 +230,7 @@ class ShardedStep:
 
 
 def _joined(runs: list[ShardRange]) -> list[ShardRange]:
-    """Return `runs` with neighbours of one owner as one."""
+    """Join neighbouring ranges of the same owner."""
     joined: list[ShardRange] = []
     for owner, start, stop in runs:
         if joined and joined[-1][0] == owner and joined[-1][2] == start:
@@ -238,26 +241,26 @@ def _joined(runs: list[ShardRange]) -> list[ShardRange]:
 
 
 class Zero1(ShardedStep):
-    """Gradients are whole on every rank, as without sharding; each sums up what it owns."""
+    """ZeRO stage 1: gradients are whole on every rank, as without sharding; each rank sums the part that it owns."""
 
     def __init__(self, site: ShardContext) -> None:
         super().__init__(site)
         self._sums = [(flat, self._runs(flat.dtype)) for flat in self.together.flats]
 
     def _runs(self, dtype: torch.dtype) -> list[ShardRange]:
-        """Return who owns what of a flat tensor of gradients."""
+        """Return the owners of the ranges of a flat tensor of gradients."""
         mine = [group for group in self.groups if group.trained and group.dtype == dtype]
         return [run for group in mine for run in group.layout.runs(0, group.layout.starts[-1])]
 
     def begin(self, batch: Batch) -> float:
-        """Clear the gradients; the mean of a slice is weighted when it is exchanged."""
+        """Clear the gradients. Return 1, the factor on the loss: gradients are weighted when they are exchanged."""
         self.together.clear()
         self.meet()
         self.site.sketches.begin()
         return 1.0
 
     def exchange(self, batch: Batch) -> None:
-        """Send gradients to their owners; buffers, and which parameters were used, to all."""
+        """Send gradients to their owners, and buffers and usage flags to all ranks."""
         gradients, site = self.together, self.site
         began = now()
         site.sketches.add(whole(site.state.parameters))

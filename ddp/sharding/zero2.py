@@ -1,4 +1,5 @@
-"""Own the second kind: gradients in shards, too. Each goes to its owners during the backward pass, and no other keeps it."""
+"""Own the second kind: gradients in shards, too. Each gradient is sent to its owners during the backward pass; other ranks
+do not keep it."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from ddp.sharding.zero1 import ShardContext, ShardedStep
 
 
 def largest(model: nn.Module) -> int:
-    """Return the elements of the largest layer: of the parameters that one module has itself."""
+    """Return the number of elements in the largest layer: the parameters that one module has itself."""
     return max((sum(p.numel() for p in module.parameters(recurse=False)) for module in model.modules()), default=0)
 
 
 class Zero2(ShardedStep):
-    """Between steps a rank has the gradients that it owns; during the backward pass a bucket's more."""
+    """ZeRO stage 2: between steps a rank has the gradients that it owns, during the backward pass one more bucket."""
 
     whole_gradients = False
 
@@ -48,11 +49,11 @@ class Zero2(ShardedStep):
 
     @staticmethod
     def _most(largest: int) -> int:
-        """Return the elements of a bucket."""
+        """Return the number of elements in a bucket."""
         return largest
 
     def begin(self, batch: Batch) -> float:
-        """Begin with no gradients; they are weighted one by one, as they come."""
+        """Clear the gradients. Return 1, the factor on the loss: each gradient is weighted when it arrives."""
         self.together.clear()
         self.meet()
         self.site.sketches.begin()
@@ -60,12 +61,12 @@ class Zero2(ShardedStep):
         return 1.0
 
     def one_pass(self, last: bool) -> AbstractContextManager[None]:
-        """Send the gradients of the pass before to their owners, who add them up: nobody else keeps them."""
+        """Send the gradients of the previous pass to their owners, which accumulate them: other ranks do not keep them."""
         self.gradients.next_pass()
         return nullcontext()
 
     def exchange(self, batch: Batch) -> None:
-        """Send what the backward pass has not; buffers, and which parameters were used, to all."""
+        """Send the remaining gradients to their owners, and buffers and usage flags to all ranks."""
         site, gradients = self.site, self.gradients
         gradients.flush()
         began = now()

@@ -1,9 +1,9 @@
-"""Own the third kind: parameters in shards, too. A layer's are gathered before its forward pass and again when its backward
-pass asks for them, and let go after either; the next layer's are on their way meanwhile.
+"""Own the third kind: parameters in shards, too. The parameters of a layer are gathered before its forward pass and again
+when its backward pass needs them, and freed after each; meanwhile those of the next layer are being gathered.
 
-How much may be gathered at a time is limited: by the largest layer's parameters in the backward pass, where as much is left
-to its gradients, and by twice that in the forward pass. So a rank never has more than its shards and one layer, parameters
-and gradients.
+The memory for gathered parameters is limited: in the backward pass to the size of the largest layer, because gradients need
+as much, and in the forward pass to twice that. So a rank never has more than its shards and one layer's parameters and
+gradients.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ddp.sharding.zero1 import ShardContext
 from ddp.sharding.zero2 import Zero2
 
 Saved = tuple[Unit, ShardedLayer, torch.Size, tuple[int, ...], int]
-"""In place of a saved tensor: layer, block, and size, stride and offset in the block's values."""
+"""Placeholder for a saved tensor: (layer, block, size, stride and offset in the block's values)."""
 
 
 class Zero3(Zero2):
-    """Between steps a rank has what it owns of everything, and the buffers."""
+    """ZeRO stage 3: between steps a rank has only its shards and the buffers."""
 
     def __init__(self, site: ShardContext) -> None:
         super().__init__(site)
@@ -37,20 +37,21 @@ class Zero3(Zero2):
         self._largest = max((unit.bytes for unit in self._units), default=0)
         self._parted = self._active = self._backward = self._all = False
         self._recent: dict[Unit, None] = {}
-        """What is gathered or on its way, the latest last."""
+        """Layers that are gathered or being gathered, the latest last."""
         self._missing: dict[Unit, int] = {}
         self._traces: dict[bool, list[Unit]] = {False: [], True: []}
-        """The order of layers in this step's forward and backward pass."""
+        """Order of layers in the forward (False) and backward (True) pass of this step."""
         self._next: dict[tuple[bool, Unit], Unit] = {}
-        """By the step before: what was needed next."""
+        """(backward, layer) -> layer that followed in the previous step."""
         self._packing = ExitStack()
-        """In a step, from its beginning on: what autograd saves of a layer must not keep it, nor outlive it."""
+        """Hooks during a step: tensors saved by autograd must not keep a layer in memory, nor outlive it."""
         self._handles: list[Any] = []
         self._hook()
 
     @staticmethod
     def _most(largest: int) -> int:
-        """Return the elements of a bucket: its gradients lie beside a layer's own, and are to be few."""
+        """Return the number of elements in a bucket. It is small, because it is in memory together with a layer's own
+        gradients."""
         return largest // 8
 
     def _place(self) -> None:
@@ -77,7 +78,8 @@ class Zero3(Zero2):
     # What happens in a step.
 
     def begin(self, batch: Batch) -> float:
-        """Gather layers one by one, unless there is a rank without samples: it could not take part in that."""
+        """Begin a step. Layers are gathered one by one, or all at once if a rank has no samples and could not take part in
+        that."""
         factor = super().begin(batch)
         if not self._parted:
             self._part()
@@ -94,14 +96,14 @@ class Zero3(Zero2):
         self._traces = {False: [], True: []}
 
     def one_pass(self, last: bool) -> AbstractContextManager[None]:
-        """Let go of all layers after the pass before, and begin as with the first one."""
+        """Free all layers after the previous pass, and begin a new pass."""
         self._stop()
         self._learn()
         self._begin_pass()
         return super().one_pass(last)
 
     def exchange(self, batch: Batch) -> None:
-        """Exchange as in `zero2`; no layer is needed any more."""
+        """Exchange as in `zero2`, after freeing all layers."""
         self._packing.close()
         self._stop()
         self._learn()
@@ -113,7 +115,7 @@ class Zero3(Zero2):
             self._free(unit)
 
     def _learn(self) -> None:
-        """Note what followed what in the pass that is over."""
+        """Record the order of layers in the finished pass."""
         for backward, trace in self._traces.items():
             self._next |= {(backward, unit): other for unit, other in pairwise(trace)}
 
@@ -121,7 +123,7 @@ class Zero3(Zero2):
         self.site.collectives.fence()
 
     def undo(self) -> None:
-        """Put the buffers back, and let go of what is gathered."""
+        """Restore the buffers, and free all layers."""
         self._packing.close()
         for unit in list(self._recent):
             unit.waits.clear()
@@ -146,7 +148,7 @@ class Zero3(Zero2):
                 self._free(unit)
 
     def _materialize(self, parameter: nn.Parameter) -> None:
-        """Gather the layer of a parameter that is used without its module's forward pass."""
+        """Gather the layer of a parameter that is used outside of its module's forward pass."""
         unit = self._of[parameter]
         if not self._active:
             raise ValueError(_outside(unit.name))
@@ -181,7 +183,7 @@ class Zero3(Zero2):
             self._free(unit)
 
     def _need(self, unit: Unit) -> None:
-        """Have a layer here, and begin to gather the one behind it, as far as there is room."""
+        """Gather a layer, and start to gather the next one if the memory limit allows it."""
         self._gather(unit)
         trace = self._traces[self._backward]
         if not trace or trace[-1] is not unit:
@@ -215,14 +217,14 @@ class Zero3(Zero2):
     # The whole model.
 
     def _part(self) -> None:
-        """Keep parameters only when they are needed, from now on."""
+        """Free all parameters; from now on they are gathered only when needed."""
         for unit in self._units:
             unit.free()
         self.site.state.part()
         self._parted = True
 
     def meet(self) -> None:
-        """Do as others do, and make what all begin with ready to be fetched."""
+        """Compare models as the other kinds do, then wait until the shards of all ranks can be gathered."""
         met = self._met
         super().meet()
         if not met:
@@ -230,7 +232,7 @@ class Zero3(Zero2):
 
     @contextmanager
     def full_parameters(self) -> Iterator[None]:
-        """Make the model whole within it; what is changed of parameters there is lost without `reload`."""
+        """Make the parameters whole inside of the block. Changes of parameters are lost without `reload`."""
         if not self._parted:
             yield
             return
@@ -256,19 +258,19 @@ class Zero3(Zero2):
                     parameter.data.copy_(view.view(shape))
 
     def reload(self) -> None:
-        """Fill shards from the whole parameters as they are now; others can fetch them."""
+        """Copy the shards from the present whole parameters. Afterwards other ranks can gather them."""
         self.site.collectives.fence()
         for shard in self.shards:
             shard.values.data.copy_(shard.parameter.data.reshape(-1)[shard.start : shard.stop])
         self.site.collectives.fence()
 
     def gathered(self) -> list[Tensor]:
-        """Return what lives of parameters beside those that can be used: shards, and what is on its way."""
+        """Return the tensors of parameters in memory besides usable ones: shards, and layers that are being gathered."""
         blocks = [block.values for unit in self._recent for block in unit.blocks]
         return [*self._sources, *(values for values in blocks if values is not None)]
 
     def unwrap(self) -> None:
-        """See `Zero`."""
+        """End the sharding: see `Zero`."""
         if self._parted:
             self._assemble()
         super().unwrap()

@@ -1,4 +1,4 @@
-"""The core in virtual time: a heap of happenings, a cost model, a fault script. No process, no clock, no tensor."""
+"""Runs the core in virtual time: an event queue, a cost model, a fault script. No process, no clock, no tensor."""
 
 from ddp.sim.simulator import Costs, Simulation, simulate
 

@@ -1,7 +1,6 @@
-"""Collectives in virtual time: ranks enter, all leave together, and a group breaks when one of its ranks is gone.
+"""Collectives in virtual time: ranks enter, all leave together, and a group breaks when one of its ranks is lost.
 
-Knows neither what is exchanged nor why; whoever enters says what happens on success and on failure.
-"""
+Knows neither what is exchanged nor why; the rank that enters gives callbacks for success and failure."""
 
 from __future__ import annotations
 
@@ -10,23 +9,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Key = tuple[int, int]
-"""(generation of the group, how many collectives each of its ranks has entered)."""
+"""(generation of the group, number of collectives that each of its ranks has entered)."""
 Then = Callable[[], None]
 
 
 @dataclass
 class _Meeting:
-    """Ranks on their way into a collective: rank -> what to do when it succeeds, when it breaks."""
+    """A collective that ranks have entered: rank -> (callback on success, callback on failure)."""
 
     here: dict[int, tuple[Then, Then]] = field(default_factory=dict)
     flying: bool = False
-    """All are there; it takes its time on the wire."""
+    """Whether all ranks have entered, and the transfer is running."""
     missed: set[int] = field(default_factory=set)
-    """Ranks on which it broke on the wire, while it may succeed on others."""
+    """Ranks on which the transfer broke, while it may succeed on others."""
 
 
 class SimulatedCollectives:
-    """All groups of a simulation."""
+    """The collectives of all groups in a simulation."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class SimulatedCollectives:
         then: Then,
         broke: Then,
     ) -> None:
-        """Have `rank` enter. Once all `members` are in, call `everyone`, and on each `then` after the time on the wire."""
+        """Have `rank` enter. Once all `members` have, call `everyone`, and after the transfer each rank's `then`."""
         self._members.setdefault(key[0], members)
         meeting = self._meetings.get(key)
         if meeting is None:
@@ -63,11 +62,11 @@ class SimulatedCollectives:
             meeting.flying = True
             everyone(sorted(meeting.here))
             self._after(self._wire_s(members, key[1]), self._land, key)
-        elif self._beat_s < math.inf:  # else there is no deadline that a sign of life is for
+        elif self._beat_s < math.inf:  # without a deadline there are no signs of life
             self._after(self._beat_s, self._wait, key, rank, meeting)
 
     def die(self, rank: int) -> None:
-        """Break the groups of `rank`, whose process is gone."""
+        """Break the groups of `rank`, whose process has ended."""
         for generation in [g for g, members in self._members.items() if rank in members]:
             self.tear(generation)
 
@@ -85,7 +84,7 @@ class SimulatedCollectives:
             self._after(self._beat_s, self._wait, key, rank, meeting)
 
     def tear(self, generation: int) -> None:
-        """Break a group: for those who wait in it, and maybe for those on the wire."""
+        """Break a group: for ranks that wait in it, and perhaps (`torn`) for ranks in a running transfer."""
         self._broken.add(generation)
         for key in [key for key in self._meetings if key[0] == generation]:
             meeting = self._meetings[key]

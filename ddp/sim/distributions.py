@@ -1,4 +1,4 @@
-"""Distributions of step times, drawn from a generator that is given."""
+"""Distributions of step times, drawn with a given random generator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 Series = NDArray[np.float64]
 LONGEST_BLOCK = 64
-"""Steps that belong together at most."""
+"""Longest block of consecutive steps that is resampled as a whole; mean length of a slow stretch in `onoff`."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class StepDistribution:
     more: float = 0.0
 
     def draw(self, length: int, dice: np.random.Generator, rank: int = 0) -> Series:
-        """Return step times over their mean; all ranks are alike."""
+        """Return `length` step times relative to their mean; all ranks have the same distribution."""
         value = self.value
         if self.name == "lognormal":
             return dice.lognormal(-(value**2) / 2, value, length)
@@ -33,7 +33,8 @@ class StepDistribution:
 
 
 def _on_off(factor: float, part: float, length: int, dice: np.random.Generator) -> Series:
-    """Return steps that are `factor` times as long in `part` of all, in stretches of `LONGEST_BLOCK` in the mean."""
+    """Return step times that are `factor` times as long in `part` of all steps, in stretches of LONGEST_BLOCK steps on
+    average."""
     leave = 1 / LONGEST_BLOCK
     enter = leave * part / (1 - part)
     slow, states = dice.random() < part, np.zeros(length)
@@ -49,12 +50,12 @@ BOUNDS = {
     "pareto": ((1.05, 100.0),),
     "onoff": ((1.0, 1000.0), (0.001, 0.9)),
 }
-"""Name -> least and most of each of its numbers: standard deviation of the logarithm; part of the mean that is drawn;
-exponent; how much longer, and in which part of the steps."""
+"""Name -> (least, most) of each parameter: standard deviation of the logarithm; random part of the mean; exponent; factor
+of slow steps, and their fraction."""
 
 
 def distribution(text: str, key: str = "--steps") -> StepDistribution:
-    """Read one: `lognormal:0.1`, `exponential:0.2`, `pareto:2.5`, `onoff:3:0.1`. Raises ValueError that shows the form."""
+    """Parse one: `lognormal:0.1`, `exponential:0.2`, `pareto:2.5`, `onoff:3:0.1`. Raises ValueError that shows the form."""
     name, *words = text.split(":")
     form = f"{key} {text}: write lognormal:SD, exponential:PART, pareto:EXPONENT or onoff:FACTOR:PART"
     bounds = BOUNDS.get(name, ())

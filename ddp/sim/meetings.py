@@ -1,4 +1,5 @@
-"""What ranks do together in virtual time: form a group, average replicas, exchange gradients; and what if that breaks."""
+"""What ranks do together in virtual time: form a group, average replicas, exchange gradients; and what happens on
+failure."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from ddp.sim.parts import SimulatedRank
 from ddp.sim.states import RankStates
 
 ANSWER = Averaged(0.0, 0, 0, 0, 0, 0.0, 0, 0.0)
-"""What answers are made from, at a fifth of the cost."""
+"""A template of answers: copying it costs a fifth of a new one."""
 
 
 class Meetings:
-    """The collectives of a simulation's ranks. `act` has a rank do what comes next."""
+    """The collectives of a simulation's ranks. `act` makes a rank continue."""
 
     def __init__(self, ranks: RankStates, act: Callable[[int], None], torn: Callable[[int], bool]) -> None:
         self._act = act
@@ -29,7 +30,7 @@ class Meetings:
         self._collectives = SimulatedCollectives(self._timeline.after, self._wire_s, self._beat_s, self._beat, torn)
 
     def _wire_s(self, members: tuple[int, ...], number: int) -> float:
-        """Return the seconds of a collective, which is over when the slowest has sent; each measures its own part."""
+        """Return the seconds of a collective, which ends with its slowest transfer; each rank records its own transfer."""
         costs, slowest = self._ranks.costs, 1.0
         for member in members:
             rank = self._ranks.all[member]
@@ -40,18 +41,18 @@ class Meetings:
         return slowest * costs.collective_s(members, self._bytes(members), number)
 
     def _bytes(self, members: tuple[int, ...]) -> int:
-        """Return what each hands over; ranks that really average say it."""
+        """Return the bytes that each rank sends, as reported by ranks that train for real."""
         if self._ranks.work is None:
             return self._ranks.costs.bytes
         reports = (event for member in members for event in self._ranks.all[member].reports)
         return max((event.bytes for event in reports if isinstance(event, Averaged)), default=self._ranks.costs.bytes)
 
     def die(self, rank: int) -> None:
-        """Break the groups of `rank`, whose process is gone."""
+        """Break the groups of `rank`, whose process has ended."""
         self._collectives.die(rank)
 
     def join(self, index: int, order: Join) -> None:
-        """Form a group, and report when all are there, or when it is clear that they never will be."""
+        """Form a group; report once all members have entered, or once it is clear that some never will."""
         rank = self._ranks.all[index]
         if rank.group is not None:
             self._collectives.tear(rank.group[0])
@@ -73,7 +74,7 @@ class Meetings:
         self._timeline.after(self._deadline_s / 2, self._unjoined, index, order.generation)
 
     def leave(self, index: int, generation: int) -> None:
-        """Leave the group, for ranks that wait to get in."""
+        """Leave the group, as ranks wait to join."""
         self._ranks.report(index)
         rank = self._ranks.all[index]
         if rank.group is not None:
@@ -83,7 +84,7 @@ class Meetings:
         self._act(index)
 
     def average(self, index: int, order: Average) -> None:
-        """Average the replicas: it ends for all, a time on the wire after the last rank has arrived."""
+        """Average the replicas. It ends for all ranks one transfer time after the last has entered."""
         self._ranks.report(index)
         rank, arrived = self._ranks.all[index], self._timeline.now
         rank.order = order
@@ -115,7 +116,7 @@ class Meetings:
         self._enter(index, "exchange", everyone, then, lambda: self._broke(index, order.round))
 
     def exchange(self, before: Worker, index: int, step: Step, start: float) -> None:
-        """Average gradients inside the step: it ends for all when the last rank has arrived."""
+        """Average gradients inside a step. It ends for all ranks after the last has entered."""
         rank, trained = self._ranks.all[index], self._ranks.trained
         rank.step = (step, start)
 
@@ -142,7 +143,7 @@ class Meetings:
         self._enter(index, "exchange", everyone, then, broke, self._ranks.costs.leave_s)
 
     def _work(self, actions: Mapping[int, Action | None]) -> None:
-        """Have ranks really do what they are together for, and note what they report of it."""
+        """Have ranks that train for real do their collective, and keep the events that they report."""
         work = self._ranks.work
         if work is not None:
             for member, events in work.together({rank: each for rank, each in actions.items() if each}).items():
@@ -157,7 +158,8 @@ class Meetings:
         broke: Then,
         later: Callable[[int, int], float] | None = None,
     ) -> None:
-        """Enter a collective of the rank's group; without a group it breaks. `later`: when after its end the rank leaves."""
+        """Enter a collective of the rank's group; without a group it breaks. `later`: seconds by which the rank leaves
+        after its end."""
         rank = self._ranks.all[index]
         rank.busy = True
         left = partial(self._leave, rank, index, False, then)
@@ -199,7 +201,7 @@ class Meetings:
         rank = self._ranks.all[index]
         self._ranks.report(index)
         if rank.group is not None:
-            self._collectives.tear(rank.group[0])  # whoever still waits in it is not to wait in vain
+            self._collectives.tear(rank.group[0])  # nobody may wait for this rank in vain
         rank.group = None
         rank.machine = rank.machine.broke()
         steps = rank.machine.offset if round == IN_STEP else rank.steps

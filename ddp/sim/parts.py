@@ -1,4 +1,4 @@
-"""What a simulation is made of: what things cost, a step as it was done, a rank in virtual time."""
+"""Parts of a simulation: the cost model, a step that was trained, a rank in virtual time."""
 
 from __future__ import annotations
 
@@ -28,57 +28,57 @@ def _awake(rank: int, step: int) -> float:
 
 
 def _falling(fraction: float) -> float:
-    """Return the learning rate after this part of training: a cosine from 0.1 to 0."""
+    """Return the learning rate after this fraction of training: a cosine from 0.1 to 0."""
     return 0.05 * (1 + math.cos(math.pi * fraction))
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What is given from outside: what things cost, in virtual seconds, and the learning rate."""
+    """The cost model: virtual seconds of everything that ranks do, and the learning rate."""
 
     step_s: Callable[[int, int], float] = _one
-    """(rank, how many steps it has done) -> seconds of its next step."""
+    """(rank, steps that it has done) -> seconds of its next step."""
     asleep_s: Callable[[int, int], float] = _awake
-    """The same for what a step takes without a core, behind its work: the sleep of an emulated slow rank."""
+    """(rank, steps that it has done) -> seconds of the next step without a core: the sleep of an emulated slow rank."""
     cores: int | None = None
-    """That all ranks share, the work of a step on one; None: each rank has its own."""
+    """Number of cores that all ranks share, one per step; None: each rank has its own."""
     by_samples: bool = False
-    """`step_s` and `asleep_s` are of a full batch: a larger or smaller slice takes so much more or less."""
+    """Whether `step_s` and `asleep_s` scale with the samples of a slice; else every slice costs as much as a full batch."""
     between_s: float = 0.0
-    """Of a rank's own before a step, in no slice."""
+    """Seconds before each step that are in no slice."""
     latency_s: float = 0.001
     wire_s: float = 0.01
-    """A collective, from the last arrival to its end."""
+    """Seconds of a collective, from the last rank's arrival to the end."""
     wire: Callable[[tuple[int, ...], int], float] | None = None
-    """(members, how many their group has had) -> the same, where it is not one number."""
+    """(members, number of their group's collectives so far) -> the same, if it is not constant."""
     leave_s: Callable[[int, int], float] | None = None
-    """(rank, how many its group has had) -> seconds after the end of a collective inside a step in which the rank leaves
-    it; None: at its end."""
+    """(rank, number of its group's collectives so far) -> seconds between the end of a collective inside a step and the
+    time at which the rank leaves it; None: 0."""
     transfer: Callable[[int, float], float] | None = None
-    """(rank, how many times as long as it needs a transfer of it takes) -> what it measures of that; None: nothing, but of a
-    slow link."""
+    """(rank, slowdown factor of its link) -> the factor that it measures for a transfer; None: it measures only slow
+    links."""
     links: Links | None = None
-    """Links of the ranks, and to the coordinator beside rank 0: no collective or message is faster than they are."""
+    """Links between ranks, and to the coordinator on rank 0's host. They bound the speed of collectives and messages."""
     bytes: int = 8
-    """Of a collective, or of a snapshot."""
+    """Bytes of a collective, or of a snapshot."""
     reduce_s: float = 0.01
-    """Averaging the snapshots."""
+    """Seconds of averaging the snapshots."""
     copy_s: float = 0.0
-    """Laying down a snapshot, or applying an update."""
+    """Seconds of copying a snapshot, or of applying an update."""
     save_s: float | None = None
-    """Laying down its part of a checkpoint; None: `copy_s`."""
+    """Seconds of writing a rank's part of a checkpoint; None: `copy_s`."""
     evaluate_s: Callable[[int], float] = _nothing
     """rank -> seconds of its part of an evaluation."""
     rate: Callable[[float], float] = _falling
-    """Part of training that is done -> learning rate."""
+    """Fraction of training done -> learning rate."""
     start_s: Callable[[int, int], float] = _one
-    """(rank, how often it was started again) -> seconds until it is there."""
+    """(rank, number of its restarts) -> seconds until it is ready."""
     notice_s: float = 0.0
-    """Least time from the end of a rank's process to its notice."""
+    """Least seconds from the end of a rank's process until it is noticed."""
     lag_s: Callable[[int], float] | None = None
-    """rank -> seconds that a message from or to it takes longer now; for a link that becomes slow. None: no link does."""
+    """rank -> additional seconds of a message from or to it, for a link that becomes slow; None: none."""
     report_s: float = 0.0
-    """Least time between two reports of progress, unless the rank runs out of work."""
+    """Least seconds between two progress reports, unless the rank runs out of work."""
 
     def collective_s(self, members: tuple[int, ...], size: int, number: int) -> float:
         """Return the seconds of a collective of `size` bytes, from the last arrival to its end."""
@@ -88,14 +88,14 @@ class Costs:
 
 @dataclass(slots=True)
 class TrainedBatch:
-    """One step as a rank did it. Its place in `Simulation.trained` is its bit in what a replica contains."""
+    """A step that a rank has trained. Its index in `Simulation.trained` is its bit in the contents of a replica."""
 
     rank: int
     batch: Batch
     start: float
     stop: float
     seen: float
-    """Samples that the cohort had seen, by what the rank was told."""
+    """Samples seen by all ranks, as far as this rank knew."""
 
 
 @dataclass(slots=True)
@@ -104,60 +104,60 @@ class SimulatedRank:
 
     machine: Worker = field(default_factory=Worker)
     life: int = 0
-    """How often it was started again."""
+    """Number of restarts."""
     doing: str = ""
-    """Kind of the slice of its time that it is in, since when, and of which collective; empty: of none."""
+    """Kind of the present slice of its time (empty: none), its start, and the number of its collective."""
     since: float = 0.0
     seq: int = 0
     inbox: list[Any] = field(default_factory=list)
-    """Orders that came while it was busy."""
+    """Orders that arrived while it was busy."""
     alive: bool = True
     busy: bool = False
-    """In a step, a collective or an evaluation."""
+    """Whether it is in a step, a collective or an evaluation."""
     done: int = 0
     pending: list[TrainedBatch] = field(default_factory=list)
-    """Trained and not reported."""
+    """Steps trained and not reported."""
     steps: int = 0
     samples: int = 0
-    """The two since the last contribution."""
+    """Steps and samples since the last contribution."""
     after: int = -1
-    """The round of that."""
+    """Round of the last contribution."""
     slow: float = 1.0
-    """Its steps take so many times as long."""
+    """Factor on the time of its steps."""
     late: float = 0.0
-    """So many times as long as its step a batch comes late."""
+    """Delay of each batch, as a multiple of its step."""
     link: float = 1.0
-    """What it sends takes so many times as long."""
+    """Factor on the time of its transfers."""
     sent: float = 0.0
-    """What it measured of that, the least since its last report; 0: nothing."""
+    """The least factor that it measured for a transfer since its last report; 0: none."""
     data: float = 0.0
     compute: float = 0.0
-    """Seconds of the two since its last report."""
+    """Seconds of waiting for data and of computing since its last report."""
     mute: int = 0
-    """So many of its next messages are lost."""
+    """Number of its next messages to be lost."""
     until: float = 0.0
-    """It stands still until then."""
+    """It is paused until then."""
     full: str = ""
-    """Why it cannot write its part of a checkpoint; empty: it can."""
+    """Error when it writes its part of a checkpoint; empty: none."""
     content: int = 0
-    """Whose steps are in this replica, as bits: the oracle that the ledger is held against."""
+    """The steps in this replica, as bits: the oracle to check the ledger against."""
     result: int = 0
-    """What came out of its last collective."""
+    """The contents of its last collective's result."""
     laid: int = 0
-    """Its snapshot."""
+    """The contents of its snapshot."""
     reports: Sequence[RankEvent] = ()
-    """What it reports of its last collective, where it really works."""
+    """Events to report of its last collective, if it trains for real."""
     order: Average | None = None
-    """The order that it is in a collective for."""
+    """The order of the collective that it is in."""
     last: TrainedBatch | None = None
     step: tuple[Step, float] | None = None
-    """The step that it is in, where gradients are averaged inside it, and since when."""
+    """(step, start) of the step that it is in, where gradients are averaged inside it."""
     reported: float = 0.0
     group: tuple[int, tuple[int, ...]] | None = None
     """(generation, members)."""
     joining: int = -1
-    """Generation of the group that it waits to be complete."""
+    """Generation of the group that it is joining; -1: none."""
     met: int = 0
-    """Collectives that it entered with its group."""
+    """Number of collectives that it has entered with its group."""
     left: float = 0.0
-    """When it left the last one."""
+    """When it left the last collective."""

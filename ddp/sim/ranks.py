@@ -1,8 +1,7 @@
-"""What ranks do in virtual time: obey the orders that `ddp.core.worker` puts in turn, and say what they did.
+"""Ranks in virtual time: they execute the orders that `ddp.core.worker` puts in turn, and report.
 
-Owns the stand-ins for compute, snapshots and checkpoints, and the script of faults. What a rank does together with others is
-in `ddp.sim.meetings`.
-"""
+Owns the stand-ins for computing, snapshots and checkpoints, and the fault script. What ranks do together is in
+`ddp.sim.meetings`."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from ddp.sim.timeline import EventQueue
 
 
 class SimulatedRanks(RankStates):
-    """All ranks of a simulation. `tell` sends an event to the coordinator; `lost` says that a rank's process has ended."""
+    """All ranks of a simulation. `tell` sends an event to the coordinator; `lost` reports the end of a rank's process."""
 
     def __init__(
         self,
@@ -38,12 +37,12 @@ class SimulatedRanks(RankStates):
     ) -> None:
         super().__init__(world, costs, timeline, tell)
         self.in_step = False
-        """Gradients are averaged inside every step."""
+        """Whether gradients are averaged inside every step."""
         self.struck: list[tuple[float, Fault]] = []
         self.average = 0
-        """What is in the last average of snapshots, as bits."""
+        """The contents of the last average of snapshots, as bits."""
         self.shared: dict[int, int] = {}
-        """Round -> what was laid down of it for those who missed it, as bits."""
+        """Round -> contents of the state sent to ranks that missed it, as bits."""
         self._lost = lost
         self._script: dict[tuple[int, int], list[Fault]] = {}
         for fault in faults:
@@ -52,7 +51,7 @@ class SimulatedRanks(RankStates):
         self._cores = SharedCores(costs.cores) if costs.cores is not None else None
 
     def deliver(self, order: RankCommand, life: int) -> None:
-        """Hand a rank an order that was meant for it in that life."""
+        """Deliver an order to a rank, unless the rank was restarted since it was sent."""
         rank = self.all[order.rank]
         if rank.life != life:
             return
@@ -74,7 +73,7 @@ class SimulatedRanks(RankStates):
         self._meetings.die(rank)
 
     def restart(self, rank: int, life: int) -> None:
-        """Start `rank` again; its script goes on where it was, and a snapshot that it had laid down is still there."""
+        """Restart `rank`. Its fault script continues, and its snapshot is kept."""
         before = self.all[rank]
         self.all[rank] = SimulatedRank(life=life, alive=False, done=before.done, laid=before.laid)
         self.timeline.after(self.costs.start_s(rank, life), self._come, rank, life)
@@ -85,18 +84,18 @@ class SimulatedRanks(RankStates):
             self.tell(Joining(0.0, rank, self.world.samples, "same", life))
 
     def die(self, rank: int) -> None:
-        """End it so that it is noticed."""
+        """End its process so that it is noticed."""
         self.end(rank)
         self._lost(rank)
 
     def stall(self, rank: int) -> None:
-        """Have `rank` do and report nothing from now on."""
+        """Make `rank` do and report nothing from now on."""
         if self.all[rank].alive:
             self.turn(rank)
         self.all[rank].alive = False
 
     def act(self, index: int) -> None:
-        """Do what comes next, if the rank is there and idle."""
+        """Continue with the rank's next action, if it is alive and idle."""
         rank = self.all[index]
         if rank.busy or not rank.alive or rank.until > self.timeline.now:
             return
@@ -132,7 +131,7 @@ class SimulatedRanks(RankStates):
         self._spend(index, "forward", took, then, step, self.timeline.now)
 
     def _step_s(self, index: int, samples: int) -> float:
-        """Return the seconds of a step that begins now, with those that it waits for a core."""
+        """Return the seconds of a step that begins now, including waiting for a core."""
         rank, costs = self.all[index], self.costs
         part = samples / self.world.batch if costs.by_samples else 1.0
         work = rank.slow * costs.step_s(index, rank.done) * part
@@ -171,14 +170,15 @@ class SimulatedRanks(RankStates):
                 self.say(index, end if self.work is None else self.work.act(index, action))
 
     def _strike(self, index: int) -> None:
-        """Play the faults that the script has for the step that `index` is about to do."""
+        """Inject the scripted faults of the step that `index` is about to do."""
         rank = self.all[index]
         for fault in self._script.pop((index, rank.done), ()):
             self.struck.append((self.timeline.now, fault))
             self.befall(index, fault.kind, fault.value)
 
     def befall(self, index: int, kind: str, value: float = 0.0) -> None:
-        """Have `kind` of a fault script happen to `index` now; or `pause` for `value` seconds, or `full`: its disk is."""
+        """Inject a fault of `kind` into rank `index` now; also `pause` (for `value` seconds) and `full` (its disk is
+        full)."""
         rank = self.all[index]
         match kind:
             case "crash":

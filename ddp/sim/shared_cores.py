@@ -1,4 +1,4 @@
-"""Processor cores that simulated ranks share. Knows nothing of what is done on them."""
+"""Processor cores that simulated ranks share. Does not know what runs on them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import heapq
 
 
 class SharedCores:
-    """Cores on which work is done in the order in which it comes, each piece on one core and to its end.
+    """Cores that run work in order of arrival, each piece on one core and without preemption.
 
-    A system cuts longer work into slices, so that all pieces end late, where here those that come first end early. Steps of
-    about one slice, a millisecond or two, are as here.
-    """
+    A real system preempts longer pieces, so that all end late, where here the first ones end early. For steps of about a
+    time slice, a millisecond or two, there is no difference."""
 
     def __init__(self, count: int) -> None:
         self._free = [0.0] * count
-        """A heap: when each core has done what it was given."""
+        """A heap of the times at which each core becomes free."""
 
     def queued_s(self, now: float, seconds: float) -> float:
-        """Give a core `seconds` of work from `now` on; return the seconds until it begins."""
+        """Give a core `seconds` of work at time `now`; return the seconds until the work begins."""
         begins = max(now, self._free[0])
         heapq.heapreplace(self._free, begins + seconds)
         return begins - now

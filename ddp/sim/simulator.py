@@ -1,8 +1,7 @@
-"""Plays coordinator and workers of `ddp.core` in virtual time, with costs and faults given from outside.
+"""Runs the coordinator and workers of `ddp.core` in virtual time, with given costs and faults.
 
-Owns the run as a whole: the coordinator's side, message latency, the records. Decides nothing that the core decides: the
-same state machines run in production. A simulated run leaves the same records as a real one.
-"""
+Owns the run as a whole: the coordinator's side, message latency, the records. Makes no decision that the core makes, as the
+same state machines run in production. A simulated run leaves the same records as a real one."""
 
 from __future__ import annotations
 
@@ -29,46 +28,46 @@ def _never(rank: int) -> bool:
     return False
 
 
-_set = object.__setattr__  # a message has its time once it arrives: until then nobody else has it
+_set = object.__setattr__  # an event gets its time on arrival; until then nothing else refers to it
 
 
 @dataclass
 class Simulation:
-    """A run in virtual time and what came of it."""
+    """A run in virtual time and its results."""
 
     policy: Policy
     world: World
     costs: Costs = field(default_factory=Costs)
     deaths: tuple[tuple[float, int], ...] = ()
-    """(time, rank): the rank is gone from then on, and its end is noticed."""
+    """(time, rank): the rank's process ends then, and this is noticed."""
     stalls: tuple[tuple[float, int], ...] = ()
-    """(time, rank): the rank does and says nothing from then on; only its silence tells."""
+    """(time, rank): the rank does and says nothing from then on, which shows only by its silence."""
     offers: tuple[float, ...] = ()
-    """When somebody offers a process for one more rank."""
+    """Times at which a process is offered for one more rank."""
     faults: tuple[Fault, ...] = ()
-    """What goes wrong at which step of which rank."""
+    """Faults to inject."""
     torn: Callable[[int], bool] = _never
-    """rank -> whether a collective that is on the wire while another member dies breaks on it."""
+    """rank -> whether a running collective breaks on it when another member dies."""
     watch: Callable[[Simulation], None] | None = None
-    """Called after every event that the coordinator has seen."""
+    """Called after every event of the coordinator."""
     tick_s: float = 0.5
     limit_s: float = 1e6
     keep: bool = True
-    """Keep every record, every step and which steps are in each replica, which grows with ranks times steps; else
-    nothing but the state of now, and `events` counts."""
+    """Whether to keep every record, every step, and which steps are in each replica (their number grows with ranks x
+    steps); else keep only the present state, and count `events`."""
     measured: Measured | None = None
-    """Called with every slice of a rank's time: what ranks measure of themselves."""
+    """Called with every time slice that ranks measure."""
     began: Callable[[int, str], None] | None = None
     """Called with rank and kind when such a slice begins."""
     listen: Callable[[float, Event | Output], None] | None = None
     """Called with every record, whether it is kept or not."""
     work: RankWork | None = None
-    """What ranks really do; None: nothing, they report that all went well. Without faults."""
+    """Training for real, without faults; None: ranks only report success."""
     status: str = "ok"
     aborted: Abort | None = None
-    """What ended it before its end."""
+    """The order that ended the run early."""
     events: int = 0
-    """Events that the coordinator has seen."""
+    """Number of events that the coordinator has seen."""
     records: list[tuple[float, Event | Output]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -82,11 +81,11 @@ class Simulation:
         self.trained: list[TrainedBatch] = self._crew.trained
         """All steps of all ranks, in the order of their ends."""
         self.weights = self._crew.weights
-        """(round, samples that each rank brought in), as the ranks know it."""
+        """(round, rank -> samples that it contributed), as the ranks know it."""
         self.dropped = self._crew.dropped
-        """(time, message) of those that were lost."""
+        """(time, message) of the lost messages."""
         self.struck = self._crew.struck
-        """(time, fault): those of `faults` that came to pass; the others were for steps that were never taken."""
+        """(time, fault) of the faults that were injected; others were for steps that were never trained."""
         self.coordinator = Coordinator.start(self.policy, self.world, at=0.0)
 
     @property
@@ -95,7 +94,7 @@ class Simulation:
         return self._timeline.now
 
     def run(self) -> Simulation:
-        """Play to the end. Raises TimeoutError if the virtual time limit passes: a deadlock or a livelock."""
+        """Run to the end. Raises TimeoutError if the time limit passes: a deadlock or a livelock."""
         self._crew.measured, self._crew.began, self._crew.work = self.measured, self.began, self.work
         for rank in range(self.world.size - self.world.absent):
             about = "same", "virtual", "virtual"
@@ -114,21 +113,21 @@ class Simulation:
         self._tick()
         self._timeline.run(self.limit_s)
         for rank in range(self.world.size):
-            self._crew.turn(rank)  # what it was in the middle of
+            self._crew.turn(rank)  # the slice that it was in
         if not self.coordinator.over:
             raise TimeoutError(f"nothing happens after {self.now} s: {self.coordinator.cohort}")
         return self
 
     def kill(self, rank: int, delay: float) -> None:
-        """Have `rank` die `delay` seconds from now; for a `watch` that waits for its moment."""
+        """Make `rank` die `delay` seconds from now. For a `watch` that waits for its moment."""
         self._timeline.after(delay, self._crew.die, rank)
 
     def befall(self, rank: int, kind: str, value: float = 0.0) -> None:
-        """Have `SimulatedRanks.befall` happen to `rank` now; before the run: before it is ready."""
+        """Call `SimulatedRanks.befall` for `rank` now; before the run, this happens before the rank is ready."""
         self._crew.befall(rank, kind, value)
 
     def later(self, delay: float, happen: Callable[..., None], *args: Any) -> None:
-        """Have `happen(*args)` called `delay` seconds from now."""
+        """Call `happen(*args)` `delay` seconds from now."""
         self._timeline.after(delay, happen, *args)
 
     def _send(self, event: RankEvent) -> None:
@@ -137,7 +136,7 @@ class Simulation:
         self._timeline.at(self._arrival(event.rank, size, TO), self._arrive, event, life)
 
     def _arrival(self, rank: int, size: int, way: int) -> float:
-        """Return when a message arrives that is sent now."""
+        """Return the arrival time of a message sent now."""
         costs = self.costs
         least = self.now + (costs.latency_s if costs.lag_s is None else costs.latency_s + costs.lag_s(rank))
         return least if self._deliveries is None else max(least, self._deliveries.due(rank, size, way, self.now))
@@ -148,15 +147,14 @@ class Simulation:
         self._timeline.at(noticed, self._arrive, event, life)
 
     def _arrive(self, event: RankEvent | Lost, life: int) -> None:
-        """Show the coordinator what a rank said, with what others said that arrives now; nothing of one whose channel was
-        closed since, as it was started again."""
+        """Pass the coordinator a rank's event, with all others that arrive now. Drop it if the rank was restarted since."""
         if self.watch is None and self.world.restarts == 0:
             self._coordinate_all([event, *[other for other, _ in self._timeline.same(self._arrive)]])
         elif self._crew.all[event.rank].life == life:
             self._coordinate(event)
 
     def _coordinate_all(self, messages: list[RankEvent | Lost]) -> None:
-        """Show it events that arrive together: what nothing follows from is entered at once."""
+        """Pass the coordinator events that arrive together; those that need no decision are entered at once."""
         now, place = self._timeline.now, 0
         for event in messages:
             _set(event, "at", now)
@@ -172,7 +170,7 @@ class Simulation:
                 place += 1
 
     def _coordinate(self, event: Event) -> None:
-        """Show the coordinator an event, at the time at which it arrives."""
+        """Pass the coordinator an event at its arrival."""
         _set(event, "at", self._timeline.now)
         self.events += 1
         self._record(event)
@@ -218,7 +216,7 @@ class Simulation:
 
 
 def simulate(policy: Policy, world: World, **options: Any) -> Simulation:
-    """Play a run in virtual time; `options` are fields of `Simulation`."""
+    """Run a simulation; `options` are fields of `Simulation`."""
     return Simulation(policy, world, **options).run()
 
 

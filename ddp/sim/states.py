@@ -1,4 +1,4 @@
-"""The states of a simulation's ranks, and the entries that are made in them. Decides nothing."""
+"""The states of a simulation's ranks, and their bookkeeping. Decides nothing."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ddp.sim.timeline import EventQueue
 from ddp.sim.work import RankWork
 
 Measured = Callable[[int, str, float, float, int], None]
-"""(rank, kind, start, stop, number of the collective) of a slice, as `ddp.core.measurements.Slice` has them."""
+"""(rank, kind, start, stop, number of the collective) of a slice as in `ddp.core.measurements.Slice`."""
 
 REPORT = Progress(0.0, 0, 0, 0, 0, 0.0, 0.0, 0.0)
-"""What reports are made from, at a fourth of the cost."""
+"""A template of reports: copying it costs a fourth of a new one."""
 
 
 def _by_epoch(pending: Sequence[TrainedBatch]) -> list[list[TrainedBatch]]:
@@ -26,28 +26,28 @@ def _by_epoch(pending: Sequence[TrainedBatch]) -> list[list[TrainedBatch]]:
 
 
 class RankStates:
-    """All ranks as they are. `send` takes an event to the coordinator."""
+    """The states of all ranks. `send` sends an event to the coordinator."""
 
     def __init__(self, world: World, costs: Costs, timeline: EventQueue, send: Callable[[RankEvent], None]) -> None:
         self.world, self.costs, self.timeline = world, costs, timeline
         self.keep = True
-        """Keep every step, which of them are in each replica, and what ranks brought into rounds."""
+        """Whether to keep every step, which steps are in each replica, and the ranks' contributions to rounds."""
         self.all = [SimulatedRank(alive=rank < world.size - world.absent) for rank in range(world.size)]
         self.trained: list[TrainedBatch] = []
         self.weights: list[tuple[int, dict[int, int]]] = []
-        """By round: rank -> samples that it brought in."""
+        """(round, rank -> samples that it contributed)."""
         self.measured: Measured | None = None
         """Called with every slice of a rank's time."""
         self.began: Callable[[int, str], None] | None = None
         """Called with rank and kind when a slice begins."""
         self.dropped: list[tuple[float, RankEvent]] = []
-        """Messages that were lost, and when they were sent."""
+        """(time of sending, message) of the lost messages."""
         self.work: RankWork | None = None
-        """What ranks really do; None: nothing, they report that all went well."""
+        """Training for real; None: ranks only report success."""
         self._send = send
 
     def turn(self, index: int, kind: str = "", seq: int = 0) -> None:
-        """End what the rank was doing, and begin a slice of `kind`; empty: of none."""
+        """End the rank's present slice of time, and begin one of `kind` (empty: none)."""
         rank, now = self.all[index], self.timeline.now
         if self.measured is not None and rank.doing and now > rank.since:
             self.measured(index, rank.doing, rank.since, now, rank.seq)
@@ -56,7 +56,7 @@ class RankStates:
             self.began(index, kind)
 
     def tell(self, event: RankEvent) -> None:
-        """Send an event, unless it is one of those that are lost."""
+        """Send an event, unless it is to be lost."""
         rank = self.all[event.rank]
         if rank.mute and not isinstance(event, Alive):
             rank.mute -= 1
@@ -65,19 +65,19 @@ class RankStates:
             self._send(event)
 
     def train(self, index: int, step: Step, start: float) -> None:
-        """End a step of `index` now."""
+        """Record the end of a step of `index` now."""
         entry = TrainedBatch(index, step.batch, start, self.timeline.now, step.seen)
         self.all[index].last = entry
         if self.keep:
             self.trained.append(entry)
 
     def say(self, index: int, events: Sequence[RankEvent], seconds: float = 0.0, away_s: float = 0.0) -> None:
-        """Send what a rank reports of its work, with the times that it took: `seconds`, and what it was away besides."""
+        """Send the events that a rank reports of its work, with virtual times: `seconds`, and `away_s` in addition."""
         rank = self.all[index]
         for event in events:
             if isinstance(event, Progress):
                 done, rank.pending = rank.pending[: event.steps], rank.pending[event.steps :]
-                part = WorkSeconds(rank.data, rank.compute, link=rank.sent)  # of the first epoch of them
+                part = WorkSeconds(rank.data, rank.compute, link=rank.sent)  # reported for the first of several epochs
                 rank.data = rank.compute = rank.sent = 0.0
                 event = replace(event, busy_s=sum(entry.stop - entry.start for entry in done), work=part)
             elif isinstance(event, Averaged):
@@ -87,7 +87,8 @@ class RankStates:
             self.tell(event)
 
     def done(self, index: int, step: Step, reports: Sequence[RankEvent] | None = None) -> None:
-        """Count a step that the rank has done, and report if it is time. `reports`: those of its work, if that was done."""
+        """Count a step that the rank has done; report if it is due. `reports`: events of a step that was trained for
+        real."""
         rank = self.all[index]
         assert rank.last is not None
         rank.done += 1
@@ -100,7 +101,7 @@ class RankStates:
             self.report(index)
 
     def report(self, index: int) -> None:
-        """Report what was trained since the last report."""
+        """Report everything trained since the last report."""
         rank = self.all[index]
         rank.reported = self.timeline.now
         if self.work is not None:
@@ -114,7 +115,7 @@ class RankStates:
             for entry in entries:
                 steps, samples, busy = steps + 1, samples + entry.batch.samples, busy + (entry.stop - entry.start)
             lr = self.costs.rate(entries[-1].seen / (self.world.epochs * self.world.samples))
-            part = WorkSeconds(rank.data, rank.compute, link=rank.sent)  # of the first epoch of them
+            part = WorkSeconds(rank.data, rank.compute, link=rank.sent)  # reported for the first of several epochs
             rank.data = rank.compute = rank.sent = 0.0
             report = replace(
                 REPORT,
@@ -130,7 +131,7 @@ class RankStates:
             self.tell(report)
 
     def contribute(self, index: int, round: int) -> tuple[int, int]:
-        """Return (steps, samples) that the rank contributes to an average, and count anew."""
+        """Return the (steps, samples) that the rank contributes to an average, and reset both."""
         rank = self.all[index]
         contribution = (rank.steps, rank.samples)
         if self.keep:

@@ -1,4 +1,4 @@
-"""Virtual time: a heap of times, what is to happen at each, and what happens now. Knows nothing of what it is."""
+"""Virtual time: an event queue with callbacks, and the present time. Does not know what the callbacks do."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ Happening = Callable[..., None]
 
 
 class EventQueue:
-    """What happens at the same time happens in the order in which it was asked for."""
+    """Callbacks by time. Callbacks of the same time run in the order in which they were added."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        """Seconds since the start."""
+        """Present time, seconds since the start."""
         self.over = False
-        """Nothing more is to happen."""
+        """Set to stop `run`."""
         self._times: list[float] = []
-        """A heap of all times that are to come."""
+        """A heap of all future times."""
         self._at: dict[float, list[tuple[Happening, tuple[Any, ...]]]] = {}
-        """By time, the one that is now too: it grows while it happens."""
+        """Callbacks by time, including the present time, whose list may grow while it runs."""
         self._present: list[tuple[Happening, tuple[Any, ...]]] = []
         self._next = 0
-        """How many of these have happened."""
+        """How many of the present callbacks have run."""
 
     def at(self, time: float, happen: Happening, *args: Any) -> None:
-        """Have `happen(*args)` at `time`."""
+        """Schedule `happen(*args)` at `time`."""
         happenings = self._at.get(time)
         if happenings is None:
             self._at[time] = [(happen, args)]
@@ -35,7 +35,7 @@ class EventQueue:
             happenings.append((happen, args))
 
     def after(self, delay: float, happen: Happening, *args: Any) -> None:
-        """Have it `delay` seconds from now."""
+        """Schedule `happen(*args)` in `delay` seconds."""
         time = self.now + delay
         happenings = self._at.get(time)
         if happenings is None:
@@ -44,7 +44,7 @@ class EventQueue:
             happenings.append((happen, args))
 
     def run(self, limit_s: float) -> None:
-        """Have one thing happen after the other, until all is `over` or there is nothing more up to `limit_s`."""
+        """Run the callbacks in order, until `over` is set, none is left, or the time exceeds `limit_s`."""
         while not self.over and self._go_on() and self.now <= limit_s:
             while self._next < len(self._present) and not self.over:
                 happen, args = self._present[self._next]
@@ -52,14 +52,14 @@ class EventQueue:
                 happen(*args)
 
     def same(self, happen: Happening) -> list[tuple[Any, ...]]:
-        """Take what is next and the same as what happens now, at the same time: return the arguments of each."""
+        """Remove the next callbacks of the present time as long as they are `happen`; return the arguments of each."""
         first = self._next
         while self._next < len(self._present) and self._present[self._next][0] == happen:
             self._next += 1
         return [args for _, args in self._present[first : self._next]]
 
     def _go_on(self) -> bool:
-        """Go on to the next time at which something happens; return False if there is none."""
+        """Advance to the next time with callbacks; return False if there is none."""
         if not self._times:
             return False
         if self._present:

@@ -1,4 +1,4 @@
-"""What simulated ranks really do, where something is trained in virtual time. Knows no tensors: whoever does it does."""
+"""The interface for training for real in virtual time. Knows no tensors; implementations do."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ddp.core.worker import Action, Step
 
 
 class RankWork(Protocol):
-    """The ranks' work. What it gives are the events of ranks, whose times are the simulation's."""
+    """The real training of simulated ranks. It returns events, whose times the simulation fills in."""
 
     def ready(self, rank: int) -> Sequence[RankEvent]:
-        """Return how the rank reports that it is there."""
+        """Return the rank's events at its start."""
         ...
 
     def begin(self, rank: int, step: Step) -> None:
-        """Note that a step begins that the rank does alone: what it computes with is the replica of now."""
+        """Note that the rank begins a step on its own, computed with its replica as of now."""
         ...
 
     def act(self, rank: int, action: Action) -> Sequence[RankEvent]:
-        """Do what the rank does alone; a step: end the first one that has begun."""
+        """Do what the rank does alone. For a step: complete the first one that has begun."""
         ...
 
     def together(self, actions: Mapping[int, Action]) -> Mapping[int, Sequence[RankEvent]]:
@@ -34,5 +34,5 @@ class RankWork(Protocol):
         ...
 
     def reduce(self, order: Reduce) -> int:
-        """Average snapshots; return the bytes that were read and written."""
+        """Average snapshots; return the bytes read and written."""
         ...

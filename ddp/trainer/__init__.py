@@ -1,7 +1,8 @@
-"""The interface for users: `Trainer`, the handle of a run, and what it tells. `docs/reference/trainer.md` is its manual.
+"""Defines the interface for users: `Trainer`, the handle of a run, its metrics and its result.
+`docs/reference/trainer.md` is the manual.
 
-Owns the way from a user's functions to a `Job`, and the life of a run in the background. Knows neither policies nor
-backends beyond their names.
+Owns the conversion of a user's functions and data into a `Job`, and the thread that runs the job in the background.
+Knows policies and backends only by their names.
 """
 
 from ddp.trainer.epochs import EpochMetrics

@@ -1,4 +1,5 @@
-"""The arguments of `Trainer`, each checked and completed by a function: a mistake is a ValueError that names the remedy."""
+"""Checks and completes the arguments of `Trainer`, one function for each group. Each mistake is a ValueError that
+says what to write instead."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def gpus_for(device: str) -> int:
 
 
 def mode_for(mode: str | None, policy: str | None, backend: str | None) -> Mode:
-    """Return the way of training, by its name or by the names of its parts. Raise ValueError."""
+    """Return the mode with the name `mode`, or the mode that combines `policy` and `backend`. Raise ValueError for
+    an unknown name, or for `mode` together with one of its parts."""
     if mode is None:
         chosen = checks.known("backend", BACKEND if backend is None else backend, paired_backends())
         return mode_of(PAIRING, checks.known("policy", DEFAULT if policy is None else policy, POLICIES), chosen)
@@ -52,7 +54,7 @@ def mode_for(mode: str | None, policy: str | None, backend: str | None) -> Mode:
 
 
 def check_mode(way: Mode, job: Job) -> None:
-    """Raise ValueError for what the mode cannot do."""
+    """Raise ValueError if the job asks for something that the mode does not support."""
     check_step(job.step, way, job.world_size)
     able, backend = engine_of(way.engine), backend_of(way)
     if job.faults and able.in_place:
@@ -69,8 +71,8 @@ def check_mode(way: Mode, job: Job) -> None:
 
 
 def world_size_of(size: int | None, gpus: int, device: str, way: Mode, started: Placement | None = None) -> int:
-    """Return the number of ranks; None: what a launcher has `started`, or one for each CUDA device, where the mode can have
-    several."""
+    """Return the number of ranks. If `size` is None: the number of processes that a launcher has `started`, or one
+    rank for each CUDA device if the mode can use several."""
     if started is not None:
         if engine_of(way.engine).in_place:
             raise ValueError(f"mode={way.name!r} trains in one process: start the script without {started.launcher}")
@@ -90,7 +92,7 @@ def world_size_of(size: int | None, gpus: int, device: str, way: Mode, started: 
 
 
 def check_functions(parts: Parts) -> None:
-    """Raise ValueError for a function that cannot be called as it will be."""
+    """Raise ValueError for a function that does not accept the arguments that it will be called with."""
     for name in CALLS:
         given = getattr(parts, name)
         if given is not None or name in ("model_factory", "optimizer_factory", "train_step"):
@@ -111,7 +113,7 @@ def check_settings(way: Mode, settings: dict[str, Any], own: Collection[str]) ->
 def checkpointing(
     folder: str | Path | None, every: int | None, unit: str | None, callback: Callable[[CheckpointInfo], None] | None
 ) -> Checkpointing | None:
-    """Return how often checkpoints are made; None: never."""
+    """Return when checkpoints are saved; None: never."""
     arguments = {"checkpoint_every": every, "checkpoint_unit": unit, "checkpoint_callback": callback}
     for name, value in arguments.items():
         if folder is None and value is not None:
@@ -124,8 +126,10 @@ def checkpointing(
 
 
 def check_data(job: Job, parts: Parts) -> None:
-    """Raise ValueError if the checkpoint to resume from is of another run, or of other tensors. What else data may be, ranks
-    look at: to read of it here might open what cannot be sent to them."""
+    """Raise ValueError if the checkpoint to resume from belongs to another run, or was made with other tensors.
+
+    Data that is not in tensors is compared in the ranks: reading it here could open files or connections, and these
+    cannot be pickled and sent to the ranks."""
     last = checkpoint.resume(job)
     task = make_task(parts)
     source, evaluated = task.train_data(), task.eval_data()
@@ -137,7 +141,8 @@ def check_data(job: Job, parts: Parts) -> None:
 
 
 def check_loading(loading: Loading, *sources: Any) -> Loading:
-    """Return the settings of the loader. Raise ValueError for those that contradict each other, or the data."""
+    """Return the settings of the loader. Raise ValueError for settings that contradict each other or that the data
+    sets do not support."""
     for source in sources:
         refuse_samplewise(loading, source)
     if loading.kind == "resident" and loading.prefetch is not None:
@@ -148,17 +153,18 @@ def check_loading(loading: Loading, *sources: Any) -> Loading:
 
 
 def folder_of(name: str, value: str | Path | None) -> Path | None:
-    """Return the folder that the argument `name` gives, absolute; None: none was given."""
+    """Return the folder given for the argument `name` as an absolute path; None if no folder was given."""
     if value is None:
         return None
-    folder = Path(checks.path(name, value)).absolute()  # Path("") would be the present folder
+    folder = Path(checks.path(name, value)).absolute()  # Path("") would be the current folder
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{name}={folder} is a file; give a folder")
     return folder
 
 
 def latest_checkpoint(folder: Path) -> Path:
-    """Return the checkpoint in `folder`, or the latest whole one of those in it."""
+    """Return `folder` if it is a checkpoint, otherwise the latest complete checkpoint in it. Raise ValueError if
+    there is none."""
     if (folder / checkpoint.MANIFEST).exists():
         return folder
     latest, problems = checkpoint.find(folder)

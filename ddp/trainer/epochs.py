@@ -1,4 +1,5 @@
-"""`EpochMetrics`: what a run tells of an epoch, as soon as it is complete. `ddp.core.summary` computes the figures."""
+"""Defines `EpochMetrics`: the metrics of an epoch, delivered when all ranks have completed it. `ddp.core.summary`
+computes them."""
 
 from __future__ import annotations
 
@@ -10,36 +11,39 @@ from ddp.core.summary import EpochFigures
 
 @dataclass(frozen=True)
 class EpochMetrics:
-    """One epoch of all ranks. Tuples are by rank. A figure is None where it is not finite, or there is none."""
+    """Metrics of one epoch over all ranks. Tuples have one entry per rank. A value is None if it is not finite or
+    was not measured."""
 
     epoch: int
-    """From 0."""
+    """Index of the epoch, from 0."""
     loss: float | None
     """Mean training loss over the samples of the epoch."""
     eval: float | None
     """Mean of the evaluation metric over the samples of the evaluation data."""
     eval_loss: float | None
-    """Mean evaluation loss, where `eval_step` gives one."""
+    """Mean evaluation loss, if `eval_step` returns one."""
     lr: float
-    """Learning rate of the last step."""
+    """Learning rate of the last optimizer step."""
     samples: int
-    """Samples trained, by the ranks' reports. If a rank died, samples trained again count twice and its unreported ones not;
-    the model has each once."""
+    """Samples trained, summed from the reports of the ranks. If a rank died, samples that other ranks trained again
+    count twice, and samples that the dead rank had not reported count not at all. The model contains each sample
+    once."""
     seconds: float
-    """Training time from the end of the epoch before to the end of this one, evaluation not counted."""
+    """Training time in seconds, from the end of the previous epoch to the end of this one, without evaluation."""
     scalars: Scalars
-    """What `record_scalar` was given: mean over the calls of all ranks."""
+    """Values given to `record_scalar`, by name: the mean over the calls of all ranks."""
     per_rank_scalars: tuple[Scalars, ...]
-    """The same by rank."""
+    """Values given to `record_scalar` in each rank, by name: the mean over the calls of that rank."""
     per_rank_throughput: tuple[float, ...]
-    """Samples of the epoch per second of it; 0 where it took no measurable time, as may be when epochs overlap."""
+    """Samples per second of each rank, over `seconds`. 0 if `seconds` is 0, which can happen when epochs overlap."""
     per_rank_batch_share: tuple[float, ...]
-    """Batches trained, as a fraction of all ranks'."""
+    """Each rank's fraction of all batches trained, in [0, 1]."""
     devices: tuple[str, ...]
 
 
 def epoch_metrics(figures: EpochFigures, before: float, devices: tuple[str, ...]) -> EpochMetrics:
-    """Return the metrics of a complete epoch of ranks on `devices`. `before`: seconds of training in earlier epochs."""
+    """Return the metrics of a complete epoch. `before`: seconds of training in earlier epochs; `devices`: device of
+    each rank."""
     seconds, ranks = max(figures.seconds - before, 0.0), range(len(devices))
     samples, steps = ([counts.get(rank, 0) for rank in ranks] for counts in (figures.rank_samples, figures.rank_steps))
     return EpochMetrics(

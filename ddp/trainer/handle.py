@@ -1,7 +1,7 @@
-"""`RunHandle`: a run in the background, from its start to its end, whatever that is.
+"""Defines `RunHandle`: a training run in the background, from its start to its end.
 
-The engine runs in a thread of this process; ranks are processes (with one rank, the thread trains itself). Owns the thread
-and the end of everything: whoever is interrupted while waiting, or leaves, leaves no process behind.
+The engine runs in a thread of this process. The ranks are processes; a single rank trains in the engine's thread. Owns
+that thread and the end of the run: an interrupt, an exception or the end of the script leaves no process behind.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ddp.trainer.summary import SHOWN, RunSummary
 from ddp.trainer.task import PackedTask
 
 PATIENCE_S = 30.0
-"""How long `abort` waits for the end. A step in this very process is not cut short."""
+"""Seconds that `abort` waits for the run to end. A training step in this process is not interrupted."""
 
 DIFFERENT = (
     "the ranks ended with different models: what the epoch callback changes in a model must be the same on every rank. The "
@@ -50,11 +50,11 @@ _starting = threading.Lock()
 
 
 class _Stop(KeyboardInterrupt):
-    """Leaves the engine as an interrupt does; no `except Exception` on the way takes it for an error of the run."""
+    """Stops the engine. `except Exception` in the engine does not catch it, because it is a KeyboardInterrupt."""
 
 
 class RunHandle:
-    """A run. Methods may be called from any thread; `with` ends the run when the block is left."""
+    """Handle of a training run. Methods are thread-safe. As a context manager, it ends the run at the end of the block."""
 
     def __init__(
         self,
@@ -68,19 +68,19 @@ class RunHandle:
         *,
         observers: RunObservers,
     ) -> None:
-        """`engine` runs the job; `packed`: what ranks get, None: they are in this process; `names`: of the mode, and of what
-        is evaluated; `observers`: who sees the run besides."""
+        """Start `engine` with `job` in a thread. `packed`: the task for the ranks' processes; None: they run in this
+        process. `names`: (mode, metric). `observers`: the timeline and the monitors that also receive the records."""
         self._job, self._packed, self._recorder, self._names = job, packed, recorder, names
         self._engine = engine if recorder is None else recorder.run
         self._devices, self._saved, self._observers = tuple(devices), saved, observers
         self._epochs, self._seconds = EpochFold(job.epochs), 0.0
-        """Epochs in progress; the training clock at the end of those that were handed out."""
+        """Epochs that are not complete; seconds of training until the end of the last complete epoch."""
         self._metrics: SimpleQueue[EpochMetrics | None] = SimpleQueue()
         self._latest: deque[EpochMetrics] = deque(maxlen=SHOWN)
         self._finished: dict[int, str] = {}
-        """What each rank ended with, as a digest."""
+        """Digest of the final state of each rank."""
         self._notes: list[str] = []
-        """What is to be known of a run that did not fail: ranks that it went on without, how the data was read."""
+        """Warnings for a run that succeeds: lost ranks, how the data was read."""
         self._whole: CheckpointInfo | None = None
         """The last checkpoint."""
         self._stop, self._ended, self._raised = threading.Event(), threading.Event(), False
@@ -114,15 +114,15 @@ class RunHandle:
         return f"<RunHandle: {summary.headline}{summary.figures and f'; {summary.figures}'}>"
 
     def __str__(self) -> str:
-        """Return the same with all details."""
+        """Return the summary of the run with all details."""
         return "\n".join(self.summary().lines())
 
     def _repr_html_(self) -> str:
-        """Return the same for a notebook, with a table of the last epochs."""
+        """Return the summary for a notebook, with a table of the last epochs."""
         return self.summary().html()
 
     def summary(self) -> RunSummary:
-        """Return the state of the run now; does not wait."""
+        """Return the present state of the run, without waiting."""
         state, error = "running", self._error
         if self._state is not None:
             state = "finished"
@@ -134,7 +134,8 @@ class RunHandle:
         return RunSummary(mode, metric, self._devices, planned, state, self._seconds, epochs, notes, self.folder)
 
     def next_metrics(self) -> EpochMetrics | None:
-        """Wait for the next epoch to be complete and return its metrics; None at the end of the run (`join` says why)."""
+        """Wait for the next complete epoch and return its metrics. Return None at the end of the run (`join` tells how it
+        ended)."""
         with self._ending_if_interrupted():
             metrics = self._metrics.get()
         if metrics is None:
@@ -142,7 +143,7 @@ class RunHandle:
         return metrics
 
     def poll_metrics(self) -> list[EpochMetrics]:
-        """Return the epochs complete since the last call; does not wait."""
+        """Return the metrics of the epochs completed since the last call, without waiting."""
         ready: list[EpochMetrics] = []
         while True:
             try:
@@ -155,13 +156,13 @@ class RunHandle:
             ready.append(metrics)
 
     def wait(self) -> None:
-        """Wait for the end, without raising the error of a failed run."""
+        """Wait for the end of the run. Does not raise the error of a failed run."""
         with self._ending_if_interrupted():
             self._ended.wait()
             self._thread.join()
 
     def join(self) -> TrainedState:
-        """Wait for the end and return the trained state.
+        """Wait for the end of the run and return the trained state.
 
         Raises RankFailed (with the rank and its traceback), RankLost, Diverged, Aborted, other EngineErrors, OSError.
         """
@@ -173,21 +174,21 @@ class RunHandle:
         return self._state
 
     def abort(self) -> None:
-        """End the run now; `join` will raise Aborted. Returns when no process of it is left: within seconds.
+        """Stop the run; `join` will raise Aborted. Returns when no process of the run is left, usually within seconds.
 
-        A run in place ends with the step in progress. Once the run has ended, this does nothing.
+        A run in this process stops after the current step. Does nothing if the run has ended.
         """
         self._stop.set()
         if threading.current_thread() is not self._thread:
             self._ended.wait(PATIENCE_S)
 
     def setup_monitor(self, monitor: Monitor) -> None:
-        """Show this run on the page of `monitor`: what it is, its layers, all that has happened and will."""
+        """Show this run on the page of `monitor`: its configuration, its model's layers, its records so far and to come."""
         self._observers.attach(monitor)
 
     def architecture_svg(self) -> str:
-        """Return the layers of the model as an SVG picture; "" for a model that cannot be followed. Makes the model once. A
-        run in this process does it between two steps."""
+        """Return the layers of the model as SVG, or "" if they cannot be traced. Calls `model_factory` once; a run in this
+        process does so between two steps."""
         return self._observers.svg()
 
     def __enter__(self) -> RunHandle:
@@ -196,7 +197,7 @@ class RunHandle:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the run if it goes on; raise its error if nobody has heard of it and nothing else is being raised."""
+        """End the run if it still runs. Raise the error of a failed run, unless `join` or the block has raised one."""
         unheard = self._ended.is_set() and self._state is None and not self._raised
         self.abort()
         if kind is None and unheard and not isinstance(self._error, Aborted):
@@ -204,7 +205,7 @@ class RunHandle:
 
     @contextmanager
     def _ending_if_interrupted(self) -> Iterator[None]:
-        """End the run before Ctrl-C, or what a signal handler raises, goes on its way."""
+        """End the run if Ctrl-C or the exception of a signal handler interrupts the wait, and raise that exception."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("a step or callback of a run in place cannot wait for that run")
         try:
@@ -221,7 +222,7 @@ class RunHandle:
                 task = self._packed.deliver(folder) if self._packed is not None else self._job.task
                 self._engine(replace(self._job, scratch=folder, task=task), self._emit)
                 self._state = read_state(folder, self._finished)
-                for note in dict.fromkeys(self._notes):  # of a run that fails, the error says it
+                for note in dict.fromkeys(self._notes):  # a failed run has them in its error
                     warnings.warn(note, RuntimeWarning, stacklevel=1)
                 if len(set(self._finished.values())) > 1:
                     warnings.warn(DIFFERENT, RuntimeWarning, stacklevel=1)
@@ -240,11 +241,11 @@ class RunHandle:
                 if self._state is not None:
                     self._state = replace(self._state, run=self.summary())
             finally:
-                self._ended.set()  # first: who hears that there are no more metrics may leave the block at once
+                self._ended.set()  # before None: whoever reads None may leave the `with` block at once
                 self._metrics.put(None)
 
     def _last(self) -> str:
-        """Return what there is to resume from."""
+        """Return which checkpoint the run can be resumed from."""
         if self._whole is None:
             return "there is none before it" if self._job.resume is None else f"the last one is {self._job.resume}"
         return (
@@ -253,8 +254,8 @@ class RunHandle:
         )
 
     def _emit(self, record: Any, at: float) -> None:
-        """Take note of everything that happens, as the engine tells it, at least twice a second where ranks are
-        processes."""
+        """Process one record of the engine: collect metrics, call the checkpoint callback, stop the run if asked to. If
+        ranks are processes, the engine calls this at least twice a second."""
         if self._stop.is_set():
             raise _Stop
         self._observers.take(record, at)
@@ -284,8 +285,7 @@ class RunHandle:
 
 
 def _refuse_beside_another() -> None:
-    """Raise RuntimeError: two runs in place would draw from the same random generators, and neither be what its seed
-    says."""
+    """Raise RuntimeError if another run trains in this process: the two would share random generators."""
     if any(run._packed is None and run._thread.is_alive() and not run._ended.is_set() for run in list(_live)):
         raise RuntimeError(
             "a run without processes of its own is going on in this one, whose random generators it needs: join or abort it "
@@ -295,6 +295,6 @@ def _refuse_beside_another() -> None:
 
 @atexit.register
 def end_all() -> None:
-    """End the runs of a script that ends, or is interrupted."""
+    """Abort all runs when the script ends or is interrupted."""
     for handle in list(_live):
         handle.abort()

@@ -1,4 +1,4 @@
-"""What a run changes for all of this process, put back at its end."""
+"""Restores, at the end of a run, the process-wide state that the run changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ddp.data.seeded import others, set_others
 
 @contextmanager
 def put_back(in_place: bool) -> Iterator[None]:
-    """Put back at the end what a run changes for all of this process: threads, and the random generators if in place."""
+    """Restore process-wide state at the end of the block: the number of torch threads and, if `in_place`, the random
+    generators."""
     threads = torch.get_num_threads()
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     before = others()

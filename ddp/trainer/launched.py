@@ -1,7 +1,8 @@
-"""A script under torchrun, srun or mpirun: rank 0's process is the script as ever, every other one serves a rank of its run.
+"""Runs a script under torchrun, srun or mpirun: rank 0's process runs the script as usual, every other process serves
+one rank.
 
-All processes run the same script, so the task does not travel: each makes it of its own functions and data. A process that
-is not rank 0 goes no further than `Trainer.run`. Knows no harness.
+All processes run the same script, so the task is not sent over the network: each process builds it from its own
+functions and data. A process other than rank 0 does not return from `Trainer.run`. Knows no harness.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from ddp.trainer.task import Parts, pack
 LOOPBACK = "127.0.0.1"
 PRELOAD = ("ddp.trainer.task",)
 BIND = "DDP_BIND"
-"""Variable that says where rank 0 listens: an address, an interface, or the network of the hosts."""
+"""Environment variable with the address, the interface or the network that rank 0 listens on."""
 FAILED = 5
 
 
 def script_task(samples: int, evaluated: int) -> Task:
-    """Stand for the task of the script in an order: how many samples it trains and evaluates on. Raises AssertionError:
-    who gets the order puts its own in place."""
+    """Stand for the script's own task in an order sent to another process; only the numbers of samples are sent.
+    Raises AssertionError: the receiver must replace it with its own task."""
     raise AssertionError(f"the task of {samples} and {evaluated} samples was not put in place")
 
 
@@ -50,25 +51,26 @@ def _sizes(parts: Parts) -> tuple[int, int]:
 
 @dataclass
 class Party:
-    """The processes of this script's launcher, several."""
+    """The processes that a launcher started for this script; at least two."""
 
     placement: Placement
     _parts: Parts | None = None
-    """What the script trains; of one `Trainer`, as others cannot be known in the other processes."""
+    """Parts of the first `Trainer` that ran. A second one is refused, because the other processes only know the
+    first."""
     _head: HeadNode | None = field(default=None)
     _dismissed: bool = False
     _dismissing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def leads(self) -> bool:
-        """Return whether this is rank 0."""
+        """Return whether this process is rank 0."""
         return self.placement.rank == 0
 
     def _process(self) -> LaunchedProcess:
         return process_of(self.placement, os.environ)
 
     def provide(self, parts: Parts) -> ScriptRanks:
-        """Return the ranks of the other processes, in rank 0's. Raises ValueError, OSError, RankLost."""
+        """Return a provider of ranks in the other processes; called in rank 0. Raises ValueError, OSError, RankLost."""
         if self._dismissed:
             raise ValueError("the other workers of Ray Train ended with the first run: train in one")
         if self._parts is not None and self._parts is not parts:
@@ -82,8 +84,10 @@ class Party:
         return ScriptRanks(self._head.rendezvous, _sizes(parts))
 
     def serve(self, parts: Parts) -> NoReturn:
-        """Serve rank 0's run in a process that is not rank 0's, until its script is over, in a worker of Ray Train until the
-        run is. Raises SystemExit; ValueError if the functions or data cannot be sent to the rank's process."""
+        """Serve one rank of rank 0's run until rank 0's script ends (in a worker of Ray Train: until the run ends).
+        Called in every process but rank 0.
+
+        Raises SystemExit at the end; ValueError if the functions or data cannot be sent to the rank's process."""
         quietly = ray_train.quiet_end() if ray_train.within(self.placement) else None
         packed = pack(parts)
         place, key = self._found()
@@ -103,12 +107,13 @@ class Party:
             except (EngineError, OSError) as error:
                 code = _ended(place.rank, error)
             else:
-                if quietly is not None:  # what went wrong is rank 0's to say
+                if quietly is not None:  # rank 0 reports errors of the run
                     quietly()
         raise SystemExit(code)
 
     def _found(self) -> tuple[LaunchedProcess, bytes]:
-        """Return this process, not rank 0's, and its key, once rank 0's host is found. Raises SystemExit."""
+        """Return this process's place and its key, once it has found rank 0's host. Raises SystemExit if it finds
+        none."""
         try:
             place = self._process()
             return place, place.key()
@@ -116,7 +121,8 @@ class Party:
             raise SystemExit(_ended(self.placement.rank, error)) from None
 
     def followed(self, run: RunHandle) -> RunHandle:
-        """Return `run`, at whose end Ray Train's other workers are dismissed: it ends none before all have ended theirs."""
+        """Return `run`. Under Ray Train, dismiss the other workers when the run ends: Ray Train ends no worker
+        before all workers have finished."""
         if ray_train.within(self.placement):
             threading.Thread(target=self._follow, args=(run,), name="dismissing", daemon=True).start()
         return run
@@ -128,7 +134,7 @@ class Party:
             self._head.rendezvous.close()
 
     def dismiss(self) -> None:
-        """Say to the other processes that the script is over."""
+        """Tell the other processes that the script has ended."""
         end_all()
         self._dismiss()
 
@@ -139,37 +145,37 @@ class Party:
             self._dismissed = True
             try:
                 head = self._head or HeadNode(self._process(), CATALOGUE, "ddp")
-            except ValueError:  # there is nobody to be found
+            except ValueError:  # there is no rank 0 to connect to
                 return
             head.dismiss(1 if getattr(sys, "last_value", None) is not None else 0)
 
 
 def _ended(rank: int, error: Exception) -> int:
-    """Say in one line why a process that is not rank 0's ends, and return its exit code."""
+    """Print in one line why a process other than rank 0 ends, and return its exit code."""
     print(f"ddp: rank {rank} ends: {error}", file=sys.stderr)
     return FAILED
 
 
 @dataclass(frozen=True)
 class ScriptRanks:
-    """Provides ranks in processes that run the same script."""
+    """Provides ranks in the processes that a launcher started with the same script."""
 
     rendezvous: RendezvousServer
     sizes: tuple[int, int]
 
     def prepare_job(self, job: Job) -> Job:
-        """Return the job as ranks on this host are to get it."""
+        """Return the job for the ranks on this host."""
         return self.rendezvous.prepare_job(job)
 
     def runner(self, job: Job, rank: int) -> RemoteRank:
-        """Return the process of a rank of that job."""
+        """Return the process that runs `rank` of the job."""
         return self.rendezvous.runner(replace(job, task=partial(script_task, *self.sizes)), rank)
 
 
 @cache
 def party() -> Party | None:
-    """Return the processes that a launcher has started with this one; None: there is none, or only this one. Raises
-    ValueError for variables that contradict each other."""
+    """Return the processes that a launcher started together with this one; None if this process is the only one.
+    Raises ValueError for environment variables that contradict each other."""
     placement = read(os.environ)
     if placement is None or placement.world_size == 1:
         return None

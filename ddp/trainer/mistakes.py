@@ -1,4 +1,4 @@
-"""What is easily given to `Trainer` and is not what it takes: each is told in one line what to write instead."""
+"""Recognises common mistakes in the arguments of `Trainer` and says in one line what to write instead."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ELSEWHERE = {
     "val_dataset": "write eval_dataset, with eval_step",
     "worker_init_fn": "no processes read the data; what it draws from torch is seeded for every sample: leave it out",
 }
-"""Arguments of other trainers and loaders -> what is written here."""
+"""Arguments of other trainers and loaders -> what to write here."""
 CALLS: dict[str, tuple[str, ...]] = {
     "model_factory": (),
     "optimizer_factory": ("parameters",),
@@ -47,10 +47,10 @@ CALLS: dict[str, tuple[str, ...]] = {
     "augment": ("batch", "draws"),
     "collate_fn": ("samples",),
 }
-"""How the functions of a user are called."""
+"""Argument -> names of the positional arguments that the user's function is called with."""
 _OF_ONE = "Expected more than 1 value per channel when training"
 LAST = "a batch of one sample, as the last of an epoch may be, cannot be normalised; drop_last=True leaves it out"
-"""What to do where PyTorch refuses a batch in which there is nothing to normalise over."""
+"""Remedy when PyTorch refuses to normalise over a batch of one sample."""
 WRAPPED = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 
@@ -66,7 +66,7 @@ def refuse_keywords(given: Collection[str], own: Collection[str], settings: Coll
 
 
 def check_function(name: str, given: Any) -> None:
-    """Raise ValueError unless `given` is a function that can be called as the argument `name` is."""
+    """Raise ValueError unless `given` is a function that accepts the arguments in `CALLS[name]`."""
     if isinstance(given, nn.Module) and name == "model_factory":
         raise ValueError(
             f"model_factory must be a function that makes the model in every rank, not a model: give lambda: "
@@ -90,7 +90,8 @@ def check_function(name: str, given: Any) -> None:
 
 
 def a_model(made: Any) -> nn.Module:
-    """Return what `model_factory` has made. Raise ValueError for what is no model, or wrapped by another engine."""
+    """Return the result of `model_factory`. Raise ValueError if it is no model, has tensors on the meta device, or
+    is wrapped by another engine."""
     for kind in type(made).__mro__ if isinstance(made, nn.Module) else ():
         if kind.__name__ in WRAPPED:
             raise ValueError(
@@ -107,7 +108,8 @@ def a_model(made: Any) -> nn.Module:
 
 
 def make_model(factory: Callable[[], Any]) -> nn.Module:
-    """Return the model of a factory. Raise ValueError for what cannot be trained here, and what the factory raises."""
+    """Return the model made by `factory`. Raise ValueError for a model that cannot be trained here; other exceptions
+    of `factory` pass through."""
     try:
         return a_model(factory())
     except ValueError as error:
@@ -120,13 +122,14 @@ def make_model(factory: Callable[[], Any]) -> nn.Module:
 
 
 class CheckedStep:
-    """A user's step, whose answers are looked at: always for being a loss, and at first for what it is a loss of."""
+    """A user's train step that checks the returned loss on every call, and on the first call also which parameters
+    it depends on."""
 
     def __init__(self, step: Callable[[nn.Module, Any], Any]) -> None:
         self._step, self._first = step, True
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the loss, shape (). Raise ValueError for what is none, or not one of this model."""
+        """Return the loss, shape (). Raise ValueError if the step returns no loss, or a loss of another model."""
         try:
             loss = self._step(model, batch)
         except ValueError as error:
@@ -150,7 +153,7 @@ class CheckedStep:
 
 
 def summary(value: Any) -> str:
-    """Return what a step has given, in a few words."""
+    """Describe what a step returned, in a few words."""
     if not isinstance(value, Tensor):
         return " ".join(repr(value).split())[:60]
     lacks = "" if value.requires_grad else " without gradient"
@@ -181,12 +184,12 @@ BACKWARD = (
 
 
 def _gradients(model: nn.Module) -> bool:
-    """Return whether the step has left gradients, which were clear before it."""
+    """Return whether the step left gradients in the model. All gradients were zero or None before it."""
     return any(p.grad is not None and bool(p.grad.to_dense().any()) for p in model.parameters())
 
 
 def _refuse_others(loss: Tensor, model: nn.Module) -> None:
-    """Raise ValueError if the loss was computed with parameters, and with none of this model."""
+    """Raise ValueError if the loss depends on parameters, but on none of `model`."""
     mine = {id(parameter) for parameter in model.parameters()}
     foreign, waiting, seen = False, [loss.grad_fn], set()
     while waiting:
@@ -194,7 +197,7 @@ def _refuse_others(loss: Tensor, model: nn.Module) -> None:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if isinstance(node, torch.autograd.function.BackwardCFunction):  # of whose inside nothing is known
+        if isinstance(node, torch.autograd.function.BackwardCFunction):  # autograd does not show what is inside
             return
         variable = getattr(node, "variable", None)
         if variable is not None:

@@ -1,7 +1,8 @@
-"""Who sees a run besides its handle: a timeline from its first moment, monitors from when they are attached.
+"""Passes the records of a run to its observers: a timeline from the start of the run, and monitors from when they are
+attached.
 
-Owns what they are told, and when the model is looked at: in a run in this process by the thread that trains, between two
-records, as both draw from the same random generators. Must not know what is shown.
+Also decides when the model is traced for its picture. If the run is in this process, the training thread does that
+between two records, because tracing and training use the same random generators. Must not know what observers show.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ddp.monitor.track import RunSubject, RunTrack
 from ddp.process.codec import Record
 
 KEPT = 4096
-"""Last records that a monitor gets which comes late; all that there are of most runs."""
+"""Number of the last records that are kept for monitors that attach late. Most runs have fewer."""
 Listener = Callable[[Record, float], None]
 
 
@@ -33,30 +34,31 @@ class RunObservers:
     def __init__(
         self, subject: RunSubject, sketch: Callable[[], Json | None], timeline: Listener | None, in_place: bool
     ) -> None:
-        """`sketch`: makes the model, and describes its layers; `in_place`: the run is in this process."""
+        """`sketch`: makes the model and returns a description of its layers; `in_place`: the run trains in this
+        process."""
         self._subject, self._sketch, self._in_place = subject, sketch, in_place
         self._timeline = timeline
         self._track: RunTrack | None = None
-        """Of the timeline."""
+        """Records of the timeline."""
         self._monitors: list[tuple[Monitor, RunTrack]] = []
         self._full: set[RunTrack] = set()
-        """Those that get no more."""
+        """Tracks that could not be written; they receive no more records."""
         self._ready: list[tuple[Record, float]] = []
         self._latest: deque[tuple[Record, float]] = deque(maxlen=KEPT)
         self._waiting: list[Callable[[], None]] = []
-        """What the thread that trains is to do."""
+        """Calls that the training thread makes after the next record."""
         self._thread: threading.Thread | None = None
-        """The one that trains."""
+        """The training thread."""
         self._over = False
         self._folder: Path | None = None
         self._end: tuple[str, str | None] | None = None
-        """Status, and what ended it."""
+        """Status of the ended run, and its error."""
         self._lock = threading.RLock()
 
     @contextmanager
     def during(self, folder: Path, written: Callable[[], Path | None]) -> Iterator[None]:
-        """Tell observers of the run that goes on inside; its ranks measure themselves in `folder`, and what they measured
-        may lie in `written` at the end."""
+        """Inform observers about the run inside this block. Ranks write their own measurements to `folder`; after
+        the run they may be in the folder that `written` returns."""
         with self._lock:
             self._thread, self._folder = threading.current_thread(), folder
             for monitor, track in self._monitors:
@@ -86,7 +88,8 @@ class RunObservers:
                     self._write(track, partial(monitor.end, track, *self._end))
 
     def _write(self, track: RunTrack, write: Callable[[], None]) -> None:
-        """Have an observer write. An OSError, as of a full disk, ends its record with one line: the run goes on."""
+        """Call `write` for an observer's track. An OSError, such as a full disk, prints one line and stops this
+        track; the run continues."""
         if track not in self._full:
             try:
                 write()
@@ -95,13 +98,13 @@ class RunObservers:
                 print(f"a timeline or monitor records no more of this run: {error}", file=sys.stderr)
 
     def over(self) -> None:
-        """Note that the run's thread does nothing more, and do in it what waits."""
+        """Note that the training thread has ended, and make the waiting calls in this thread."""
         with self._lock:
             self._over = True
             self._do_waiting()
 
     def take(self, record: Record, at: float) -> None:
-        """Hand a record on."""
+        """Pass a record to all observers."""
         if isinstance(self._timeline, Timeline):
             if self._track is not None and self._timeline.recording:
                 self._write(self._track, partial(self._track, record, at))
@@ -119,7 +122,7 @@ class RunObservers:
             each()
 
     def attach(self, monitor: Monitor) -> None:
-        """Have `monitor` show the run."""
+        """Show the run on `monitor`, beginning with the records that were kept."""
         with self._lock:
             track = monitor.begin(self._subject)
             for record, at in (*self._ready, *self._latest):
@@ -132,13 +135,14 @@ class RunObservers:
         self._apart(lambda: self._write(track, lambda: monitor.describe(track, self._sketch())))
 
     def svg(self) -> str:
-        """Return the picture of the model."""
+        """Return the picture of the model as SVG; "" if its layers cannot be traced."""
         graphs: list[Json | None] = []
         self._apart(lambda: graphs.append(self._sketch())).wait()
         return picture(graphs[0]) if graphs and graphs[0] is not None else ""
 
     def _apart(self, work: Callable[[], Any]) -> threading.Event:
-        """Do `work` where it disturbs nobody; return what is set once it is done."""
+        """Call `work` now, or have the training thread call it if the run trains in this process. Return an event
+        that is set once it is done."""
         done = threading.Event()
 
         def act() -> None:
@@ -157,10 +161,10 @@ class RunObservers:
 
 
 def _status(error: BaseException | None) -> tuple[str, str | None]:
-    """Return the status of a run that ended so, and why in one line."""
+    """Return (status, one line of explanation) of a run that ended with `error`."""
     if error is None:
         return "ok", None
     why = (str(error) or type(error).__name__).splitlines()[0]
-    if isinstance(error, KeyboardInterrupt):  # so ends a run that was aborted
+    if isinstance(error, KeyboardInterrupt):  # an aborted run ends with one
         return "killed", "interrupted"
     return ("diverged" if isinstance(error, Diverged) else "failed"), why

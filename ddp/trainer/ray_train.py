@@ -1,7 +1,8 @@
-"""Ray Train's worker: its process outlives the function that trains, and any exception of the function fails the whole run.
+"""Ends a worker of Ray Train without an error. The worker's process outlives the training function, and any exception
+of the function fails the whole run.
 
-So a worker that has served rank 0 must end its thread without a result that Ray Train takes for an error. Imports no Ray: in
-a worker it is imported.
+A worker that has served rank 0 must end its thread without a result that Ray Train takes for an error. Does not import
+Ray: in a worker, Ray is imported already.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from typing import Any
 from ddp.launcher.environment import RAY, Placement
 
 CONTEXT = "ray.train.v2._internal.execution.context"
-"""Module of Ray Train, from 2.43 on, that has the thread of the function."""
+"""Module of Ray Train (2.43 and later) that holds the thread of the training function."""
 
 
 def within(placement: Placement) -> bool:
-    """Return whether Ray Train started this process: `launch=ray` names itself, and a user's own actors do not know it."""
+    """Return whether Ray Train started this process. `launch=ray` sets DDP_LAUNCHER, and a user's own Ray actors
+    have not imported `ray.train`."""
     return placement.launcher == RAY and not os.environ.get("DDP_LAUNCHER") and "ray.train" in sys.modules
 
 
 def quiet_end() -> Callable[[], None]:
-    """Return what makes Ray Train take any end of this worker's thread for a good one: its queue of errors is closed. Raises
-    ValueError for a Ray Train that has none."""
+    """Return a function after which Ray Train takes any end of this worker's thread for a success: it closes the
+    queue of errors. Raises ValueError if this version of Ray Train has no such queue."""
     try:
         context: Any = sys.modules[CONTEXT]
         errors = context.get_train_context().execution_context.training_thread_runner.get_exception_queue()

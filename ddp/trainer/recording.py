@@ -1,7 +1,7 @@
-"""The seam between a `Trainer` and who records its runs: the order, and what is asked of a recorder.
+"""Connects a `Trainer` to the harness that records its runs: what is recorded, and the protocol of a recorder.
 
-Owns the name of the module that has the recorder: the harness, which is imported where a run is to be recorded and not
-before. Must not know what a run folder holds.
+Owns the name of the harness's module, which is imported only when a run is recorded. Must not know the contents of a
+run folder.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class Recording:
-    """What is recorded where, as a user asks for it."""
+    """What a user wants recorded, and where."""
 
     output: Path
     """Folder that holds `<name>/<mode>/<run_id>/`."""
     name: str
     metric: str
-    """What `eval_step` measures."""
+    """Name of the metric that `eval_step` returns."""
     higher_is_better: bool
     target: float | None
-    """Value of the metric that counts as reached; None: none does."""
+    """Value of the metric to reach; None: no target."""
     audit: bool
-    """Whether some steps are kept, and done again when the run is over."""
+    """Whether some steps are recorded and repeated in plain PyTorch after the run."""
 
 
 @dataclass(frozen=True)
 class RecordOrder:
-    """One run to be recorded."""
+    """Everything that a recorder needs to know about one run."""
 
     recording: Recording
     parts: Parts
@@ -51,25 +51,26 @@ class RecordOrder:
 
 
 class Recorder(Protocol):
-    """Runs an engine, and writes down what happens."""
+    """Runs an engine and records its run."""
 
     @property
     def folder(self) -> Path | None:
-        """Return where the run lies; None until it has ended."""
+        """Return the folder of the run; None until the run has ended."""
         ...
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """Return the modules that the fork server imports for the run."""
+        """Return the modules that the fork server must import for the run."""
         ...
 
     @property
     def room(self) -> int:
-        """Return the bytes that it writes to `job.scratch`, beside the engine's."""
+        """Return how many bytes the recorder writes to `job.scratch`, in addition to the engine."""
         ...
 
     def run(self, job: Job, emit: Emit) -> None:
-        """Run as the engine does, with private files in `job.scratch`. Raises what the engine and `emit` raise."""
+        """Run the engine with `job` and record the records that it emits. Private files go to `job.scratch`. Raises
+        what the engine and `emit` raise."""
         ...
 
 
@@ -81,7 +82,7 @@ def check_recording(
     target: float | None,
     audit: bool,
 ) -> Recording | None:
-    """Return what is to be recorded; None: nothing. Raise ValueError."""
+    """Return what is to be recorded; None: nothing. Raise ValueError for arguments that are missing or invalid."""
     if output is None:
         if name is not None:
             raise ValueError(f"name={name!r} without output: say where the run folder belongs, such as output='runs'")
@@ -92,13 +93,14 @@ def check_recording(
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             raise ValueError(f"{key}={value!r} must be a word of letters, digits and _ . -, such as {key}='touch'")
     goal = None if target is None else checks.number("target", target, -checks.MOST_SAMPLES)
-    folder = Path(checks.path("output", output)).absolute()  # a script may leave the present folder
+    folder = Path(checks.path("output", output)).absolute()  # a script may change the current folder
     assert name is not None
     better = checks.flag("higher_is_better", higher_is_better)
     return Recording(folder, name, metric, better, goal, checks.flag("audit", audit))
 
 
 def make_recorder(order: RecordOrder) -> Recorder:
-    """Return who records it. Raise ValueError where the harness is not installed, or the run cannot be described."""
+    """Return the recorder for this order. Raise ValueError if the harness is not installed or the run cannot be
+    described."""
     recorder: Recorder = harness_module(RECORDER, "output needs", ", or leave output out").recorder(order)
     return recorder

@@ -1,4 +1,4 @@
-"""The layers of a user's model: made once, followed for one sample. Owns what is looked at; must not know who draws it."""
+"""Traces the layers of a user's model with one sample. Must not know who draws them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ddp.trainer.task import Parts
 
 
 def sketch(parts: Parts, metric: str, model: nn.Module | None = None) -> dict[str, Any] | None:
-    """Return the layers of `model` (None: it is made) with their hash; None of one that cannot be followed. Leaves random
-    generators as they were."""
+    """Return the layers of `model` (None: make it) and their structural hash; None if the model cannot be traced.
+    Leaves random generators unchanged."""
     with undisturbed():
         try:
             model = (make_model(parts.model_factory) if model is None else model).eval()
@@ -27,7 +27,7 @@ def sketch(parts: Parts, metric: str, model: nn.Module | None = None) -> dict[st
             with Scalars():
                 graph = layers(model, lambda: parts.train_step(model, batch))
             known = {"structural_hash": digest(describe(model))}
-        except Exception:  # whatever a user's own may do: a picture is not worth a run
+        except Exception:  # a user's code may raise anything; a missing picture must not end the run
             return None
     inputs = leaves(batch)
     return {"metric": metric, "input": list(inputs[0].shape[1:]) if inputs else [], **known, **graph}

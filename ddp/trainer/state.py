@@ -1,4 +1,4 @@
-"""`TrainedState`: what a run ends with; `CheckpointInfo`: what it leaves on its way."""
+"""Defines `TrainedState`, the result of a run, and `CheckpointInfo`, a checkpoint saved during a run."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from ddp.trainer.summary import RunSummary
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """A checkpoint that lies there whole. `torch.load(path / "model.pt", weights_only=True)["state_dict"]` is the model."""
+    """A complete checkpoint on disk. `torch.load(path / "model.pt", weights_only=True)["state_dict"]` loads the
+    model's state."""
 
     path: Path
-    """Its folder; kept until two later ones are there."""
+    """Folder of the checkpoint. It is deleted once two later checkpoints exist."""
     epochs: int
-    """Complete epochs in it."""
+    """Epochs that were complete when it was saved."""
     samples: int
-    """Samples in it, of all epochs."""
+    """Samples trained when it was saved, over all epochs."""
 
 
 @dataclass(frozen=True, repr=False)
 class TrainedState:
-    """The trained model, on the CPU, by the names that the model gives its tensors."""
+    """The trained model's tensors on the CPU, by their names in the model."""
 
     params: dict[str, Tensor]
     buffers: dict[str, Tensor]
     extra: dict[str, Any] = field(default_factory=dict)
-    """What modules save besides (`get_extra_state`)."""
+    """Extra state of modules (`get_extra_state`)."""
     run: RunSummary | None = field(default=None, compare=False)
-    """The run that it is from."""
+    """Summary of the run that trained it."""
     tied: frozenset[str] = field(default=frozenset(), compare=False)
-    """Names of parameters that the model has under an earlier name already."""
+    """Names of parameters that share memory with a parameter of an earlier name."""
 
     def __repr__(self) -> str:
         """Return its size, in one line."""
         return f"<TrainedState: {self._size}>"
 
     def __str__(self) -> str:
-        """Return its size, and what there is to say of its run."""
+        """Return its size and the summary of its run."""
         return "\n".join([self._size, *(self.run.lines() if self.run is not None else ())])
 
     def _repr_html_(self) -> str:
-        """Return the same for a notebook, with a table of the epochs."""
+        """Return its size and the summary of its run for a notebook, with a table of the epochs."""
         return f"<p>{self._size}</p>{self.run.html() if self.run is not None else ''}"
 
     @property
@@ -59,27 +60,27 @@ class TrainedState:
         return f"{sum(own):,} parameters in {tensors}, {buffers}"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all of it, as `load_state_dict` takes it."""
+        """Return parameters, buffers and extra state as one dict for `load_state_dict`."""
         return {**self.params, **self.buffers, **self.extra}
 
 
 def tied_names(params: Mapping[str, Tensor]) -> frozenset[str]:
-    """Return the names of tensors that are, in shape and memory, one with an earlier name."""
+    """Return the names of tensors with the same memory and shape as a tensor of an earlier name."""
     seen: dict[tuple[int, torch.Size], str] = {}
     first = {name: seen.setdefault((value.data_ptr(), value.shape), name) for name, value in params.items()}
     return frozenset(name for name, value in params.items() if value.numel() and first[name] != name)
 
 
 def read_state(folder: Path, finished: Iterable[int]) -> TrainedState:
-    """Return the state that the first of the `finished` ranks has left in `folder`. All have left the same: the last
-    average."""
+    """Return the state that the first of the `finished` ranks saved in `folder`. All ranks end with the same state,
+    the last average."""
     for rank in sorted(finished):
         state = torch.load(folder / f"state-{rank}.pt", map_location="cpu", weights_only=False)
         params = {name: value for name, value in state.items() if isinstance(value, nn.Parameter)}
         others = {name: value for name, value in state.items() if name not in params}
         buffers = {name: value for name, value in others.items() if isinstance(value, Tensor)}
         return TrainedState(
-            # Ranks keep everything in one tensor; here each owns its memory.
+            # A rank's tensors are views of one flat tensor; the copies own their memory.
             {name: value.detach().clone() for name, value in params.items()},
             {name: value.clone() for name, value in buffers.items()},
             {name: value for name, value in others.items() if name not in buffers},

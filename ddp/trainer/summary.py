@@ -1,4 +1,5 @@
-"""`RunSummary`: what there is to say of a run in a terminal and in a notebook. Pure: knows neither threads nor models."""
+"""Defines `RunSummary`: a short description of a run for a terminal or a notebook. Pure: knows neither threads nor
+models."""
 
 from __future__ import annotations
 
@@ -10,35 +11,35 @@ from pathlib import Path
 from ddp.trainer.epochs import EpochMetrics
 
 SLOW = 100
-"""Samples per second below which a speed has decimals."""
+"""Samples per second below which a throughput is shown with decimals."""
 SHOWN = 20
-"""Epochs that a table has: the last ones."""
+"""Number of epochs in a table: the last ones."""
 STYLE = "text-align: right; padding: 0 0.6em"
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run at some moment."""
+    """The state of a run at one moment."""
 
     mode: str
     metric: str
-    """What is evaluated."""
+    """Name of the evaluated metric."""
     devices: tuple[str, ...]
     planned: int
-    """Epochs that it is to train."""
+    """Number of epochs that the run is to train."""
     state: str
-    """`running`, `finished`, `aborted`, or what ended it."""
+    """`running`, `finished`, `aborted`, or the error that ended the run."""
     seconds: float
-    """Of training, evaluation not counted."""
+    """Seconds of training, without evaluation."""
     epochs: tuple[EpochMetrics, ...]
-    """The last ones that are complete."""
+    """The last complete epochs."""
     notes: tuple[str, ...] = ()
-    """What is to be known of it: ranks that it went on without, how the data was read."""
+    """Warnings: lost ranks, how the data was read."""
     folder: Path | None = None
 
     @property
     def headline(self) -> str:
-        """Return the run and how it stands, in one line."""
+        """Return mode, ranks, state and progress in one line."""
         ranks = "1 rank" if len(self.devices) == 1 else f"{len(self.devices)} ranks"
         where = ", ".join(dict.fromkeys(self.devices))
         done = self.epochs[-1].epoch + 1 if self.epochs else 0
@@ -47,13 +48,13 @@ class RunSummary:
 
     @property
     def figures(self) -> str:
-        """Return the figures of the last epoch; empty: none is complete."""
+        """Return the metrics of the last complete epoch in one line; empty if there is none."""
         if not self.epochs:
             return ""
         return ", ".join(f"{name} {value}" for name, value in self._row(self.epochs[-1]).items())
 
     def lines(self) -> Iterator[str]:
-        """Yield all there is to say, for a terminal."""
+        """Yield the whole summary line by line, for a terminal."""
         yield self.headline
         if self.figures:
             yield self.figures
@@ -62,7 +63,7 @@ class RunSummary:
             yield f"results {self.folder}"
 
     def html(self) -> str:
-        """Return the same with a table of the last epochs."""
+        """Return the summary as HTML, with a table of the last epochs."""
         rows = [self._row(epoch) for epoch in self.epochs[-SHOWN:]]
         names = list(dict.fromkeys(name for row in rows for name in row))
         parts = [f"<p>{escape(self.headline)}</p>"]
@@ -79,7 +80,7 @@ class RunSummary:
         return "".join(parts)
 
     def _row(self, epoch: EpochMetrics) -> dict[str, str]:
-        """Return the figures of an epoch that there are, by name."""
+        """Return the available metrics of an epoch as text, by name."""
         known = {"loss": epoch.loss, self.metric: epoch.eval, "test loss": epoch.eval_loss, "lr": epoch.lr}
         speed = epoch.samples / epoch.seconds if epoch.seconds > 0 else 0.0
         rate = {"samples/s": f"{speed:,.0f}" if speed >= SLOW else f"{speed:.3g}"} if speed else {}

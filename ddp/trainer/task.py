@@ -1,7 +1,7 @@
-"""From a user's functions and data to a `Task`, here or in the ranks' processes.
+"""Builds a `Task` from a user's functions and data, in this process or in the ranks' processes.
 
-Functions travel by cloudpickle: those of the script itself, lambdas and closures as their code. Tensors of a data set
-travel in a file that all ranks map, so that they lie in memory once.
+Functions are sent by cloudpickle; lambdas, closures and functions of the script itself are sent as code. The tensors of
+a data set are written to one file that all ranks map, so they are in memory once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CODE = "task.pickle"
 
 @dataclass(frozen=True)
 class Parts:
-    """What a user gives. The names are those of `Trainer`'s arguments."""
+    """The functions and data that a user gives. The names are those of `Trainer`'s arguments."""
 
     model_factory: Callable[[], nn.Module]
     optimizer_factory: Callable[[list[nn.Parameter]], Any]
@@ -51,7 +51,7 @@ class Parts:
 
 
 class NoSamples:
-    """The evaluation data of a run that evaluates nothing."""
+    """Empty evaluation data, for a run that evaluates nothing."""
 
     nbytes = 0
 
@@ -59,16 +59,16 @@ class NoSamples:
         return 0
 
     def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """Raise AssertionError: nobody asks for one."""
+        """Raise AssertionError: there are no samples."""
         raise AssertionError("there is nothing to evaluate")
 
     def to(self, device: torch.device) -> NoSamples:
-        """Return the same nothing."""
+        """Return itself: there is nothing to move."""
         return self
 
 
 def make_task(parts: Parts) -> Task:
-    """Return the task that `parts` describe."""
+    """Return the task that `parts` describes."""
     return Task(
         model=partial(make_model, parts.model_factory),
         optimizer=parts.optimizer_factory,
@@ -104,7 +104,7 @@ def _evaluate(step: Callable[[nn.Module, Any], Any] | None, model: nn.Module, ba
 
 
 def _number(value: Any) -> Tensor | None:
-    """Return a real number in double precision; None: it is none."""
+    """Return a real number as a float64 tensor; None if `value` is not a number."""
     if isinstance(value, Tensor):
         return value.double().reshape(()) if value.numel() == 1 and not value.is_complex() else None
     try:
@@ -115,28 +115,28 @@ def _number(value: Any) -> Tensor | None:
 
 @dataclass(frozen=True)
 class _Stored:
-    """Stands for a data set of tensors in the pickled parts."""
+    """Placeholder in the pickled parts for a data set whose tensors are in a file of their own."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class PackedTask:
-    """Parts, ready to go to ranks."""
+    """The parts of a task, ready to be sent to ranks."""
 
     code: bytes
     tensors: dict[str, tuple[Tensor, ...]]
 
     @property
     def bytes(self) -> int:
-        """What `deliver` will write."""
+        """Bytes that `deliver` will write."""
         return len(self.code) + sum(tensor.nbytes for group in self.tensors.values() for tensor in group)
 
     def deliver(self, folder: Path) -> Callable[[], Task]:
-        """Write the packed to `folder`; what is returned makes the task of it in any process."""
+        """Write the task to `folder`. Return a function that makes the task from these files in any process."""
         (folder / _CODE).write_bytes(self.code)
         for name, group in self.tensors.items():
-            # A slice would bring along the whole of what it was cut from.
+            # Saving a slice would save the whole storage that it is a view of.
             own = [t if t.nbytes == t.untyped_storage().nbytes() else t.clone() for t in (t.detach() for t in group)]
             torch.save(own, folder / f"{name}.pt")
         return partial(open_parcel, folder)
@@ -144,7 +144,7 @@ class PackedTask:
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """What is set for all of this process, that a user's functions see and results depend on."""
+    """Process-wide settings that a user's functions can see and that results depend on."""
 
     environment: dict[str, str]
     dtype: torch.dtype
@@ -153,14 +153,15 @@ class _Surroundings:
 
     @staticmethod
     def here() -> _Surroundings:
-        """Return those of this process."""
+        """Return the settings of this process."""
         strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         return _Surroundings(
             {**ENVIRONMENT, **os.environ}, torch.get_default_dtype(), torch.get_float32_matmul_precision(), strict
         )
 
     def take(self) -> None:
-        """Make them those of this process, a rank: the server that it was forked from may have begun long before."""
+        """Apply the settings to this process, a rank: the fork server that it comes from may have started long
+        before they were made."""
         for name in os.environ.keys() - self.environment.keys():
             del os.environ[name]
         os.environ.update(self.environment)
@@ -171,7 +172,7 @@ class _Surroundings:
 
 
 def pack(parts: Parts) -> PackedTask:
-    """Pickle `parts`. ValueError that names the argument that cannot be sent to another process."""
+    """Pickle `parts`. Raise ValueError that names the argument that cannot be sent to another process."""
     given = {name: getattr(parts, name) for name in ("dataset", "eval_dataset")}
     tensors = {name: source.tensors for name, source in given.items() if type(source) is TensorSource}
     stands: dict[str, Any] = {name: _Stored(name) for name in tensors}
@@ -195,10 +196,10 @@ def _culprit(parts: Parts, error: Exception) -> str:
 
 
 def open_parcel(folder: Path) -> Task:
-    """Return the task of a packed in `folder`."""
+    """Return the task that was written to `folder`."""
     with (folder / _CODE).open("rb") as code:
         surroundings: _Surroundings = pickle.load(code)
-        surroundings.take()  # first: what the functions need may be imported now, and look at them
+        surroundings.take()  # first: unpickling imports the user's modules, which may read these settings
         parts: Parts = pickle.load(code)
     stored = {name: getattr(parts, name) for name in ("dataset", "eval_dataset")}
     loaded: dict[str, Any] = {

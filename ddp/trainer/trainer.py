@@ -38,76 +38,75 @@ from ddp.trainer.task import NoSamples, Parts, make_task, pack
 
 
 class Trainer:
-    """Trains a model on several devices of equal or unequal speed; with one device in this process.
+    """Trains a model on several devices of equal or unequal speed, or on one device in this process.
 
     Args:
-        model_factory: makes the model, on the CPU; called once in every rank. Random initialisation is the same in all, as
-            torch is seeded from `seed`.
-        optimizer_factory: list of parameters -> optimizer, or a list of optimizers with different parameters. Their
-            learning rates are those at schedule 1.
+        model_factory: function that makes the model, on the CPU. It is called once in every rank; all ranks get the same
+            initial values, because torch is seeded from `seed`.
+        optimizer_factory: list of parameters -> optimizer, or a list of optimizers that share no parameter. Their learning
+            rates are those where `schedule` is 1.
         train_step: (model, batch) -> mean loss over the batch, a scalar tensor. May call `ddp.record_scalar`.
-        dataset: a tensor or a tuple of tensors of equal length, a TensorDataset, any map-style Dataset (batches are put
-            together by `default_collate`), or a `ddp.replica.task.Source`. Batches arrive on the rank's device.
-        batch_size: samples of one step of one rank; with `accumulate`, of each micro-batch.
+        dataset: a tensor or a tuple of tensors of equal length, a TensorDataset, any map-style Dataset (`default_collate`
+            makes the batches), or a `ddp.replica.task.Source`. Batches arrive on the rank's device.
+        batch_size: samples of one rank's step; with `accumulate`, samples of one micro-batch.
         epochs: passes over the data, all ranks together.
-        steps: length of the run in global steps (a batch of every rank), instead of passes over the data: a multiple of
-            `epochs`, which cut the run into equal parts.
-        policy: when replicas are averaged: a key of `ddp.core.policies.POLICIES`; None: `cadence`.
-        backend: how: `nccl` (all ranks wait in an all-reduce: NCCL, gloo or shared memory), `cpu` (the parent process
-            averages copies, while ranks may train on); None: `nccl`.
-        world_size: number of ranks; None: those that torchrun, srun or mpirun has started, or one for each CUDA device. One
-            rank trains in this process.
-        seed: of every random number.
-        eval_step: (model, batch) -> mean metric over the batch, or (mean loss, mean metric). Without gradient, in
-            evaluation mode, at the end of every epoch; needs `eval_dataset`.
-        eval_dataset: as `dataset`.
-        eval_batch_size: samples of one call of `eval_step`.
+        steps: length of the run in global steps (one batch of every rank), instead of passes over the data. Must be a
+            multiple of `epochs`, which then are equal parts of the run.
+        policy: when replicas are averaged, a key of `ddp.core.policies.POLICIES`; None: `cadence`.
+        backend: how replicas are averaged: `nccl` (all ranks wait in an all-reduce: NCCL, gloo or shared memory), or `cpu`
+            (the parent process averages copies while ranks may continue to train); None: `nccl`.
+        world_size: number of ranks. None: the number that torchrun, srun or mpirun has started, or one for each CUDA
+            device. A single rank trains in this process.
+        seed: seed of every random number.
+        eval_step: (model, batch) -> mean metric over the batch, or (mean loss, mean metric). It is called at the end of
+            every epoch in evaluation mode without gradients. Needs `eval_dataset`.
+        eval_dataset: evaluation data, of the same types as `dataset`.
+        eval_batch_size: samples in one call of `eval_step`.
         schedule: fraction of all training samples seen by all ranks, in [0, 1] -> factor on the learning rates.
         lr_scale_ratio: learning rates are multiplied by 1 + lr_scale_ratio * (world_size - 1).
         max_grad_norm: limit of the L2 norm of a step's gradients; None: no limit.
-        accumulate: micro-batches of a rank's step, whose gradients add up.
-        precision: of multiplications in training: `fp32`, or `bf16`, `fp16` by torch's autocast.
-        compile: the model is trained through torch.compile.
-        deterministic: PyTorch takes deterministic algorithms, or raises where it has none.
-        augment: (batch, `ddp.Draws`) -> batch, only for training. Random numbers come from (seed, epoch, sample), so a
-            sample is augmented alike on every rank, in every batch and mode. `ddp.crop_and_flip(4)` is one.
-        sampler: the samples of an epoch in their order, instead of a permutation of all: a function of the epoch, or a
-            sampler of PyTorch. Every rank calls it. All epochs have equally many samples.
+        accumulate: micro-batches in one step of a rank; their gradients are accumulated.
+        precision: `fp32`, or `bf16` or `fp16` for training under torch.autocast.
+        compile: train the model through torch.compile.
+        deterministic: make PyTorch use deterministic algorithms, and raise an error where it has none.
+        augment: (batch, `ddp.Draws`) -> batch, for training only. Random numbers depend on (seed, epoch, sample), so a
+            sample is augmented in the same way on every rank, in every batch and mode. Example: `ddp.crop_and_flip(4)`.
+        sampler: order of the samples in an epoch, instead of a permutation of all samples: a function of the epoch, or a
+            PyTorch sampler. Every rank calls it. All epochs must have the same number of samples.
         drop_last: drop the samples at the end of an epoch that do not fill a batch on every rank.
         collate_fn: list of samples -> batch, instead of `default_collate`; for both data sets.
-        loader: `resident` (the data is on each rank's device), `streaming` (a thread prefetches), or `auto`: each rank as
-            its memory allows. `docs/reference/loader.md`.
-        prefetch: batches that streaming prefetches; None: as memory allows.
-        vram_max_usage, memory_max_usage: share of a GPU's and of the host's free memory that data may take.
+        loader: `resident` (the data is on each rank's device), `streaming` (a thread prefetches batches), or `auto` (each
+            rank chooses by its free memory). See `docs/reference/loader.md`.
+        prefetch: number of batches that a streaming loader prefetches; None: as many as memory allows.
+        vram_max_usage, memory_max_usage: fraction of the free GPU memory and of the free host memory that data may use.
         epoch_callback: (epoch, WorkerHandle) -> None, called in every rank before its first step of an epoch.
-        checkpoint_folder: folder of the last two checkpoints; None: none are saved.
-        checkpoint_every: epochs or averages between checkpoints (the end of the run saves none); None: 1.
+        checkpoint_folder: folder in which the last two checkpoints are kept; None: no checkpoints.
+        checkpoint_every: epochs or averages between checkpoints; None: 1. No checkpoint is saved at the end of the run.
         checkpoint_unit: `epochs` (None) or `averages`. In modes that average gradients, and with one rank, every step
             counts as an average.
-        checkpoint_callback: (CheckpointInfo) -> None, called in this process, in a thread of the run, for each of them. An
-            exception in it ends the run. Until it returns the coordinator does nothing else, and ranks wait once they have
-            trained what they were granted: do long work in another thread.
-        resume: a checkpoint folder, or one checkpoint in it, to continue from; the other arguments must be unchanged.
-        speeds: emulated relative speed of each rank in [0.01, 1]; empty: full speed.
+        checkpoint_callback: (CheckpointInfo) -> None, called for each checkpoint in a thread of this process. An exception
+            in it ends the run. Until it returns, the coordinator is blocked and ranks wait after the steps that they were
+            granted; do long work in another thread.
+        resume: a checkpoint, or a folder with checkpoints, to resume from; the other arguments must be unchanged.
+        speeds: emulated relative speed of each rank, in [0.01, 1]; empty: full speed.
         device: `cpu`, `cuda`, or `auto`: CUDA if there is a GPU for each rank.
         transport: transport of the collectives of backend `nccl`: `memory` or `gloo` on CPUs, `nccl`, or `auto`.
-        deadline_s: a rank that is silent for so many seconds counts as dead; no step, evaluation batch or callback may take
-            longer.
-        tolerate_loss: if a rank's process dies, the others train its remaining samples; False: the run fails.
-        faults: what goes wrong on purpose, such as `1@40:crash`: before its step 40, rank 1 is killed. The kinds:
+        deadline_s: seconds after which a silent rank counts as dead; no step, evaluation batch or callback may take longer.
+        tolerate_loss: if a rank's process dies, the other ranks train its remaining samples; False: the run fails.
+        faults: faults to inject, such as `1@40:crash`, which kills rank 1 before its step 40. The kinds are listed in
             `docs/reference/faults.md`.
-        output: folder for run folders, `<output>/<name>/<mode>/<run_id>/`, as `python -m bench` writes them; None: no
+        output: root of the run folders, `<output>/<name>/<mode>/<run_id>/`, in the format of `python -m bench`; None: no
             run folder. Needs the package `bench`.
         name: name of the model in run folders.
-        metric: name of what `eval_step` measures, such as `accuracy`. This and the next two are only for run folders.
-        higher_is_better: whether a larger metric is a better one.
-        target: value of the metric to reach; None: no target.
+        metric: name of the metric that `eval_step` returns, such as `accuracy`.
+        higher_is_better: whether a larger metric is better; only for run folders.
+        target: value of the metric to reach; None: no target; only for run folders.
         audit: record some steps of a run with `output`, and repeat them in plain PyTorch at the end.
         mode: any mode (`docs/reference/modes.md`), instead of policy and backend: `solo`, `graph_sync`, `zero3`, ...
-        timeline: a `ddp.Timeline`, or a function of every record and its time.
+        timeline: a `ddp.Timeline`, or a function (record, time in seconds) -> None.
         settings: settings of the policy (`python -m bench list policies`): anchor, max_anchor, overhead_target, ...
 
-    Raises ValueError that names the remedy.
+    Raises ValueError that says how to correct the argument.
     """
 
     def __init__(
@@ -232,29 +231,29 @@ class Trainer:
             checks.function("timeline", timeline)
         self._timeline = timeline
         arguments.check_mode(way, self._job)
-        # What a sampler or drop_last leaves is refused here, not in the ranks.
+        # Refuse here, not in the ranks, a sampler or drop_last that leaves too few samples.
         refuse_part(sampler)
         cut, length = whole_batches(self._parts.drop_last, self._job), epoch_samples(self._job)
         visits = EpochOrder(seed, len(self._parts.dataset), sampler, cut, length=length)
         checks.check_reach(self._job.faults, len(visits), epochs, self._job.batch_size, size, alike=way.alike)
         earlier = arguments.folder_of("resume", resume)
-        if earlier is not None and (party is None or party.leads):  # its ranks elsewhere are sent what they need
+        if earlier is not None and (party is None or party.leads):  # other processes receive the checkpoint from rank 0
             self._job = replace(self._job, resume=arguments.latest_checkpoint(earlier))
             arguments.check_data(self._job, self._parts)
 
     def run(self) -> RunHandle:
-        """Start training and return at once. May be called again: every run begins anew. Under torchrun, srun or mpirun it
-        returns in rank 0's process alone; the others serve a rank each and end with the script there.
+        """Start training and return at once. Each further call starts a new run. Under torchrun, srun or mpirun, only rank
+        0's process returns; every other process serves one rank and then exits.
 
-        ValueError if the functions or data cannot be sent to the ranks' processes. RuntimeError in a process that may not
-        start others, such as a rank; and on one rank, while another such run goes on in this process.
+        Raises ValueError if the functions or data cannot be sent to the ranks' processes; RuntimeError in a process that
+        may not start others (such as a rank), or while another run trains in this process.
         """
         if self._party is not None and not self._party.leads:
             self._party.serve(self._parts)
         job, in_place = self._job, self._job.world_size == 1 or ENGINES[self._mode.engine].in_place
         _refuse_in_a_rank(job.world_size if not in_place else 1)
         devices = [str(device_of_rank(job, rank)) for rank in range(job.world_size)]
-        packed = None if in_place else pack(self._parts)  # before anybody reads data: it may open files then
+        packed = None if in_place else pack(self._parts)  # before data is read: open files cannot be pickled
         recorder = None
         if self._recording is not None:
             recorder = make_recorder(RecordOrder(self._recording, self._parts, job, self._mode, self._ratio))
@@ -265,14 +264,14 @@ class Trainer:
             self._subject(devices), partial(sketch, self._parts, self._metric), self._timeline, in_place
         )
         if not in_place:
-            forkserver.warm(job.preload)  # here, where it can be kept from Ctrl-C
+            forkserver.warm(job.preload)  # in this thread, where Ctrl-C can be masked
             if self._party is not None:
                 job = replace(job, elsewhere=self._party.provide(self._parts))
         handle = RunHandle(job, engine, packed, devices, self._callback, recorder, names, observers=seen)
         return handle if self._party is None else self._party.followed(handle)
 
     def _subject(self, devices: list[str]) -> RunSubject:
-        """Return what timelines and monitors call a run."""
+        """Return the description of the run for timelines and monitors."""
         job, way = self._job, self._mode
         name = self._recording.name if self._recording is not None else _word(self._parts.model_factory)
         settings = {"batch_size": job.batch_size, "seed": job.seed, "samples": len(self._parts.dataset)} | {
@@ -284,7 +283,7 @@ class Trainer:
 
 
 def _word(factory: Any) -> str:
-    """Return what to call what a function makes."""
+    """Return a name for what `factory` makes; "model" for a lambda."""
     name = str(getattr(factory, "__name__", type(factory).__name__))
     return "model" if name.startswith("<") else name
 

@@ -1,4 +1,4 @@
-"""Real training of many small replicas in one process, under the virtual clock: engine `virtual`.
+"""Trains many small replicas in one process, in virtual time: the engine `virtual`.
 
-Owns how the simulation's ranks really compute. Decides nothing: policies, coordinator and averages are those of real runs.
+Owns how the simulation's ranks compute. Decides nothing: policies, coordinator and averages are those of real runs.
 """

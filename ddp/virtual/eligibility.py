@@ -1,4 +1,4 @@
-"""Which jobs can be trained many ranks at once, and why others cannot."""
+"""Decides whether the ranks of a job can be trained in one vectorised operation, and why not."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ddp.replica.task import Job, Task
 from ddp.virtual import row_optimizer
 
 SAMPLES = 2
-"""Of the pass that shows what a step does; a norm over the batch cannot do with one."""
+"""Samples in the trial pass that shows what a step does; batch norm needs two."""
 MANY = 16
-"""Ranks from which on one operation for all is worth it."""
+"""Number of ranks from which on a vectorised operation is faster."""
 
 
 def unfit(job: Job) -> str:
@@ -44,9 +44,9 @@ def unfit(job: Job) -> str:
 
 
 def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Return what a training step does that steps of many ranks cannot: one pass shows it."""
+    """Return what one training step does that a vectorised step cannot; a trial pass shows it."""
     scalars, data = Scalars(), task.train_data()
-    with suppress(Exception), fork_rng(), scalars:  # what is wrong with it is raised where it trains
+    with suppress(Exception), fork_rng(), scalars:  # training will raise the error again
         task.loss(model, data.batch(torch.arange(min(SAMPLES, len(data))))).backward()  # type: ignore[no-untyped-call]
         if any(p.grad is None for group in optimizer.param_groups for p in group["params"]):
             return "a parameter has no gradient, so that optimizers leave it alone"

@@ -1,6 +1,7 @@
-"""`virtual`: the ranks of a run in one process, under a virtual clock: real training and decisions.
+"""`virtual`: all ranks of a run in one process, in virtual time, with real training and real decisions.
 
-Owns what things cost, and the record of it. Slowness and links that a real run would emulate by waiting are costs here.
+Owns the costs of operations and their record. Slow devices and links, which a real run would emulate by waiting, are costs
+here.
 """
 
 from __future__ import annotations
@@ -35,42 +36,42 @@ from ddp.virtual.sequential import SequentialRanks
 from ddp.virtual.vectorised import VectorisedRanks
 
 LATENCY_S, WIRE_S, COPY_S, REDUCE_S = 1e-4, 1e-3, 1e-4, 1e-3
-"""Of a message, a collective, a copy of a replica and an average of snapshots, where no links say more."""
+"""Seconds of a message, a collective, a copy of a replica and an average of snapshots, unless links are emulated."""
 PARTS = (("data", 0.05), ("forward", 0.3), ("backward", 0.6), ("optimizer", 0.05))
-"""What a step is said to be made of: shares of its time; of many ranks, `FEW` slices are enough."""
+"""Fractions of a step's time in its slices. With more than `MOST` ranks, `FEW` slices are recorded."""
 FEW, MOST = (("data", 0.05), ("forward", 0.95)), 64
 EVALUATED = 1 / 3
-"""Time of a sample in an evaluation, over that of one in a step."""
+"""Time of a sample in an evaluation, relative to a sample in a step."""
 DRAWN = 4096
-"""Step times that are drawn for a rank; it begins again behind them."""
+"""Number of step times drawn for a rank; after these, they repeat."""
 
 
 class VirtualRanks(RankWork, AbstractContextManager[Any], Protocol):
-    """Ranks that compute, and what is known of them before they begin."""
+    """Ranks that compute, and their properties known before training."""
 
     @property
     def samples(self) -> int:
-        """The training samples of an epoch."""
+        """Return the number of training samples in an epoch."""
         ...
 
     @property
     def tested(self) -> int:
-        """The samples of the test set."""
+        """Return the number of samples in the evaluation data."""
         ...
 
     @property
     def least(self) -> int:
-        """The fewest samples that the model should be trained on at once."""
+        """Return the fewest samples that the model should be trained on at once."""
         ...
 
     @property
     def bytes(self) -> int:
-        """The size of a replica."""
+        """Return the size of a replica in bytes."""
         ...
 
 
 def run(job: Job, emit: Emit) -> None:
-    """Train `job`; times are virtual, from now on. Raises RankFailed, Diverged; KeyboardInterrupt passes through."""
+    """Train `job` in virtual time, which begins now. Raises RankFailed, Diverged; KeyboardInterrupt passes through."""
     if job.world_size == 1:
         solo.run(job, emit)
         return
@@ -83,7 +84,7 @@ def run(job: Job, emit: Emit) -> None:
 
 
 def ranks_of(job: Job) -> VirtualRanks:
-    """Return who computes, by the path that the job asks for. Raises ValueError where it cannot be had."""
+    """Return the ranks, by the path that the job asks for. Raises ValueError if that path cannot train the job."""
     path = job.virtual.path
     wanted = path == "vectorised" or (path == "auto" and job.world_size >= MANY)
     why = unfit(job) if wanted else ""
@@ -93,7 +94,7 @@ def ranks_of(job: Job) -> VirtualRanks:
 
 
 def play(job: Job, ranks: VirtualRanks, emit: Emit) -> None:
-    """Play the run from now on, in virtual time."""
+    """Simulate the run in virtual time, which begins now."""
     begin, slices = now(), defaultdict[int, list[bytes | Slice]](list)
     parts = PARTS if job.world_size <= MOST else FEW
     handed = defaultdict[int, list[int]](list)
@@ -128,7 +129,7 @@ def play(job: Job, ranks: VirtualRanks, emit: Emit) -> None:
 
 
 def _encoded(slices: Iterable[bytes | Slice], handed: Sequence[int]) -> Iterator[bytes]:
-    """Encode what a rank's slices are, its exchanges with the bytes that it `handed` over, where each has an answer."""
+    """Encode a rank's slices. If every exchange has an answer, its bytes are those in `handed`."""
     slices = list(slices)
     exchanges = sum(isinstance(each, Slice) for each in slices)
     sizes = iter(handed if len(handed) == exchanges else ())
@@ -143,7 +144,7 @@ def _error(abort: Abort) -> EngineError:
 
 
 def costs_of(job: Job, ranks: VirtualRanks) -> Costs:
-    """Return what things cost: steps by `job.virtual` and `job.speeds`, collectives and messages by `job.links`."""
+    """Return the costs: of steps by `job.virtual` and `job.speeds`, of collectives and messages by `job.links`."""
     size, given = job.world_size, job.virtual
     speeds = job.speeds or (1.0,) * size
     series: list[list[float]] = []

@@ -1,7 +1,7 @@
-"""`RowKeepers`: keep some steps of ranks whose replicas are rows, so that somebody else can do them again.
+"""Defines `RowKeepers`: records some steps of ranks whose replicas are rows, so that the audit can repeat them.
 
-The ranks are drawn by a keyed hash; of steps that all ranks share it is one replica, whose file tells of them all. A
-`StepKeeper` looks at the rows before and after a step. Changes nothing. Knows nothing of time.
+A keyed hash chooses the ranks. A step shared by all ranks has one replica, whose file describes all of them. A `StepKeeper`
+reads the rows before and after a step. Changes nothing. Knows nothing of time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ddp.replica.task import Job
 from ddp.virtual.rows import ReplicaRows
 
 RANKS = 16
-"""Whose steps are kept, few but for the first: a step takes little where many are done in one operation, and keeping it as
-long as ever."""
+"""Maximum number of ranks whose steps are recorded, only a few for each but the first: recording takes long in comparison
+with a step that is vectorised over ranks."""
 STEPS = 2
-"""Of such a rank, about."""
+"""About the number of steps recorded for such a rank."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class _KeptRank:
     keeper: StepKeeper
     steps: int = 0
     averages: int = 0
-    """That it has taken in."""
+    """Averages that the rank has received."""
 
 
 class RowKeepers:
@@ -46,7 +46,7 @@ class RowKeepers:
             self._kept[rank] = _KeptRank(StepKeeper(job, rank, replica, pieces, rows.shared, few=rank > 0))
 
     def step(self, ranks: Sequence[int], steps: Sequence[Step]) -> list[float]:
-        """Train a step of each of the ranks, all of one size; return the losses."""
+        """Train one step of each of the ranks, all with the same batch size. Return the losses."""
         own = [(self._kept[rank], place) for place, rank in enumerate(ranks) if rank in self._kept]
         for kept, place in own:
             self._begin(kept, steps[place])
@@ -56,7 +56,7 @@ class RowKeepers:
         return losses
 
     def step_shared(self, steps: Mapping[int, Step]) -> dict[int, float]:
-        """Train one step of all ranks; return the losses of those that have samples."""
+        """Train one step of all ranks. Return the losses of the ranks that have samples."""
         groups: dict[int, list[int]] = {}
         for rank, step in steps.items():
             groups.setdefault(step.batch.samples, []).append(rank)
@@ -90,7 +90,7 @@ class RowKeepers:
 
     @contextmanager
     def average(self, rank: int, round: int) -> Iterator[None]:
-        """Note the state of a rank before and after it takes in the average of a round."""
+        """Record the state of a rank before and after it receives the average of a round, in this block."""
         kept = self._kept.get(rank)
         if kept is not None:
             kept.keeper.average(round)
@@ -101,7 +101,7 @@ class RowKeepers:
 
     @contextmanager
     def evaluation(self, rank: int, epoch: int) -> Iterator[None]:
-        """Note a rank's state before an evaluation, and what came of that."""
+        """Record a rank's state before an evaluation in this block, and the result."""
         kept = self._kept.get(rank)
         if kept is not None:
             kept.keeper.rests("the evaluation", kept.averages)
@@ -110,13 +110,13 @@ class RowKeepers:
             kept.keeper.evaluated(epoch)
 
     def finish(self, rank: int) -> Files:
-        """Keep the final model of a rank, which is in the replica; return what is kept of it."""
+        """Record the final model of a rank, which must be in the replica. Return the files."""
         kept = self._kept.get(rank)
         return () if kept is None else kept.keeper.finish()
 
 
 def _drawn(job: Job, size: int, shared: bool) -> Sequence[int]:
-    """Return whose steps are kept: the first rank, whose model is evaluated again, and others by a draw of the run, if
-    replicas have `size` bytes; of a replica that is `shared` the first alone."""
+    """Return the ranks whose steps are recorded: the first, whose model is evaluated again, and others by a draw, as many
+    as replicas of `size` bytes allow. Only the first if all ranks share the replica."""
     most = 0 if shared else min(RANKS - 1, MOST // (STEPS * TIMES * size))
     return [0, *sorted(range(1, job.world_size), key=lambda rank: drawn(job.audit, 1 << 32, "row", rank))[:most]]

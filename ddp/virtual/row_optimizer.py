@@ -1,4 +1,4 @@
-"""SGD and Adam over the replicas of many ranks at once: elementwise, with a learning rate and a step count for each rank.
+"""SGD and Adam for the replicas of many ranks at once: element-wise, with a learning rate and a step count for each rank.
 
 The formulas are those of `torch.optim`. Knows nothing of gradients, ranks' work, or who steps when.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 PLAIN = {"maximize": False, "amsgrad": False, "capturable": False, "differentiable": False, "dampening": 0}
-"""Settings of torch's that must be so."""
+"""Required values of settings of torch's optimizers."""
 
 
 def unfit(optimizer: torch.optim.Optimizer) -> str:
@@ -30,7 +30,7 @@ def unfit(optimizer: torch.optim.Optimizer) -> str:
 
 @dataclass(frozen=True)
 class _ParameterSlot:
-    """A parameter of all ranks: its place in a replica, its settings."""
+    """A parameter of all ranks: its offset in a replica, and its settings."""
 
     name: str
     start: int
@@ -39,13 +39,13 @@ class _ParameterSlot:
     settings: Mapping[str, Any]
 
     def of(self, flat: Tensor) -> Tensor:
-        """Return its view of replicas [ranks, parameters]: [ranks, *shape]."""
+        """Return its view [ranks, *shape] of replicas [ranks, parameters]."""
         size = self.shape.numel()
         return flat[:, self.start : self.start + size].view(flat.shape[0], *self.shape)
 
 
 class RowOptimizer:
-    """Steps of `optimizer` for `ranks` replicas of its parameters, which lie at `places` (name -> offset) in each."""
+    """Steps of `optimizer` for `ranks` replicas of its parameters. `places`: name -> offset in a replica."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class RowOptimizer:
             torch.zeros(ranks, elements, dtype=like.dtype) for _ in range(2 if self._adam else int(bool(momentum)))
         ]
         self.steps = torch.zeros(ranks, dtype=torch.float64)
-        """Steps of each rank since it began."""
+        """Number of steps of each rank since its last reset."""
 
     def state_of(self, rank: int) -> Iterator[tuple[str, str, Tensor]]:
-        """Iterate over what an optimizer of `torch.optim` would have of a rank: parameter, key, value."""
+        """Yield the state that an optimizer of `torch.optim` would have for a rank: (parameter, key, value)."""
         steps = self.steps[rank].to(torch.get_default_dtype())
         for slot in self.slots if steps else ():
             if self._adam:
@@ -83,7 +83,7 @@ class RowOptimizer:
                 yield slot.name, key, slot.of(state[rank : rank + 1])[0]
 
     def reset(self, rank: int) -> None:
-        """Begin anew with a rank."""
+        """Reset the state of a rank."""
         self.steps[rank] = 0
         for state in self.states:
             state[rank] = 0
@@ -96,8 +96,8 @@ class RowOptimizer:
         grads: Mapping[str, Tensor],
         rates: Sequence[Tensor],
     ) -> None:
-        """Step replicas `rows` [ranks, parameters] in place. `states`: of the same ranks, changed in place; `steps`: their
-        count with this one; `rates`: by parameter group, the rate of each rank."""
+        """Step the replicas `rows` [ranks, parameters] in place. `states`: state of the same ranks, changed in place;
+        `steps`: their step counts, including this one; `rates`: by parameter group, the learning rate of each rank."""
         for slot in self.slots:
             broad = (-1, *(1 for _ in slot.shape))
             rate, count = rates[slot.group].view(broad), steps.view(broad)

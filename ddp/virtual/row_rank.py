@@ -1,4 +1,4 @@
-"""`RowRank`: what is known of a rank beside its parameters, which are a row."""
+"""Defines `RowRank`: the state of a rank besides its parameters, which are a row."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ddp.core.worker import Step
 
 @dataclass
 class RowRank:
-    """One rank's account."""
+    """Bookkeeping of one rank."""
 
     begun: deque[Step] = field(default_factory=deque)
-    """Steps that have begun and are not computed."""
+    """Steps that have begun and are not computed yet."""
     ended: deque[Step] = field(default_factory=deque)
-    """Steps that have ended and are not reported; their losses may not be there yet."""
+    """Steps that have ended and are not reported yet; their losses may still be missing."""
     losses: deque[float] = field(default_factory=deque)
-    """Of steps that are computed and not reported."""
+    """Losses of steps that are computed and not reported yet."""
     epoch: int = -1
-    """Of its last step."""
+    """Epoch of the last step."""
     trained: list[Batch] = field(default_factory=list)
-    """What is not summed up for the record."""
+    """Batches that are not in a checksum for the record yet."""
     after: int = -1
     steps: int = 0
     samples: int = 0
-    """The two since the last contribution, of which `after` is the round."""
+    """Steps and samples since the last contribution, which was to round `after`."""
     applied: bool = False
 
     def contribute(self, round: int) -> tuple[int, int]:
-        """Return (steps, samples) since the last contribution, and reset both. `round`: what they contribute to."""
+        """Return (steps, samples) since the last contribution, and reset both. `round`: round of this contribution."""
         contribution, self.after = (self.steps, self.samples), round
         self.steps = self.samples = 0
         return contribution

@@ -1,4 +1,4 @@
-"""The replicas of many ranks as rows of one tensor, and steps of many of them in one operation (`torch.func`).
+"""The replicas of many ranks as rows of one tensor, and vectorised steps of many ranks (`torch.func`).
 
 Owns parameters, optimizer state and the arithmetic of steps. Knows nothing of events, rounds or time.
 """
@@ -20,11 +20,11 @@ from ddp.replica.task import Job, Tensors
 from ddp.virtual.row_optimizer import RowOptimizer
 
 TOGETHER = 128
-"""Ranks of one operation: what it makes still lies in caches."""
+"""Number of ranks in one operation, so that its results fit the caches."""
 
 
 class _Bound(nn.Module):
-    """A model whose parameters are given: what a task's loss calls."""
+    """A model with given parameters, for a task's loss."""
 
     def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
         super().__init__()
@@ -33,12 +33,13 @@ class _Bound(nn.Module):
         )
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        """Return what the model gives with these parameters."""
+        """Return the output of the model with these parameters."""
         return self._call(*arguments, **named)
 
 
 class ReplicaRows:
-    """`ranks` replicas like `replica`: `flat` is [ranks, parameters]. One row where all ranks share every step."""
+    """`ranks` copies of `replica`: `flat` has shape [ranks, parameters]. If all ranks share every step, there is one
+    row."""
 
     def __init__(self, job: Job, replica: Replica, ranks: int) -> None:
         self._job, self._replica = job, replica
@@ -46,19 +47,19 @@ class ReplicaRows:
         self.flat = first.detach().expand(ranks, -1).clone()
         size = first.element_size()
         self.shared = ranks == 1
-        """Whether the one row is the replica of all ranks."""
+        """Whether a single row is the replica of all ranks."""
         self._places = places = {name: (p.data_ptr() - first.data_ptr()) // size for name, p in replica.state.named}
         self.optimizer = RowOptimizer(replica.optimizer, replica.state.named, places, ranks)
         self._source, self._order, _ = replica.data[0]
         self.hashes: list[deque[Tensor]] = [deque() for _ in range(job.world_size)]
-        """Hashes of the samples that each rank was given, a tensor a step, until somebody takes them."""
-        # A model of its own: the replica's parameters are views, which functional calls leave alone.
+        """Hashes of the samples of each rank, one tensor for each step that is not recorded yet."""
+        # Functional calls do not change the replica's parameters, which are views.
         each = grad_and_value(self._loss)
         self._apart = vmap(each, in_dims=(0, 0), randomness="error")
         self._shared = vmap(self._loss, in_dims=(None, 0), randomness="error")
 
     def pieces(self, rank: int) -> Iterator[StatePiece]:
-        """Iterate over the state of a rank, as a replica of its own would have it."""
+        """Yield the state of a rank, as a separate replica would have it."""
         row = 0 if self.shared else rank
         for name, parameter in self._replica.state.named:
             values = self.flat[row, self._places[name] :][: parameter.numel()]
@@ -73,13 +74,13 @@ class ReplicaRows:
         return {slot.name: slot.of(rows) for slot in self.optimizer.slots}
 
     def batch(self, steps: Sequence[Step]) -> Tensors:
-        """Return the samples of steps of one size: tensors [steps, samples, ...]."""
+        """Return the samples of steps with the same batch size: tensors [steps, samples, ...]."""
         indices = [self._order(step.batch.epoch)[step.batch.start : step.batch.stop] for step in steps]
         tensors: Tensors = self._source.batch(torch.cat(indices))
         return tuple(tensor.view(len(steps), -1, *tensor.shape[1:]) for tensor in tensors)
 
     def _given(self, ranks: Sequence[int], steps: Sequence[Step]) -> Tensors:
-        """Return the samples of steps of these ranks, and keep their hashes."""
+        """Return the samples of these ranks' steps, and store their hashes."""
         tensors = self.batch(steps)
         rows = self._replica.record.hashes([tensor.flatten(0, 1) for tensor in tensors])
         for rank, own in zip(ranks, rows.view(len(steps), -1) if rows is not None else (), strict=rows is not None):
@@ -87,7 +88,7 @@ class ReplicaRows:
         return tensors
 
     def rates(self, steps: Sequence[Step]) -> list[Tensor]:
-        """Return by parameter group the learning rate of each of the steps."""
+        """Return, by parameter group, the learning rate of each step."""
         replica, rows = self._replica, []
         for step in steps:
             replica.rates.apply(replica.fraction(step.seen))
@@ -95,7 +96,7 @@ class ReplicaRows:
         return [torch.tensor(column, dtype=torch.float64) for column in zip(*rows, strict=True)]
 
     def step(self, ranks: Sequence[int], steps: Sequence[Step]) -> list[float]:
-        """Train a step of each of the ranks, all of one size; return the losses."""
+        """Train one step of each of the ranks, all with the same batch size. Return the losses."""
         losses: list[float] = []
         for first in range(0, len(ranks), TOGETHER):
             part = slice(first, first + TOGETHER)
@@ -110,14 +111,15 @@ class ReplicaRows:
         self._clip(grads)
         self.optimizer.steps[place] += 1
         self.optimizer.step(rows, states, self.optimizer.steps[place], grads, self.rates(steps))
-        if not dense:  # what was gathered is a copy
+        if not dense:  # indexing with a tensor made copies
             self.flat[place] = rows
             for state, own in zip(self.optimizer.states, states, strict=True):
                 state[place] = own
         return [float(loss) for loss in losses.tolist()]
 
     def step_shared(self, groups: Sequence[tuple[Sequence[int], Sequence[Step]]]) -> dict[int, float]:
-        """Train one step of all ranks on the mean gradient of their slices, in groups of one size; return their losses."""
+        """Train one step of all ranks on the mean gradient of their slices, in groups with the same batch size. Return the
+        losses by rank."""
         total = sum(step.batch.samples for _, steps in groups for step in steps)
         parameters = {name: value[0].requires_grad_() for name, value in self._parameters(self.flat.detach()).items()}
         sums = {name: torch.zeros_like(value) for name, value in parameters.items()}
@@ -139,7 +141,7 @@ class ReplicaRows:
         return losses
 
     def _clip(self, grads: dict[str, Tensor]) -> None:
-        """Scale the gradients of each rank down, as `torch.nn.utils.clip_grad_norm_` does."""
+        """Scale the gradients of each rank like `torch.nn.utils.clip_grad_norm_`."""
         limit = self._job.max_grad_norm
         if limit is None:
             return

@@ -1,7 +1,8 @@
-"""The ranks of a real run, one after the other in one thread: the bits of real processes, as it is their code.
+"""The ranks of a run, one after the other in one thread. They have the bits of real processes, because they run the same
+code.
 
-Each is the loop of `ddp.engine.rank` on its backend. What ranks do in a collective each does in a thread of its own, and
-these take turns. Knows nothing of time: what the ranks measure of it is thrown away.
+Each rank is the loop of `ddp.engine.rank` on its backend. In a collective, each rank runs in its own thread, and these
+threads take turns. Knows nothing of time: the ranks' own measurements are discarded.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from ddp.replica.task import Job
 
 
 class _NoMeter(Meter):
-    """Measures nothing: the time of this process says nothing of the ranks'."""
+    """A meter that measures nothing: the time of this process says nothing about the ranks."""
 
     def add(self, kind: str, since: float, seq: int = 0, size: int = 0) -> float:
-        """Return what time it is."""
+        """Return the present time."""
         return now()
 
     def add_hidden(self, since: float, until: float, seq: int, size: int) -> None:
@@ -44,33 +45,33 @@ class _NoMeter(Meter):
 
 
 class _Outbox:
-    """A rank's end of a channel that leads nowhere: what it sends stays until it is taken."""
+    """A rank's end of a channel that stores the sent messages until they are taken."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
     def send(self, message: Any) -> None:
-        """Keep it."""
+        """Store a message."""
         self.sent.append(message)
 
     def receive(self, timeout_s: float) -> list[Any]:
-        """Return nothing: actions come by themselves."""
+        """Return nothing: actions are passed by calls."""
         return []
 
     def lose(self) -> None:
-        """Do nothing: nothing is lost here."""
+        """Do nothing: messages cannot be lost here."""
 
     def close(self) -> None:
         """Do nothing."""
 
     def take(self) -> list[Any]:
-        """Return what was sent, and begin anew."""
+        """Return the stored messages, and clear them."""
         sent, self.sent = self.sent, []
         return sent
 
 
 class SequentialRanks:
-    """All ranks of a job, as `ddp.sim.work.RankWork`. A context manager. Raises RankFailed for what a rank raises."""
+    """All ranks of a job, as `ddp.sim.work.RankWork`. A context manager. Raises RankFailed for any error of a rank."""
 
     def __init__(self, job: Job) -> None:
         self._threads: dict[int, CooperativeThread] = {}
@@ -81,7 +82,7 @@ class SequentialRanks:
         self._outboxes = [_Outbox() for _ in range(job.world_size)]
         self._ranks: list[RankLoop] = []
         self._draws: list[Callable[[], None]] = []
-        """By rank: puts the random generators to where they are for it."""
+        """For each rank, a function that restores its state of the random generators."""
         self._in_step = SyncKind.SNAPSHOT not in BACKENDS[job.backend].sync and job.policy.every_step
         self._exits, self._reduced = ExitStack(), list[Reduced | Exception]()
 
@@ -102,48 +103,48 @@ class SequentialRanks:
 
     def _make(self, rank: int, outbox: _Outbox) -> None:
         made = RankLoop(self._job, rank, outbox, _NoMeter)
-        made.loop.report_s = math.inf  # it reports what it was granted, when that is done
+        made.loop.report_s = math.inf  # report only when all granted steps are done
         if self._in_step:
             made.share_steps()
         self._ranks.append(made)
 
     @property
     def samples(self) -> int:
-        """The training samples of an epoch."""
+        """Return the number of training samples in an epoch."""
         return self._ranks[0].loop.replica.samples
 
     @property
     def tested(self) -> int:
-        """The samples of the test set."""
+        """Return the number of samples in the evaluation data."""
         return len(self._ranks[0].loop.replica.data[1][0])
 
     @property
     def least(self) -> int:
-        """The fewest samples that the model should be trained on at once."""
+        """Return the fewest samples that the model should be trained on at once."""
         return least_samples(self._ranks[0].loop.replica.model)
 
     @property
     def bytes(self) -> int:
-        """The size of a replica."""
+        """Return the size of a replica in bytes."""
         return self._ranks[0].loop.replica.state.bytes
 
     def ready(self, rank: int) -> Sequence[RankEvent]:
-        """Return what a rank says when it is there."""
+        """Return the events of a rank that starts."""
         return self._do(rank, self._ranks[rank].come)
 
     def begin(self, rank: int, step: Step) -> None:
-        """Do nothing: a step is done when it ends, which makes no difference."""
+        """Do nothing: a step is computed when it ends, with the same result."""
 
     def act(self, rank: int, action: Action) -> Sequence[RankEvent]:
-        """Have a rank do something alone."""
+        """Have one rank carry out an action, and return its events."""
         return self._do(rank, partial(self._ranks[rank].act, action))
 
     def report(self, rank: int) -> Sequence[RankEvent]:
-        """Have a rank report what it has trained."""
+        """Have a rank report its trained steps."""
         return self._do(rank, self._ranks[rank].loop.report)
 
     def together(self, actions: Mapping[int, Action]) -> Mapping[int, Sequence[RankEvent]]:
-        """Have ranks do something each, in threads that take turns."""
+        """Have several ranks each carry out an action, in threads that take turns. Return their events."""
         failed: list[BaseException] = []
         for rank, action in actions.items():
             thread = self._threads[rank] = CooperativeThread()
@@ -158,7 +159,7 @@ class SequentialRanks:
         return {rank: self._outboxes[rank].take() for rank in actions}
 
     def reduce(self, order: Reduce) -> int:
-        """Average snapshots, and wait for it."""
+        """Average snapshots, and wait for the result. Return the bytes moved."""
         assert self._reducer is not None
         self._reducer.submit(order)
         self._reducer.wait()

@@ -1,6 +1,7 @@
-"""Many ranks in one operation: steps are put off until somebody asks what came of them, then done for all at once.
+"""Many ranks in one operation: steps are deferred until a result is needed, then computed for all ranks at once.
 
-That changes the last bits alone: what a step computes with is fixed when it begins. Averages: `ddp.replica.weighted_mean`.
+This only changes the last bits, because the inputs of a step are fixed when it begins. Averages:
+`ddp.replica.weighted_mean`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ddp.virtual.rows import ReplicaRows
 
 
 class VectorisedRanks:
-    """All ranks of a job, as `ddp.sim.work.RankWork`. A context manager. Raises RankFailed for what the task raises."""
+    """All ranks of a job, as `ddp.sim.work.RankWork`. A context manager. Raises RankFailed for any error of the task."""
 
     def __init__(self, job: Job) -> None:
         self._job, size = job, job.world_size
@@ -50,9 +51,9 @@ class VectorisedRanks:
         self._mean = self._rows.flat[0].clone()
         self._outer = outer(job.averaging, self._mean)
         self._laid = torch.empty_like(self._rows.flat) if not self._in_step else self._rows.flat
-        """Snapshots; once they are averaged, what each is off by."""
+        """Snapshots of the ranks; after averaging, the difference of each from the average."""
         self._apart: dict[int, tuple[float | None, float | None]] = {}
-        """Divergence and squared distance of each rank in the last average."""
+        """Rank -> (divergence, squared distance) in the last average."""
         self._averaged = False
 
     def __enter__(self) -> VectorisedRanks:
@@ -63,26 +64,26 @@ class VectorisedRanks:
 
     @property
     def samples(self) -> int:
-        """The training samples of an epoch."""
+        """Return the number of training samples in an epoch."""
         return self._replica.samples
 
     @property
     def tested(self) -> int:
-        """The samples of the test set."""
+        """Return the number of samples in the evaluation data."""
         return len(self._replica.data[1][0])
 
     @property
     def least(self) -> int:
-        """The fewest samples that the model should be trained on at once."""
+        """Return the fewest samples that the model should be trained on at once."""
         return least_samples(self._replica.model)
 
     @property
     def bytes(self) -> int:
-        """The size of a replica."""
+        """Return the size of a replica in bytes."""
         return self._replica.state.bytes
 
     def ready(self, rank: int) -> Sequence[RankEvent]:
-        """Return what a rank says when it is there."""
+        """Return the events of a rank that starts."""
         replica = self._replica
         count = sum(p.numel() for p in replica.model.parameters())
         about = str(self._loop.device), "memory", replica.feed.kind, replica.note
@@ -94,7 +95,7 @@ class VectorisedRanks:
         self._ranks[rank].begun.append(step)
 
     def act(self, rank: int, action: Action) -> Sequence[RankEvent]:
-        """Have a rank do something alone."""
+        """Have one rank carry out an action, and return its events."""
         with self._guarded(rank):
             return self._act(rank, action)
 
@@ -115,7 +116,7 @@ class VectorisedRanks:
         raise ValueError(f"virtual.path=vectorised has no {type(action).__name__}: use virtual.path=sequential")
 
     def together(self, actions: Mapping[int, Action]) -> Mapping[int, Sequence[RankEvent]]:
-        """Have ranks step or average together."""
+        """Have ranks step or average together, and return their events."""
         steps = {rank: action for rank, action in actions.items() if isinstance(action, Step)}
         if steps:
             with self._guarded(min(steps)):
@@ -129,7 +130,7 @@ class VectorisedRanks:
         return {rank: (self._take(rank, order.round, trained),) for rank, order in orders.items()}
 
     def report(self, rank: int) -> Sequence[RankEvent]:
-        """Report what a rank has trained; first do what all have begun."""
+        """Report a rank's trained steps, after computing all steps that have begun."""
         own = self._ranks[rank]
         if not own.ended:
             return ()
@@ -147,7 +148,7 @@ class VectorisedRanks:
         return reports
 
     def reduce(self, order: Reduce) -> int:
-        """Average snapshots."""
+        """Average snapshots. Return the bytes moved."""
         self._reduce(list(order.members), list(order.samples))
         return (2 * len(order.members) + 1) * self.bytes
 
@@ -162,7 +163,7 @@ class VectorisedRanks:
         return (*reports, *self.report(rank)) if step.last else reports
 
     def _sum_up(self, rank: int) -> list[RankEvent]:
-        """Return the sums of what a rank has trained since the last ones: which samples, in which order."""
+        """Return the checksums of a rank's samples, and of their order, since the last ones."""
         own, hashes, sums = self._ranks[rank], self._rows.hashes[rank], list[RankEvent]()
         for epoch, group in groupby(own.trained, key=lambda batch: batch.epoch):
             batches = list(group)
@@ -173,14 +174,14 @@ class VectorisedRanks:
 
     @contextmanager
     def _guarded(self, rank: int) -> Iterator[None]:
-        """Raise RankFailed for what the task raises."""
+        """Raise RankFailed for an exception of the task in this block."""
         try:
             yield
         except Exception as error:
             raise RankFailed(rank, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
 
     def _flush(self) -> None:
-        """Do all steps that have begun, those of many ranks at once."""
+        """Compute all steps that have begun, for many ranks at once."""
         waiting = [rank for rank, own in enumerate(self._ranks) if own.begun]
         while waiting:
             sizes: dict[int, list[int]] = defaultdict(list)
@@ -203,7 +204,8 @@ class VectorisedRanks:
         return Snapshot(0.0, rank, round, *self._ranks[rank].contribute(round))
 
     def _reduce(self, members: list[int], samples: Sequence[int]) -> bool:
-        """Average what is laid; return whether anything was trained. What is laid becomes what each rank is off by."""
+        """Average the snapshots, and replace each by its difference from the average. Return whether anything was
+        trained."""
         settings = self._job.averaging
         weights = [settings.weight(count) for count in samples]
         if not any(weights) and not self._snapshots:
@@ -218,7 +220,7 @@ class VectorisedRanks:
         return True
 
     def _take(self, rank: int, round: int, trained: bool) -> Averaged:
-        """Take over the average of a collective, which moves doubles: values and the weight."""
+        """Apply the average of a collective to a rank. A collective moves float64: the values and the weight."""
         with self._keepers.average(rank, round):
             if trained:
                 if self._job.averaging.apart:
@@ -231,7 +233,7 @@ class VectorisedRanks:
         return Averaged(0.0, rank, round, *contribution, 0.0, 8 * self._mean.numel() + 8, divergence, distance=distance)
 
     def _apply(self, rank: int, round: int) -> Averaged:
-        """Add what an average of snapshots changed."""
+        """Add to a rank the change made by an average of snapshots."""
         self._flush()
         own = self._ranks[rank]
         with self._keepers.average(rank, round):
@@ -249,7 +251,7 @@ class VectorisedRanks:
             self._rows.optimizer.reset(rank)
 
     def _shown(self, rank: int) -> Tensor:
-        """Return what is evaluated for a rank: the last average, if there is one."""
+        """Return the parameters that are evaluated for a rank: the last average, if there is one."""
         averaged = self._ranks[rank].applied if self._snapshots else self._averaged and self._job.averaging.apart
         return self._mean if averaged else self._rows.flat[0 if self._in_step else rank]
 

@@ -1,6 +1,6 @@
 """The data sets: one file each. Importing this package imports no torch.
 
-Owns files, what they hold and how they come here; knows nothing of models, recipes or ranks.
+Owns the files of data sets, their content and their download. Knows nothing of models, recipes or ranks.
 """
 
 from __future__ import annotations
@@ -8,38 +8,42 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.models.data.dataset import DataSet, Origin
 from bench.models.data.options import PLAIN, DataOptions
 from ddp import user_code
 from ddp.registries import blamed, member
 from ddp.registry import Registry
-from ddp.replica.task import Source
 from ddp.settings import known
+
+if TYPE_CHECKING:
+    from ddp.replica.task import Source
 
 __all__ = ["DATA", "DataOptions", "DataSet", "Entry", "Origin", "check", "data_set", "own_data", "prepare", "title"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set's line in the registry."""
+    """The entry of a data set in the registry."""
 
     module: str
-    """Has its `ORIGIN`; imported on use. A source of `ddp.user_code`."""
+    """Source (`ddp.user_code`) of the module that has its `ORIGIN`; imported on first use."""
     takes: tuple[str, ...] | None = ()
-    """The settings of `DataOptions` that it takes, those of a recipe for another data set too; None: its `ORIGIN` says.
-    It takes `samples` in any case, but not a recipe's."""
+    """Settings of `DataOptions` that it accepts, also from a recipe for another data set; None: its `ORIGIN` lists them. It
+    always accepts `samples` from a user, but not from such a recipe."""
     fewer: str = "first"
-    """Which samples `data.samples` leaves: the `first`, some `drawn` by `data.seed`, or those that its `file` makes."""
+    """Which samples `data.samples` selects: the `first` ones, ones `drawn` by `data.seed`, or as many as the `file` then
+    generates."""
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The settings that it takes. Raises Unusable where its file has to be asked and is broken."""
+        """Settings that it accepts. Raises Unusable if its module must be imported and is broken."""
         return self.inherited if self.takes is None or "samples" in self.takes else (*self.takes, "samples")
 
     @property
     def inherited(self) -> tuple[str, ...]:
-        """The settings that it takes from a recipe of another data set. Raises Unusable as `options`."""
+        """Settings that it accepts from a recipe of another data set. Raises Unusable as `options`."""
         if self.takes is not None:
             return self.takes
         origin: Origin = member("data set", self.module, self.module, "ORIGIN", Origin)
@@ -62,13 +66,14 @@ _OURS = {
     "toy_language": Entry("bench.models.data.toy_language", ("seq_len", "samples")),
 }
 DATA: Registry[Entry] = Registry("data", _OURS, lambda entry: Entry(entry.value, None))
-"""Name -> where its file is, and the settings that it takes."""
+"""Name -> module of the data set, and the settings that it accepts."""
 
 
 def own_data(word: str, beside: Path | None = None, name: str = "") -> str:
-    """Return the name of a data set: `word` itself, or that of the file or module that it means, which is enrolled.
+    """Return the name of a data set: `word` itself, or the name of the user's file or module that `word` means, which is
+    added to `DATA`.
 
-    Files are looked for in `beside` (None: the present folder). `name`: what it is called. Raise ValueError."""
+    Files are searched in `beside` (None: the current folder). `name`: name to register it under. Raise ValueError."""
     if word in DATA or not user_code.is_source(word):
         return word
     own, source = user_code.named(word, beside or Path.cwd())
@@ -77,7 +82,7 @@ def own_data(word: str, beside: Path | None = None, name: str = "") -> str:
 
 
 def data_set(name: str, data_dir: str = "data", options: DataOptions = PLAIN) -> DataSet:
-    """Open the data set `name`. Raise ValueError, in one line, for an unknown one, settings or files that cannot be."""
+    """Open the data set `name`. Raise ValueError, in one line, for an unknown name, or for invalid settings or files."""
     origin = _origin(name, options)
     with _blamed(name):
         opened = origin.describe(data_dir, options)
@@ -85,7 +90,7 @@ def data_set(name: str, data_dir: str = "data", options: DataOptions = PLAIN) ->
 
 
 def prepare(name: str, data_dir: str, options: DataOptions = PLAIN) -> None:
-    """Make the files of data set `name` ready, once, before ranks open it. Raise ValueError as `data_set`."""
+    """Prepare the files of data set `name`, once, before ranks open it. Raise ValueError as `data_set`."""
     origin = _origin(name, options)
     with _blamed(name):
         if origin.prepare is not None:
@@ -95,12 +100,12 @@ def prepare(name: str, data_dir: str, options: DataOptions = PLAIN) -> None:
 
 
 def _all_of(name: str, options: DataOptions) -> bool:
-    """Tell whether all samples that the file of a data set gives are trained."""
+    """Tell whether training uses all samples that the data set's file yields."""
     return options.samples is None or DATA[name].takes is None or DATA[name].fewer == "file"
 
 
 def _fewer(name: str, opened: DataSet, options: DataOptions) -> tuple[Source, Source]:
-    """Return (train, eval) with as many samples to train on as are asked for. Raise ValueError if there are fewer."""
+    """Return (train, eval) with the requested number of training samples. Raise ValueError if there are fewer."""
     train, test = opened.load()
     if (samples := options.samples or 0) > len(train):
         raise ValueError(f"data.samples={samples}: data set {name} has {len(train)} samples to train on")
@@ -120,13 +125,13 @@ def _blamed(name: str) -> AbstractContextManager[None]:
 
 
 def title(name: str, options: DataOptions) -> str:
-    """Return the name of a data set with these settings: `pydoc`, or `synthetic (samples 100, shape 3x8x8)`."""
+    """Describe a data set and its settings: `pydoc`, or `synthetic (samples 100, shape 3x8x8)`."""
     settings = [f"{key} {'x'.join(map(str, v)) if isinstance(v, list) else v}" for key, v in options.given.items()]
     return f"{name} ({', '.join(settings)})" if settings else name
 
 
 def check(name: str, options: DataOptions) -> None:
-    """Raise ValueError for a setting that data set `name`, a known one, does not take."""
+    """Raise ValueError for a setting that the known data set `name` does not accept."""
     for key in options.given:
         if key not in DATA[name].options:
             takers = ", ".join(other for other, entry in DATA.items() if entry.takes and key in entry.options)

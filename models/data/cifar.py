@@ -1,4 +1,4 @@
-"""Data sets in the files of CIFAR: arrays of bytes, pickled by Python 2, in one archive. Knows the format."""
+"""Reads data sets in the format of CIFAR: byte arrays, pickled by Python 2, in one archive."""
 
 from __future__ import annotations
 
@@ -24,39 +24,40 @@ SHAPE = (3, 32, 32)
 
 @dataclass(frozen=True)
 class CifarFiles:
-    """One such data set: images of 3x32x32."""
+    """A data set in the format of CIFAR, with images of 3x32x32."""
 
     name: str
     folder: str
-    """Of the archive's, in the data folder, where torchvision keeps it."""
+    """Folder in the archive, and in the data folder, where torchvision has it too."""
     archive: Remote
     train: Sequence[str]
     test: Sequence[str]
     labels: bytes
-    """Key of the labels in a file."""
+    """Key of the labels in a pickled file."""
     classes: int
     mean: Sequence[float]
     std: Sequence[float]
 
     @property
     def origin(self) -> Origin:
-        """Say how it is got ready and opened."""
+        """Return how the data set is prepared and opened."""
         return Origin(self._describe, self._prepare)
 
     def _describe(self, data_dir: str, options: DataOptions) -> DataSet:
         return DataSet(SHAPE, self.classes, lambda: self.load(Path(data_dir) / self.folder), tuple(self.std))
 
     def _prepare(self, data_dir: str, options: DataOptions) -> None:
-        """Download and unpack the archive where files are missing, and read all of it."""
+        """Download and unpack the archive if files are missing, then read all files to check them."""
         home = Path(data_dir)
         remedy = f"put {self.archive.name} into {home}, or what is in it, as torchvision keeps it"
         obtain(self.name, home, home / self.folder, (*self.train, *self.test), lambda: self._download(home), remedy)
         self.load(home / self.folder)
 
     def _download(self, home: Path) -> None:
-        """Unpack the archive beside its place, then move it file by file: what is there is whole."""
+        """Unpack the archive into a scratch folder, then move its files into place one by one: a file in place is
+        complete."""
         scratch = home / f".{self.name}.unpacked"
-        shutil.rmtree(scratch, ignore_errors=True)  # what an interrupted attempt left
+        shutil.rmtree(scratch, ignore_errors=True)  # left by an interrupted attempt
         with tarfile.open(fetch(self.archive, home)) as packed:
             packed.extractall(scratch, filter="data")
         (home / self.folder).mkdir(exist_ok=True)
@@ -65,7 +66,7 @@ class CifarFiles:
         shutil.rmtree(scratch)
 
     def load(self, folder: Path) -> tuple[TensorSource, TensorSource]:
-        """Return (train, eval). Raise ValueError for a file that is damaged or not there."""
+        """Return (train, eval). Raise ValueError for a missing or damaged file."""
         return self._join(folder, self.train), self._join(folder, self.test)
 
     def _join(self, folder: Path, names: Sequence[str]) -> TensorSource:
@@ -82,7 +83,7 @@ class CifarFiles:
             shaped = np.ascontiguousarray(images, dtype=np.uint8).reshape(len(labels), *SHAPE)
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from error
-        except Exception as error:  # what a damaged pickle raises is not for us to list
+        except Exception as error:  # a damaged pickle may raise any error
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise ValueError(f"damaged file {path} ({why}); {again}") from error
         wrong = np.flatnonzero((labels < 0) | (labels >= self.classes))
@@ -93,7 +94,7 @@ class CifarFiles:
 
 
 class _Arrays(pickle.Unpickler):
-    """Reads NumPy arrays, and nothing else that would run code of a file's choice."""
+    """Unpickles NumPy arrays and refuses everything else, which could run code chosen by the file."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name == "_reconstruct" and module.endswith("core.multiarray"):
@@ -101,5 +102,5 @@ class _Arrays(pickle.Unpickler):
         if (module, name) == ("numpy", "ndarray"):
             return np.ndarray
         if (module, name) == ("numpy", "dtype"):
-            return lambda code, *_: np.dtype(code)  # NumPy warns of the other arguments as Python 2 wrote them
+            return lambda code, *_: np.dtype(code)  # NumPy warns about the other arguments that Python 2 wrote
         raise pickle.UnpicklingError(f"{module}.{name} has no place in it")

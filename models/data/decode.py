@@ -1,4 +1,4 @@
-"""Image files into arrays. The only module that knows image formats."""
+"""Decodes image files into arrays. The only module that knows image formats."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from bench.models.data import kept
 from bench.models.data.download import ProgressMeter
 
 CHUNK = 256
-"""Images that a thread decodes in one go."""
+"""Number of images that a thread decodes in one task."""
 Files = Sequence[tuple[str, int]]
 
 
 def decode(train: Files, test: Files, size: tuple[int, ...] | None, folder: Path) -> None:
-    """Decode the images of both parts, (file, class) each, into `folder` (`kept`).
+    """Decode the images of both parts, (file, class) each, into `folder`, in the format of `kept`.
 
-    `size`: channels, height and width that images are brought to; None: RGB, of the size that all of them have.
-    Raise ValueError, in one line, for an image that cannot be read or is of another size."""
+    `size`: channels, height and width to which images are resized; None: RGB, and all images must have the same size. Raise
+    ValueError, in one line, for an image that cannot be read or has another size."""
     first = train[0][0]
     shape = size or (3, *reversed(_open(first, "RGB").size))
     parts = {"train": train, "eval": test}
@@ -42,7 +42,8 @@ def decode(train: Files, test: Files, size: tuple[int, ...] | None, folder: Path
 
 
 def _fill(files: Files, images: NDArray[np.uint8], first: str | None, start: int) -> int:
-    """Decode a chunk of `files` into place in `images` [n, c, h, w]; return how many. All must have the size of `first`."""
+    """Decode a chunk of `files` into `images` [n, c, h, w], and return how many. If `first` is given, all must have the
+    size of that image."""
     channels, height, width = images.shape[1:]
     part = files[start : start + CHUNK]
     for place, (path, _) in enumerate(part, start):
@@ -63,13 +64,14 @@ def _open(path: str, mode: str) -> Image.Image:
     try:
         with Image.open(path) as image:
             return _of_bytes(image).convert(mode)
-    except Exception as error:  # what a damaged image raises is not for us to list
+    except Exception as error:  # a damaged image may raise any error
         why = " ".join(str(error).split()).removesuffix(f" '{path}'") or type(error).__name__
         raise ValueError(f"cannot read image {path} ({why}); replace it, or remove it") from error
 
 
 def _of_bytes(image: Image.Image) -> Image.Image:
-    """Return `image`, of 16 bits a value the upper 8: Pillow makes white of all that is above 255."""
+    """Return `image` with 8 bits per value: of 16-bit values, the upper 8. (Pillow's own conversion turns all values above
+    255 into white.)"""
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
@@ -86,4 +88,4 @@ def _moments(images: NDArray[np.uint8]) -> tuple[list[float], list[float]]:
     values = np.arange(256) / 255
     means = counts @ values / counts.sum(axis=1)
     spreads = np.sqrt(np.maximum(counts @ values**2 / counts.sum(axis=1) - means**2, 0))
-    return means.tolist(), np.maximum(spreads, 1 / 255).tolist()  # images of one colour must not be divided by nothing
+    return means.tolist(), np.maximum(spreads, 1 / 255).tolist()  # a channel of one colour must not be divided by 0

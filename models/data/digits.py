@@ -19,7 +19,8 @@ from ddp.data import TensorSource
 MEAN, STD = (0.3053,), (0.3760,)
 TOP = 16
 FILE = "datasets/data/digits.csv.gz"
-"""Of scikit-learn: a row for each digit, 64 pixels and the label. Its `load_digits` takes a second to import."""
+"""File in scikit-learn: a row for each digit, 64 pixels and the label. Read directly, because importing `load_digits` takes
+a second."""
 
 
 class Labelled(NamedTuple):
@@ -30,7 +31,7 @@ class Labelled(NamedTuple):
 
 
 def read(fifths: int = 1) -> tuple[Labelled, Labelled]:
-    """Return the digits to train with, and those of the test: so many fifths of each class."""
+    """Return the digits for training and those for the test, which are `fifths` fifths of each class."""
     rows = np.loadtxt(_package() / FILE, delimiter=",").astype(np.uint8)
     images, labels = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
     chosen = np.zeros(len(labels), dtype=bool)
@@ -49,7 +50,7 @@ def _package() -> Path:
 
 
 def source(part: Labelled) -> TensorSource:
-    """Return the part as samples, normalised."""
+    """Return a part as normalised samples."""
     return images_source(part.images, part.labels, TOP, MEAN, STD)
 
 
@@ -59,7 +60,7 @@ def _load() -> tuple[TensorSource, TensorSource]:
 
 
 def origin(load: Callable[[], tuple[TensorSource, TensorSource]]) -> Origin:
-    """Say how the digits that `load` reads are opened. Nothing is to be made ready: scikit-learn brings the file."""
+    """Return how digits read by `load` are opened. Nothing needs to be prepared: the file comes with scikit-learn."""
 
     def describe(data_dir: str, options: DataOptions) -> DataSet:
         return DataSet((1, 8, 8), 10, cache(load), STD)

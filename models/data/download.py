@@ -1,4 +1,4 @@
-"""Files from the network: whole or not there, each fetched once. Knows addresses and check sums, not what files hold."""
+"""Downloads files. A file is complete or absent, and is downloaded once. Knows addresses and checksums, not the content."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from typing import IO
 from ddp.process.resource_errors import free
 
 CONNECT_S = 20.0
-"""A network that swallows packets must not hang a run: no answer, or no further byte, for so long is a failure."""
+"""Timeout in seconds for an answer or for further bytes: a network that drops packets must not block a run."""
 CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file that can be fetched from any of some addresses."""
+    """A file that can be downloaded from any of several addresses."""
 
     name: str
     urls: tuple[str, ...]
     digest: str
-    """Of the whole file in hexadecimal digits: MD5 (32 digits, what torchvision publishes) or SHA-256."""
+    """Checksum of the whole file in hexadecimal: MD5 (32 digits, as published by torchvision) or SHA-256."""
 
 
 class NoRoom(Exception):
-    """A download cannot be written. Names the file, and how much is free there."""
+    """Raised when a download cannot be written. Names the file, and the free space of its disk."""
 
 
 class ProgressMeter:
-    """How far something long is, on standard error: one line on a terminal that is written over, elsewhere one in all."""
+    """Shows progress on standard error: on a terminal as one line that is updated, otherwise as a single line at the
+    start."""
 
     def __init__(self, what: str, total: int | None, done: int = 0, unit: str = "MB", scale: float = 1e6) -> None:
         self.what, self.total, self.done = what, total, done
@@ -57,7 +58,7 @@ class ProgressMeter:
             print(file=sys.stderr)
 
     def add(self, amount: int) -> None:
-        """Count `amount` more as done."""
+        """Add `amount` to the work done."""
         self.done += amount
         if self._live and time.monotonic() - self._shown > 0.1:
             self._show()
@@ -73,9 +74,11 @@ class ProgressMeter:
 
 @contextmanager
 def one_at_a_time(folder: Path, name: str) -> Iterator[None]:
-    """Make `folder` and let in one process at a time, of all that use it under `name`; a process that dies lets go.
+    """Create `folder`, and hold a lock in the block, so only one process at a time works under `name`. A process that dies
+    releases the lock.
 
-    The lock is a file that stays: removing it would let two in. Raise OSError where the folder cannot be written."""
+    The lock file is never removed: after that, two processes could hold the lock. Raise OSError if the folder cannot be
+    written."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{name}.lock").open("a") as lock:
         try:
@@ -87,16 +90,15 @@ def one_at_a_time(folder: Path, name: str) -> Iterator[None]:
 
 
 def missing(folder: Path, names: Iterable[str]) -> list[str]:
-    """Return the names of files that are not in `folder`."""
+    """Return those of `names` that are not files in `folder`."""
     return [name for name in names if not (folder / name).is_file()]
 
 
 def obtain(
     name: str, home: Path, folder: Path, names: Iterable[str], download: Callable[[], None], remedy: str
 ) -> None:
-    """Have the files of data set `name` in `folder`: `download` them if some are missing, one process at a time in `home`.
-
-    Raise ValueError, in one line with the `remedy`, where that fails."""
+    """Ensure that the files of data set `name` are in `folder`: call `download` if some are missing, in one process at a
+    time. Raise ValueError, in one line with the `remedy`, if that fails."""
     if not missing(folder, names):
         return
     try:
@@ -110,20 +112,20 @@ def obtain(
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """Return the file in `folder`, downloaded if it is not there whole. To be called under `one_at_a_time`.
+    """Return the file in `folder`; download it if it is missing or incomplete. Call this under `one_at_a_time`.
 
-    What was interrupted goes on where it stopped. Raise ValueError, in one line, with the reason of every failed address.
+    An interrupted download is resumed. Raise ValueError, in one line, with the reason for each address that failed.
     """
     path, part = folder / remote.name, folder / f"{remote.name}.part"
     if path.is_file() and is_whole(path, remote.digest):
         return path
     reasons: list[str] = []
     for url in remote.urls:
-        for _ in range(2):  # a part that was left by a file that is another today is found out at the end: once more
+        for _ in range(2):  # once more if the old part turns out to be of an earlier version of the file
             again = part.exists()
             try:
                 _download(url, part)
-            except NoRoom as error:  # nor has it for what other addresses have
+            except NoRoom as error:  # other addresses would not help
                 raise ValueError(str(error)) from error
             except (OSError, http.client.HTTPException, ValueError) as error:
                 reasons.append(f"{url}: {reason(error)}")
@@ -139,7 +141,7 @@ def fetch(remote: Remote, folder: Path) -> Path:
 
 
 def reason(error: BaseException) -> str:
-    """Return why something failed, in one line."""
+    """Return the cause of an error in one line."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(error, urllib.error.HTTPError):
         return f"HTTP {error.code} {error.msg}"
@@ -149,13 +151,13 @@ def reason(error: BaseException) -> str:
 
 
 def is_whole(path: Path, digest: str) -> bool:
-    """Tell whether a file has this check sum."""
+    """Return whether a file has this checksum."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "md5" if len(digest) == 32 else "sha256").hexdigest() == digest
 
 
 def _download(url: str, part: Path) -> None:
-    """Append to `part` what it lacks of the file at `url`. Raise OSError, also for an answer that ends early."""
+    """Append to `part` the missing rest of the file at `url`. Raise OSError, also if the connection ends early."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "elche-bench"})
     if have:
@@ -163,7 +165,7 @@ def _download(url: str, part: Path) -> None:
     try:
         answer = urllib.request.urlopen(request, timeout=CONNECT_S)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing beyond what is there: the check sum will tell
+        if error.code == 416 and have:  # the part is complete already: the checksum decides
             return
         raise
     with answer:
@@ -178,7 +180,7 @@ def _download(url: str, part: Path) -> None:
 
 
 def _copy(answer: http.client.HTTPResponse, file: IO[bytes], meter: ProgressMeter) -> int:
-    """Raise NoRoom where the disk, and not the connection, fails."""
+    """Copy the answer to the file. Raise NoRoom if writing fails, as opposed to the connection."""
     with meter:
         while block := answer.read1(CHUNK):
             left = memoryview(block)

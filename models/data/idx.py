@@ -1,4 +1,4 @@
-"""Data sets in the files of MNIST: four arrays of bytes, each file gzipped where it comes from. Knows the format."""
+"""Reads data sets in the format of MNIST: four arrays of bytes, in files that are gzipped for download."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ PARTS = ("train", "t10k")
 
 @dataclass(frozen=True)
 class IdxFiles:
-    """One such data set: images of 28x28 pixels, 10 classes."""
+    """A data set in the format of MNIST: images of 28x28 pixels, 10 classes."""
 
     name: str
     folder: str
-    """Of torchvision's, in the data folder: `<folder>/raw` has the files, unpacked."""
+    """torchvision's name of the data set's folder; `<folder>/raw` has the unpacked files."""
     mirrors: Sequence[str]
-    """Addresses that the names of files are appended to."""
+    """URLs to which the name of a file is appended."""
     digests: dict[str, str]
-    """File, unpacked -> MD5 of the gzipped one."""
+    """Name of the unpacked file -> MD5 of the gzipped file."""
     mean: float
     std: float
 
     @property
     def origin(self) -> Origin:
-        """Say how it is got ready and opened."""
+        """Return how the data set is prepared and opened."""
         return Origin(self._describe, self._prepare)
 
     def raw(self, data_dir: str) -> Path:
@@ -48,7 +48,7 @@ class IdxFiles:
         return DataSet((1, 28, 28), 10, lambda: self.load(self.raw(data_dir)), (self.std,))
 
     def _prepare(self, data_dir: str, options: DataOptions) -> None:
-        """Download what is missing, and read all of it."""
+        """Download missing files, then read all files to check them."""
         raw, remedy = self.raw(data_dir), "put these files there, unpacked, as torchvision keeps them"
         obtain(self.name, Path(data_dir), raw, self.digests, lambda: self._download(raw), remedy)
         self.load(raw)
@@ -65,7 +65,7 @@ class IdxFiles:
             packed.unlink()
 
     def load(self, raw: Path) -> tuple[TensorSource, TensorSource]:
-        """Return (train, eval). Raise ValueError for a file that is damaged or not there."""
+        """Return (train, eval). Raise ValueError for a missing or damaged file."""
         train, test = (images_source(*_part(raw, part), 255, [self.mean], [self.std]) for part in PARTS)
         return train, test
 
@@ -88,7 +88,7 @@ AGAIN = "delete it to have it downloaded again"
 
 
 def _read(path: Path, dims: int) -> NDArray[np.uint8]:
-    """Return the array in an IDX file of bytes: a magic number, `dims` sizes (big-endian, 4 bytes each), the data."""
+    """Return the byte array in an IDX file: a magic number, `dims` sizes (big-endian, 4 bytes each), then the data."""
     try:
         content = path.read_bytes()
     except OSError as error:

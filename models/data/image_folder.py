@@ -1,8 +1,8 @@
 """`image_folder`: images of the user's own (`data.path`), a folder for each class as torchvision's ImageFolder has them.
 
-With sub-folders `train` and `test` (or `val`), those; else a fifth of each class is held out, drawn by `data.seed`. Images
-are read as RGB and must be of one size, or are brought to `data.shape`. They are decoded once, by whoever prepares a run;
-ranks map what came out. Knows nothing of how that is kept (`bench.models.data.kept`).
+If there are sub-folders `train` and `test` (or `val`), they are the two parts; otherwise a fifth of each class, drawn by
+`data.seed`, is held out. Images are read as RGB. They must have the same size, or are resized to `data.shape`. They are
+decoded once, before the run; ranks map the decoded arrays. Must not know their format (`bench.models.data.kept`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from bench.models.data.images import held_out
 from bench.models.data.options import DataOptions
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Other files are passed over, as torchvision does."""
+"""Suffixes of image files. Other files are ignored, as by torchvision."""
 EVAL = ("test", "val")
 PARTS = ("train", "training", "validation", "valid", "testing", *EVAL)
-"""Names of parts of a data set, in small letters: folders that all have such a name are no classes."""
+"""Names of parts of a data set, in lower case: if all folders have such names, they are not classes."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of one data set: (file, class), in a fixed order."""
+    """The images of a data set, as (file, class) in a fixed order."""
 
     classes: tuple[str, ...]
     train: tuple[tuple[str, int], ...]
@@ -35,7 +35,7 @@ class Listing:
 
 
 def listing(root: Path, seed: int) -> Listing:
-    """List what is in `root`. Raise ValueError, in one line, for a folder without images in classes."""
+    """List the images in `root`. Raise ValueError, in one line, if it has no folders of classes with images."""
     if not root.is_dir():
         raise ValueError(f"data.path={root} is no folder; give one with a folder of images for each class")
     train = root / "train"
@@ -58,7 +58,7 @@ def listing(root: Path, seed: int) -> Listing:
 
 
 def _divided(root: Path, seed: int) -> Listing:
-    """Hold a fifth of each class out."""
+    """Hold out a fifth of each class."""
     classes, images = _classes(root)
     chosen: set[str] = set()
     for index in range(len(classes)):
@@ -99,14 +99,15 @@ def _images(root: Path, classes: tuple[str, ...]) -> tuple[tuple[str, int], ...]
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Walk the images in a folder and below, in order. Links to folders are not followed: they may lead in circles."""
+    """Yield the images in a folder and its sub-folders, in order. Links to folders are not followed, because they can form
+    a cycle."""
     with os.scandir(folder) as entries:
         ordered = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
     for entry in ordered:
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(entry.path)
         elif entry.name.lower().endswith(SUFFIXES):
-            if not entry.is_file():  # to open a pipe is to wait for ever
+            if not entry.is_file():  # opening a pipe would block for ever
                 raise ValueError(f"cannot read image {entry.path} (it is no file, or a link to none); remove it")
             yield entry.path
 
@@ -116,7 +117,7 @@ def _open(data_dir: str, options: DataOptions) -> tuple[Listing, kept.Place]:
         raise ValueError("data set image_folder needs data.path=FOLDER, which has a folder of images for each class")
     if options.shape is not None and options.shape[0] not in (1, 3):
         raise ValueError(f"data.shape: {options.shape[0]} channels; images of a folder have 3 (RGB) or 1 (grey)")
-    root = Path(os.path.realpath(options.location))  # Path.resolve raises for links in a circle
+    root = Path(os.path.realpath(options.location))  # Path.resolve raises for a cycle of links
     try:
         images = listing(root, options.seed or 0)
         return images, kept.place(data_dir, (images.train, images.eval), options.shape)

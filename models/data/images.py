@@ -1,4 +1,5 @@
-"""Images as samples: bytes until a batch is made, or normalised numbers at once where they are few. Knows no file."""
+"""Images as samples: bytes that are normalised batch by batch, or float32 normalised at once if they are few. Knows no
+file."""
 
 from __future__ import annotations
 
@@ -13,20 +14,20 @@ from torch import Tensor
 from ddp.data import TensorSource, order
 
 AT_ONCE = 192 << 20
-"""Bytes of float32 up to which images are normalised when they are loaded (MNIST is 179 MiB). Above it they stay bytes: a
-quarter of the memory, for a few operations in each batch, which a small model would notice and a large one does not."""
+"""Up to this many bytes of float32, images are normalised when they are loaded (MNIST: 179 MiB). Larger data sets stay
+bytes: a quarter of the memory, for a few operations in each batch, whose time only matters for a small model."""
 
 
 class Pixels(TensorSource):
-    """Images [n, c, h, w] of values 0 to `top`, uint8, and labels [n], int64; batches are normalised, float32.
+    """Images [n, c, h, w], uint8 values from 0 to `top`, and labels [n], int64. Batches are normalised to float32.
 
-    `mean` and `std` are of each channel, on a scale of 0 to 1."""
+    `mean` and `std` are by channel, in units of pixels in [0, 1]."""
 
     repeatable = True
 
     def __init__(self, images: Tensor, labels: Tensor, top: float, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__(images, labels)
-        # Tensors, not numbers: a GPU divides by a number by multiplying with its inverse, which rounds differently.
+        # Tensors, not floats: a GPU divides by a float by multiplying with its inverse, which rounds differently.
         self._top, self._mean, self._std = (
             torch.tensor(values, dtype=torch.float32, device=images.device).view(-1, 1, 1)
             for values in ([top], mean, std)
@@ -53,9 +54,9 @@ class Pixels(TensorSource):
 
 
 def held_out(seed: int, label: int, count: int, fifths: int = 1) -> list[int]:
-    """Draw which of the `count` samples of class `label` are evaluated on: so many fifths, in no order.
+    """Draw the samples of class `label` that are held out for evaluation: `fifths` fifths of `count`, in random order.
 
-    `seed`: of the data set, not of a run."""
+    `seed`: seed of the data set, not of a run."""
     places: list[int] = order(seed, label, count)[: round(count * fifths / 5)].tolist()
     return places
 
@@ -63,7 +64,8 @@ def held_out(seed: int, label: int, count: int, fifths: int = 1) -> list[int]:
 def images_source(
     images: NDArray[np.uint8], labels: NDArray[np.integer], top: float, mean: Sequence[float], std: Sequence[float]
 ) -> TensorSource:
-    """Return images [n, h, w] or [n, c, h, w] with labels [n], as in `Pixels`; batches are the same bits in either form."""
+    """Return a source of images [n, h, w] or [n, c, h, w] with labels [n]; parameters as in `Pixels`. Batches have the same
+    bits whether images are normalised at once or batch by batch."""
     shaped = torch.from_numpy(images if images.ndim == 4 else images[:, None])
     source = Pixels(shaped, torch.from_numpy(labels.astype(np.int64, copy=False)), top, mean, std)
     return source.at_once() if 4 * shaped.numel() <= AT_ONCE else source

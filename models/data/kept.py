@@ -1,7 +1,8 @@
-"""Decoded images, kept as arrays on disk: made once, whole or not there, and mapped by every rank.
+"""Stores decoded images as arrays on disk. They are created once, are complete or absent, and are mapped by every rank.
 
-A set of images is known by its files' names, sizes and times of change, so a folder that has changed is decoded anew. Lies
-in the data folder, or where that cannot be written, in the user's own part of the temporary folder. Knows no image format.
+The key of a set of images depends on its files' names, sizes and modification times, so a changed folder is decoded again.
+The arrays are in the data folder or, if that is not writable, in the user's part of the temporary folder. Knows no image
+format.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bench.models.data.images import images_source
 from ddp.data import TensorSource
 
 FORM = 2
-"""Of what is kept: to be raised where it changes."""
+"""Version of the format; increase it when the format changes."""
 FOLDER = "decoded"
 ABOUT = "about.json"
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST)
@@ -35,20 +36,19 @@ UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDI
 
 @dataclass(frozen=True)
 class Place:
-    """Where a set of images is kept, or would be."""
+    """The place of a set of decoded images on disk, whether or not it exists."""
 
     homes: tuple[Path, ...]
-    """Folders that it may be in, the best first."""
+    """Folders that may contain it, the preferred one first."""
     key: str
 
     def find(self) -> Path | None:
-        """Return its folder; None if it is not there."""
+        """Return its folder; None if it does not exist."""
         return next((home / self.key for home in self.homes if (home / self.key / ABOUT).is_file()), None)
 
     def make(self, build: Callable[[Path], None]) -> Path:
-        """Return its folder, filled by `build` if it is not there: in the first home that can be written.
-
-        One process at a time. Raise ValueError where there is none."""
+        """Return its folder. If it does not exist, `build` fills it in the first writable home, in one process at a time.
+        Raise ValueError if no home is writable."""
         problems = []
         for home in self.homes:
             try:
@@ -64,7 +64,7 @@ class Place:
         with one_at_a_time(home, FOLDER):
             if (finished := self.find()) is not None:  # another process was faster
                 return finished
-            for leftover in (*home.glob(".*.part"), folder):  # of attempts that were killed
+            for leftover in (*home.glob(".*.part"), folder):  # left by killed attempts
                 shutil.rmtree(leftover, ignore_errors=True)
             scratch.mkdir()
             try:
@@ -76,7 +76,8 @@ class Place:
 
 
 def place(data_dir: str, parts: Sequence[Iterable[tuple[str, int]]], form: object) -> Place:
-    """Return the place of the images of `parts`, (file, class) each, decoded to `form`. Raise OSError for a missing file."""
+    """Return the place for the images of `parts`, (file, class) each, decoded to `form`. Raise OSError for a missing
+    file."""
     digest = hashlib.sha256(json.dumps([FORM, form]).encode())
     for index, part in enumerate(parts):
         for path, label in part:
@@ -86,7 +87,7 @@ def place(data_dir: str, parts: Sequence[Iterable[tuple[str, int]]], form: objec
 
 
 def _own() -> tuple[Path, ...]:
-    """Return the user's part of the temporary folder; none where that is another's, who could put there what he likes."""
+    """Return the user's part of the temporary folder; none if that folder belongs to, or is writable by, another user."""
     folder = Path(tempfile.gettempdir()) / f"elche-bench-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -98,34 +99,34 @@ def _own() -> tuple[Path, ...]:
 
 
 def new(folder: Path, part: str, labels: Sequence[int], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Make the array of the images of a part, uint8 [n, c, h, w], to be filled. Raise OSError where there is no room."""
+    """Create the array for the images of a part, uint8 [n, c, h, w]. Raise OSError if the disk has too little space."""
     np.save(folder / f"{part}-labels.npy", np.asarray(labels, dtype=np.int64))
     path = folder / f"{part}-images.npy"
     images: NDArray[np.uint8] = np.lib.format.open_memmap(path, "w+", np.uint8, (len(labels), *shape))
-    with path.open("r+b") as file:  # a mapped file without room behind it would kill the process, not raise
+    with path.open("r+b") as file:  # reserve the space: writing to a mapped file on a full disk would kill the process
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return images
 
 
 def conclude(folder: Path, mean: Sequence[float], std: Sequence[float]) -> None:
-    """Record that all images are there; `mean` and `std` of each channel, on a scale of 0 to 1."""
+    """Mark the images as complete. `mean` and `std` are by channel, in units of pixels in [0, 1]."""
     (folder / ABOUT).write_text(json.dumps({"mean": list(mean), "std": list(std)}), encoding="utf-8")
 
 
 def shape(folder: Path) -> tuple[int, ...]:
-    """Return channels, height and width. Raise ValueError for a damaged file, as the others do."""
+    """Return (channels, height, width). Raise ValueError for a damaged file, like the other readers."""
     return _array(folder / "train-images.npy").shape[1:]
 
 
 def moments(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return (means, standard deviations) of the channels, on a scale of 0 to 1."""
+    """Return (means, standard deviations) of the channels, in units of pixels in [0, 1]."""
     with _whole(folder / ABOUT) as path:
         about = json.loads(path.read_text(encoding="utf-8"))
         return tuple(map(float, about["mean"])), tuple(map(float, about["std"]))
 
 
 def load(folder: Path) -> tuple[TensorSource, TensorSource]:
-    """Map (train, eval): ranks of one machine share the memory."""
+    """Map (train, eval). Ranks of one host share this memory."""
     mean, std = moments(folder)
 
     def part(name: str) -> TensorSource:
@@ -144,7 +145,7 @@ def _array(path: Path) -> NDArray[Any]:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    """Blame the file for what goes wrong inside; a fault that names another file stays as it is."""
+    """Report an error in this block as damage of `path`, unless it names another damaged file already."""
     try:
         yield path
     except _Damaged:
@@ -154,4 +155,4 @@ def _whole(path: Path) -> Iterator[Path]:
 
 
 class _Damaged(ValueError):
-    """Names the file."""
+    """Raised for a damaged file, which it names."""

@@ -1,8 +1,8 @@
 """`noisy_digits`: the digits of `digits`, each in several copies that are moved at random and have noise.
 
-Two fifths of the 1797 digits are for the test; a digit is on one side only, with all its copies. The test is large and hard
-enough for a difference of a point of accuracy to show. Everything is drawn as whole numbers, by `Draws`, from the number of
-the side and of the copy: the content is the same on every machine.
+Two fifths of the 1797 digits are test. All copies of a digit are in the same part. The test is large and hard enough to show
+a difference of one percentage point in accuracy. All random numbers are integers, drawn by `Draws` from the part and the
+index of the copy, so the content is the same on every machine.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from bench.models.data.options import DataOptions
 from ddp.data import Draws, TensorSource
 
 FIFTHS = 2
-"""Of each class, for the test."""
+"""Fifths of each class that are test."""
 COPIES = (20, 8)
-"""Of each digit, to train with and for the test: 21560 and 5752 images."""
+"""Copies of each digit for training and for the test: 21560 and 5752 images."""
 MOVE = 1
-"""Pixels that a copy is moved by at most, both ways; what comes in is background."""
+"""Maximum shift of a copy in pixels, in each direction; the free pixels are background."""
 NOISE = 2
-"""A pixel gets the sum of two numbers from -2 to 2, of even odds: a standard deviation of 2, where ink is 16."""
+"""Noise of a pixel: the sum of two uniform integers from -2 to 2, with a standard deviation of 2, where ink is 16."""
 SEED = 20
 AT_ONCE = 512
-"""Images that are made at once: their random numbers lie in a core's cache. Every rank and every audit makes all."""
+"""Number of images made at once, so that their random numbers fit a core's cache. Every rank and every audit makes all
+images."""
 MEAN, STD = (0.3025,), (0.3515,)
 
 
 def copies(part: Labelled, count: int, side: int) -> Labelled:
-    """Return `count` copies of each digit: the first of every digit, then the second of every digit, and so on."""
+    """Return `count` copies of each digit: the first copy of every digit, then the second copy of every digit, and so
+    on."""
     images = torch.from_numpy(part.images.astype(np.int64)).repeat(count, 1, 1)
     noisy = [_copied(images[first : first + AT_ONCE], first, side) for first in range(0, len(images), AT_ONCE)]
     return Labelled(np.concatenate(noisy), np.tile(part.labels, count))
 
 
 def _copied(images: Tensor, first: int, side: int) -> NDArray[np.uint8]:
-    """Return images, which have the places from `first` on in their part, moved and with noise."""
+    """Return images shifted and with noise. `first`: index of the first of them in its part."""
     height, width = images.shape[1:]
     draws = Draws(SEED, side, torch.arange(first, first + len(images)))
     down, right = draws.integers(0, 2 * MOVE + 1, 2).unbind(1)

@@ -1,6 +1,6 @@
-"""What can be asked of a data set beside its name: the settings `data.*`. Imports no torch.
+"""The settings `data.*` of a data set. Imports no torch.
 
-Which data set takes which of them stands in its line of `bench.models.data.DATA`.
+`bench.models.data.DATA` lists which data set accepts which of them.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Any
 
 MOST = 2**40
-"""No size is above it; what does not fit the memory is refused where the memory is taken."""
+"""Upper limit of all sizes. Whether data fits in memory is checked where memory is allocated."""
 
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Settings of a data set; None: as the data set has it."""
+    """Settings of a data set; None: the default of the data set."""
 
     path: str | None = None
     """A user's own file or folder."""
     seq_len: int | None = None
-    """Characters of one sample of a text."""
+    """Characters in one sample of a text."""
     samples: int | None = None
-    """Samples to train on."""
+    """Number of training samples."""
     classes: int | None = None
     shape: tuple[int, ...] | None = None
-    """Channels, height and width of an image."""
+    """(channels, height, width) of an image."""
     seed: int | None = None
-    """Of what is drawn for the data set itself, whatever the seed of a run."""
+    """Seed of random numbers in the data set, independent of the seed of a run."""
 
     def __post_init__(self) -> None:
         if self.path is not None and (not self.path.strip() or "\0" in self.path):
@@ -43,7 +43,7 @@ class DataOptions:
 
     @property
     def location(self) -> Path:
-        """Return `path`, with `~` in its place. Raise ValueError where that names nobody."""
+        """Return `path` with `~` expanded. Raise ValueError for an unknown user."""
         assert self.path is not None
         try:
             return Path(self.path).expanduser()
@@ -52,16 +52,16 @@ class DataOptions:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Return the settings that are not left open, as JSON has them."""
+        """Return the settings that are not None, as JSON values."""
         settings = {key: value for key, value in asdict(self).items() if value is not None}
         return settings | ({"shape": list(settings["shape"])} if "shape" in settings else {})
 
     def only(self, names: tuple[str, ...]) -> DataOptions:
-        """Return these settings and no others."""
+        """Return only the settings `names`."""
         return DataOptions(**{key: getattr(self, key) for key in names})
 
     def over(self, other: DataOptions) -> DataOptions:
-        """Return these settings, and those of `other` where these are left open."""
+        """Return these settings, completed by those of `other` where these are None."""
         chosen = {field.name: getattr(self, field.name) for field in fields(self)}
         return DataOptions(**{k: getattr(other, k) if v is None else v for k, v in chosen.items()})
 
@@ -72,4 +72,4 @@ def _within(key: str, value: int | None, least: int) -> None:
 
 
 PLAIN = DataOptions()
-"""Everything left open."""
+"""All settings at their defaults."""

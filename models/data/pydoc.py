@@ -1,8 +1,8 @@
 """`pydoc`: the documentation text inside CPython (`help()` topics; PSF licence), 360000 characters, the last tenth is test.
 
-The text grows a little with every version of Python. What models see stays of one size: topics in order of their names,
-paragraphs that were there before left out (else a part of the test text would be trained on), the first 360,000 characters;
-the vocabulary is fixed. Between versions, results compare as closely as such texts do; within one, exactly.
+The text grows a little with every version of Python. The data set has a fixed size: topics sorted by name, without repeated
+paragraphs (otherwise training would see a part of the test), cut to 360,000 characters. The vocabulary is fixed. Results
+with one version of Python are exactly comparable; between versions, the text differs a little.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.models.data.options import DataOptions
 from bench.models.data.text import Pieces, encode, generated, pieces
 
 VOCABULARY = "\n" + "".join(map(chr, range(32, 127)))
-"""End of line and printable ASCII: 96 characters."""
+"""Newline and printable ASCII: 96 characters."""
 CHARACTERS = 360_000
 NAME = "data set pydoc"
 _ASCII = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "\t": "    ", "\r": ""})
@@ -22,7 +22,7 @@ _ASCII = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "“": '
 
 @cache
 def text() -> str:
-    """Return the text, of characters of `VOCABULARY` alone. Raise ValueError for a Python that comes without it."""
+    """Return the text, in characters of `VOCABULARY` only. Raise ValueError if Python was installed without it."""
     try:
         from pydoc_data.topics import topics
     except ImportError as error:

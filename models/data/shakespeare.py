@@ -17,7 +17,7 @@ FILE = Remote(
 )
 FOLDER = "shakespeare"
 VOCABULARY = "".join(sorted("\n !$&',-.3:;?" + ascii_letters))
-"""The 65 characters that there are in it."""
+"""The 65 characters that occur in the text."""
 
 
 def _prepare(data_dir: str, options: DataOptions) -> None:

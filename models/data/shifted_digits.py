@@ -11,7 +11,7 @@ from bench.models.data.digits import Labelled, origin, read, source
 from ddp.data import TensorSource
 
 MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
-"""Rows and columns; what comes in is background."""
+"""Shifts in (rows, columns); free pixels are background."""
 
 
 def _load() -> tuple[TensorSource, TensorSource]:

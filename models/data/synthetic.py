@@ -16,7 +16,7 @@ from ddp.data import TensorSource, derive
 SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 10_000
 """Defaults."""
 SPREAD = math.sqrt(10) / 4 / math.sqrt(12)
-"""The standard deviation of a value, on a scale of 0 to 1: three quarters of one draw and a quarter of another."""
+"""Standard deviation of a value in [0, 1]: three quarters of one draw plus a quarter of another."""
 
 
 def _sizes(options: DataOptions) -> tuple[tuple[int, ...], int, int]:
@@ -24,7 +24,7 @@ def _sizes(options: DataOptions) -> tuple[tuple[int, ...], int, int]:
 
 
 def _bytes(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Draw values with even odds, the same on every machine: the raw output of PCG64 (NEP 19)."""
+    """Draw uniform bytes from the raw output of PCG64 (NEP 19), the same on every machine."""
     count = math.prod(shape)
     words = PCG64(seed).random_raw(-(-count // 8)).astype("<u8", copy=False)
     return words.view(np.uint8)[:count].reshape(shape)
@@ -46,7 +46,7 @@ def _load(options: DataOptions) -> tuple[TensorSource, TensorSource]:
 
 
 def _prepare(data_dir: str, options: DataOptions) -> None:
-    """Refuse what takes more memory than there is in each rank; there is nothing to get."""
+    """Raise ValueError if the data does not fit in the memory of a rank. There are no files to prepare."""
     shape, classes, samples = _sizes(options)
     size = math.prod(shape)
     afford(8 * samples * size + classes * size + 16 * samples, "data set synthetic of these samples, classes and shape")

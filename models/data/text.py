@@ -14,11 +14,11 @@ from bench.models.data.options import DataOptions
 from ddp.data import TensorSource
 
 SEQ_LEN = 128
-"""Characters of a piece by default, as the published set-ups have it."""
+"""Default number of characters in a piece, as in the published set-ups."""
 
 
 class Pieces(TensorSource):
-    """Pieces of a text: tokens [n, length + 1], of the smallest type that holds them; a batch has them as int64."""
+    """Pieces of a text: tokens [n, length + 1], in the smallest integer type that holds them. Batches are int64."""
 
     repeatable = True
 
@@ -26,7 +26,8 @@ class Pieces(TensorSource):
         super().__init__(tokens)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """Return the pieces at `indices` (int64, [n]): tokens, int64 [n, length], and those one character on, as many."""
+        """Return the pieces at `indices` (int64, [n]): tokens, int64 [n, length], and the tokens shifted by one character,
+        int64 [n, length]."""
         (tokens,) = super().batch(indices)
         whole = tokens.to(torch.int64)
         return whole[:, :-1].contiguous(), whole[:, 1:].contiguous()
@@ -36,10 +37,11 @@ class Pieces(TensorSource):
 
 
 def pieces(tokens: NDArray[np.integer], seq_len: int, where: str) -> tuple[Pieces, Pieces]:
-    """Return (train, eval): nine tenths of a text and the rest, in pieces of `seq_len` tokens that do not overlap.
+    """Return (train, eval): the first nine tenths and the last tenth of a text, in pieces of `seq_len` tokens that do not
+    overlap.
 
-    What is left at the end of a part and fills no piece is not used. Raise ValueError for a text, called `where`, that is
-    too short for a piece in each part."""
+    Characters at the end of a part that fill no piece are not used. Raise ValueError, naming `where`, for a text that is
+    too short for one piece in each part."""
     cut = len(tokens) * 9 // 10
     shorter = min(cut, len(tokens) - cut)
     if shorter <= seq_len:
@@ -52,16 +54,16 @@ def pieces(tokens: NDArray[np.integer], seq_len: int, where: str) -> tuple[Piece
 
 
 def cut_up(tokens: NDArray[np.integer], seq_len: int) -> Pieces:
-    """Return the pieces of `seq_len` tokens, one after the other, that a text longer than one of them holds."""
+    """Cut tokens into consecutive pieces of `seq_len`. There must be more than `seq_len` tokens."""
     count = (len(tokens) - 1) // seq_len
     windows = np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)[::seq_len]
     return Pieces(torch.from_numpy(windows[:count].copy()))
 
 
 def encode(text: str, vocabulary: str, where: str) -> NDArray[np.integer]:
-    """Return the place of each character in `vocabulary`, in the smallest type that holds them all, [characters].
+    """Return the index of each character in `vocabulary`, shape [characters], in the smallest integer type.
 
-    Raise ValueError, naming `where`, for a character outside."""
+    Raise ValueError, naming `where`, for a character that is not in the vocabulary."""
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     known = np.frombuffer(vocabulary.encode("utf-32-le"), dtype="<u4")
     order = np.argsort(known)
@@ -73,6 +75,6 @@ def encode(text: str, vocabulary: str, where: str) -> NDArray[np.integer]:
 
 
 def generated(vocabulary: str, load: Callable[[int], tuple[Pieces, Pieces]], options: DataOptions) -> DataSet:
-    """Return the data set of a text that no option but its length changes."""
+    """Return the data set of a generated text, of which only `seq_len` can be chosen."""
     length = options.seq_len or SEQ_LEN
     return DataSet((length,), len(vocabulary), lambda: load(length))

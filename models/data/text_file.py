@@ -10,11 +10,11 @@ from bench.models.data.text import SEQ_LEN, encode, pieces
 
 
 def _read(path: Path) -> str:
-    """Return the text, ends of line made one. Raise ValueError, in one line, for what is none."""
+    """Return the text, with line ends as newlines. Raise ValueError, in one line, if the file is no text in UTF-8."""
     try:
         if path.exists() and not path.is_file():
             raise ValueError(f"data.path={path} is no file; give a text file")
-        # The text itself, its code points, and its tokens while they are counted.
+        # Memory for the text, its code points, and its tokens while they are encoded.
         afford(path.stat().st_size * 30, f"the text data.path={path}")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

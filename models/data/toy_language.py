@@ -1,8 +1,8 @@
 """`toy_language`: sentences without meaning, of 64 words of two or three syllables; some words may follow each word.
 
-The words, and the 16 that may follow each of them, with equal odds, are drawn once; the text to train on and that of the
-test are two walks. So the best possible cross-entropy is known: ln(16) nats a word, over the letters of a word and its
-space. Everything is drawn from the raw output of PCG64 (NEP 19): the content is the same on every machine.
+The words are drawn once, and for each word the 16 words that may follow it, with equal probability. The texts for training
+and test are two random walks. So the best possible cross-entropy is known: ln(16) nats per word, divided by its letters and
+space. All random numbers are the raw output of PCG64 (NEP 19), so the content is the same on every machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VOCABULARY = " " + "".join(sorted(CONSONANTS + VOWELS))
 """The space and 19 letters: 20 characters."""
 WORDS, FOLLOWERS = 64, 16
 CHARACTERS = (300_000, 50_000)
-"""To train on, and of the test."""
+"""Characters for training and for the test."""
 SEED = 20
 NAME = "data set toy_language"
 
@@ -35,7 +35,7 @@ def _numbers(purpose: str, count: int, below: int) -> list[int]:
 
 
 def words() -> list[str]:
-    """Return the words: different ones, each of two or three syllables."""
+    """Return the words, all different, of two or three syllables."""
     syllables = [consonant + vowel for consonant in CONSONANTS for vowel in VOWELS]
     draws = iter(_numbers("words", 8 * WORDS, len(syllables)))
     words: dict[str, None] = {}
@@ -45,12 +45,13 @@ def words() -> list[str]:
 
 
 def followers() -> list[list[int]]:
-    """Return the words that may follow each word, as places in `words`."""
+    """Return for each word the indices of the words that may follow it."""
     return [np.argsort(_numbers(f"after {word}", WORDS, 2**62)).tolist()[:FOLLOWERS] for word in range(WORDS)]
 
 
 def text(purpose: str, characters: int) -> str:
-    """Return the first so many characters of a walk from word to word; `purpose` names its draws."""
+    """Return the first `characters` characters of a random walk over the words; `purpose` is the key of its random
+    numbers."""
     spelt, after, word, parts = words(), followers(), 0, []
     for choice in _numbers(purpose, characters // 4, FOLLOWERS):
         word = after[word][choice]

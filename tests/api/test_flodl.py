@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 import ddp
 from bench.base.console import VERBOSITY, verbosity
+from bench.command.listing import presets
 from bench.config.flags import read
 from ddp.core import controller
 from ddp.core.allocation import fit
@@ -198,7 +201,14 @@ def graph(world: SimpleNamespace) -> None:
         ddp.setup(built, lambda device: built, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
 
 
-@row("`NcclRankComm`")
+@row("`DataLoader`'s")
+def loader(world: SimpleNamespace) -> None:
+    for more, batches in (({}, 3), ({"drop_last": True}, 2)):
+        with ddp.DataLoader(toy.data(20), batch_size=8, loader="streaming", **more) as made:
+            assert len(list(made.epoch(0))) == batches
+
+
+@row("`NcclComms`")
 def collectives(world: SimpleNamespace) -> None:
     group = make_group(0, 1, torch.device("cpu"), HashStore(), "memory", 20.0)
     one = torch.tensor([3.0])
@@ -207,6 +217,29 @@ def collectives(world: SimpleNamespace) -> None:
     group.broadcast(one, src=0)
     assert group.all_gather(one).tolist() == [[3.0]]
     group.close()
+
+
+@row("`NcclAbortHandle`")
+def stuck(world: SimpleNamespace) -> None:
+    assert "timeout_s" in inspect.signature(ddp.init).parameters
+    assert issubclass(ddp.RankLost, ddp.EngineError)
+
+
+@row("`CudaEvent`")
+def streams(world: SimpleNamespace) -> None:
+    with torch.cuda.stream(None):
+        assert issubclass(torch.cuda.Stream, torch.Stream)
+        assert issubclass(torch.cuda.Event, torch.Event)
+
+
+@row("`msg!`")
+def printed(world: SimpleNamespace) -> None:
+    logging.getLogger(__name__).debug("epoch 0")
+
+
+@row("`fdl.yaml` jobs")
+def jobs(world: SimpleNamespace) -> None:
+    assert {"ci", "nightly"} <= presets().keys()
 
 
 @row("`fdl -v`")

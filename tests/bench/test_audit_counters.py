@@ -14,6 +14,7 @@ import torch
 
 from bench.audit.counters import scales
 from bench.audit.kept import read
+from ddp.backends import allreduce
 from ddp.core.events import Finished, Progress
 from ddp.core.step_settings import StepSettings
 from ddp.replica.optimizers import Several
@@ -48,6 +49,15 @@ def test_a_pass_that_nobody_keeps_is_counted(tmp_path: Path, monkeypatch: pytest
     kept = {step.step for step in read(job.scratch, files).steps}
     assert min(kept) < ALONE < max(kept)
     assert ALONE not in kept, kept
+    found = different(audited(job, records))
+    assert any("num_batches_tracked counted" in line for line in found), found
+
+
+@pytest.mark.usefixtures("in_process")
+def test_counters_that_an_average_adds_up_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(allreduce, "MAX", allreduce.SUM)
+        job, records = train_together(tmp_path, "nccl_cadence", ADAM, epochs=6)
     found = different(audited(job, records))
     assert any("num_batches_tracked counted" in line for line in found), found
 

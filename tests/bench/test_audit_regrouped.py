@@ -13,6 +13,7 @@ from ddp.backends import snapshot
 from ddp.backends.base import GroupBackend
 from ddp.core.faults import parse
 from ddp.core.join_events import Joined
+from ddp.engine.rank import RankLoop
 from tests.bench.audit_breaks import ADAM, Break, wrapped
 from tests.bench.audited import audited, different
 from tests.bench.test_audit_between import halved
@@ -45,14 +46,23 @@ def moved(leave: Any, self: Any, *about: Any) -> None:
         self.loop.replica.model.get_parameter("0.weight").mul_(1.5)
 
 
+def weakened(regroup: Any, self: Any, *about: Any) -> None:
+    """Halve the optimizer's state behind a change of the group."""
+    regroup(*about)
+    if self.loop.total_steps:
+        halved(lambda *_: None, self)
+
+
 @pytest.mark.parametrize(
     ("mode", "breaks", "sign"),
     [
+        ("nccl_sync", wrapped(RankLoop, "_regroup", weakened), "exp_avg is another after regrouping"),
+        ("nccl_cadence", wrapped(RankLoop, "_regroup", weakened), "exp_avg is another after regrouping"),
         ("nccl_sync", wrapped(GroupBackend, "join", forgotten), "exp_avg is gone after regrouping"),
         ("nccl_cadence", wrapped(GroupBackend, "join", forgotten), "exp_avg is gone after regrouping"),
         ("nccl_sync", wrapped(GroupBackend, "leave", moved), "parameters 0.weight is another after regrouping"),
     ],
-    ids=["sync", "cadence", "leave"],
+    ids=["behind it, sync", "behind it", "sync", "cadence", "leave"],
 )
 def test_what_a_change_of_the_group_changes_is_named(
     tmp_path: Path,

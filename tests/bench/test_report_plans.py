@@ -18,6 +18,7 @@ from tests.bench.references import cell
 from tests.bench.report_parts import part
 from tests.bench.report_parts import undrawn as undrawn
 from tests.bench.streams import make_spec, write_run
+from tests.warm import PICTURES, Warm
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -35,6 +36,23 @@ def test_an_experiment_is_what_its_file_says() -> None:
     assert found is not None, "by where it writes"
     assert found.experiment == "example"
     assert planned(Path("anywhere"), None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "points"), {"needle_scaling": 3, "needle_memory": 12, "xtrain": 3, "lesson": 8, "ddp_bench": 56}.items()
+)
+def test_the_experiments_of_published_tables_have_a_plan(name: str, points: int) -> None:
+    plan = planned(Path("anywhere"), name)
+    assert plan is not None
+    assert len(plan.points) == points
+
+
+def test_a_cell_of_a_published_table_trains(warm: Warm, tmp_path: Path) -> None:
+    words = ("experiment=needle_scaling", "world_size=1", "data.samples=32", "train.epochs=1")
+    code, out, err = warm.start(tmp_path, "-m", "bench", *words, env={PICTURES: "none"}).result()
+    assert (code, err) == (0, ""), out
+    (run,), _ = find_runs(tmp_path / "runs/needle_scaling")
+    assert (run.metrics.status, run.metrics.model, run.metrics.parameters) == ("ok", "resnet34", 1_346_228)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shlex
 import sys
@@ -77,6 +78,14 @@ def test_audit_does_its_steps_again(made: Path, capsys: pytest.CaptureFixture[st
     assert "steps and the evaluation are as they were" in capsys.readouterr().out
     assert (made / "audit.json").exists()
     (made / "audit.json").write_bytes(before)
+
+
+def test_prove_compares_its_mode_with_plain_pytorch(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.dispatch(["prove", str(made), "--steps", "2"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^touch +solo +1 +exact +- +0 +0 +equal", out, re.MULTILINE), out
+    assert cli.dispatch(["prove", str(made.parents[3] / "touch.py")]) == 2
+    assert "is a file: prove a run that it made" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.results import recompute
-from bench.results.analysis import breakdown, syncing, training
+from bench.results.analysis import breakdown, goodput, rank_seconds, syncing, timeline, training
 from bench.results.chain import lines
 from bench.results.runfolder import EVENTS, Run, find_runs
 from bench.validate.checks import figures
@@ -93,9 +93,25 @@ def _bytes_halved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(syncing, "_sync", lambda kind, cost, payload, apart: made(kind, cost, payload // 2, apart))
 
 
+def _saving_is_training(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(rank_seconds._STAND, "checkpoint", "kept")
+
+
+def _start_is_no_loss(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(goodput, "LOST", tuple(part for part in goodput.LOST if part != "starting"))
+
+
+def _first_is_last(patch: pytest.MonkeyPatch) -> None:
+    rows = timeline._arrivals
+    patch.setattr(timeline, "_arrivals", lambda late, last: rows(late, late == 0.0))
+
+
 @pytest.mark.parametrize(
     ("broken", "named"),
     [
+        (_saving_is_training, "goodput.parts.kept"),
+        (_start_is_no_loss, "goodput.ettr"),
+        (_first_is_last, "timeline.arrivals[0].last"),
         (_doubled, "throughput.samples_per_s"),
         (_shorter, "time_s.train"),
         (_waiting_computes, "breakdown"),

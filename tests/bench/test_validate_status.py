@@ -160,3 +160,33 @@ def test_a_loss_long_before_its_script_is_suspicious(tmp_path: Path, monkeypatch
     found = status(write_run(tmp_path, spec, make_metrics(spec, bereft(events.Lost(0.0, 1, "gone"), "gone"))))
     assert found.name == "SUSPICIOUS"
     assert "rank 1 was lost behind 40 steps that it reported, and 1@900:crash is in the script" in found.line
+
+
+@pytest.mark.parametrize(
+    ("fault", "met", "name", "line"),
+    [
+        ("1@3:flip", (), "FAIL", "1@3:flip*2 of the script never came"),
+        ("1@3:lose", (), "FAIL", "1@3:lose of the script never came"),
+        ("1@3:flip", ("1@3:flip*2",), "PASS", "1@3:flip*2 came in "),
+        ("1@900:lose", (), "PASS", "1@900:lose never came in "),
+        ("1@3:flip", None, "PASS", ""),  # an earlier version
+    ],
+)
+def test_ranks_say_which_faults_came(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    met: tuple[str, ...] | None,
+    name: str,
+    line: str,
+) -> None:
+    spec = replace(PLAIN, faults=(parse(fault),))
+    every = make_records(spec)
+    known = Records(
+        progress=[record for record in every if isinstance(record, events.Progress)],
+        finished=[events.Finished(9.0, 1, "", 0, 0, met=met)],
+    )
+    monkeypatch.setattr(checks_status, "records", lambda run, lost: known)
+    found = status(write_run(tmp_path, spec, make_metrics(spec, every)))
+    assert found.name == name
+    assert line in found.line

@@ -1,4 +1,4 @@
-"""Formats of others in which the timeline of a run can be written: one file for each, which must not know of the others."""
+"""Foreign formats in which the timeline of a run can be written. Each has a module, which must not know the others."""
 
 from __future__ import annotations
 
@@ -12,4 +12,5 @@ from bench.timeline.formats import chakra
 FORMATS: dict[str, Callable[[Path, RunRecords, Named], list[Path]]] = {
     "chakra": chakra.write,
 }
-"""Name -> writes the run into a folder, and returns the files. Raises ValueError if it cannot hold the run, OSError."""
+"""Name -> function that writes a run into a folder and returns the files. Raises ValueError if the format cannot hold
+the run, OSError."""

@@ -1,9 +1,9 @@
-"""Chakra execution traces of a run, one file for each rank, which ASTRA-sim plays over other networks.
+"""Chakra execution traces of a run, one file per rank, which ASTRA-sim replays over other networks.
 
-Owns which nodes a rank's slices are, and their encoding: protocol buffers, each message behind its length, by
-`schema/protobuf/et_def.proto` of https://github.com/mlcommons/chakra (version 1.0.0). A collective has its bytes,
-and its recorded length, with the waiting in it, for those who only replay; the rest has its recorded length, gaps between
-slices too.
+Owns the mapping from slices to nodes, and their encoding: protocol buffers with length prefixes, by
+`schema/protobuf/et_def.proto` of https://github.com/mlcommons/chakra (version 1.0.0). A collective has its bytes, and
+its recorded duration including waiting, for programs that only replay. All other nodes have their recorded duration,
+gaps between slices, too.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from bench.timeline.about import Named
 from ddp.backends import BACKENDS
 
 PLACE = "chakra"
-"""Folder of the files in a run folder; ASTRA-sim's `workload-configuration` is `chakra/rank` in it."""
+"""Folder of the files inside a run folder; ASTRA-sim's `workload-configuration` is `chakra/rank` in it."""
 GROUPS = "groups.json"
-"""Of collectives that not all ranks were in: number of a group -> its ranks."""
+"""File of the groups of collectives with fewer than all ranks: number of a group -> its ranks."""
 VERSION = "1.0.0"
 COMPUTE, COLLECTIVE = 4, 7
-"""Types of nodes: COMP_NODE, COMM_COLL_NODE."""
+"""Node types COMP_NODE and COMM_COLL_NODE."""
 ALL_REDUCE = 0
-"""Type of a collective."""
+"""Type of the collective."""
 
 Value = int | bool | str
 Groups = Mapping[int, tuple[tuple[int, ...], int]]
-"""Collective -> the ranks that were in it, and the number of their group; 0: all."""
+"""Collective -> (its ranks, number of their group); group 0 is all ranks."""
 
 
 @dataclass(frozen=True)
 class TraceNode:
-    """A node: a stretch of a rank's time. Times in whole microseconds since the first slice of the run."""
+    """A node: an interval of a rank's time. Times are whole microseconds since the first slice of the run."""
 
     number: int
     name: str
     type: int
     after: tuple[int, ...]
-    """Nodes of the same rank that it begins behind."""
+    """Nodes of the same rank that it depends on."""
     start: int
     duration: int
     about: Mapping[str, Value]
 
 
 def write(folder: Path, stream: RunRecords, spec: Named) -> list[Path]:
-    """Write the traces of a run below its folder; return the files. Raises ValueError if a trace cannot hold it, OSError."""
+    """Write the traces of a run below its folder, and return the files. Raises ValueError if a trace cannot hold it,
+    OSError."""
     backend = BACKENDS.get(str(spec.backend)) if spec.backend is not None else None
     if backend is not None and not backend.averages:
         raise ValueError(
@@ -75,7 +76,7 @@ def write(folder: Path, stream: RunRecords, spec: Named) -> list[Path]:
 
 
 def groups_of(stream: RunRecords, size: int) -> Groups:
-    """Return by collective the ranks that were in it."""
+    """Return collective -> (its ranks, number of their group)."""
     members: dict[int, set[int]] = {}
     for slices in (stream.slices, stream.behind):
         exchange = slices.kind == "exchange"
@@ -90,7 +91,7 @@ def groups_of(stream: RunRecords, size: int) -> Groups:
 
 
 def nodes(stream: RunRecords, rank: int, groups: Groups) -> list[TraceNode]:
-    """Return the nodes of a rank by their begins."""
+    """Return the nodes of a rank, in order of their begins."""
     chain, zero = _Chain(groups), float(stream.slices.start.min())
     rows = [(False, each) for each in _rows(stream.slices, rank, zero)]
     rows += [(True, each) for each in _rows(stream.behind, rank, zero)]
@@ -120,22 +121,22 @@ def _rows(slices: Slices, rank: int, zero: float) -> Iterator[_Row]:
 
 
 class _Chain:
-    """The nodes of a rank. Each slice is behind the one before it and behind every collective that ran beside those and had
-    ended; a collective is behind the one before it, too."""
+    """Builds the nodes of a rank. A slice depends on the one before it, and on every concurrent collective that had
+    ended. A collective also depends on the one before it."""
 
     def __init__(self, groups: Groups) -> None:
         self.nodes: list[TraceNode] = []
         self._groups = groups
         self._before: set[int] = set()
-        """What the next slice is behind."""
+        """Nodes on which the next slice depends."""
         self._collective: set[int] = set()
-        """The last one."""
+        """The last collective."""
         self._beside: list[tuple[int, int]] = []
-        """Ends and numbers of collectives that nothing is behind yet."""
+        """(end, number) of concurrent collectives on which nothing depends yet."""
         self._ended = 0
 
     def add(self, row: _Row) -> None:
-        """Add a slice of the thread that trains, and the gap before it."""
+        """Add a slice of the training thread, and the gap before it."""
         after = self._before | {number for end, number in self._beside if end <= row.start}
         self._beside = [each for each in self._beside if each[0] > row.start]
         if row.start > self._ended:
@@ -148,7 +149,7 @@ class _Chain:
         self._ended = max(row.stop, self._ended)
 
     def add_beside(self, row: _Row) -> None:
-        """Add a collective that ran beside what the rank computed."""
+        """Add a collective that ran concurrently with computation."""
         number = self._meet(row, self._before | self._collective)
         self._collective = {number}
         self._beside.append((row.stop, number))
@@ -174,7 +175,7 @@ class _Chain:
 
 
 def varint(value: int) -> bytes:
-    """Return a whole number from 0 up, seven bits a byte, the lowest first."""
+    """Return a number of 0 or more as a varint: seven bits per byte, the lowest first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -191,7 +192,7 @@ def _block(field: int, content: bytes) -> bytes:
 
 
 def attribute(name: str, value: Value) -> bytes:
-    """Return an AttributeProto: flags are bool_val, numbers int64_val, words string_val."""
+    """Return an AttributeProto: flags as bool_val, numbers as int64_val, texts as string_val."""
     head = _block(1, name.encode())
     if isinstance(value, str):
         return head + _block(29, value.encode())
@@ -204,7 +205,7 @@ def metadata(about: Mapping[str, Value]) -> bytes:
 
 
 def encoded(node: TraceNode) -> bytes:
-    """Return a Node. What it begins behind are data dependencies, the only ones that every reader knows."""
+    """Return a Node. Its dependencies are data dependencies, the only kind that every reader knows."""
     body = _number(1, node.number) + _block(2, node.name.encode()) + _number(3, node.type)
     if node.after:
         body += _block(5, b"".join(map(varint, node.after)))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
+from bench.validate.drawn_numbers import drawn_again
 from bench.validate.findings import Case
 from bench.validate.losses_of_ranks import higher_loss
 from bench.validate.records import lost_nobody, recorded
@@ -34,14 +35,16 @@ FEW = 12
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL at the first difference; SUSPICIOUS if much of the test set is trained and no baseline says so, or if
-    one rank's loss is higher than the others'; None if no contents are recorded."""
+    """Return FAIL at the first difference; SUSPICIOUS if much of the test set is trained and no baseline says so, if one
+    rank's loss is higher than the others', or if NumPy's numbers repeat; None if no contents are recorded."""
     epochs, notes, leak, higher = 0, "", False, ""
+    drawn = ""
     seeds: dict[int, int] = {}
     for run, known in recorded(case.cell, lost=True):
         if not known.ready or (data := known.ready[0].data) is None:
             continue
         seed = run.metrics.seed
+        drawn = drawn or (f"seed {seed}: {line}" if (line := drawn_again(known)) else "")
         if wrong := next(_amiss(case.sets, run, known, data), ""):
             return verdict("FAIL", "data", case.cell, f"seed {seed}: {wrong}")
         if (
@@ -62,8 +65,8 @@ def check(case: Case) -> Verdict | None:
             higher = f"seed {seed}: {line}" if (line := higher_loss(known)) else ""
         epochs, notes = epochs + run.metrics.epochs_planned, _notes(data)
         leak = leak or (case.sets is None and data.shared > LEAK * data.test.samples)
-    if higher:
-        return verdict("SUSPICIOUS", "data", case.cell, higher)
+    if drawn or higher:
+        return verdict("SUSPICIOUS", "data", case.cell, drawn or higher)
     line = f"in {plural(epochs, 'epoch')} ranks trained what the data set holds, in the seed's orders{notes}"
     return verdict("SUSPICIOUS" if leak else "PASS", "data", case.cell, line) if epochs else None
 

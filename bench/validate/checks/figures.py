@@ -16,10 +16,11 @@ from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.records import lost_nobody, recorded
 from bench.validate.recount.figure import Figure
+from bench.validate.recount.goodput import arrivals, goodput
 from bench.validate.recount.identity import identity
 from bench.validate.recount.learning import learning
 from bench.validate.recount.losses import losses, slow_ranks
-from bench.validate.recount.rounds import rounds
+from bench.validate.recount.rounds import brought_in, rounds
 from bench.validate.recount.timing import meeting, timing
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
@@ -48,6 +49,7 @@ def figures(run: Run, known: Records) -> Iterator[Figure]:
     m, part = run.metrics, known.measured()
     yield from losses(m, known)
     if not lost_nobody(m):
+        yield from brought_in(known)
         return
     yield from slow_ranks(m, known)
     yield from identity(m, part, run.config)
@@ -55,3 +57,5 @@ def figures(run: Run, known: Records) -> Iterator[Figure]:
     yield from timing(m, part)
     yield from meeting(m, part)
     yield from rounds(m, known)
+    yield from goodput(m, known)
+    yield from arrivals(m, known)

@@ -1,10 +1,11 @@
-"""MLPerf's reference-convergence-point rule, as its checker computes it; on request (`--with rcp`). Never part of a verdict
-of ours: it is one-sided, and passes runs that are six times slower (`tests/bench/test_validate_rcp.py`).
+"""MLPerf's reference-convergence-point rule, as its checker computes it; only on request (`--with rcp`). It never
+decides a verdict of ours: it is one-sided, and passes runs that are six times slower
+(`tests/bench/test_validate_rcp.py`).
 
-Source: mlcommons/logging, `rcp_checker`. Olympic means (lowest and highest dropped) of the samples to the target; the
-largest believable speed-up is the reference's mean over the smallest mean that a one-sided pooled t-test at 5 % would not
-reject, with the standard deviation of the untrimmed reference (ddof 0) on both sides. A seed that missed the target counts
-1e9 samples, and more than one of them fails.
+Source: mlcommons/logging, `rcp_checker`. It compares olympic means (without the lowest and the highest) of the samples
+to the target. The largest plausible speed-up is the reference's mean divided by the smallest mean that a one-sided
+pooled t-test at 5 % does not reject; both sides use the standard deviation of the untrimmed reference (ddof 0). A seed
+that missed the target counts as 1e9 samples; more than one such seed fails.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def olympic(values: Sequence[float]) -> float:
 
 
 def least_mean(reference: Sequence[float], runs: int) -> float:
-    """Return the smallest olympic mean of so many runs that is still believed. Raises ValueError below three values."""
+    """Return the smallest olympic mean of this many runs that is plausible. Raises ValueError below three values."""
     if len(reference) < 3 or runs < 3:
         raise ValueError("an olympic mean needs three values")
     n_reference, n_runs = len(reference) - 2, runs - 2
@@ -38,7 +39,7 @@ def least_mean(reference: Sequence[float], runs: int) -> float:
 
 
 def passes(reference: Sequence[float], runs: Sequence[float]) -> bool:
-    """Return whether the runs are not too fast to be true. However slow they are."""
+    """Return whether the runs are not implausibly fast; slow runs always pass."""
     if sum(value >= MISSED for value in runs) > ALLOWED_MISSES:
         return False
     return olympic(runs) >= least_mean(reference, len(runs))

@@ -4,8 +4,10 @@ reference."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from bench.base.exitcodes import Exit
+from bench.base.number_format import plural
 from bench.results.analysis.faults import unscripted, went_on
 from bench.results.cells import Cell
 from bench.results.runfolder import Run
@@ -19,6 +21,8 @@ _EXITED = re.compile(r"\(exit code (?!255\))\d+\)")
 """Pattern of the text of a loss if the process exited by itself; code 255 stands for an unknown end."""
 TAKING = ("crash", "raise", "stall")
 """Kinds of scripted faults that always cost the rank."""
+UNSEEN = ("lose", "flip")
+"""Kinds of scripted faults that may leave no other trace in the records."""
 BEYOND, UNREPORTED, FEW = 1, 4, 256
 """Steps that a lost rank may report beyond its fault; and steps that it may leave unreported: so many times its largest
 report, and a constant."""
@@ -66,6 +70,9 @@ def _unallowed(run: Run) -> str:
 def _never(run: Run) -> str:
     """Name the scripted fault that never came, or came late, though its rank went beyond its step; empty: none."""
     lost = {row.rank for row in run.metrics.faults}
+    for fault, steps, met in _others(run):
+        if not met and steps > fault.step + BEYOND:
+            return f"rank {fault.rank} trained {steps} steps, and {fault} of the script never came"
     for fault, own in _taken(run):
         steps, gone = sum(own), fault.rank in lost
         if steps > fault.step + BEYOND * gone:
@@ -113,4 +120,24 @@ def _losses(cell: Cell) -> str:
         for m in cell.ok
         for fault in m.faults
     ]
+    losses += [
+        f"seed {run.metrics.seed}: {fault} {'came' if came else 'never came'} in {plural(steps, 'step')}"
+        for run in cell.runs
+        for fault, steps, came in _others(run)
+        if fault.kind in UNSEEN or not came
+    ]
     return "".join(f"; {loss}" for loss in losses)
+
+
+def _others(run: Run) -> list[tuple[Fault, int, bool]]:
+    """Return the faults of the script, the steps of their ranks, and whether they came; of ranks that say so."""
+    m = run.metrics
+    script = [parse(text) for text in m.scripted_faults]
+    known = records(run, lost=True) if script and m.resumed is None and not m.late else None
+    if known is None or known.joined or known.resumed:
+        return []
+    met = {event.rank: event.met for event in known.finished if event.met is not None}
+    steps = Counter[int]()
+    for event in known.progress:
+        steps[event.rank] += event.steps
+    return [(fault, steps[fault.rank], str(fault) in met[fault.rank]) for fault in script if fault.rank in met]

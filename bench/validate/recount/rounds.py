@@ -41,6 +41,29 @@ def rounds(m: Metrics, known: Records) -> Iterator[Figure]:
     yield from _windows(m, known)
 
 
+def brought_in(known: Records) -> Iterator[Figure]:
+    """Yield what each rank brought into rounds of a run that lost somebody, by its reports."""
+    reports: dict[tuple[int, int], list[Progress]] = defaultdict(list)
+    parts, joins = known.contributions(), [(event.rank, event.at) for event in known.joined]
+    mine: dict[int, list[int]] = defaultdict(list)
+    for number in sorted(parts):
+        for rank in parts[number]:
+            mine[rank].append(number)
+    for report in () if known.resumed else known.progress:
+        place = bisect_right(mine[report.rank], report.after) if report.after is not None else len(known.progress)
+        if place >= len(mine[report.rank]):
+            continue
+        number = mine[report.rank][place]
+        came = parts[number][report.rank].at
+        if not any(rank == report.rank and report.at < at < came for rank, at in joins):  # what was lost is not in it
+            reports[report.rank, number].append(report)
+    for (rank, number), own in reports.items():
+        part = parts[number][rank]
+        if sum(event.steps for event in own) == part.steps:
+            samples = sum(event.samples for event in own)
+            yield Figure(f"round {number}: samples that rank {rank} brought in", part.samples, samples)
+
+
 def _of(parts: dict[int, Snapshot | Averaged], name: str) -> list[int]:
     return [getattr(part, name) for part in parts.values()]
 

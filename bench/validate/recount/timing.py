@@ -69,12 +69,7 @@ def _speeds(m: Metrics, known: Records, trained: float) -> Iterator[Figure]:
 
 
 def _breakdown(m: Metrics, known: Records, walls: list[float]) -> Iterator[Figure]:
-    late = defaultdict[int, float](float)
-    """Rank -> seconds in collectives before the last rank arrived."""
-    for each in known.collectives.values():
-        last = max(begin for _, begin, _, _ in each)
-        for rank, begin, end, _ in each:
-            late[rank] += max(min(last, end) - begin, 0.0)
+    late = lateness(known)
     for rank, row in enumerate(m.breakdown):
         took = {
             kind: known.seconds[rank, kind] for kind in (*COMPUTING, *MEETING, "data", "wait", "evaluate", "checkpoint")
@@ -94,6 +89,16 @@ def _breakdown(m: Metrics, known: Records, walls: list[float]) -> Iterator[Figur
         yield Figure(f"breakdown[{rank}] ({', '.join(FIELDS)}, other)", given, shares, SHARE)
     saving = [known.seconds[rank, "checkpoint"] for rank in range(m.world_size)]
     yield Figure("time_s.checkpoint", m.time_s.checkpoint, fsum(saving) / m.world_size, SHARE * max(walls) + SECOND)
+
+
+def lateness(known: Records) -> dict[int, float]:
+    """Return rank -> seconds in collectives before the last rank arrived."""
+    late = defaultdict[int, float](float)
+    for each in known.collectives.values():
+        last = max(begin for _, begin, _, _ in each)
+        for rank, begin, end, _ in each:
+            late[rank] += max(min(last, end) - begin, 0.0)
+    return late
 
 
 def meeting(m: Metrics, known: Records) -> Iterator[Figure]:

@@ -1,4 +1,4 @@
-"""Reductions of tensors that lie in one memory, in a fixed order. Knows nothing of ranks."""
+"""Reductions of tensors in one memory, in a fixed order. Knows nothing of ranks."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ COMBINE |= {MAX: torch.maximum, MIN: torch.minimum}
 
 
 def about(flat: Tensor, op: str) -> int:
-    """Return a number that says what is reduced, and how."""
+    """Encode size, type and operation of a reduction in one integer."""
     return flat.numel() << 8 | TYPES.get(flat.dtype, len(TYPES)) << 3 | OPS[op]
 
 
 def words(what: int) -> str:
-    """Say in words what a number of `about` means."""
+    """Describe an integer of `about` in words."""
     kind = next((str(dtype)[6:] for dtype, code in TYPES.items() if code == what >> 3 & 31), "another type")
     op = next(name for name, code in OPS.items() if code == what & 7)
     return f"{what >> 8} x {kind} to their {op}"
 
 
 def reduction(parts: list[Tensor], op: str, out: Tensor) -> None:
-    """Reduce `parts` in their order, into `out`. Half precision is summed and multiplied in float32. A mean of three or of
-    more than four is taken in double, so that equal values keep their bits; of two and four they do anyway."""
+    """Reduce `parts` in order, into `out`. Half precision is summed and multiplied in float32. A mean of 3 or of more than
+    4 parts is computed in float64, so that equal values keep their bits; with 2 and 4 parts they do anyway."""
     count = len(parts)
     if count == 1:
         out.copy_(parts[0])
         return
     half = out.dtype in (torch.bfloat16, torch.float16)
     if op not in (MAX, MIN) and (half or (op == MEAN and count not in (2, 4))):
-        total = parts[0].to(torch.float32 if half else torch.float64, copy=True)  # never theirs: others read it too
+        total = parts[0].to(torch.float32 if half else torch.float64, copy=True)  # other ranks read the original
         for part in parts[1:]:
             COMBINE[op](total, part, out=total)
         out.copy_(total.div_(count) if op == MEAN else total)

@@ -1,4 +1,4 @@
-"""What a transport is, and which one applies."""
+"""Defines the protocol of a transport, and chooses the one that applies."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ddp.core.errors import EngineError
 SUM, MAX, MEAN, MIN, PROD = "sum", "max", "mean", "min", "prod"
 
 ShardRange = tuple[int, int, int]
-"""(owner's place in the group, start, stop): elements of a flat tensor that one member owns."""
+"""(index of the owner in the group, start, stop): elements of a flat tensor that one member owns."""
 Wait = Callable[[], None]
-"""Returns when it is done. Raises ExchangeBroken."""
+"""Returns when the collective is done. Raises ExchangeBroken."""
 
 
 class ExchangeBroken(EngineError):
@@ -28,8 +28,8 @@ class ExchangeBroken(EngineError):
 
 
 def broken(error: Exception) -> ExchangeBroken:
-    """Return `error` as ExchangeBroken, where that is what it is: PyTorch's engines have their collectives inside forward
-    and backward passes, where gloo and NCCL raise their own. Raises any other error again."""
+    """Return `error` as ExchangeBroken if it is one. PyTorch's engines call collectives in forward and backward passes,
+    where gloo and NCCL raise their own errors. Raises any other error again."""
     if isinstance(error, ExchangeBroken):
         return error
     if isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error):
@@ -39,75 +39,75 @@ def broken(error: Exception) -> ExchangeBroken:
 
 @dataclass(frozen=True)
 class TransportConfig:
-    """Where a rank stands."""
+    """A rank's place among the ranks, and its settings."""
 
     folder: Path
-    """A folder that all ranks of this host share, in memory if possible."""
+    """Folder that all ranks of this host share, in memory if possible."""
     rank: int
     world_size: int
     device: torch.device
     timeout_s: float
-    """How long to wait for a rank that nobody can tell from a slow one."""
+    """Seconds to wait for a rank that may be lost or just slow."""
     limit_s: float = math.inf
-    """How long a collective waits for a rank that lives. Without limit where a coordinator judges who is too slow."""
+    """Seconds that a collective waits for a living rank. Infinite if a coordinator decides which rank is too slow."""
     meet: str = ""
-    """`HOST:PORT/NAME`: the store at which ranks of several hosts meet; empty: all are on one host."""
+    """`HOST:PORT/NAME` of the store that connects ranks of several hosts; empty: all ranks are on one host."""
     host_ranks: int = 0
-    """Ranks on this host; 0: all."""
+    """Number of ranks on this host; 0: all."""
     life: int = 0
-    """How often this rank was started again."""
+    """How often this rank was restarted."""
     spare_core: bool | None = None
-    """Whether a core is left beside those of the ranks, as all of them are told; None: nothing is to move meanwhile."""
+    """Whether the host has a core more than ranks, the same on all ranks; None: never reduce in the background."""
 
 
 def spare(config: TransportConfig) -> bool:
-    """Return whether reductions move while all ranks compute: by a GPU, over a link between hosts, or on a core that no rank
-    has."""
+    """Return whether reductions can run while all ranks compute: on a GPU, over a link between hosts, or on a spare
+    core."""
     if config.spare_core is None:
         return False
     return config.device.type == "cuda" or bool(config.meet) or config.spare_core
 
 
 class Transport(Protocol):
-    """A rank's side of the collectives. All ranks of a group call the same ones in the same order."""
+    """A rank's side of the collectives. All ranks of a group must call the same ones in the same order."""
 
     name: str
     config: TransportConfig
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """Allocate flat memory that this transport reduces without a copy; of the same name, size and type on all ranks."""
+        """Allocate a flat tensor that is reduced without a copy. Name, size and type must be the same on all ranks."""
         ...
 
     def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
-        """Form the group of these ranks, in place of the one that there is; `generation` counts up; `lives`: how often each
-        was started again. What comes of a failure: the next collective breaks."""
+        """Form a group of these ranks, instead of the present one. `generation` increases; `lives`: how often each rank was
+        restarted. If it fails, the next collective raises ExchangeBroken."""
         ...
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
-        """Reduce a contiguous tensor over the group, in place; the same bits on all ranks. Raises ExchangeBroken."""
+        """Reduce a contiguous tensor over the group in place, to the same bits on all ranks. Raises ExchangeBroken."""
         ...
 
     def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
-        """Sum over the group, in place, in what each member owns; the rest of its `tensor` is undefined afterwards. Runs
-        are the same on all ranks. Raises ExchangeBroken."""
+        """Sum over the group, in place; each member gets the ranges that it owns, the rest of its `tensor` is undefined.
+        `runs` must be the same on all ranks. Raises ExchangeBroken."""
         ...
 
     def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
-        """Begin to fill `out` with runs of their owners' `source`, one behind another; `source` is what `empty` gave under
-        one name. Between a run's change and its gathering lies a `fence`, between its gathering and its next change another
-        collective. All ranks gather the same in the same order."""
+        """Start to fill `out` with ranges of the owners' `source`, one after the other; `source` is made by `empty`, under
+        the same name on all ranks. Call `fence` between a change of a range and its gathering, and another collective
+        between its gathering and the next change. All ranks gather the same ranges in the same order."""
         ...
 
     def fence(self) -> None:
-        """Wait until what any member wrote before can be gathered. Raises ExchangeBroken."""
+        """Wait until earlier writes of all members can be gathered. Raises ExchangeBroken."""
         ...
 
     def leave(self) -> None:
-        """Break up the group: who still waits in it is not to wait in vain."""
+        """Break up the group, and wake the ranks that wait in it."""
         ...
 
     def close(self) -> None:
-        """Go, as training is over, without waking those who are still at work."""
+        """Leave after training, without waking ranks that still work."""
         ...
 
 
@@ -115,14 +115,14 @@ class TransportType(Protocol):
     """The class of a transport that `choose` can make."""
 
     def applies(self, config: TransportConfig) -> bool:
-        """Return whether it works there."""
+        """Return whether the transport works with this configuration."""
         ...
 
     def __call__(self, config: TransportConfig) -> Transport: ...
 
 
 def choose(name: str, config: TransportConfig) -> Transport:
-    """Return the transport `name`, or with `auto` the first that applies. Raise ValueError if it does not."""
+    """Return the transport `name`; `auto`: the first that applies. Raise ValueError if it does not work here."""
     for each in TRANSPORTS if name == "auto" else (name,):
         transport: TransportType = importlib.import_module(TRANSPORTS[each]).Transport
         if transport.applies(config):

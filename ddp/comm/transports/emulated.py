@@ -1,7 +1,7 @@
-"""Emulates links over another transport: a collective ends when it would over them, counted from the last arrival.
+"""Emulates links over another transport: a collective ends when it would end over the links, counted from the last arrival.
 
-Sleeps, so that it costs the other ranks no core. Emulation only slows down: links on which a collective is faster than the
-transport itself are refused. Owns when a collective ends; what a transfer takes is in `ddp.core.link_costs`.
+It sleeps, so it takes no core from other ranks. It can only slow down: links on which a collective is faster than the
+transport itself are refused. Owns when a collective ends; `ddp.core.link_costs` has the time of a transfer.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ddp.core.links import Links
 from ddp.process.clock import core_wait, now
 
 TRIALS, MOST_TRIALS = 8, 128
-"""Collectives that are measured for the floor of the transport, which is the least of them; and where that would refuse the
-links, as on a busy machine."""
+"""Number of collectives of which the fastest is the transport's own time; the larger number is tried before links are
+refused, because the machine may be busy."""
 PROBED = 1 << 18
-"""Elements of a larger one: 2 MiB."""
+"""Elements of the larger probe: 2 MiB."""
 SPIN_S = 0.0003
-"""A sleep that is to end on time ends so much earlier; the rest is spent in yielding the core."""
+"""A sleep ends this many seconds early, so that it is on time; the rest is spent yielding the core."""
 
 
 def sleep_until(due: float) -> None:
-    """Return at `due`, or at once if that is over."""
+    """Return at time `due`, or at once if that has passed."""
     while (left := due - now()) > 0:
         if left > 2 * SPIN_S:
             sleep(left - SPIN_S)
@@ -47,10 +47,10 @@ def _unmeasured(ratio: float, queued: float) -> None:
 
 
 class EmulatedTransport:
-    """Another transport, as slow as links.
+    """Another transport, slowed down to the speed of links.
 
-    `slowness`: how many times as long as its link needs a transfer of this rank takes now. `sent` is called with what the
-    rank measures of that (0: nothing), without what it waited for a core, and with what its thread waited for one."""
+    `slowness`: returns the present factor on this rank's transfer time. `sent` is called with the measured factor (0: not
+    measured), without waiting for a core, and with the seconds that the thread waited for a core."""
 
     def __init__(
         self,
@@ -71,24 +71,25 @@ class EmulatedTransport:
         return self._inner.empty(name, elements, dtype)
 
     def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
-        """Form the group, and measure it, the first. Raises OutOfResources for links that are faster than the transport."""
+        """Form the group; the first one is measured. Raises OutOfResources for links that are faster than the transport."""
         self._members = tuple(members)
         self._number = generation << 32
         self._inner.join(members, generation, lives)
         if not self._probed:
-            with suppress(ExchangeBroken):  # found out by the first collective
+            with suppress(ExchangeBroken):  # the first collective will raise it again
                 self._probe()
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
-        """Reduce, and return when it would be done over the links. Raises ExchangeBroken."""
+        """Reduce, and return when the links would be done. Raises ExchangeBroken."""
         self._emulated(lambda: self._inner.all_reduce(tensor, op), tensor.nbytes, 1.0)
 
     def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
-        """Sum what each member owns: the first half of an all-reduce. Raises ExchangeBroken."""
+        """Sum what each member owns, which takes the time of half an all-reduce. Raises ExchangeBroken."""
         self._emulated(lambda: self._inner.reduce_scatter(tensor, runs), tensor.nbytes, 0.5)
 
     def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
-        """Begin to gather; what is returned waits as long as the second half of an all-reduce takes from now on."""
+        """Start to gather. The returned function waits for the end, which takes the time of half an all-reduce from now
+        on."""
         due = now() + self._next(out.nbytes, 0.5) * self._slowness()
         wait = self._inner.all_gather(out, source, runs)
 
@@ -99,7 +100,7 @@ class EmulatedTransport:
         return arrive
 
     def fence(self) -> None:
-        """Wait for all, as long as that takes without links: it moves nothing."""
+        """Wait for all ranks, without emulation: a fence moves no data."""
         self._inner.fence()
 
     def leave(self) -> None:
@@ -107,7 +108,7 @@ class EmulatedTransport:
         self._inner.leave()
 
     def close(self) -> None:
-        """Go."""
+        """Close the other transport."""
         self._inner.close()
 
     def _next(self, size: int, part: float) -> float:
@@ -125,8 +126,8 @@ class EmulatedTransport:
         self._sent(ratio, core_wait() - queued)
 
     def _send(self, arrival: float, needed: float, slowness: float) -> float:
-        """Wait until what this rank sends from `arrival` on is sent; return how many times as long as needed that took: 0
-        where it is over already."""
+        """Wait until this rank's transfer, begun at `arrival`, has ended. Return its duration as a multiple of `needed`; 0
+        if it has ended already."""
         due, queued = arrival + needed * slowness, core_wait()
         if now() >= due:
             return 0.0
@@ -134,7 +135,7 @@ class EmulatedTransport:
         return (now() - arrival - (core_wait() - queued)) / needed
 
     def _probe(self) -> None:
-        """Measure the transport, all ranks together. Raises OutOfResources, ExchangeBroken."""
+        """Measure the transport with all ranks. Raises OutOfResources, ExchangeBroken."""
         self._probed = True
         meeting = 0.0
         for elements in (1, PROBED):
@@ -154,7 +155,8 @@ class EmulatedTransport:
                 )
 
     def _floor(self, probe: Tensor) -> float:
-        """Return the seconds of an all-reduce after a meeting of all; the least of the ranks' figures, the same on all."""
+        """Return the seconds of an all-reduce after all ranks have met: the maximum over the ranks, so it is the same on
+        all."""
         self._inner.all_reduce(probe[:1])
         began = now()
         self._inner.all_reduce(probe)

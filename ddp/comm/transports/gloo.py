@@ -1,9 +1,8 @@
 """`gloo`: PyTorch's process group over sockets: on loopback, or between hosts. Of ranks on CPUs, or of several on one GPU,
 which NCCL refuses: then everything goes through the host's memory.
 
-A peer's end wakes all who wait for it, and the coordinator ends a rank that stands still: who waits for a slow one waits as
-long as it takes. Between hosts that cannot be said: behind a link that is cut nobody's end is heard, so a collective has the
-transport's limit there.
+The end of a process wakes all ranks that wait for it, and the coordinator ends a rank that hangs, so a collective on one
+host has no time limit. Between hosts it has the transport's limit: behind a broken link the end of a process is not noticed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ddp.comm.transports.base import MAX, MEAN, MIN, PROD, SUM, ExchangeBroken, 
 
 DAY = timedelta(days=1)
 BUCKET_BYTES = 25 << 20
-"""A collective moves at most so much at once: the field's default."""
+"""Maximum bytes in one collective: the default bucket size of torch's DistributedDataParallel."""
 OPS = {
     SUM: dist.ReduceOp.SUM,
     MAX: dist.ReduceOp.MAX,
@@ -31,18 +30,18 @@ OPS = {
     PROD: dist.ReduceOp.PRODUCT,
 }
 UNKNOWN = (torch.int16, torch.uint16, torch.uint32, torch.uint64)
-"""Types that neither gloo nor NCCL has."""
+"""Integer types that neither gloo nor NCCL supports."""
 LEAST = torch.iinfo(torch.int64).min
 
 
 def limit_collectives(limit: timedelta) -> None:
-    """Set how long collectives of the default group may take from now on."""
+    """Set the timeout of the default group's collectives from now on."""
     newer = getattr(dist, "set_timeout", None)  # the older name is for torch before 2.12 or so
     (newer or dist.distributed_c10d._set_pg_timeout)(limit, dist.group.WORLD)
 
 
 class Transport:
-    """One process group over all members."""
+    """A process group of all members."""
 
     name = "gloo"
 
@@ -51,7 +50,7 @@ class Transport:
 
     @staticmethod
     def applies(config: TransportConfig) -> bool:
-        """Return whether PyTorch was built with it."""
+        """Return whether PyTorch was built with gloo."""
         return dist.is_available() and dist.is_gloo_available()
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
@@ -59,10 +58,10 @@ class Transport:
         return torch.empty(elements, dtype=dtype, device=self.config.device)
 
     def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
-        """Meet the members at a file, or at the store of several hosts."""
+        """Form the group through a file, or through the store of several hosts."""
         self.leave()
         limit = timedelta(seconds=self.config.timeout_s)
-        with suppress(RuntimeError):  # a member is gone or too late: without a group, the next collective breaks
+        with suppress(RuntimeError):  # a member is gone or too late: the next collective raises ExchangeBroken
             dist.init_process_group(
                 self.name,
                 store=self._meeting(len(members), generation, limit),
@@ -85,7 +84,7 @@ class Transport:
             limit_collectives(DAY)
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
-        """Reduce in buckets; integers of a type that the library lacks, whose maximum or minimum is asked for, as int64."""
+        """Reduce in buckets. The maximum or minimum of an unsupported integer type is computed in int64."""
         if op in (MAX, MIN) and tensor.dtype in UNKNOWN:
             wide = _widened(tensor)
             self.all_reduce(wide, op)
@@ -98,7 +97,8 @@ class Transport:
             tensor.div_(dist.get_world_size())
 
     def start(self, tensor: Tensor, op: str = SUM) -> Wait:
-        """Begin to reduce, in the order and on the stream of the caller: a model may have collectives of its own there."""
+        """Start to reduce, in order with and on the stream of the caller, because a model may have its own collectives
+        there."""
         with _breaking():
             buckets = torch.split(tensor, BUCKET_BYTES // tensor.element_size())
             works = [dist.all_reduce(bucket, op=OPS[op], async_op=True) for bucket in buckets]
@@ -113,14 +113,14 @@ class Transport:
         return wait
 
     def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
-        """Reduce run by run, in buckets."""
+        """Reduce range by range, in buckets."""
         with _breaking():
             for owner, start, stop in runs:
                 for bucket in torch.split(tensor[start:stop], BUCKET_BYTES // tensor.element_size()):
                     dist.reduce(bucket, dst=owner)
 
     def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
-        """Have owners send what they have to all."""
+        """Broadcast each range from its owner."""
         works: list[Any] = []
         at = 0
         with _breaking():
@@ -139,10 +139,10 @@ class Transport:
         return wait
 
     def fence(self) -> None:
-        """Wait for nothing: a broadcast waits for the owner."""
+        """Do nothing: a broadcast waits for the owner."""
 
     def leave(self) -> None:
-        """Close the sockets, which wakes the others."""
+        """Close the sockets, which wakes the other ranks."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -159,7 +159,7 @@ def _breaking() -> Iterator[None]:
 
 
 def _widened(values: Tensor) -> Tensor:
-    """Convert to int64, in the same order."""
+    """Convert to int64, keeping the order."""
     return values.view(torch.int64) ^ LEAST if values.dtype is torch.uint64 else values.to(torch.int64)
 
 

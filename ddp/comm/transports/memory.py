@@ -1,12 +1,12 @@
 """`memory`: ranks of one host without GPUs reduce in shared memory.
 
-A tensor from `empty` lies where all ranks can reach it: when all have arrived, each reduces its own slice of everybody's
-tensor and writes the result to all of them, then all wait for all. Nothing is copied in or out. A small tensor, or one that
-lies elsewhere, goes through a stage: laid down in it, summed by everybody alike. Bits depend on the order of ranks alone.
+A tensor from `empty` is in shared memory. When all ranks have arrived, each reduces its own slice of all ranks' tensors and
+writes the result to all of them; then all wait for all. Nothing is copied. A small tensor, or one in other memory, is copied
+to a stage in shared memory, and each rank reduces it from there. Bits depend only on the order of ranks.
 
-Ranks meet at counters, one per rank in a cache line of its own, which only its owner writes. A rank that is gone is known by
-its lock: the kernel lets go of it, however the process ended. A collective is complete exactly if every rank has posted
-its end, which never becomes untrue; so either all of the living have a result or nobody.
+Ranks meet at counters, one per rank in its own cache line, which only that rank writes. A lost rank is detected by its lock,
+which the kernel releases however the process ended. A collective is complete if and only if every rank has posted its end.
+That never becomes untrue, so either all living ranks get a result or none.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from ddp.process.memory import shared
 from ddp.process.process_lock import ProcessLock, ended
 
 LINE = 8
-"""Counters in a cache line, of 8 bytes each."""
+"""Number of 8-byte counters in a cache line."""
 STAGE_BYTES = 1 << 22
-"""What goes through the stage at a time."""
+"""Size of a stage: larger tensors go through it in parts."""
 SMALL_BYTES = 1 << 17
-"""Up to here all ranks sum everything, which saves the second meeting."""
+"""Up to this size, every rank reduces the whole tensor, which saves the second meeting."""
 PIECE = 1 << 17
-"""Elements that are worked on at a time: what the cache holds."""
+"""Number of elements reduced at a time, so that they fit the cache."""
 SPIN_S = 50e-6
-"""How long a rank that waits does so without going to sleep, if every rank has a core. Where that was in vain, because the
-others come late or share its core with it, it goes to sleep at once for the next times: once, then twice as often."""
+"""Seconds that a waiting rank spins before it sleeps, if every rank has a core. If it spun in vain, because others are late
+or share its core, it sleeps at once in the next meeting; after each further failure, in twice as many meetings."""
 MOST_RESTS = 64
 LOOK_S = 0.01
-"""How often a rank that waits looks whether the others live."""
+"""Seconds between two checks of a waiting rank whether the others are alive."""
 AHEAD_BYTES = 1 << 18
-"""From here on a gather is left to a thread of its own."""
+"""From this size on, a background thread copies what is gathered."""
 LEFT = 1
 ASLEEP = 3
-"""Place in a rank's cache line, behind the counter and what two collectives were about: whether it sleeps."""
+"""Position in a rank's cache line, after its counter and the codes of two collectives: whether it sleeps."""
 MOST_VIEWS = 256
 
 
@@ -61,15 +61,15 @@ class Transport:
         self._spin_s = SPIN_S if config.world_size <= cores() else 0.0
         self._life = ProcessLock(self._lock(config.rank, config.life))
         self._lives: dict[int, int] = {}
-        """Member -> how often it was started again, if it was."""
+        """Member -> how often it was restarted."""
         self._stage = [self._region(half, config.rank, torch.uint8, STAGE_BYTES) for half in ("stage0", "stage1")]
         self._own: dict[int, tuple[str, Tensor]] = {}
-        """First address -> name and tensor of what `empty` gave."""
+        """Address -> name and tensor made by `empty`."""
         self._peers: dict[str, dict[int, Tensor]] = {}
         self._members: tuple[int, ...] = ()
         self._posted = self._turn = self._what = 0
         self._rests = 0
-        """Meetings to come without spinning."""
+        """Number of coming meetings without spinning."""
         self._more_rests = 1
         self._views: dict[tuple[int, int, torch.dtype], list[Tensor]] = {}
         """Views of the stages, by half, size and type: making them takes as long as a small reduction."""
@@ -78,7 +78,7 @@ class Transport:
 
     @staticmethod
     def applies(config: TransportConfig) -> bool:
-        """Return whether ranks are on CPUs of one host with a system that lends its memory by name and can lock."""
+        """Return whether ranks are on CPUs of one host, on a system with shared memory and file locks."""
         here = not config.meet and config.folder.is_dir()
         return here and config.device.type == "cpu" and hasattr(os, "sched_getaffinity")
 
@@ -95,7 +95,7 @@ class Transport:
         return tensor
 
     def release(self, tensor: Tensor) -> None:
-        """Give back what `empty` gave, after this rank's last collective on it: no other rank reads it any more."""
+        """Release a tensor of `empty`, after this rank's last collective on it: no other rank reads it any more."""
         name, _ = self._own.pop(tensor.data_ptr(), ("", tensor))
         self._peers.pop(name, None)
         (self._folder / f"{name}-{self._rank}.memory").unlink(missing_ok=True)
@@ -112,21 +112,21 @@ class Transport:
         self._posted = self._turn = 0
 
     def leave(self) -> None:
-        """Say so; the others break off what this rank has not completed."""
+        """Mark this rank as gone; the others break off collectives that it has not completed."""
         if self._members:
             self._counters[LINE * (len(self._members) + self._me)] = LEFT
             futex.wake(self._place(self._me))
         self._members = ()
 
     def close(self) -> None:
-        """Go; the files go with the folder."""
+        """Leave the group; the files are deleted with their folder."""
         self.leave()
         self._life.end()
         if self._helper is not None:
             self._helper.shutdown()
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
-        """Reduce in place where the tensor is from `empty`, else through the stage."""
+        """Reduce in place if the tensor is from `empty`, otherwise through the stage."""
         flat = tensor.view(-1)
         name, whole = self._own.get(flat.data_ptr(), ("", flat))
         self._begin(about(flat, op))
@@ -144,7 +144,7 @@ class Transport:
                 part.copy_(staged[self._me])
 
     def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
-        """Reduce what is this rank's from everybody's tensor, or everybody's stage if the tensor lies elsewhere."""
+        """Reduce this rank's ranges from all ranks' tensors, or from their stages if the tensor is in other memory."""
         self._begin(about(tensor, SUM))
         name, whole = self._own.get(tensor.data_ptr(), ("", tensor))
         own = [(start, stop) for owner, start, stop in runs if owner == self._me]
@@ -155,7 +155,7 @@ class Transport:
             for first, last in own:
                 for start in range(first, last, PIECE):
                     parts = [each[start : min(start + PIECE, last)] for each in tensors]
-                    reduction(parts, SUM, parts[0])  # nobody else works on this run
+                    reduction(parts, SUM, parts[0])  # no other rank works on this range
                     if self._me:
                         parts[self._me].copy_(parts[0])
             self._meet()
@@ -172,7 +172,7 @@ class Transport:
                     reduction([each[start:stop] for each in staged], SUM, part[start:stop])
 
     def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
-        """Read it where it lies: no owner takes part. Another thread copies what is large, if it has a core."""
+        """Copy the ranges from the owners' memory; owners take no part. Another thread copies large ones."""
         name, whole = self._own[source.data_ptr()]
         pairs, at = [], 0
         for owner, start, stop in runs:
@@ -192,7 +192,7 @@ class Transport:
         self._meet()
 
     def _begin(self, what: int) -> None:
-        """Begin a collective about this. Raises ExchangeBroken without a group."""
+        """Begin a collective with the code `what`. Raises ExchangeBroken without a group."""
         if not self._members:
             raise ExchangeBroken("there is no group")
         self._what = what
@@ -211,8 +211,8 @@ class Transport:
         self._meet()
 
     def _staged(self, flat: Tensor) -> list[Tensor]:
-        """Copy `flat` into this rank's stage; returns its place in every member's. Both halves take turns: who reads one is
-        not overtaken by who writes."""
+        """Copy `flat` to this rank's stage; returns its place in every member's stage. The halves alternate: a reader is
+        not overtaken by a writer."""
         half = self._turn = 1 - self._turn
         size = flat.nbytes
         staged = self._views.get((half, size, flat.dtype))
@@ -225,7 +225,7 @@ class Transport:
         return staged
 
     def _reach(self, name: str, member: int, own: Tensor) -> Tensor:
-        """Return the tensor of that name that `member` has."""
+        """Return the tensor `name` of `member`."""
         if member == self._rank:
             return own
         peers = self._peers.setdefault(name, {})
@@ -234,13 +234,13 @@ class Transport:
         return peers[member]
 
     def _meet(self) -> None:
-        """Wait until every member is here. Raises ExchangeBroken if one is gone."""
+        """Wait until every member has arrived. Raises ExchangeBroken if one is gone."""
         target = self._posted = self._posted + 1
         counters, waiting = self._counters, list(range(len(self._members)))
         counters[LINE * self._me + 1 + target % 2] = self._what
-        self._settle()  # what was written is there before the counter says so
+        self._settle()  # the data must be visible before the counter
         counters[LINE * self._me] = target
-        self._settle()  # whoever goes to sleep says so first, and then looks again
+        self._settle()  # a rank that goes to sleep sets its flag first, then checks the counters again
         if any(counters[LINE * k + ASLEEP] for k in waiting):
             futex.wake(self._place(self._me))
         began = time.perf_counter()
@@ -259,7 +259,7 @@ class Transport:
         self._settle()
 
     def _rest(self, slept: bool) -> None:
-        """Decide whether to spin the next time."""
+        """Decide whether to spin in the next meeting."""
         if self._rests:
             self._rests -= 1
         elif slept:
@@ -268,24 +268,24 @@ class Transport:
             self._more_rests = 1
 
     def _compare(self) -> None:
-        """Raise ExchangeBroken if a member came here with another collective in mind. Two places take turns."""
+        """Raise ExchangeBroken if a member is in another collective. Two positions for the code alternate."""
         for k, member in enumerate(self._members):
             if (theirs := self._counters[LINE * k + 1 + self._posted % 2]) != self._what:
                 mine = f"rank {self._rank} reduces {words(self._what)}"
                 raise ExchangeBroken(f"{mine}, rank {member} {words(theirs)}: they are not at the same place")
 
     def _place(self, k: int) -> int:
-        """Return the address of a member's counter; the low half of it, which is the one that changes."""
+        """Return the address of a member's counter: of its lower half, which is the part that changes."""
         return self._table.data_ptr() + LINE * k * self._table.element_size()
 
     def _settle(self) -> None:
-        """Order what this thread reads and writes: a lock's two ends are barriers on every machine."""
+        """Order this thread's reads and writes: acquiring and releasing a lock are memory barriers on every machine."""
         for _ in range(2):
             with self._fence:
                 pass
 
     def _look(self, waiting: list[int], target: int, waited_s: float) -> None:
-        """Raise ExchangeBroken if one of these is gone and has not arrived before, or lives and is too late."""
+        """Raise ExchangeBroken if a waiting member has gone without arriving, or is alive but too late."""
         for k in waiting:
             rank, left = self._members[k], self._counters[LINE * (len(self._members) + k)] == LEFT
             if (left or ended(self._lock(rank, self._lives.get(rank, 0)))) and self._counters[LINE * k] < target:

@@ -12,12 +12,12 @@ from ddp.comm.transports.base import TransportConfig
 
 
 def own_gpu(device: torch.device, ranks: int) -> bool:
-    """Return whether each of the `ranks` of this host, one of which is on `device`, has a GPU of its own."""
+    """Return whether each of the `ranks` on this host has its own GPU; `device` is one of theirs."""
     return device.type == "cuda" and torch.cuda.device_count() >= ranks
 
 
 class Transport(gloo.Transport):
-    """As gloo, with another library underneath."""
+    """The same as gloo's transport, with NCCL as the library."""
 
     name = "nccl"
 
@@ -29,18 +29,18 @@ class Transport(gloo.Transport):
 
     @staticmethod
     def applies(config: TransportConfig) -> bool:
-        """Return whether every rank has a GPU of its own."""
+        """Return whether every rank has its own GPU."""
         return own_gpu(config.device, config.host_ranks or config.world_size)
 
     def _formed(self) -> None:
         """Keep the time limit: it is what wakes a rank."""
 
     def leave(self) -> None:
-        """Abort: a collective in flight would hold up an ordinary farewell."""
+        """Abort the group: destroying it would wait for collectives in progress."""
         if dist.is_initialized():
             dist.distributed_c10d._abort_process_group()
 
     def close(self) -> None:
-        """Leave the group; nothing is in flight."""
+        """Destroy the group; no collective is in progress."""
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -1,7 +1,7 @@
 """The transport of ranks that are threads of one process.
 
-A collective is done by whoever comes to it last, in the order of ranks: its bits depend on nothing else. Whoever comes
-earlier pauses. Owns what each rank has brought to the collective in progress; how a thread pauses is the caller's business.
+The last rank to arrive carries out the collective, in the order of ranks, so its bits depend on nothing else. Earlier ranks
+pause. Owns the tensors of the current collective; the caller decides how a thread pauses.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ddp.comm.transports.arithmetic import about, reduction, words
 from ddp.comm.transports.base import SUM, ExchangeBroken, ShardRange, TransportConfig, Wait
 
 Pause = Callable[[Callable[[], bool]], None]
-"""Returns once the condition holds; other threads run meanwhile."""
+"""Returns when the condition is true; other threads run meanwhile."""
 
 
 @dataclass
 class _Collective:
-    """One collective: what its members have brought, by rank."""
+    """One collective: the tensors of its members, by rank."""
 
     tensors: dict[int, Tensor] = field(default_factory=dict)
     what: int | None = None
@@ -34,27 +34,28 @@ class _Collective:
 
 
 class ThreadGroup:
-    """The group of ranks that share a process."""
+    """The group of ranks in one process."""
 
     def __init__(self, pauses: Sequence[Pause]) -> None:
-        """`pauses`: what each rank waits with."""
+        """`pauses`: for each rank, the function that it waits with."""
         self.pauses = list(pauses)
         self.regions: dict[tuple[int, str], Tensor] = {}
-        """What `Transport.empty` gave, by rank and name."""
+        """Tensors of `Transport.empty`, by rank and name."""
         self.members: tuple[int, ...] = ()
         self._generation = -1
         self._current = _Collective()
         self._lock = threading.Lock()
 
     def join(self, members: Sequence[int], generation: int) -> None:
-        """Form the group of `members`; the first of them breaks up the older one."""
+        """Form the group of `members`; the first member to call it breaks up the previous group."""
         with self._lock:
             if generation > self._generation:
                 self._fail("there is another group")
                 self.members, self._generation = tuple(members), generation
 
     def leave(self, rank: int, generation: int | None = None) -> None:
-        """Break what waits for `rank`, and what comes after it, in the group of `generation`, or whichever there is."""
+        """Break the current and further collectives of the group that `rank` is in: of `generation`, or of any group if
+        None."""
         with self._lock:
             if generation in (None, self._generation) and rank in self.members:
                 self._fail(f"rank {rank} has left")
@@ -65,7 +66,8 @@ class ThreadGroup:
         self._current = _Collective()
 
     def meet(self, rank: int, tensor: Tensor, what: int, act: Callable[[list[Tensor]], None]) -> None:
-        """Bring `tensor`; `act` is called once with those of all members, in their order. Raises ExchangeBroken."""
+        """Add `tensor` to the collective; `act` is called once with the tensors of all members, in order. Raises
+        ExchangeBroken."""
         with self._lock:
             if rank not in self.members:
                 raise ExchangeBroken("there is no group")
@@ -85,26 +87,26 @@ class ThreadGroup:
 
 
 class Transport:
-    """A rank's side."""
+    """One rank's side."""
 
     name = "memory"
 
     def __init__(self, group: ThreadGroup, config: TransportConfig) -> None:
-        self.config = replace(config, spare_core=None)  # ranks that take turns
+        self.config = replace(config, spare_core=None)  # ranks take turns, so nothing runs in the background
         self._group, self._rank, self._device = group, config.rank, config.device
         self._generation = -1
         self._names: dict[int, str] = {}
-        """First address -> name of what `empty` gave."""
+        """Address -> name of the tensor made by `empty`."""
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """Return ordinary memory that the other ranks can reach."""
+        """Return ordinary memory, which all threads can access."""
         tensor = torch.zeros(elements, dtype=dtype, device=self._device)
         self._group.regions[self._rank, name] = tensor
         self._names[tensor.data_ptr()] = name
         return tensor
 
     def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
-        """Form the group; nobody waits."""
+        """Form the group without waiting."""
         self._generation = generation
         self._group.join(members, generation)
 
@@ -121,7 +123,7 @@ class Transport:
         self._group.meet(self._rank, flat, about(flat, op), act)
 
     def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
-        """Sum, for each member, what it owns of its tensor. Raises ExchangeBroken."""
+        """Sum the ranges that each member owns, into its tensor. Raises ExchangeBroken."""
 
         def act(tensors: list[Tensor]) -> None:
             for owner, start, stop in runs:
@@ -133,7 +135,7 @@ class Transport:
         self._group.meet(self._rank, tensor, about(tensor, SUM), act)
 
     def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
-        """Fill `out` at once from where the owners have it."""
+        """Fill `out` at once from the owners' memory."""
         name, at = self._names[source.data_ptr()], 0
         for owner, start, stop in runs:
             part = out[at : at + stop - start]
@@ -152,4 +154,4 @@ class Transport:
         self._group.leave(self._rank, self._generation)
 
     def close(self) -> None:
-        """Do nothing: the others may still be at work in what this rank has completed."""
+        """Do nothing: other ranks may still use what this rank has completed."""

@@ -1,4 +1,4 @@
-"""Guards: whether replicas come apart faster than averaging brings them together. One file each."""
+"""Guards: whether replicas diverge faster than averaging brings them together. One file each."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ _OURS: dict[str, type[Guard]] = {
     "growth": GrowthGuard,
 }
 GUARDS: Registry[type[Guard]] = Registry("guards", _OURS, loaded())
-"""Name -> frozen dataclass; its one setting is the divergence threshold."""
+"""Name -> frozen dataclass, whose one setting is the divergence threshold."""
 
 __all__ = ["GUARDS", "STABLE", "Guard", "GuardDecision", "Report"]

@@ -1,7 +1,7 @@
-"""What a guard is: a pure function from how far the replicas were apart at an average to a verdict on the windows' length.
+"""The interface of a guard: a pure function from the replicas' divergence at an average to a verdict on the windows'
+length.
 
-A guard sees divergences and steps. It knows no anchor and no plan: what a verdict means is the policy's business.
-"""
+A guard sees divergences and steps, but no anchor and no plan. The policy decides what a verdict leads to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One average, as guards see it."""
+    """One average as guards see it."""
 
     divergence: float
     """Largest of the ranks' ||own - average|| / ||average||."""
@@ -21,13 +21,13 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class GuardDecision:
-    """`stable`, `suppress` (windows must not grow) or `nudge` (they shrink to `factor`), and the number it rests on."""
+    """`stable`, `suppress` (windows must not grow) or `nudge` (they shrink to `factor`), and the numbers behind it."""
 
     kind: str
     value: float = 0.0
-    """What was judged."""
+    """The number that was judged."""
     limit: float = 0.0
-    """What it has exceeded."""
+    """The limit that it exceeded."""
     factor: float = 1.0
 
 
@@ -36,7 +36,7 @@ NUDGE_FACTOR = 0.5
 
 
 class Guard(Protocol):
-    """A frozen dataclass of settings. The state is the guard's own frozen value."""
+    """A frozen dataclass of settings. Its state is a frozen value of its own."""
 
     def __init__(self, threshold: float) -> None: ...
 

@@ -12,9 +12,9 @@ from ddp.core.guard.base import NUDGE_FACTOR, STABLE, GuardDecision, Report
 
 DECAY = 0.9
 NOISE_FLOOR = 1e-8
-"""A divergence below it tells nothing: the guard begins anew."""
+"""Below this the divergence is noise: the guard starts anew."""
 SUPPRESS, NUDGE = 1e-3, 1e-2
-"""Growth per step above which averages count towards either streak."""
+"""Growth per step above which an average counts towards the streak of either verdict."""
 STREAK = 3
 
 
@@ -23,18 +23,18 @@ class Trend:
     """State of the guard."""
 
     last: float = 0.0
-    """The divergence before; 0: none."""
+    """The previous divergence; 0: none."""
     mean: float = 0.0
-    """Exponential mean of ln(divergence / the one before) / steps, not corrected for its start at zero."""
+    """Exponential moving average of ln(divergence / previous one) / steps, without bias correction."""
     samples: int = 0
     suppress: int = 0
     nudge: int = 0
-    """Averages in a row above either limit."""
+    """Numbers of consecutive averages above either limit."""
 
 
 @dataclass(frozen=True)
 class GrowthGuard:
-    """Has no use for a threshold: growth has no scale."""
+    """Ignores the threshold, as growth is independent of scale."""
 
     threshold: float = 0.05
 
@@ -43,7 +43,7 @@ class GrowthGuard:
         return Trend()
 
     def update(self, state: Trend, report: Report) -> tuple[Trend, GuardDecision]:
-        """Judge the growth. After a nudge the guard begins anew: what comes next is measured on shorter windows."""
+        """Judge the growth. After a nudge the guard starts anew, as windows are shorter then."""
         if report.divergence < NOISE_FLOOR or not report.steps:
             return Trend(), STABLE
         if not state.last:

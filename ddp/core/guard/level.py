@@ -1,7 +1,6 @@
 """`level`: suppresses growth when the divergence has risen twice in a row above a threshold, nudges down when it goes on.
 
-Source: the convergence guard of floDl, which never emits a nudge: here it follows once all five remembered values rise.
-"""
+Source: the convergence guard of floDl, which never nudges; this one does when all five remembered values rise."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from ddp.core.guard.base import NUDGE_FACTOR, STABLE, GuardDecision, Report
 
 RING = 5
 RISING = 3
-"""Values in a row, each above the one before, that are a trend."""
+"""Number of values, each above the one before, that form a trend."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +19,14 @@ class LevelGuard:
     """Judges the divergence itself."""
 
     threshold: float = 0.05
-    """Below it a rise means nothing."""
+    """A divergence below this is never judged."""
 
     def start(self) -> tuple[float, ...]:
         """Return the last divergences, newest last: none yet."""
         return ()
 
     def update(self, state: tuple[float, ...], report: Report) -> tuple[tuple[float, ...], GuardDecision]:
-        """Judge the last divergences. After a nudge there are none: what comes next is measured on shorter windows."""
+        """Judge the last divergences. After a nudge they are forgotten, as windows are shorter then."""
         ring = (*state, report.divergence)[-RING:]
         if report.divergence <= self.threshold or not _rises(ring[-RISING:], RISING):
             return ring, STABLE

@@ -9,7 +9,7 @@ from ddp.core.guard.base import STABLE, GuardDecision, Report
 
 @dataclass(frozen=True)
 class NoGuard:
-    """Has no use for a threshold."""
+    """Ignores the threshold."""
 
     threshold: float = 0.05
 
@@ -17,5 +17,5 @@ class NoGuard:
         """Remember nothing."""
 
     def update(self, state: None, report: Report) -> tuple[None, GuardDecision]:
-        """Find every average stable."""
+        """Return `stable` for every average."""
         return None, STABLE

@@ -1,4 +1,4 @@
-"""When replicas are brought together. One file each; their names are said here and nowhere else."""
+"""Policies: when replicas are averaged. One file each; they are listed here and nowhere else."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ POLICIES: Registry[type[Policy]] = Registry("policies", _OURS, loaded())
 """Name -> frozen dataclass of settings."""
 DEFAULT = "cadence"
 EVERY_STEP = "sync"
-"""The policy of engines and backends that only synchronise inside steps."""
+"""The policy of engines and backends that synchronise only inside steps."""
 
 
 def meets_every_step(name: str | None) -> bool:
-    """Return whether replicas meet after every step under the policy `name`, which may be of another version."""
+    """Return whether replicas meet after every step under the policy `name`; unknown names are accepted."""
     return name is not None and name in POLICIES and POLICIES[name].every_step
 
 

@@ -12,26 +12,25 @@ from ddp.core.policies.windows import Lead, WindowPlanner, WindowSettings, Windo
 from ddp.core.world import World
 
 LEAST, MOST = 2, 5
-"""Bounds of the overshoot to begin with."""
+"""Bounds of the initial overshoot."""
 
 
 @dataclass(frozen=True)
 class Overshoot(Lead):
-    """A lead of so many steps, fixed, or tuned for each rank."""
+    """Lets ranks run ahead by a number of steps, fixed or tuned for each rank."""
 
     fixed: int | None
 
     def freedom(self, world: World) -> tuple[bool, int]:
-        """Return (true, one epoch)."""
+        """Return (True, 1): ranks train during an average, and may begin one epoch early."""
         return True, 1
 
     def ahead(self, state: WindowState) -> tuple[int, ...]:
-        """Return the overshoot. A tuned one is in steps of the slowest rank, for the others as many as they do meanwhile,
-        and no longer than a window.
+        """Return the overshoot of each rank. If tuned, it is in steps of the slowest rank, scaled for faster ranks, and at
+        most a window.
 
-        Where ranks block, all would wait for whoever is in the middle of a step beyond its count, which costs more than
-        the step brings at any jitter: there a tuned one is zero.
-        """
+        Where ranks block, a tuned overshoot is zero: all ranks would wait for one in the middle of a step beyond its count,
+        which costs more than the step gains at any jitter."""
         if self.fixed is not None:
             return state.overshoot
         if state.world.blocking:
@@ -40,16 +39,16 @@ class Overshoot(Lead):
         return tuple(min(-(-more * n // slowest), n) for more, n in zip(state.overshoot, counts, strict=True))
 
     def initial(self, world: World) -> tuple[int, ...]:
-        """Return the same for all."""
+        """Return the initial overshoot, equal for all ranks."""
         steps = min(max(world.steps // 100, LEAST), MOST) if self.fixed is None else self.fixed
         return (steps,) * world.size
 
     def grown(self, state: WindowState, event: RoundClosed, now: ElChe) -> tuple[int, ...]:
-        """Return twice as much for a rank that ran short of work, up to a window.
+        """Return the overshoot after a window: doubled for a rank that ran short of work, up to a window.
 
-        As large a part of a longer window, since what ranks drift apart in one grows with it; as far as an epoch holds a
-        window and that, as a rank which takes all of the next one leaves the others none.
-        """
+        If the window grows, it grows in proportion, as ranks drift apart further in a longer window. It is limited so that
+        the epoch holds a window and the overshoot: a rank that takes all of the next window leaves nothing to the
+        others."""
         if self.fixed is not None:
             return state.overshoot
         before = state.elche.fewest
@@ -65,11 +64,11 @@ class Overshoot(Lead):
 
 @dataclass(frozen=True)
 class Async(WindowSettings):
-    """Windows as of `cadence`, and how far a rank may run beyond its own."""
+    """Settings of windows, as for `cadence`, and of how far a rank may run beyond its own window."""
 
     max_overshoot: int | None = None
-    """Steps a rank may run beyond its count while others catch up; null: tuned, from 1 % of an epoch's (2 to 5) on, and none
-    where ranks block."""
+    """Steps that a rank may run beyond its count while others catch up; null: tuned, initially 1 % of an epoch's steps (2 to
+    5), and 0 where ranks block."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,5 +80,5 @@ class Async(WindowSettings):
         return WindowPlanner.of(self, Overshoot(self.max_overshoot)).init(world)
 
     def update(self, state: WindowState, event: PolicyEvent) -> tuple[WindowState, tuple[Plan | PolicyRecord, ...]]:
-        """Size the next windows, and how far ranks run ahead."""
+        """Size the next windows and the overshoot."""
         return WindowPlanner.of(self, Overshoot(self.max_overshoot)).update(state, event)

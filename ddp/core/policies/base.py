@@ -1,8 +1,7 @@
-"""What a policy is: pure functions from measured windows to a `Plan`.
+"""The interface of a policy: pure functions from measured windows to a `Plan`.
 
-A policy says how many steps each rank runs before the replicas are brought together, and how far it may run ahead. It never
-sees ledgers, chunks, rounds or backends: dispatch and averaging are the same for all policies.
-"""
+A policy decides how many steps each rank trains between two averages, and how far it may run ahead. It never sees ledgers,
+chunks, rounds or backends: dispatch and averaging are the same for all policies."""
 
 from __future__ import annotations
 
@@ -14,15 +13,16 @@ from ddp.core.world import World
 
 
 class Policy(Protocol):
-    """A frozen dataclass of settings. The state is the policy's own frozen value."""
+    """A frozen dataclass of settings. Its state is a frozen value of its own."""
 
     every_step: ClassVar[bool]
-    """Replicas meet after every step, whatever is measured: so a run's bits depend on nothing but its cell and seed."""
+    """Whether replicas meet after every step regardless of measurements, so that a run's bits depend on its cell and seed
+    alone."""
 
     def init(self, world: World) -> tuple[Any, Plan]:
-        """Return the state and the plan to begin with."""
+        """Return the initial state and plan."""
         ...
 
     def update(self, state: Any, event: PolicyEvent) -> tuple[Any, tuple[Plan | PolicyRecord, ...]]:
-        """React to a window; return a plan where it changes, and what else is to be recorded."""
+        """React to a closed window; return the next state, a plan if it changes, and records."""
         ...

@@ -15,7 +15,7 @@ from ddp.core.world import World
 
 @dataclass(frozen=True)
 class Cadence(WindowSettings):
-    """On a backend where nobody blocks, a rank may run up to one window ahead of its contribution."""
+    """Settings of windows. On a backend where ranks do not block, a rank may run up to one window ahead."""
 
     def init(self, world: World) -> tuple[WindowState, Plan]:
         """Begin with the first windows. Raises ValueError for a hint of wrong length."""

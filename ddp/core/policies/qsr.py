@@ -20,13 +20,13 @@ from ddp.core.world import World
 
 @dataclass(frozen=True)
 class Qsr:
-    """Windows that the learning rate sizes. While the rate rises, as in a warm-up, and until one is known, they stay at
+    """Windows sized by the learning rate. While the rate rises, as in a warm-up, and until one is known, they stay at
     `base`; the longest is an epoch."""
 
     base: int = 4
-    """Steps in a window at least."""
+    """Fewest steps of the slowest rank in a window."""
     alpha: float = 0.1
-    """Rate below which windows grow: at half of it they are of 4 steps, at a tenth of 100."""
+    """Learning rate below which windows grow: they have 4 steps at half of it, 100 steps at a tenth."""
     max_batch_diff: int | None = None
     """Most steps by which a rank may be ahead of the slowest in a window (0: all do the same); null: no limit."""
     every_step: ClassVar[bool] = False

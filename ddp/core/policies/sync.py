@@ -17,7 +17,7 @@ class Sync:
     every_step: ClassVar[bool] = True
 
     def init(self, world: World) -> tuple[None, Plan]:
-        """Plan one step each, for ever."""
+        """Plan windows of one step per rank, for the whole run."""
         return None, Plan(
             counts=(1,) * world.size,
             ahead=(0,) * world.size,
@@ -29,5 +29,5 @@ class Sync:
         )
 
     def update(self, state: None, event: PolicyEvent) -> tuple[None, tuple[Plan, ...]]:
-        """Learn nothing."""
+        """Change nothing: the plan is the same for every window."""
         return None, ()

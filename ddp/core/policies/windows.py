@@ -1,8 +1,7 @@
-"""Windows: so many steps of each rank, then an average. Policies are put together from three parts that know nothing of each
-other: a controller that divides and sizes windows (`ddp.core.controller`), a guard (`ddp.core.guard`), a lead.
+"""Windows: a number of steps of each rank, then an average. A policy combines three independent parts: a controller that
+sizes and divides windows (`ddp.core.controller`), a guard (`ddp.core.guard`) and a lead.
 
-Owns their interplay. When which policy uses which parts is in the policy's own file.
-"""
+Owns how these parts interact. A policy's own file says which parts it uses."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ from ddp.core.world import World
 
 DISPATCHES = ("progressive", "partition")
 FEWEST = 4
-"""Steps of the slowest rank from which on a window is worth dividing anew on the way."""
+"""Fewest steps of the slowest rank in a window that is worth rebalancing."""
 REARM = 5
-"""Stable verdicts in a row after which windows may grow again."""
+"""Consecutive stable verdicts after which windows may grow again."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class WindowState:
     guard: Any
     """The guard's own state."""
     content: int = REARM
-    """Stable verdicts in a row."""
+    """Number of consecutive stable verdicts, up to REARM."""
     overshoot: tuple[int, ...] = ()
     """The lead's own state: steps by rank."""
     lr: float = 0.0
@@ -44,16 +43,16 @@ class WindowState:
 
 @dataclass(frozen=True)
 class WindowSettings(ElCheSettings):
-    """What users set of windows, in one flat record: El Che's settings, the guard's and how samples are dispatched."""
+    """The user's settings of windows in one flat record: of El Che, of the guard, and of the dispatch."""
 
     guard: str = "level"
     """`none`, `level` (rising divergence) or `growth` (its rate per step)."""
     divergence_threshold: float = 0.05
-    """||own - average|| / ||average|| up to which a rise means nothing to the `level` guard."""
+    """Divergence, ||own - average|| / ||average||, up to which the `level` guard ignores a rise."""
     no_divergence_guard: bool = False
-    """Whatever `guard` says, none."""
+    """Switch the guard off, whatever `guard` says."""
     dispatch: str = "progressive"
-    """`progressive`: the epoch is granted in its order; `partition`: every rank has its own slice of it first."""
+    """`progressive`: ranks get the samples in the order of the epoch; `partition`: first those of their own slice of it."""
     every_step: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -70,34 +69,34 @@ class WindowSettings(ElCheSettings):
 
 
 class Lead:
-    """How far ranks may run ahead of their counts: up to a window where nobody blocks; where ranks block they stand still,
-    at the end of an epoch too. All tuples are steps by rank."""
+    """How far ranks may run ahead of their counts: by default one window where ranks do not block, else not at all (not
+    even at the end of an epoch). Tuples are steps by rank."""
 
     def freedom(self, world: World) -> tuple[bool, int]:
-        """Return whether ranks train while an average is in flight, and epochs that may be begun before the oldest is
-        complete."""
+        """Return (whether ranks train while an average is in flight, number of epochs that may begin before the oldest is
+        complete)."""
         return not world.blocking, 0 if world.blocking else 1
 
     def ahead(self, state: WindowState) -> tuple[int, ...]:
-        """Return the steps beyond the counts of `state`."""
+        """Return the steps that ranks may run beyond the counts of `state`."""
         return (0,) * state.world.size if state.world.blocking else state.elche.counts
 
     def initial(self, world: World) -> tuple[int, ...]:
-        """Return the lead's own state to begin with, and after a nudge."""
+        """Return the lead's initial state, which is also used after a nudge."""
         return (0,) * world.size
 
     def grown(self, state: WindowState, event: RoundClosed, now: ElChe) -> tuple[int, ...]:
-        """Return the lead's state after a window with which the guard is content; `now` has the counts of the next."""
+        """Return the lead's state after a window that the guard found stable; `now` has the next window's counts."""
         return state.overshoot
 
 
 AnchorRule = Callable[[WindowState, RoundClosed], int]
-"""The state before a window that was closed, and what was measured in it -> steps of the slowest rank in the next."""
+"""(state before a window that was closed, its measurements) -> steps of the slowest rank in the next window."""
 
 
 @dataclass(frozen=True)
 class WindowPlanner:
-    """A controller, a guard and a lead at work together."""
+    """A controller, a guard and a lead in combination."""
 
     controller: ElCheSettings
     lead: Lead
@@ -105,17 +104,17 @@ class WindowPlanner:
     threshold: float = 0.05
     dispatch: str = "progressive"
     rule: AnchorRule | None = None
-    """How long windows are; None: as the controller's tuner says."""
+    """Computes the length of windows; None: the controller's tuner does."""
 
     @staticmethod
     def of(settings: WindowSettings, lead: Lead) -> WindowPlanner:
-        """Return the windows that `settings` describe."""
+        """Return the planner for `settings`."""
         guard = "none" if settings.no_divergence_guard else settings.guard
         return WindowPlanner(settings, lead, guard, settings.divergence_threshold, settings.dispatch)
 
     def init(self, world: World) -> tuple[WindowState, Plan]:
-        """Begin with windows of `anchor` steps, equal or as hinted, until the first one is measured. Raises ValueError for a
-        hint of wrong length."""
+        """Begin with windows of `anchor` steps, equal or as hinted, until the first one is measured. Raises ValueError for
+        a hint of the wrong length."""
         now = elche.start(self.controller, world.size, world.steps)
         overlap, lookahead = self.lead.freedom(world)
         reason = f"{now.anchor} steps each until speeds are known"
@@ -128,7 +127,7 @@ class WindowPlanner:
         return replace(state, plan=plan), plan
 
     def update(self, state: WindowState, event: PolicyEvent) -> tuple[WindowState, tuple[Plan | GuardVerdict, ...]]:
-        """Follow the speeds; move the anchor as far as the guard is content."""
+        """Update speeds and move the anchor as far as the guard allows; return a new plan if it differs."""
         report = Report(max(event.divergence), max(event.steps))
         guard, verdict = GUARDS[self.guard](self.threshold).update(state.guard, report)
         content = state.content + 1 if verdict.kind == "stable" else 0
@@ -149,13 +148,13 @@ class WindowPlanner:
         if verdict.kind != "stable":
             figures = (report.divergence, verdict.value, verdict.limit, verdict.factor)
             records = (GuardVerdict(event.at, event.round, self.guard, verdict.kind, *figures),)
-        # Exact weights move with every measurement: they go along with the counts made of them.
+        # Exact weights change with every measurement; by themselves they are no reason for a new plan.
         if replace(plan, weights=state.plan.weights, reason=state.plan.reason) == state.plan:
             return after, records
         return replace(after, plan=plan), (*records, plan)
 
     def plan(self, state: WindowState, reason: str) -> Plan:
-        """Return the plan that the counts of `state` make."""
+        """Return the plan for the counts of `state`."""
         now, counts, controller = state.elche, state.elche.counts, self.controller
         fewest = min([counts[rank] for rank in now.live])
         slowest = fewest if controller.user_set or now.rank is None else counts[now.rank]
@@ -174,8 +173,8 @@ class WindowPlanner:
         )
 
     def _rebalances(self, state: WindowState, ahead: tuple[int, ...]) -> bool:
-        """Return whether work is taken over on the way from a rank that falls behind: where all stand still for the last
-        one, and not in a window of a few steps, in which there is nothing to take."""
+        """Return whether steps of a window are reassigned from a rank that falls behind. Only where all ranks wait for the
+        last one, and not in windows of a few steps, where there is nothing to reassign."""
         bound = self.controller.user_set or self.dispatch != "progressive"
         waits = state.world.blocking and not any(ahead)
         return waits and not bound and state.elche.settled and state.elche.fewest >= FEWEST
