@@ -1,7 +1,7 @@
 """The report: Markdown, HTML and PNG for one run or a tree of runs. Reads run folders only; imports no torch.
 
-Equal run folders give an equal report, byte for byte. What it says is in `bench.report.sections`, one file each: a section
-returns blocks, `markdown` and `html` render them.
+Equal run folders give an equal report, byte for byte. Each section is a file of `bench.report.sections`; it returns
+blocks, which `markdown` and `html` render.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def write_report(
 ) -> Path:
     """Write the report over the runs in `root` into the folder `out`: `report.md`, `report.html`, figures and their data.
 
-    With `baseline`, the verdicts against that file or folder stand at its head; with `previous`, what changed against that
-    tree. `experiment` names what was planned; None: the experiment that writes into `root`, if there is one; `presets`: see
-    `planned`; `tree` is what was read of `root` already. Returns the path of `report.md`. Raises ValueError if a tree is no
+    `baseline`: file or folder of baselines; puts the verdicts at the head. `previous`: an earlier tree; adds the
+    changes since. `experiment`: name of the planned experiment; None: the experiment that writes into `root`, if any.
+    `presets`: see `planned`. `tree`: the content of `root`, if it was read
+    already. Returns the path of `report.md`. Raises ValueError if a tree is no
     folder, the experiment is not known, or `out` cannot be written.
     """
     registries.sound("section", SECTIONS)

@@ -1,4 +1,4 @@
-"""Figures of page one where nothing is compared: what came of a cell, how fast, and where its time went."""
+"""Figures of page one if there is nothing to compare: the result of a cell, its speed, and where its time went."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.report.timing import Timing
 from bench.results.cells import Cell, measured
 
 LEAST = 0.01
-"""Of the time: a share that is named."""
+"""Least share of the time that is named."""
 
 
 def spent(cell: Cell) -> str:

@@ -1,10 +1,11 @@
-"""What a report recommends for a workload: which way of training gets to the target soonest, as good as one device. Pure.
+"""The recommendation of a report for a workload: the way of training that reaches the target soonest with a quality as
+good as one device's. Pure.
 
-A recommendation wants four things of a cell: every verdict passes, all its seeds reach the target, its devices are real ones
-of their own, and the 95 % interval of its time to the target, over solo's, lies below 1. Times are those of the runs that no
-other program disturbed; where there are not two of them, they are not to be relied on. Of those whose times are not told
-apart from the quickest's, the one of the best quality is recommended, and the others are named beside it. Nothing is judged
-here: verdicts are those of `bench validate`.
+A cell is recommended on four conditions: every verdict passes, all its seeds reach the target, each rank has a real
+device of its own, and the 95 % interval of its time to the target over solo's lies below 1. Times come from runs that
+no other program disturbed; with fewer than two such runs, times are marked as unreliable. Of the cells whose times
+cannot be told apart from the quickest, the one with the best quality is recommended, and the others are named beside
+it. Verdicts are those of `bench validate`; nothing is judged here.
 """
 
 from __future__ import annotations
@@ -25,42 +26,43 @@ from bench.validate import Verdict
 from bench.validate.fingerprint import one_machine
 
 Kind = Literal["use", "one", "open", "nothing"]
-"""Recommend ways of training; one device; neither, as the evidence does not decide; or there is nothing to compare."""
+"""Recommends a way of training; one device; neither, as the evidence does not decide; or there is nothing to
+compare."""
 Why = Literal[
     "", "no solo", "alone", "disturbed", "seeds", "spread", "baseline", "limited", "undecided", "failed", "missed"
 ]
-"""What a recommendation lacks."""
+"""Why there is no recommendation."""
 GRAVEST = ("FAIL", "REFUSED", "SUSPICIOUS", "XPASS", "VARIANCE_SHIFT", "EXPIRED", "INCONCLUSIVE", "NO_BASELINE")
-"""Verdicts that did not pass, the first first."""
+"""Verdicts that did not pass, the gravest first."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One way of training a workload, against one device."""
+    """One way of training a workload, compared with one device."""
 
     rival: Rival
     reach: Reach
     timing: Timing
     time: Interval | None
-    """Seconds to the target over solo's; None: a seed of either never came there, or they were not measured."""
+    """Seconds to the target over solo's; None: a seed of either missed the target, or times were not measured."""
     speed: Interval | None
     """Samples per second over solo's."""
     quality: Quality | None
     failing: Verdict | None
     """The gravest verdict that did not pass."""
     limits: tuple[str, ...]
-    """Why its times say little of devices of one's own."""
+    """Reasons why its times do not carry over to real, separate devices."""
     disturbed: bool = False
-    """Whether other programs used the cores of its runs or solo's, so that its times say little."""
+    """Whether other programs used the cores of its runs or solo's, which makes its times unreliable."""
 
     @property
     def cell(self) -> Cell:
-        """What it is a cell of."""
+        """The cell of this option."""
         return self.rival.cell
 
     @property
     def efficiency(self) -> Interval | None:
-        """Its speed over that of its devices together, if nothing were lost."""
+        """Its speed over the summed speed of its devices."""
         return None if self.speed is None else self.speed.over(self.rival.ideal)
 
     @property
@@ -70,27 +72,27 @@ class Option:
 
     @property
     def unjudged(self) -> bool:
-        """Whether nothing is known of its quality because there is no baseline."""
+        """Whether its quality is unknown because there is no baseline."""
         return not self.judged and (self.failing is None or self.failing.name == "NO_BASELINE")
 
     @property
     def passed(self) -> bool:
-        """Whether it is as good as one device, and nothing else is wrong with it."""
+        """Whether its quality is as good as one device's and all other verdicts pass."""
         return self.judged and self.failing is None
 
     @property
     def sound(self) -> bool:
-        """Whether nothing but its time stands between it and a recommendation."""
+        """Whether it meets all conditions of a recommendation but the time."""
         return self.passed and self.time is not None and not self.limits and not self.disturbed
 
     @property
     def sooner(self) -> bool:
-        """Whether it is shown to be at the target before one device. One seed, or one rank, shows nothing."""
+        """Whether it is shown to reach the target before one device. One seed or one rank shows nothing."""
         return self._shown and self.time is not None and self.time.high is not None and self.time.high < 1
 
     @property
     def later(self) -> bool:
-        """Whether it is shown to be there after one device."""
+        """Whether it is shown to reach the target after one device."""
         return self._shown and self.time is not None and self.time.low is not None and self.time.low > 1
 
     @property
@@ -100,16 +102,17 @@ class Option:
 
 @dataclass(frozen=True)
 class Answer:
-    """What to take for a workload, and why."""
+    """The recommendation for a workload, and why."""
 
     kind: Kind
     options: tuple[Option, ...]
-    """Every cell but solo: what did not pass first, then by time to the target."""
+    """Every cell but solo: first those that did not pass, then by time to the target."""
     chosen: Option | None = None
-    """What is recommended: of the quickest and those not told apart from it, the one of the best quality. Or what is spoken
-    of instead: the first that passed, in the order of the options."""
+    """The recommended option: of the quickest and those not told apart from it, the one with the best quality. Without
+    a recommendation, the option that the text discusses instead: the first that passed, in the order of the
+    options."""
     equals: tuple[Option, ...] = ()
-    """What is as quick, as far as the evidence tells."""
+    """Options that are as quick, as far as the evidence shows."""
     why: Why = ""
     """Why nothing is recommended."""
 
@@ -133,7 +136,7 @@ def answer(page: Page, cells: list[Cell]) -> Answer:
 
 
 def _lacking(options: Sequence[Option], sound: Sequence[Option]) -> tuple[Option, tuple[Option, ...], Why]:
-    """Return what comes first of those that lack least, none beside it, and what it lacks."""
+    """Return the first of the options that lack least for a recommendation, no equals, and what it lacks."""
 
     def first(some: Sequence[Option], why: Why) -> tuple[Option, tuple[Option, ...], Why]:
         return some[0], (), why
@@ -156,7 +159,7 @@ def _lacking(options: Sequence[Option], sound: Sequence[Option]) -> tuple[Option
 
 
 def options_of(page: Page, compared: Sequence[Rival]) -> list[Option]:
-    """Return the cells but solo, each against its reference: they share a task, one of whose solo cells is the reference."""
+    """Return the cells but solo, each compared with its reference: a solo cell of the same task."""
     quality = {row.cell.name: row for row in qualities(page, [rival.cell for rival in compared])}
     failing = gravest(page.verdicts)
     return [_option(page, rival, quality.get(rival.cell.name), failing) for rival in compared if not rival.cell.is_solo]
@@ -211,20 +214,20 @@ def gravest(verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
 
 
 def _gain(option: Option) -> float:
-    """Return how much better its final metric is than one device's."""
+    """Return how much better the option's final metric is than one device's."""
     return -math.inf if option.quality is None else option.quality.difference.value
 
 
 def apart(best: Option, other: Option) -> bool:
-    """Tell whether which of two is sooner at the target is decided."""
+    """Tell whether the evidence decides which of two options reaches the target sooner."""
     time = ratio(best.timing.seconds, other.timing.seconds)
     return time is not None and time.decided
 
 
 def order(option: Option) -> tuple[object, ...]:
-    """Return what cells are sorted by: what did not pass first, the gravest before; then what is shown to be sooner than one
-    device, what is not shown, what is later, each by its time, and last what has none. A time that says nothing stands
-    behind those that do."""
+    """Return the sort key of options: first those that did not pass, the gravest first; then those shown to be sooner
+    than one device, the undecided, the later ones, each by time; last those without a time. Unreliable times come
+    after reliable ones."""
     grave = GRAVEST.index(option.failing.name) if option.failing is not None else len(GRAVEST)
     time = option.time
     if time is None:

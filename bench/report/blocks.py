@@ -1,7 +1,8 @@
-"""What a report is made of. A section returns blocks; `markdown` and `html` render them, so nothing is written twice.
+"""The blocks of a report. A section returns blocks; `markdown` and `html` render them, so that nothing is written
+twice.
 
 Texts carry a little markup, the same in both: `**strong**`, `*stressed*`, `` `code` ``, `[text](relative/path)`, and a
-backslash before a sign that is none. What comes from runs (names, errors, warnings) goes through `plain` first.
+backslash before a literal sign. Text from runs (names, errors, warnings) goes through `plain` first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bench.validate.verdict import Name
 
 NO_PANELS = Panels()
 BADGE = " · "
-"""Before a verdict that a cell ends in."""
+"""Separator before a verdict at the end of a cell."""
 _SIGNS = re.compile(r"[`*]|\\(?=[^\w\s])|\](?=\()|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 
 
@@ -37,29 +38,29 @@ class Text:
 
 @dataclass(frozen=True)
 class LeadText:
-    """A sentence that page one is read for."""
+    """A main sentence of page one."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure under its name, with what it is of."""
+    """One number with its name and a note on what it belongs to."""
 
     label: str
     value: str
     note: str
     dim: bool = False
-    """It is not to be relied on."""
+    """Whether the number is unreliable."""
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Figures side by side."""
+    """Numbers side by side."""
 
     items: tuple[Tile, ...]
     slim: bool = False
-    """In small letters, where the page has much to say."""
+    """Whether they are set small, on a long page."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Code:
-    """Shell lines, as they are."""
+    """Shell commands, verbatim."""
 
     text: str
 
@@ -94,9 +95,9 @@ class Verdicts(TableBlock):
     """A table whose cells may be verdicts, or end in one behind `BADGE`, which HTML shows as such."""
 
     badges: Mapping[str, str] = field(default_factory=lambda: {name: name for name in get_args(Name)})
-    """What such a cell says -> the verdict whose look it has."""
+    """Text of such a cell -> the verdict whose style it gets."""
     marked: tuple[int, ...] = ()
-    """The rows that stand out."""
+    """Indices of the highlighted rows."""
 
 
 @dataclass(frozen=True)
@@ -111,31 +112,31 @@ class Picture:
     drawing: str = ""
     """Path of the SVG; empty: there is none."""
     panels: Panels = NO_PANELS
-    """Where the plots of the SVG lie, which a narrow page puts below each other."""
+    """Places of the plots in the SVG, which a narrow page puts below each other."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a reader wants to know next: questions in a few words, and their answers."""
+    """Short questions that a reader asks next, with their answers."""
 
     items: tuple[tuple[str, str], ...]
     lines: bool = False
-    """A line each, where the page has much to say; else side by side."""
+    """Whether each is a line, on a long page; else they stand side by side."""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A picture and what stands beside it where there is room."""
+    """A picture and the blocks beside it, if the page is wide enough."""
 
     picture: Picture
     other: TableBlock
     note: str = ""
-    """Stands under the other."""
+    """Text below the blocks beside the picture."""
 
 
 @dataclass(frozen=True)
 class SmallText:
-    """A paragraph that explains words, for whoever lacks them."""
+    """A small paragraph that explains terms."""
 
     text: str
 
@@ -144,12 +145,12 @@ Block = Heading | Text | LeadText | SmallText | Facts | Tiles | Bullets | Code |
 
 
 def plain(text: object) -> str:
-    """Return a string that comes from a run on one line, with nothing in it that could be taken for markup."""
+    """Return a string from a run on one line, with markup characters escaped."""
     return _SIGNS.sub(lambda sign: "\\" + sign[0], " ".join(str(text).split()))
 
 
 def nonempty(*blocks: Block | Sequence[Block] | None) -> list[Block]:
-    """Return the blocks that show something, sequences laid flat: None, empty texts, lists and tables are left out."""
+    """Return the blocks in one flat list, without None and empty texts, lists and tables."""
     flat: list[Block] = []
     for block in blocks:
         if isinstance(block, Sequence):

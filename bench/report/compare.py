@@ -1,4 +1,4 @@
-"""Cells against the solo reference of their workload: the figures that several sections speak of."""
+"""Cells compared with the solo reference of their workload: the figures that several sections share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.results.schema import Metrics
 
 @dataclass(frozen=True)
 class Rival:
-    """A cell and what it is compared with."""
+    """A cell and its solo reference."""
 
     cell: Cell
     solo: Cell | None
@@ -36,7 +36,7 @@ class Rival:
 
     @property
     def one_clock(self) -> bool:
-        """Whether its seconds and solo's are of one kind: real, or simulated."""
+        """Whether its seconds and solo's are both real or both simulated."""
         return self.solo is not None and self.solo.about.source == self.cell.about.source
 
     @property
@@ -59,12 +59,12 @@ class Rival:
 
     @property
     def ideal(self) -> float:
-        """Speed-up over solo if nothing were lost: the sum of the ranks' relative speeds, over solo's own."""
+        """Speed-up over solo without any loss: the sum of the ranks' relative speeds over solo's relative speed."""
         return _devices(self.cell) / (1.0 if self.solo is None else _devices(self.solo))
 
 
 def _devices(cell: Cell) -> float:
-    """Return how many devices at full speed its ranks are worth."""
+    """Return the number of full-speed devices that the cell's ranks equal."""
     return sum(cell.about.emulated_speeds) or float(cell.about.world_size)
 
 
@@ -77,8 +77,8 @@ def dagger(shown: Sequence[Rival]) -> str:
 
 
 def wires(shown: Sequence[Rival]) -> str:
-    """Say that engine and transport cannot be told apart, where PyTorch's engines have none of ours beside them on their
-    transport."""
+    """Return a note that the effects of engine and transport cannot be separated, if no engine of ours ran on the
+    transport of PyTorch's engines."""
     ranks = [rival.cell.about for rival in shown if rival.cell.about.world_size > 1]
     ours, theirs = (
         {m.transport for m in ranks if (m.backend or m.engine).startswith("torch_") is peer} for peer in (False, True)
@@ -104,7 +104,7 @@ def mean_share(metrics: Metrics, category: str) -> float | None:
 
 
 def is_fraction(metric: str) -> bool:
-    """Return whether differences of this metric are spoken of in percentage points."""
+    """Return whether differences of this metric are given in percentage points."""
     return "accuracy" in metric
 
 

@@ -1,7 +1,7 @@
 """Differences between two samples of seeds, with intervals: of results as they are, of speeds as ratios. Pure.
 
-Of quality, what a verdict says is taken from it: nothing is judged here. Other intervals are Student's, with pooled
-variances, Welch's where one side plainly scatters more, whichever it is; 95 %, two-sided. A seed counts once.
+The interval of quality comes from the verdict, if there is one: nothing is judged here. Other intervals are Student's
+with pooled variances, or Welch's if one side clearly scatters more; 95 %, two-sided. A seed counts once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from bench.validate.statistics import Moments, compare
 from bench.validate.verdict import Name, Verdict
 
 TAIL = 0.025
-"""Of the interval, on each side."""
+"""Probability outside the interval, on each side."""
 
 
 @dataclass(frozen=True)
 class MeanDifference:
-    """Mean of one sample less that of another, turned so that positive is better."""
+    """Difference of two means, signed so that positive is better."""
 
     value: float
     low: float | None
@@ -43,18 +43,18 @@ class Quality:
     cell: Cell
     difference: MeanDifference
     verdict: Name | None = None
-    """Of the check `quality`; None: there is no baseline, or none was asked for."""
+    """Verdict of the check `quality`; None: there is no baseline, or none was given."""
     margin: float | None = None
-    """How much worse is still as good; None as above."""
+    """Margin of the check: a result worse by less still counts as equally good; None as above."""
     own: bool = False
-    """Against the cell's own baseline, else solo's."""
+    """Whether the baseline is the cell's own, else solo's."""
 
 
 def difference(
     base: Sequence[float | None], values: Sequence[float | None], higher_is_better: bool, resolution: float = 0.0
 ) -> MeanDifference | None:
-    """Return the difference of the values that are there; None where a side has none. An interval needs two seeds on one
-    side, and some spread or a resolution."""
+    """Return the difference of the known values; None if a side has none. An interval needs two seeds on one side, and
+    some spread or a resolution."""
     theirs, mine = measured(base), measured(values)
     if not theirs or not mine:
         return None

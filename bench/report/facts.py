@@ -1,6 +1,7 @@
-"""What a reader of page one asks next of a workload: is it as good, how sure is that, what limits it, what is left to do.
+"""Questions on a workload that follow the answer of page one: is the quality as good, how sure is that, what limits
+the speed, what is left to do.
 
-Speaks of the way of training that the answer names. Decides nothing.
+The answers are about the way of training that page one names. Decides nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from bench.validate.checks.speed import disturbed
 
 SURE, LIMITS, LEFT = "How sure is that?", "What limits it?", "What is left to do?"
 CAUSES = 2
-"""Of lost speed, that are named where the page has much to say."""
+"""Most causes of lost speed named on a long page."""
 OPTIONAL = "Nothing required; optional:"
 SHOWN: dict[Kind, str] = {
     "use": "Sooner and as good, both at 95 %:",
@@ -43,11 +44,12 @@ SHOWN: dict[Kind, str] = {
     "open": "Not shown:",
     "nothing": "",
 }
-"""What the evidence comes to."""
+"""Kind of answer -> the sentence that states its evidence."""
 
 
 def facts(cells: Sequence[Cell], each: Answer, brief: bool = False) -> tuple[tuple[str, str], ...]:
-    """Return questions on one workload, and their answers; `brief`: without what its sentence and the glossary say."""
+    """Return questions on one workload with their answers. `brief`: leave out what the main sentence and the glossary
+    say."""
     best = each.chosen
     if best is None:
         return ()
@@ -67,7 +69,7 @@ def facts(cells: Sequence[Cell], each: Answer, brief: bool = False) -> tuple[tup
 
 
 def setup(cells: Sequence[Cell], each: Answer) -> str:
-    """Return what one device comes to, and what all were given: batch, epochs, seeds."""
+    """Return the result of one device, and the settings common to all: batch, epochs, seeds."""
     solo = next((option.rival.solo for option in each.options), None)
     if solo is None:
         return ""
@@ -95,7 +97,7 @@ def as_good(best: Option) -> str:
 
 
 def _seeds(best: Option, brief: bool = False) -> str:
-    """Return how many seeds the figures of a way of training are of, its own and one device's told apart."""
+    """Return the number of seeds behind the figures of a way of training, its own and one device's."""
     solo, quality = best.rival.solo, best.quality
     ours, theirs = len(best.cell.one_each), 0 if solo is None else len(solo.one_each)
     text = f"{plural(ours, 'seed')} of it{'' if solo is None else f', {theirs} of one device'}"
@@ -112,7 +114,8 @@ def _seeds(best: Option, brief: bool = False) -> str:
 
 
 def disturbances(cells: Sequence[Cell], options: Sequence[Option]) -> str:
-    """Return how many runs of some cells were not alone, and what that means for the times of `options`; empty if none."""
+    """Return how many runs of `cells` were disturbed by other programs, and what that means for the times of
+    `options`; empty if none."""
     runs = [run.metrics for cell in cells for run in cell.runs]
     busy = sum(map(disturbed, runs))
     if not busy:
@@ -126,7 +129,7 @@ def disturbances(cells: Sequence[Cell], options: Sequence[Option]) -> str:
 
 
 def limit(best: Option, most: int = NAMED) -> str:
-    """Return how far from the ideal it is, and where the rest went: shares that add up."""
+    """Return how far the option's speed is from the ideal, and the causes, in shares that add up."""
     ranks, efficiency = best.cell.about.world_size, best.efficiency
     texts = [f"Its times are of {listed(best.limits)}."] if best.limits else []
     if efficiency is not None and best.disturbed:
@@ -143,14 +146,14 @@ def limit(best: Option, most: int = NAMED) -> str:
 
 
 def missing_share(best: Option, most: int = NAMED) -> str:
-    """Return where the speed went that it lacks, by the largest causes: `missing 26 %: 15 % waiting for others, …`."""
+    """Return the largest causes of the speed that the option lacks: `missing 26 %: 15 % waiting for others, …`."""
     efficiency, (shares, hidden) = best.efficiency, _shares(best)
     return in_words(1 - efficiency.value, shares, hidden, most) if shares and efficiency is not None else ""
 
 
 def _shares(option: Option) -> tuple[dict[str, float], bool]:
-    """Return what a sample costs more than on one device, by category, none where it is not known; and whether collectives
-    lie inside the steps."""
+    """Return category -> extra cost of a sample compared with one device (empty: unknown), and whether collectives lie
+    inside the steps."""
     solo = option.rival.solo
     if solo is None or option.rival.distorted:
         return {}, False
@@ -160,8 +163,8 @@ def _shares(option: Option) -> tuple[dict[str, float], bool]:
 
 
 def slow(each: Answer, best: Option) -> str:
-    """Return which other ways of training are not shown to be sooner than one device, and by what they lose most of their
-    speed; empty where nothing is known of any."""
+    """Return which other ways of training are not shown to be sooner than one device, and where each loses most of its
+    speed; empty if nothing is known."""
     causes: dict[str, list[Option]] = {}
     for option in each.options:
         known = option.time is not None and not option.disturbed and not option.sooner and option is not best
@@ -179,7 +182,7 @@ def in_each_step(option: Option) -> str:
 
 
 def left(cells: Sequence[Cell], each: Answer) -> str:
-    """Return what would change the answer, and how to have it: the most pressing first."""
+    """Return what would change the answer, and how to get it: the most urgent first."""
     options, best = each.options, each.chosen
     open_ = [option for option in options if option.failing is not None and option.failing.name == "INCONCLUSIVE"]
     unjudged = [option for option in options if option.failing is not None and option.failing.name == "NO_BASELINE"]

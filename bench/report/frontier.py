@@ -1,4 +1,4 @@
-"""The picture of page one: quality against time to the target, and what no other way is both sooner and better than."""
+"""The picture of page one: quality against time to the target, with the Pareto frontier."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ from bench.report.plane import Extent, Place, Point, clipped, edge_of, limits, t
 from bench.results.cells import Workload
 
 NAMED = 5
-"""Points that have a name, at most; more bear the numbers of their rows in the table, which lie on nothing."""
+"""Most points with names; if there are more, all points show the numbers of their table rows, which fit without
+overlap."""
 WRONG, TINT = "#cc3311", 0.07
-"""Colour of what failed and of what is not allowed, and its strength as an area."""
+"""Colour of failed points and of the area below the allowed quality, and the area's opacity."""
 BESIDE = (0.86, 0.12, 0.5, 0.12)
-"""Inches around the plane: left, right, below, above."""
+"""Margins of the plot in inches: left, right, below, above."""
 STEPS = 16
-"""Places along a line that labels keep off."""
+"""Points along a line that labels avoid."""
 
 
 def points_of(each: Answer) -> list[Option]:
-    """Return the ways of training that have a place in the picture."""
+    """Return the ways of training that the picture shows."""
     return [option for option in each.options if option.time is not None and option.quality is not None]
 
 
 def numbered(each: Answer) -> bool:
-    """Return whether points bear the numbers of their rows, in place of names."""
+    """Return whether points show the numbers of their table rows instead of names."""
     return len(points_of(each)) > NAMED
 
 
 def picture(page: Page, workload: Workload, each: Answer, name: str, inches: tuple[float, float]) -> Picture | None:
-    """Draw quality against time to the target: every way of training a point with its interval, one device, the frontier and
-    what is allowed. `inches`: width and height."""
+    """Draw quality against time to the target: each way of training as a point with its intervals, one device, the
+    frontier and the allowed loss of quality. `inches`: width and height."""
     options = points_of(each)
     if not options:
         return None
@@ -70,13 +71,14 @@ def picture(page: Page, workload: Workload, each: Answer, name: str, inches: tup
 
 
 def _margin(options: Sequence[Option], scale: float) -> float | None:
-    """Return how much less is allowed, where that is one number."""
+    """Return the allowed loss of quality, if it is the same for all options."""
     margins = {option.quality.margin for option in options if option.quality is not None and option.quality.margin}
     return scale * margins.pop() if len(margins) == 1 else None
 
 
 def _frame(axes: Axes, points: Sequence[Point], margin: float | None) -> list[Place]:
-    """Fit the axes to the intervals, draw one device's lines, what is allowed, and the frontier; return the frontier."""
+    """Fit the axes to the intervals; draw the lines of one device, the allowed loss and the frontier; return the
+    frontier."""
     x = [1.0, *(clipped(end) for p in points for end in p.x if end is not None)]
     y = [0.0, *(end for p in points for end in p.y if end is not None), *([-1.1 * margin] if margin else [])]
     axes.set_xscale("log")
@@ -97,8 +99,8 @@ def _frame(axes: Axes, points: Sequence[Point], margin: float | None) -> list[Pl
 
 
 def _draw(page: Page, axes: Axes, point: Point) -> None:
-    """Draw a point and its intervals: hollow where it did not pass, crossed out where it failed, pale where its time says
-    nothing."""
+    """Draw a point and its intervals: hollow if it did not pass, crossed out if it failed, pale if its time is
+    unreliable."""
     option = point.option
     colour, marker = page.styles[option.cell.about.mode]
     pale = 0.35 if option.disturbed or (option.time is not None and option.time.wide) else 0.75
@@ -116,12 +118,13 @@ def _draw(page: Page, axes: Axes, point: Point) -> None:
 
 
 def failed(option: Option) -> bool:
-    """Return whether it is proved that something is wrong with it."""
+    """Return whether a verdict proves an error of the option."""
     return option.failing is not None and option.failing.name == "FAIL"
 
 
 def bars(axes: Axes, p: Point) -> tuple[list[Place], list[Place]]:
-    """Return the ends of the intervals of time and quality in the plane, those without an end at its edge; [] of none."""
+    """Return the ends of the intervals of time and quality in the plot; unbounded ends lie at its edge; [] without an
+    interval."""
     wide = _ends(p.x, axes.get_xlim(), clipped)
     tall = _ends(p.y, axes.get_ylim(), float)
     return [(end, p.place[1]) for end in wide], [(p.place[0], end) for end in tall]
@@ -134,7 +137,7 @@ def _ends(extent: Extent, edges: tuple[float, float], shown: Callable[[float], f
 
 
 def _names(each: Answer, points: Sequence[Point]) -> list[str]:
-    """Return what each point is called: by a number it is the same in the table."""
+    """Return the label of each point; numbers are those of the table rows."""
     if numbered(each):
         return [str(each.options.index(point.option) + 1) for point in points]
     short = len({point.option.cell.about.mode for point in points}) == len(points)
@@ -148,7 +151,7 @@ def _names(each: Answer, points: Sequence[Point]) -> list[str]:
 def _name(
     page: Page, axes: Axes, points: Sequence[Point], names: Sequence[str], plane: Place, edge: Sequence[Place]
 ) -> None:
-    """Put a name to each point, in its colour, where it lies on nothing, with a line to it where it stands apart."""
+    """Label each point in its colour, without overlap, with a line to the point if the label is far from it."""
     labels = [("one device", (1.0, 0.0), page.styles[SOLO][0])]
     labels += [(n, p.place, page.styles[p.option.cell.about.mode][0]) for n, p in zip(names, points, strict=True)]
     onto = _onto(axes, plane)
@@ -175,7 +178,7 @@ def _onto(axes: Axes, plane: Place) -> Callable[[Place], Place]:
 
 
 def caption(points: Sequence[Point], limited: bool, dashed: bool, numbers: bool = False) -> str:
-    """Return what the picture shows, in words: of nothing that it has not. `limited`: what is allowed is drawn."""
+    """Return a caption of the elements that the picture has. `limited`: whether the allowed loss is drawn."""
     shown = {
         "Up and left is better": True,
         "Numbers: table rows": numbers,

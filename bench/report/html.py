@@ -1,7 +1,8 @@
-"""Blocks as one HTML page that needs nothing else: pictures, style and script are in it. Knows nothing of what they say.
+"""Renders blocks as one self-contained HTML page: pictures, style and script are in it. Does not know what the blocks
+say.
 
-Every text is escaped before its markup is looked at; links lead to relative paths only. So no string of a run can do more
-than be read.
+Texts are escaped before their markup is parsed, and links only lead to relative paths, so that a string of a run
+cannot inject HTML.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from ddp import regular_files
 ASSETS = Path(__file__).with_name("assets")
 FILTER = '<input type="search" class="filter" placeholder="filter rows" aria-label="filter rows">'
 FILTER_FROM = 9
-"""Rows from which on a table has a box to filter it."""
+"""Least rows of a table that gets a filter box."""
 _INLINE = re.compile(
     r"\\([^\w\s])|`([^`]+)`|\*\*(.+?)\*\*|\*(.+?)\*|"
     r"\[((?:[^\]\\]|\\.)+)\]\((?![A-Za-z][\w+.-]*:|//)([^)\s]+)\)"
@@ -48,7 +49,7 @@ _INLINE = re.compile(
 
 
 def render(blocks: Sequence[Block], folder: Path, title: str) -> str:
-    """Return the page; `folder` is where the pictures lie. Raises OSError if one cannot be read."""
+    """Return the page. `folder`: folder of the pictures. Raises OSError if a picture cannot be read."""
     body: list[str] = []
     contents: list[tuple[int, str, str]] = []
     for block in blocks:
@@ -69,7 +70,7 @@ def render(blocks: Sequence[Block], folder: Path, title: str) -> str:
 
 
 def _heading(heading: Heading, anchor: str, again: bool) -> str:
-    """Return a heading; one of level 2 begins a section that is folded until somebody asks for it."""
+    """Return a heading; level 2 begins a section that is folded at first."""
     text = inline(heading.text)
     if heading.level > 2:
         return f'<h{heading.level} id="{anchor}">{text}</h{heading.level}>'

@@ -1,4 +1,4 @@
-"""Idle time of the ranks of a cell by cause, as shares of their wall time: what `metrics.json` says, over its seeds."""
+"""Idle time of a cell's ranks by cause, as shares of their wall time, from `metrics.json` of all seeds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bench.results.schema import Metrics
 from bench.results.schema_speed import IdleTime
 
 KINDS = ("late rank", "orders", "bookkeeping", "short", "other")
-"""What causes are summed up to, in the order in which they are stacked."""
+"""Groups of causes, in the order in which they are stacked."""
 
 
 @dataclass(frozen=True)
 class IdleShares:
-    """Of one rank of a cell; shares are means over `n` finished runs."""
+    """Idle shares of one rank of a cell, means over `n` finished runs."""
 
     cell: Cell
     n: int
@@ -35,7 +35,7 @@ class IdleShares:
 
 
 def idle(cells: Sequence[Cell]) -> dict[str, list[IdleShares]]:
-    """Return name of a cell -> its ranks. One rank waits for nobody, and older results have no causes: left out."""
+    """Return cell name -> its ranks. Leaves out cells with one rank, and older results, which have no causes."""
     shares = {}
     for cell in cells:
         if runs := [m for m in cell.timed if m.timeline and len(m.time_s.rank_wall) > 1]:

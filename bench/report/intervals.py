@@ -1,4 +1,4 @@
-"""Ratios with intervals: whether one is narrow enough to be spoken of, and how many seeds would make it so. Pure."""
+"""Ratios with intervals: whether an interval is narrow enough to report, and how many seeds would make it so. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from bench.report.differences import TAIL, MeanDifference
 from bench.validate.statistics import LOOKS
 
 WIDEST = 4.0
-"""The upper end of an interval over its lower one; a wider one measures nothing: twice and half as fast are in it."""
+"""Most that an interval's upper end may be over its lower end; a wider interval contains both twice and half as
+fast."""
 MOST_SEEDS = 20
-"""Whoever needs more of a cell should not train them, but ask another question."""
+"""Most seeds of a cell that are advised."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,16 @@ class Interval:
 
     @property
     def wide(self) -> bool:
-        """Whether it has an interval that says nothing."""
+        """Whether it has an interval that is too wide."""
         return self.low is not None and self.high is not None and self.high > WIDEST * self.low
 
     @property
     def measured(self) -> bool:
-        """Whether it has an interval that says something."""
+        """Whether it has an interval that is narrow enough."""
         return self.low is not None and self.high is not None and not self.wide
 
     def over(self, ideal: float) -> Interval:
-        """Return the ratio, over another."""
+        """Return the ratio and its interval divided by `ideal`."""
         low, high = (None if end is None else end / ideal for end in (self.low, self.high))
         return replace(self, value=self.value / ideal, low=low, high=high)
 
@@ -56,12 +57,13 @@ def seeds_to_decide(ratio: Interval) -> int | None:
 
 
 def seeds_to_measure(ratio: Interval) -> int | None:
-    """Return how many more seeds of both sides would make the interval narrow enough to say something; None as above."""
+    """Return how many more seeds of both sides would make the interval narrow enough; None as above."""
     return _seeds(ratio, math.log(WIDEST) / 2)
 
 
 def _seeds(ratio: Interval, reach: float) -> int | None:
-    """Return the seeds that half the interval, of logarithms, is within `reach` with. Student's, with equal variances."""
+    """Return the number of seeds with which half the interval of the logarithm is within `reach`. Student's, equal
+    variances."""
     most = max(ratio.n, ratio.n_base)
     if ratio.low is None or ratio.high is None:
         return max(LOOKS[0] - min(ratio.n, ratio.n_base), 1)

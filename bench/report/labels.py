@@ -1,4 +1,4 @@
-"""Where the labels of points stand, so that they lie on nothing. Pure; lengths are typographic points."""
+"""Places the labels of points without overlap. Pure; lengths are typographic points."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 Side = Literal["left", "right"]
 Place = tuple[float, float]
 SIZE = 8.6
-"""Of the letters, typographic points."""
+"""Font size."""
 LETTER, DIGIT, LINE = 5.2, 6.2, 9.7
 """Width of a letter and of a bold digit, and height of a line, at that size."""
 MARK = 2.5
@@ -25,7 +25,7 @@ NEAR: tuple[tuple[float, float, Side], ...] = (
 )
 """Offsets that are tried first, in this order, and the side of the text that begins there."""
 RINGS, ANGLES = (18, 28, 40, 54, 70, 88), 24
-"""Distances of the others, and how many stand on each."""
+"""Distances of the further candidates, and the number of candidates at each distance."""
 FAR: tuple[tuple[float, float, Side], ...] = tuple(
     (r * math.cos(angle), r * math.sin(angle) - LINE / 2, "left" if math.cos(angle) > -1e-9 else "right")
     for r in RINGS
@@ -33,8 +33,8 @@ FAR: tuple[tuple[float, float, Side], ...] = tuple(
 )
 SPOTS = NEAR + FAR
 OUTSIDE, HIDDEN, CROSSED, MARKED, STRANGE, AWAY = 50.0, 30.0, 8.0, 3.0, 2.5, 0.02
-"""How bad it is to lie beyond the plane; on another label; on a leader, or the own leader on a label; on a mark; nearer to
-another mark than to the own; to be a point away."""
+"""Penalty of a label outside the plot; on another label; on a leader, or its own leader on a label; on a mark; nearer
+to another mark than to its own; per typographic point of distance."""
 
 
 class Spot(NamedTuple):
@@ -44,7 +44,7 @@ class Spot(NamedTuple):
     y: float
     side: Side
     moved: bool
-    """Whether it stands so far away that a line must lead to it."""
+    """Whether it is so far from its point that it needs a leader line."""
 
 
 class _Box(NamedTuple):
@@ -65,7 +65,7 @@ class _Box(NamedTuple):
 
 
 def length(text: str) -> float:
-    """Return how wide a label is: numbers are bold."""
+    """Return the width of a label; numbers are bold."""
     return (DIGIT if text.isdecimal() else LETTER) * len(text)
 
 

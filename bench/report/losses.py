@@ -1,7 +1,8 @@
-"""Where the speed went that a way of training lacks of its devices' together: shares of the ideal that add up. Pure.
+"""The causes of the speed that a way of training lacks compared with the sum of its devices: shares of the ideal that
+add up. Pure.
 
-A sample costs its ranks some seconds, and one device some. What it costs more, by category of the breakdown, is what is
-missing; what no category has is the rest.
+A sample costs the ranks more seconds than one device. The extra cost by category of the breakdown is the missing
+speed; the part without a category is the rest.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ WORDS = {
     "checkpoint": "writing checkpoints",
     "other": "between steps",
 }
-"""Categories of the breakdown that training pays for. Evaluation stops the clock."""
+"""Category of the breakdown that costs training time -> its words. Evaluation stops the clock."""
 IN_STEPS = "communicating inside the steps, slower than on one device"
-"""As `compute`, where collectives hide in it."""
+"""Words of `compute` if collectives are part of it."""
 INSIDE = "communicating inside slower steps"
-"""The same where it is the largest share."""
+"""The same words if it is the largest share."""
 REST = "the rest"
 NAMED = 3
 """Causes that are named, the largest."""
 
 
 def costs(runs: Sequence[Metrics]) -> dict[str, float]:
-    """Return the seconds of all ranks that a sample costs, by category, mean over runs; empty: not measured."""
+    """Return category -> rank-seconds that a sample costs, mean over runs; empty if not measured."""
     known = [cost for m in runs if (cost := _cost(m))]
     return {name: fmean(cost[name] for cost in known) for name in WORDS} if known else {}
 
@@ -45,7 +46,7 @@ def _cost(m: Metrics) -> dict[str, float]:
 
 
 def lost(mine: Mapping[str, float], solo: Mapping[str, float]) -> dict[str, float]:
-    """Return what a sample costs more than on one device, by category, as shares of what it costs."""
+    """Return category -> extra cost of a sample compared with one device, as a share of its cost."""
     whole = sum(mine.values())
     return {name: (mine[name] - solo[name]) / whole for name in mine} if whole > 0 and solo else {}
 

@@ -1,4 +1,4 @@
-"""Blocks as Markdown (the flavour of GitHub). Knows nothing of what they say."""
+"""Renders blocks as Markdown (GitHub's flavour). Does not know what the blocks say."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ def _table(table: TableBlock) -> str:
 
 
 def _safe(text: str) -> str:
-    """Leave no tag but what code shows: readers of Markdown take them for HTML."""
+    """Escape tags outside code, which Markdown readers would render as HTML."""
     return _TAG.sub(lambda match: match[1] or "\\<", text)

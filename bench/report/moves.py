@@ -1,7 +1,7 @@
-"""What moved between two sets of runs, cell by cell: the result, samples per second, the time to the target. Pure.
+"""Changes between two sets of runs, by cell: the result, samples per second, the time to the target. Pure.
 
-A cell is worse, or better, if an interval leaves out no change, or if its status changed; of what is neither, nothing is
-known but the interval. Nothing is judged here: margins are those of `bench validate`.
+A cell is worse or better if an interval excludes zero change, or if its status changed. Of other cells only the
+interval is known. Nothing is judged here: margins are those of `bench validate`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Trend = Literal["worse", "otherwise", "better", "open", "same"]
 """Of a cell: an interval shows a loss, it is trained otherwise, an interval shows a gain, there is no interval, or none
 shows anything."""
 TRENDS: tuple[Trend, ...] = ("worse", "otherwise", "better", "open", "same")
-"""What concerns a reader most comes first."""
+"""The trends in their order of importance to the reader."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One set of runs: what it is called, and what it came from."""
+    """One set of runs: its name and origin."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -50,13 +50,13 @@ def _origin(git: dict[str, Any], env: dict[str, Any], key: str) -> str:
 
 @dataclass(frozen=True)
 class CellMove:
-    """A cell of both sides."""
+    """A cell that both sides have."""
 
     pair: Pair
 
     @property
     def name(self) -> str:
-        """What the later side calls it."""
+        """Its name on the later side."""
         return self.pair.now.name
 
     @cached_property
@@ -71,7 +71,7 @@ class CellMove:
 
     @cached_property
     def time(self) -> MeanDifference | None:
-        """Logarithm of the time to the target, now over before; None where a seed never came there."""
+        """Logarithm of the time to the target, now over before; None if a seed missed the target."""
         whole = [reach(self.pair.before), reach(self.pair.now)]
         if any(not side.n or side.reached < side.n for side in whole):
             return None
@@ -79,12 +79,12 @@ class CellMove:
 
     @property
     def losses(self) -> list[str]:
-        """Names of what an interval, or the status, shows to be worse."""
+        """Names of the figures that an interval, or the status, shows to be worse."""
         return self._shown(-1)
 
     @property
     def gains(self) -> list[str]:
-        """Names of what is shown to be better."""
+        """Names of the figures that are shown to be better."""
         return self._shown(1)
 
     def _shown(self, sign: int) -> list[str]:
@@ -97,7 +97,7 @@ class CellMove:
 
     @property
     def trend(self) -> Trend:
-        """Which way it moved."""
+        """The direction of the change."""
         if self.losses:
             return "worse"
         if self.pair.retrained:

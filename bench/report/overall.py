@@ -1,4 +1,4 @@
-"""The four figures of page one over several workloads or series: each names what it is of. Decides nothing."""
+"""The four figures of page one over several workloads or series. Each names its cell. Decides nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.report.page_words import difference, ends, span, state
 
 
 class Portion(NamedTuple):
-    """One of several: what it is called, its ways of training, and the one that is recommended of them."""
+    """One workload or series of several: its name, its ways of training, and the recommended one."""
 
     name: str
     options: Sequence[Option]

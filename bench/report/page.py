@@ -1,6 +1,6 @@
-"""What a section of the report gets: the cells, and the means to put tables and figures on the page.
+"""The input of a section: the cells, and functions to put tables and figures on the page.
 
-Owns how many figures, rows and lines a section may have, and how its figures look. Knows nothing of what sections say.
+Owns how many figures, rows and lines a section may have, and the style of figures. Does not know what sections say.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from bench.validate import Verdict
 from bench.validate.library import Library
 
 NONE = "–"
-"""Stands in tables for what was not measured."""
+"""Placeholder in tables for values that were not measured."""
 FIGURES, FEW, MANY_RUNS = 12, 2, 150
-"""A section draws so many figures, few of them if there are many runs; of more it says so. Tables have all."""
+"""Most figures of a section; most if there are many runs; number of runs from which on. A line counts the figures left
+out; tables have all."""
 SERIES = 16
-"""A figure shows so many cells; of more it says so. Its data file has all."""
+"""Most cells of a figure; a line counts the others. Its data file has all."""
 LINES = 40
-"""A list has so many items; of more it says so."""
+"""Most items of a list; a line counts the others."""
 HEAVIEST = 150_000
-"""Signs of a drawing; of more, the page has the picture in points."""
+"""Most characters of an SVG; the page has larger drawings as PNG."""
 LEAST = 1e-3
 """Smaller numbers are written with their power of ten."""
 LONGEST = 80
-"""Signs of a model's name in the name of a file."""
+"""Most characters of a model's name in a file name."""
 
 Rows = TypeVar("Rows")
 Table = Sequence[Mapping[str, Any]]
-"""Of figures: a row an entry."""
+"""Data of a figure: a mapping for each row."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Page:
     previous: tuple[Cell, ...] | None = None
     """The cells of an earlier tree; None: there is none to compare with."""
     planned: PlannedExperiment | None = None
-    """The experiment that the tree is the output of; None: it is of none that is known."""
+    """The experiment whose output the tree is; None: unknown."""
 
     @cached_property
     def workloads(self) -> dict[Workload, list[Cell]]:
@@ -125,7 +126,7 @@ class Page:
         return Picture(f"{name}.png", alt, f"{name}.csv", f"{name}.svg", both.panels)
 
     def data(self, name: str, data: Table) -> None:
-        """Write a data file. Texts that a spreadsheet would reckon out are marked as texts."""
+        """Write a data file. Texts that a spreadsheet would evaluate as formulas are marked as text."""
         file = io.StringIO()
         writer = csv.DictWriter(file, list(dict.fromkeys(key for row in data for key in row)), lineterminator="\n")
         writer.writeheader()
@@ -133,7 +134,8 @@ class Page:
         write_text(self.out / f"{name}.csv", file.getvalue())
 
     def cores(self, cell: Cell) -> int | None:
-        """Return how many processor cores the ranks of a cell had, if they are processes; None: devices of their own."""
+        """Return the number of processor cores of a cell's ranks, if they train on the CPU; None: they have devices of
+        their own."""
         cores = cell.about.env.get("cores")
         return cores if isinstance(cores, int) and set(cell.about.devices) == {"cpu"} else None
 
@@ -153,13 +155,13 @@ class FigureBudget:
 
     @property
     def rest(self) -> Text | None:
-        """What was not drawn."""
+        """Line on the figures that were not drawn, or None."""
         return more(self.left_out, "figure", "not drawn; report a part of the tree to see them, or read the tables")
 
 
 @dataclass(frozen=True)
 class CellGroup:
-    """The cells of one workload under their title, and the means to draw them."""
+    """The cells of one workload under their title, and functions to draw them."""
 
     page: Page
     title: str
@@ -193,12 +195,12 @@ class CellGroup:
 
 
 def _sanitised(model: str) -> str:
-    """Return what the name of a file has of a model's."""
+    """Return a model's name as part of a file name."""
     return "".join(sign if sign.isalnum() else "_" for sign in model[:LONGEST])
 
 
 def _entry(value: object) -> object:
-    """Return a value as it stands in a data file: nothing where nothing is known, no formula."""
+    """Return a value for a data file: empty if unknown, never a formula."""
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.8g}"
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
@@ -230,7 +232,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def count(mean: float | None) -> str:
-    """Format a mean of whole numbers, with one decimal if it is none itself; nothing counted is not measured."""
+    """Format a mean of whole numbers, with one decimal if it is not whole; zero and None count as not measured."""
     return grouped(mean, 1).removesuffix(".0") if mean else NONE
 
 

@@ -1,5 +1,5 @@
-"""The four figures of page one on a workload: each names the way of training that it is of, and none is shown that says
-nothing. Decides nothing."""
+"""The four figures of page one on a workload. Each names its way of training; figures without evidence are left out.
+Decides nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.report.page import NONE, percent
 from bench.report.page_words import UNMEASURED, between, difference, names, percents, remedy, span, state
 
 GOOD = "as good as one device"
-"""What the first figure is called."""
+"""Name of the first figure."""
 
 
 def tiles(each: Answer) -> tuple[Tile, ...]:
@@ -45,7 +45,7 @@ def quality_tile(options: Sequence[Option]) -> Tile:
 
 
 def unjudged(options: Sequence[Option]) -> Tile | None:
-    """Return what is said where none has a verdict."""
+    """Return the figure shown if no option has a verdict."""
     judged = any(option.judged or option.failing is not None for option in options)
     return None if judged else Tile(GOOD, NONE, "no verdicts: there is no baseline", dim=True)
 
@@ -77,7 +77,7 @@ def _speed(best: Option) -> Tile | None:
 def _measured(
     label: str, best: Option, ratio: Interval, show: Callable[[Interval], str], interval: Callable[[Interval], str]
 ) -> Tile:
-    """Return a ratio with its interval; where that says nothing, why and what would mend it."""
+    """Return a ratio with its interval; if the interval is too wide or missing, why, and the remedy."""
     name = plain(best.cell.label)
     if best.disturbed:
         return Tile(label, UNMEASURED, f"{name}: other programs used the cores; rerun on idle ones", dim=True)
@@ -88,7 +88,7 @@ def _measured(
 
 
 def lowest(options: Sequence[Option]) -> Option | None:
-    """Return the way of training that is furthest below its baseline, in margins of its metric."""
+    """Return the way of training furthest below its baseline, measured in margins."""
     known = [(option.quality, option) for option in options if option.quality is not None]
     margins = {option.cell.about.final.eval_metric: each.margin for each, option in known if each.margin}
 

@@ -1,4 +1,4 @@
-"""How page one speaks of a way of training: its time, speed and quality in words, and what would make them known. Pure.
+"""The words of page one on a way of training: its time, speed and quality, and what would make them known. Pure.
 
 Every text about a cell comes from the `Option` that its row and its point in the picture come from.
 """
@@ -18,14 +18,14 @@ from bench.results.cells import Workload
 from bench.validate.verdict import Name
 
 FARTHEST = 100.0
-"""An interval's end beyond this ratio, or below its inverse, is told no closer."""
+"""Largest ratio that an interval's end is written with; larger ends, and those below its inverse, are cut."""
 NAMES = 3
-"""As many ways of training are named in a text, of more their number."""
+"""Most ways of training named in a text; the others are counted."""
 WORDS = 14
-"""Of a reason."""
+"""Most words of a reason."""
 UNMEASURED = "not measurable yet"
 RECOMMENDED = "→ "
-"""Before the name of what is recommended, in a table."""
+"""Mark before the name of a recommended way of training in a table."""
 WRONG: Mapping[str, str] = {
     "agreement": "replicas differ",
     "audit": "does not repeat",
@@ -54,7 +54,7 @@ WRONG: Mapping[str, str] = {
     "volume": "wrong traffic",
     "windows": "averaged too late",
 }
-"""Check -> what it found wrong where it failed."""
+"""Check -> words for its failure."""
 QUALITY: dict[Name, str] = {
     "PASS": "quality OK",
     "FAIL": "failed",
@@ -81,7 +81,7 @@ def names(options: Sequence[Option], among: Sequence[Option], most: int = NAMES)
 
 
 def state(option: Option, judged: bool = True) -> str:
-    """Return what came of the verdicts on it, in a few words; `judged`: there are verdicts."""
+    """Return the outcome of the option's verdicts in a few words. `judged`: whether there are verdicts."""
     wrong, final = option.failing, option.cell.about.final
     if not judged:
         return NONE
@@ -93,7 +93,7 @@ def state(option: Option, judged: bool = True) -> str:
 
 
 def standing(option: Option) -> Name:
-    """Return the verdict that its `state` is the words of."""
+    """Return the verdict that `state` describes."""
     if option.failing is not None:
         return option.failing.name
     return "PASS" if option.judged else "NO_BASELINE"
@@ -111,7 +111,7 @@ def target(workload: Workload, option: Option) -> str:
 
 
 def arrival(option: Option) -> str:
-    """Return whether it reaches the target sooner than one device: yes, no, or why neither is shown."""
+    """Return whether the option reaches the target sooner than one device: yes, no, or why neither is shown."""
     if option.time is None:
         missed = option.reach.reached < option.reach.n and option.cell.about.target.value is not None
         return f"no: {option.reach.reached} of {option.reach.n} seeds arrive" if missed else NONE
@@ -139,7 +139,7 @@ def _shown(option: Option, ratio: Interval | None, show: Callable[[Interval], st
 
 
 def ends(low: float, high: float) -> str:
-    """Return `0.45 to 0.53`; ends that nobody could use are cut."""
+    """Return `0.45 to 0.53`; extreme ends are cut."""
     least = f"under {1 / FARTHEST:g}" if low < 1 / FARTHEST else f"{low:.2f}"
     return f"{least} to {f'over {FARTHEST:g}' if high > FARTHEST else f'{high:.2f}'}"
 
@@ -164,7 +164,8 @@ def of_one(time: Interval) -> str:
 
 
 def remedy(option: Option, ratio: Interval, decide: bool) -> str:
-    """Return what would make a ratio known, or would `decide` on which side of one device's it lies."""
+    """Return the remedy that would make a ratio known, or with `decide`, show on which side of one device's it
+    lies."""
     if option.disturbed:
         return "rerun on idle cores"
     more = seeds_to_decide(ratio) if decide else seeds_to_measure(ratio)
@@ -176,7 +177,7 @@ def remedy(option: Option, ratio: Interval, decide: bool) -> str:
 
 
 def more_seeds(options: Sequence[Option]) -> str:
-    """Return how many more seeds the verdicts on some want: `2 more seeds`, `1 to 3 more seeds`."""
+    """Return how many more seeds the verdicts on options need: `2 more seeds`, `1 to 3 more seeds`."""
     counts = sorted(
         {option.failing.lacking for option in options if option.failing is not None and option.failing.lacking}
     )
@@ -186,7 +187,8 @@ def more_seeds(options: Sequence[Option]) -> str:
 
 
 def compared(options: Sequence[Option]) -> str:
-    """Return whose final metric differences are to: that of recorded runs, where all have a verdict, else one device's."""
+    """Return the reference of differences of the final metric: recorded runs if all options have a verdict, else one
+    device."""
     return "recorded" if options and all(option.judged for option in options) else "one device's"
 
 
@@ -199,7 +201,7 @@ def difference(option: Option) -> str:
 
 
 def allowed(option: Option) -> str:
-    """Return how much worse is still as good: `0.50 pt`; empty without a verdict."""
+    """Return the allowed loss of quality: `0.50 pt`; empty without a verdict."""
     if option.quality is None or option.quality.margin is None:
         return ""
     return gap(-option.quality.margin, option.cell.about.final.eval_metric).lstrip("+-")
@@ -229,7 +231,8 @@ def share_of(some: int, runs: int) -> str:
 
 
 def reason(option: Option) -> str:
-    """Return why it did not pass or is not recommended, in a dozen words. Of quality, from the figures that are shown."""
+    """Return why an option did not pass or is not recommended, in about a dozen words. Reasons of quality come from
+    the shown figures."""
     wrong = option.failing
     if wrong is not None:
         text = _quality_reason(option) if wrong.check == "quality" else ""

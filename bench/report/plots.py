@@ -1,6 +1,6 @@
 """A drawing on a page: plots side by side where there is room, else below each other, legends as text.
 
-Knows nothing of what figures show.
+Does not know what figures show.
 """
 
 from __future__ import annotations

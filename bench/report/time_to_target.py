@@ -15,7 +15,7 @@ Axis = Literal["samples", "seconds"]
 
 @dataclass(frozen=True)
 class Reach:
-    """What it took the seeds of a cell, one value for each (`Cell.counted`); infinity: never; nan: not measured."""
+    """Cost of each seed of a cell to reach the target (`Cell.counted`); infinity: missed; nan: not measured."""
 
     cell: Cell
     samples: tuple[float, ...]
@@ -23,12 +23,12 @@ class Reach:
 
     @property
     def n(self) -> int:
-        """Seeds that were given the chance: all but those whose runs somebody interrupted."""
+        """Number of seeds, except those whose runs were interrupted."""
         return len(self.samples)
 
     @property
     def reached(self) -> int:
-        """Seeds that came there."""
+        """Number of seeds that reached the target."""
         return sum(math.isfinite(value) for value in self.samples)
 
     def middle(self, axis: Axis) -> float | None:
@@ -38,7 +38,7 @@ class Reach:
 
 
 def reach(cell: Cell) -> Reach:
-    """Return what it took the seeds of a cell; one that failed or diverged before it was there is a miss."""
+    """Return the cost of each seed of a cell; a seed that failed or diverged before the target is a miss."""
     runs = [run.metrics for run in cell.counted if run.metrics.status != "killed"]
     samples, seconds = (
         tuple(math.inf if not m.target.reached or value(m.target) is None else float(value(m.target)) for m in runs)

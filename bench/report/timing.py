@@ -1,4 +1,4 @@
-"""The runs that the times of a cell are taken from: those that no other program disturbed, where there are enough. Pure."""
+"""Selects the runs that a cell's times come from: those that no other program disturbed, if there are enough. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bench.results.schema import Metrics
 from bench.validate.checks.speed import disturbed
 
 ENOUGH = 2
-"""Undisturbed seeds, from which on the disturbed ones are left out of times."""
+"""Undisturbed seeds that suffice to leave out the disturbed runs."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The runs of a cell that its times are taken from, one for each seed."""
+    """The runs of a cell that its times come from, one for each seed."""
 
     runs: tuple[Metrics, ...]
     disturbed: bool
@@ -31,7 +31,7 @@ class Timing:
 
     @property
     def seconds(self) -> list[float | None]:
-        """To the target, by run; None: it never came there."""
+        """Seconds to the target, by run; None: the run missed it."""
         return [m.target.seconds if m.target.reached else None for m in self.runs]
 
     @property

@@ -1,8 +1,8 @@
-"""Verdicts of trees that were judged before, kept in the user's cache folder, so that a report need not read all records.
+"""A cache of verdicts in the user's cache folder, so that a report need not read all records of a tree judged before.
 
-For reports alone: `bench validate` judges anew each time. Verdicts are kept under the digest of all that they follow from:
-what run folders and baselines hold, where they lie, the source of the project, its libraries, and the day. So what was
-changed is judged again. Nothing is kept beside runs: a tree from elsewhere brings no verdicts.
+Only reports use it: `bench validate` judges anew each time. The key is a digest of everything that verdicts follow
+from: contents and paths of run folders and baselines, the project's source, its libraries, and the day. Any change
+leads to a new judgement. Nothing is cached beside runs, so that a copied tree brings no verdicts.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from bench.validate.expected import FILE
 from ddp import regular_files
 
 MOST = 64
-"""Trees whose verdicts are kept, the latest."""
+"""Most trees in the cache; the latest stay."""
 ENDING = ".verdicts"
 UNREAD = ("audit", "timeline.csv", "timeline.html", "timeline.json", "timeline.png")
-"""Of a run's folder, in which there are hundreds of megabytes: no verdict follows from them."""
+"""Large files of a run folder that are left out of the digest, as no verdict follows from them."""
 LIBRARIES = ("numpy", "scipy", "msgspec", "pydantic")
 SOURCES = (PACKAGE, ROOT / "ddp", CONF, (PACKAGE / "models").resolve())
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[Verdict])
 
 
 def verdicts(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baselines: Path) -> list[Verdict]:
-    """Return the verdicts of `judge_cells` on what was read already: those kept, where nothing has changed since."""
+    """Return the verdicts of `judge_cells` on cells already read, from the cache if nothing has changed."""
     key = _key(grouped, unreadable, baselines)
     with suppress(OSError, msgspec.MsgspecError):
         if key:
@@ -51,7 +51,7 @@ def verdicts(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], bas
 
 
 def _key(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baselines: Path) -> str:
-    """Return the name of the file of verdicts; empty: nothing is kept, as not all that they follow from is known."""
+    """Return the name of the cache file; empty if the inputs cannot all be read, so that nothing is cached."""
     if not all(map(CHECKS.is_ours, CHECKS)):
         return ""
     try:
@@ -62,7 +62,7 @@ def _key(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baselin
 
 
 def folder() -> Path:
-    """Return where verdicts are kept: for this user alone."""
+    """Return the cache folder, which only this user can read."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "elche-bench" / "verdicts"
 

@@ -1,8 +1,9 @@
-"""Resumes a run that the loss of a rank has ended, unasked: all ranks begin again from its last checkpoint, or from
-the start where there is none yet.
+"""Resumes a run automatically after the loss of a rank has ended it: all ranks start again from its last checkpoint,
+or from the beginning if there is none yet.
 
-So it is where no rank can be done without (`zero*`: a copy of each shard on a peer would cost the memory that shards are to
-save), and where all are lost. Owns how often; what is taken over from a checkpoint is the business of `bench.runner.resume`.
+This happens in modes that need every rank (`zero*`: a copy of each shard on a peer would cost the memory that sharding
+saves), and when all ranks are lost. Owns the number of restarts; `bench.runner.resume` owns what a run takes from a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ddp.replica.task import Job
 
 
 class RestartBudget:
-    """How often all ranks of a run were started again, and whether they may be once more."""
+    """Counts the restarts of all ranks of a run, and decides whether another one is allowed."""
 
     def __init__(self, job: Job) -> None:
         self._most, self._averages = job.restarts, BACKENDS[job.backend].averages
@@ -34,8 +35,9 @@ class RestartBudget:
         self.begun = 0
 
     def allows(self, cause: BaseException, folder: Path) -> bool:
-        """Return whether they are, after an end by `cause`. Not where ranks can be done without and several raised: the
-        program is wrong; nor where one raises the same again, or all end so often, without a checkpoint in between."""
+        """Return whether all ranks start again after an end by `cause`. They do not if several ranks raised in a mode
+        that tolerates losses, as the program is wrong then; nor if a rank raises the same error again, or all ranks
+        end too often, without a new checkpoint in between."""
         raised = isinstance(cause, RankFailed)
         if not raised and not isinstance(cause, RankLost):
             return False
@@ -54,7 +56,7 @@ class RestartBudget:
 def launch_with_restarts(
     plan: RunPlan, console: Console, source: ResumeSource | None, restarts: int, notes: tuple[str, ...] = ()
 ) -> Outcome:
-    """Launch a run, and go on with it as often as `cluster.restart` allows. `notes` are for whoever reads the results.
+    """Launch a run, and resume it as often as `cluster.restart` allows. `notes`: warnings for readers of the results.
 
     Raises as `launch` does."""
     job = plan.job
@@ -76,7 +78,7 @@ def launch_with_restarts(
 
 
 def last_checkpoint(broken: CutShort) -> ResumeSource | None:
-    """Return what to resume from; None: there is no checkpoint that is whole."""
+    """Return the run with its last checkpoint; None if no checkpoint is complete."""
     if broken.folder is None:
         return None
     checkpoint, torn = find(broken.folder / CHECKPOINTS)

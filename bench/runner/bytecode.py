@@ -1,4 +1,4 @@
-"""What functions read and import, as their bytecode says. Runs nothing of theirs."""
+"""Finds the names that functions read and import in their bytecode, without running them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
 
 
 def loaded(code: CodeType) -> Iterator[str]:
-    """Yield the global names that code reads, functions inside it too."""
+    """Yield the global names that code reads, nested functions included."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield str(instruction.argval)
@@ -23,7 +23,8 @@ def loaded(code: CodeType) -> Iterator[str]:
 
 
 def imported(code: CodeType, package: str) -> Iterator[str]:
-    """Yield the modules that code imports, functions inside it too; of names from one, what would be its submodules."""
+    """Yield the modules that code imports, nested functions included. For `from a import b`, also yield `a.b`, which
+    may be a submodule."""
     steps = list(dis.get_instructions(code))
     for (level, names), step in zip(pairwise(steps), steps[2:], strict=False):
         if step.opname == "IMPORT_NAME":
@@ -38,7 +39,8 @@ def imported(code: CodeType, package: str) -> Iterator[str]:
 
 
 def attributes_read(code: CodeType, variable: str) -> set[str] | None:
-    """Return the attributes that code reads of a variable that is not its own; None where it does anything else with it."""
+    """Return the attributes that code reads of a global or closure variable; None if it uses the variable in another
+    way."""
     read = set[str]()
     for step, after in pairwise(dis.get_instructions(code)):
         if step.opname in _LOADS and step.argval == variable:

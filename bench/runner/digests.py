@@ -1,8 +1,9 @@
-"""Digests of what a user's task is made of: its code, what that code depends on, and its data.
+"""Digests of a user's task: its code, the code's dependencies, and its data.
 
-Code is what the given functions do: bytecode, constants, defaults, closures, and whatever of a user's own they reach through
-global names, classes and objects. Comments, line numbers and the names of functions are no part of it. Installed packages
-count by name and version, modules of the user's own by their files. Bytecode is of one version of Python.
+The digest of code covers bytecode, constants, defaults, closures, and all of the user's own code and objects that
+functions reach through global names, classes and objects. Comments, line numbers and function names are left out.
+Installed packages count by name and version, the user's modules by their files. Digests hold for one version of Python
+only, as bytecode does.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from ddp.data.source import TensorSource
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.Size)
 NAMED = ("ddp", "bench", "torch", "numpy")
-"""Packages that count by name alone: the harness, and what every result tells the version of."""
+"""Packages that count by name alone: the harness, and packages whose version every result records."""
 NOISE = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__static_attributes__"}
-"""Attributes of a class that say nothing of what it does."""
+"""Attributes of a class that do not affect its behaviour."""
 SETTINGS = (Namespace, SimpleNamespace, DictConfig)
-"""Kinds of global settings, of which code reads some."""
+"""Types of settings objects: only the attributes that code reads count."""
 DRAWN = 16
-"""Samples that are read of a data set that is no tensors."""
+"""Samples hashed of a data set that has no tensors."""
 
 
 class TaskDigest:
-    """Collects what values reach, and hashes it. One for all that makes a task."""
+    """Collects and hashes everything that values reach. One instance covers all parts of a task."""
 
     def __init__(self) -> None:
         self._files: dict[str, str] = {}
@@ -51,12 +52,12 @@ class TaskDigest:
 
     @property
     def dependencies(self) -> str:
-        """Return files of the user's own, by digest, and packages, by version, as far as values reached them."""
+        """Return the digests of the user's files and the versions of packages that values reached."""
         known = {**self._packages, **{name: digest[:16] for name, digest in self._files.items()}}
         return ", ".join(f"{name} {known[name]}" for name in sorted(known))
 
     def of(self, values: Iterable[Any]) -> str:
-        """Return the sha256 of all that `values` reach."""
+        """Return the sha256 of everything that `values` reach."""
         return _Walk(self).digest(values)
 
     def depend(self, name: str | None) -> bool:
@@ -83,7 +84,8 @@ class TaskDigest:
         return True
 
     def import_later(self, name: str) -> None:
-        """Note a module that code imports when it is called. The user's own are imported now, with what they import."""
+        """Note a module that code imports when it is called. The user's own modules are imported now, with their own
+        imports."""
         root = name.partition(".")[0]
         with suppress(Exception):  # it is heard where the code imports it
             spec = importlib.util.find_spec(root)
@@ -111,7 +113,7 @@ def _version(package: str) -> str:
 
 
 class _Walk:
-    """One hash over what values reach, each object once."""
+    """One hash over everything that values reach, each object counted once."""
 
     def __init__(self, task: TaskDigest) -> None:
         self._task, self._hash = task, sha256()
@@ -202,7 +204,8 @@ class _Walk:
             self._task.import_later(name)
 
     def _variable(self, code: CodeType, name: str, value: Any) -> None:
-        """Hash a variable that code reads; of settings, such as argparse's, only those that it reads."""
+        """Hash a variable that code reads; of a settings object, such as argparse's, only the attributes that it
+        reads."""
         read = attributes_read(code, name) if isinstance(value, SETTINGS) else None
         if read is None:
             self._walk(value)
@@ -231,7 +234,7 @@ class _Walk:
             self._walk(vars(kind)[name])
 
     def _other(self, value: Any) -> None:
-        """Hash an object by what `pickle` would keep of it; one that cannot be kept, by its attributes."""
+        """Hash an object by its pickled state, or by its attributes if it cannot be pickled."""
         if isinstance(value, (staticmethod, classmethod)):
             self._walk(value.__func__)
             return
@@ -258,9 +261,9 @@ class _Walk:
 
 
 def data_digest(task: TaskDigest, source: Any) -> str:
-    """Return the sha256 of a data set; samples that are others at each reading are no part of it.
+    """Return the sha256 of a data set. Samples that differ at each reading (random transforms) are left out.
 
-    Of tensors all is looked at; of others, the code of their class, their length and some samples at even distances."""
+    Tensors are hashed whole; of other data sets, the code of the class, the length and some evenly spaced samples."""
     if type(source) is TensorSource:
         return task.of(source.tensors)
     if not len(source):

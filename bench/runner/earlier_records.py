@@ -1,4 +1,5 @@
-"""What of the records of an earlier run counts for one that resumes from its checkpoint: what that model knows of.
+"""Selects the records of an earlier run that count for a run resumed from its checkpoint: those of work that the
+checkpoint's model contains.
 
 Knows no configuration, and nothing of how a checkpoint is made.
 """
@@ -25,9 +26,9 @@ from ddp.process.codec import decode, encode
 
 
 def earlier(source: ResumeSource, at: float, world_size: int | None = None) -> list[bytes]:
-    """Return the records of the run that its checkpoint knows of, as lines, moved in time to end at `at`; and one more, that
-    it goes on then, with `world_size` ranks (None: as many). Raise ValueError if they do not have the checkpoint, or were
-    changed."""
+    """Return, as lines, the records of the work that the checkpoint contains, shifted in time to end at `at`, and a
+    record that the run resumes then with `world_size` ranks (None: as many as before). Raise ValueError if the records
+    lack the checkpoint or were changed."""
     index, saved = source.checkpoint.manifest.index, source.checkpoint.coordinator
     records = _records(source.folder / EVENTS)
     # Not the record of its publication, which a process killed right after that did not come to write.
@@ -56,7 +57,7 @@ def earlier(source: ResumeSource, at: float, world_size: int | None = None) -> l
 
 
 def _beyond(records: Sequence[tuple[float, Any]], known: Sequence[tuple[float, Any]]) -> int:
-    """Return the samples that ranks reported, and that are not among what is `known` of them."""
+    """Return the number of samples that ranks reported beyond the `known` records."""
     every, kept = (
         sum(record.samples for _, record in part if isinstance(record, Progress)) for part in (records, known)
     )
@@ -79,7 +80,8 @@ def _records(path: Path) -> list[tuple[float, Any]]:
 
 
 def _limits(records: Sequence[tuple[float, Any]], index: int, saved: CoordinatorCheckpoint) -> dict[int, float]:
-    """Return rank -> until when what it trained is in the checkpoint: it left a snapshot for its average, or saved it."""
+    """Return rank -> time until which its training is in the checkpoint: when it sent its snapshot for the average, or
+    saved."""
     limits: dict[int, float] = {}
     last: dict[int, float] = {}
     for _, record in records:
@@ -93,12 +95,12 @@ def _limits(records: Sequence[tuple[float, Any]], index: int, saved: Coordinator
 
 
 class _Counting:
-    """Tells whether a record is of what the checkpoint's model knows of."""
+    """Tells whether a record belongs to work that the checkpoint's model contains."""
 
     def __init__(self, saved: CoordinatorCheckpoint, limits: Mapping[int, float]) -> None:
         self._saved, self._limits = saved, limits
         self._merged = {ledger.epoch: ledger.merged for ledger in saved.ledgers}
-        """Epoch that was not over -> what of it is in the model, ascending."""
+        """Unfinished epoch -> its spans that are in the model, ascending."""
 
     def __call__(self, record: Any) -> bool:
         match record:

@@ -1,6 +1,6 @@
 """Runs one `RunPlan`: engine, records, analysis, run folder. A run that fails is an `Outcome`, not an exception.
 
-Knows neither Hydra nor policies, and says everything through the monitor. Imports torch with the engine, not before.
+Knows neither Hydra nor policies, and prints only through the monitor. Imports torch with the engine, not before.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from ddp.replica.task import Job
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run."""
+    """The outcome of a run."""
 
     spec: RunSpec
     folder: Path
     metrics: Metrics
     cause: BaseException | None = None
-    """What ended it, if it did not come to its own end."""
+    """The exception that ended the run early; None if it finished."""
 
 
 @dataclass(frozen=True)
@@ -72,23 +72,23 @@ class _End:
     status: str
     error: str | None = None
     traceback: str | None = None
-    """Of the rank that failed."""
+    """Traceback of the failed rank."""
     cause: BaseException | None = None
 
 
 class Unwatched(Exception):
-    """What a watcher has raised."""
+    """An exception that `watch` raised."""
 
 
 class CutShort(Exception):
-    """A run has ended early, and is to be resumed."""
+    """Raised when a run ended early and will be resumed."""
 
     def __init__(self, cause: BaseException, struck: tuple[Fault, ...]) -> None:
         super().__init__(str(cause))
         self.struck = struck
-        """Faults on purpose that came to pass."""
+        """Injected faults that have happened."""
         self.folder: Path | None = None
-        """Where it lies, with its checkpoints; None: it has none."""
+        """Folder of the run with its checkpoints; None: it has none."""
 
 
 def launch(
@@ -100,14 +100,14 @@ def launch(
     again: Callable[[BaseException, Path], bool] | None = None,
     notes: tuple[str, ...] = (),
 ) -> Outcome:
-    """Run it, or the rest of it from a `source`, and write its folder. `restarts`: how often it was begun before.
+    """Run a plan, or the rest of it from a `source`, and write its folder. `restarts`: the number of earlier starts.
 
-    `watch` gets every record as well; what it raises ends the run, and is its `cause`, and nothing is printed of it.
-    `again` is asked, with what ended the run and its folder, whether it is to be resumed: then raise CutShort. `notes`
-    are for whoever reads the results.
+    `watch` gets every record as well; an exception of it ends the run, becomes its `cause`, and is not printed.
+    `again` decides, given the exception that ended the run and its folder, whether to resume: then raise CutShort.
+    `notes`: warnings for readers of the results.
 
-    Raise UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
-    NotInPlace if the folder is whole and stays where it was written."""
+    Raise UsageError if the folder cannot be made or the source cannot be resumed, Unwritten if the disk fails,
+    NotInPlace if the folder is complete but could not be moved into its place."""
     spec, launched, elapsed = plan.spec, now(), stopwatch()
     machine = environment.describe() | environment.launched_by(os.environ)
     header = RunHeader(launched, launched, plain(spec), machine, environment.source())
@@ -141,7 +141,7 @@ def launch(
             if end.cause is not None and again is not None and again(end.cause, writer.path):
                 monitor.say(f"{end.error}; all ranks begin again")
                 raise CutShort(end.cause, tuple(f for rank in range(spec.world_size) for f in struck(private, rank)))
-            # Both clocks before the records are merged, which takes its time.
+            # Read both clocks before the records are merged, which takes long.
             ended, seconds = journal.latest if ENGINES[spec.engine].virtual else now(), elapsed()
             notes = (*notes, *(source.notes if source else ()), *_circumstances(job, spec, load_before))
             for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
@@ -155,7 +155,7 @@ def launch(
 
 
 def _circumstances(job: Job, spec: RunSpec, before: environment.Usage) -> Iterator[str]:
-    """Yield what else took cores of this host during the run."""
+    """Yield warnings about other programs that used this host's cores during the run."""
     if shared := environment.shared_cores(os.environ, os.cpu_count() or 1):
         yield shared
     # Ranks that were started elsewhere, or other cells, look like other programs.
@@ -165,13 +165,13 @@ def _circumstances(job: Job, spec: RunSpec, before: environment.Usage) -> Iterat
 
 
 def _private(job: Job) -> AbstractContextManager[Path]:
-    """Return the folder for the run's private files; one that is named is left in place."""
+    """Return the folder for the run's private files. A folder named by the job is not removed afterwards."""
     return scratch() if job.scratch == Path() else nullcontext(job.scratch)
 
 
 @contextmanager
 def _discarding(writer: RunWriter) -> Iterator[None]:
-    """Discard what is written if something is raised inside; what the disk refuses becomes Unwritten."""
+    """Discard the written files if the body raises; an error of the disk becomes Unwritten."""
     try:
         yield
     except CutShort as broken:
@@ -201,7 +201,7 @@ def _write_plan(folder: Path, plan: RunPlan | ScriptPlan) -> None:
 
 
 def _take_over(source: ResumeSource, folder: Path, header: RunHeader) -> tuple[Path, list[Record]]:
-    """Copy what is gone on from into the new run's folder: whatever comes, it can be gone on from again.
+    """Copy the checkpoint into the new run's folder, so that the new run can always be resumed from it again.
 
     Return the checkpoint there, and the records before it."""
     with usage():
@@ -218,9 +218,9 @@ def _take_over(source: ResumeSource, folder: Path, header: RunHeader) -> tuple[P
 def _complete(
     writer: RunWriter, journal: Journal, records: list[Record], last: RunEnd, plan: RunPlan | ScriptPlan, private: Path
 ) -> Outcome:
-    """Write the rest of the folder, `metrics.json` last, and put it into place. The audit goes on beside the pictures.
+    """Write the rest of the folder, `metrics.json` last, and move it into place. The audit runs beside the pictures.
 
-    Timeline and audit are made of what is there, and can be made again: that they cannot be now costs nobody the result."""
+    Timeline and audit can be made again from the folder: an error in either does not cost the result."""
     for offer in writer.path.glob(OFFERS):  # nobody takes it any longer
         offer.unlink(missing_ok=True)
     launched = header_of(records).launched
@@ -250,7 +250,7 @@ def _draw(writer: RunWriter, metrics: Metrics, stream: RunRecords, spec: RunSpec
 
 
 def _train(job: Job, engine: str, journal: Journal, monitor: ProgressDisplay, watch: Emit | None) -> _End:
-    """Run the engine to its end, whatever that is. Raise UsageError if it cannot resume from its checkpoint."""
+    """Run the engine and return how it ended. Raise UsageError if it cannot resume from its checkpoint."""
 
     def emit(record: Record, at: float) -> None:
         journal.add(record, at)
@@ -282,8 +282,8 @@ def _train(job: Job, engine: str, journal: Journal, monitor: ProgressDisplay, wa
 
 
 def _broken(error: EngineError) -> _End:
-    """Return the end by `error`. Whoever announces the end of a job ends its processes too, the fork server's and the ranks'
-    among them: what breaks after that is the job's end, and nobody's failure."""
+    """Return the end by `error`. A scheduler that ends a job also kills its processes, the fork server and the ranks
+    included: errors after its signal count as the end of the job, not as failures."""
     trace = error.traceback if isinstance(error, RankFailed) else None
     if termination.announced():
         return _End("killed", f"interrupted: {error}", trace, KeyboardInterrupt(str(error)))

@@ -1,6 +1,6 @@
-"""What a person sees of a run while it lasts, as lines: one for the run, one for an epoch, one for a rank. Pure.
+"""The lines that show a run while it lasts: one for the run, one for an epoch, one for a rank. Pure.
 
-The figures are those of `bench.results.live`; here they become words. Knows neither terminals nor folders.
+`bench.results.live` computes the figures; this module formats them. Knows neither terminals nor folders.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ddp.core.summary import EpochFigures
 from ddp.process.codec import Record
 
 RANKS = 16
-"""As many have a line of their own."""
+"""Most ranks that have a line of their own."""
 
 
 def announced_line(spec: RunSpec) -> str:
-    """Return what is about to be trained."""
+    """Return the line on the run about to start."""
     epochs = number_format.plural(spec.epochs, "epoch")
     return (
         f"{spec.model} {spec.mode}: recipe {spec.recipe} on {spec.data}, {epochs} of batches of "
@@ -29,7 +29,7 @@ def announced_line(spec: RunSpec) -> str:
 
 
 def ready_line(spec: RunSpec, run: RunFigures) -> str:
-    """Return what is known when all ranks are ready."""
+    """Return the line printed when all ranks are ready."""
     first = run.ready[0]
     devices = "/".join(sorted({event.device for event in run.ready}))
     ranks = f"{spec.world_size} rank{'s' * (spec.world_size > 1)}"
@@ -38,7 +38,7 @@ def ready_line(spec: RunSpec, run: RunFigures) -> str:
 
 
 def lost_line(spec: RunSpec, run: RunFigures, drop: Drop) -> str:
-    """Return which rank the run goes on without, since when and why."""
+    """Return the line on a lost rank: since when the run continues without it, and why."""
     left = [str(rank) for rank in range(spec.world_size) if rank not in run.lost]
     others = f"rank{'s' * (len(left) > 1)} {', '.join(left)}"
     since = f"{run.since(run.ranks[drop.rank].lost or 0.0):.1f} s after launch"
@@ -46,8 +46,8 @@ def lost_line(spec: RunSpec, run: RunFigures, drop: Drop) -> str:
 
 
 def epoch_line(spec: RunSpec, run: RunFigures, epoch: EpochFigures, began: float) -> str:
-    """Return the figures of an epoch that was evaluated, the metric in training too where steps recorded it. `began`: the
-    training clock at its start, seconds."""
+    """Return the line on an evaluated epoch, with the training metric if steps recorded it. `began`: the training
+    clock at the epoch's start, seconds."""
     seconds = epoch.seconds - began
     rate = _rate(epoch.samples / seconds if seconds > 0 else None)
     known = epoch.scalars.get(spec.metric)
@@ -56,7 +56,7 @@ def epoch_line(spec: RunSpec, run: RunFigures, epoch: EpochFigures, began: float
 
 
 def run_line(spec: RunSpec, run: RunFigures, last: EpochFigures | None, now: float) -> str:
-    """Return a run so far on one line: the `last` epoch, samples per second, the time left by `now`."""
+    """Return the line on the current state of a run: the `last` epoch, samples per second, the time left at `now`."""
     name = f"{spec.model} {spec.mode} seed {spec.seed}"
     if run.began is None:
         return f"{name}  starting, {duration(run.since(now))}"
@@ -66,7 +66,7 @@ def run_line(spec: RunSpec, run: RunFigures, last: EpochFigures | None, now: flo
 
 
 def rank_lines(spec: RunSpec, run: RunFigures) -> list[str]:
-    """Return a line for each rank: what it has trained, its speed and its memory; of many ranks, the first."""
+    """Return a line for each of the first `RANKS` ranks: samples trained, speed and memory."""
     lines = []
     for number, rank in sorted(run.ranks.items())[:RANKS]:
         if rank.lost is not None:
@@ -105,7 +105,7 @@ def duration(seconds: float) -> str:
 
 
 def schedule(spec: RunSpec, run: RunFigures) -> str:
-    """Return anchor and counts, where a window is more than a step."""
+    """Return anchor and step counts as text, if windows are longer than one step."""
     if run.plan is None or run.plan.in_step or spec.world_size == 1:
         return ""
     return f"anchor {run.plan.anchor}, steps {'/'.join(map(str, run.plan.counts))}"

@@ -1,6 +1,7 @@
-"""Rank 0's command under torchrun, srun or mpirun: it trains with the ranks that were started, on this host and others.
+"""Rank 0's command under torchrun, srun or mpirun: it trains with the ranks that the launcher started on this host and
+others.
 
-The process of rank 0 is the command as ever; all others are node agents (`bench.runner.node`).
+Rank 0's process runs the command; all other processes are node agents (`bench.runner.node`).
 See docs/reference/machines.md.
 """
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def attended(place: LaunchedProcess, command: Callable[[Machines | None], int]) -> int:
-    """Run `command` where this is rank 0, and serve its rank where not; return the exit code."""
+    """Run `command` in rank 0's process, or a node agent in any other; return the exit code."""
     if place.rank:
         interrupts.leave(serve(place))  # nobody need wait for torch to tidy up
     machines = Machines(place)
@@ -48,7 +49,7 @@ def attended(place: LaunchedProcess, command: Callable[[Machines | None], int]) 
 
 
 class Machines(HeadNode):
-    """Rank 0's side of a command: what its launcher says of the run, and the ranks that it has started."""
+    """Rank 0's side of a command: the launcher's settings for the run, and the ranks that the launcher started."""
 
     def __init__(self, place: LaunchedProcess) -> None:
         super().__init__(place, CATALOGUE, "bench")
@@ -56,7 +57,7 @@ class Machines(HeadNode):
     def settle(self, config: Config) -> Config:
         """Return the configuration with the launcher's world size.
 
-        Raise UsageError where the two contradict each other, RankLost if the store is gone."""
+        Raise UsageError if configuration and launcher contradict each other, RankLost if the store is gone."""
         place, cluster = self.process, config.cluster
         if engine_of(config.engine.name).in_place:
             raise UsageError(f"mode={config.engine.name} trains in one process: start it without {place.launcher}")
@@ -71,8 +72,8 @@ class Machines(HeadNode):
         return replace(config, world_size=place.world_size)
 
     def left(self, place: Path) -> ResumeSource | Path | None:
-        """Return what this command's processes before the last restart left of the run in `place`: what to resume from, or
-        the folder of the finished run; None: nothing, or there was no restart."""
+        """Return the run in `place` that this command left before its last restart: a run to resume, or the folder of
+        a finished run. None if there is none, or no restart."""
         from bench.runner.resume import locate
 
         if not self.process.restarts:
@@ -88,7 +89,7 @@ class Machines(HeadNode):
 
 
 def left_before(place: Path, machines: Machines | None) -> tuple[int, ResumeSource | Path | None]:
-    """Return how often the launcher has started this command before, and what that left of the run in `place`."""
+    """Return how often the launcher has started this command before, and the run in `place` left by those starts."""
     if machines is not None:
         return machines.process.restarts, machines.left(place)
     alone = read(os.environ)
@@ -98,8 +99,8 @@ def left_before(place: Path, machines: Machines | None) -> tuple[int, ResumeSour
 
 
 def left_by_job(place: Path, job: str) -> ResumeSource | Path | None:
-    """Return what an earlier start of a scheduler's job left of the run in `place`; None: nothing that is of this job. Raise
-    UsageError where another process writes that run."""
+    """Return the run in `place` left by an earlier start of a scheduler's job; None if this job left none. Raise
+    UsageError if another process is writing that run."""
     from bench.runner.resume import GoingOn, locate
 
     try:

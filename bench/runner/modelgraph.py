@@ -1,7 +1,7 @@
-"""The graph of a model as plain data: its layers in the order in which a sample goes through them, and who feeds whom.
+"""The graph of a model as plain data: its layers in the order of the forward pass, and the edges between them.
 
-One sample of zeros goes through a copy of the model on the CPU (some ten milliseconds; torch's `meta` device would import
-for seconds). Where tensors went between layers is followed through every function in between.
+One sample of zeros passes through a copy of the model on the CPU, which takes about 10 ms (importing torch's `meta`
+device would take seconds). Tensors are followed through all functions between layers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ Json = dict[str, Any]
 
 
 def described(plan: RunPlan) -> Json | None:
-    """Return the graph of the model that `plan` trains; None of one that cannot be followed: a picture is not worth a
-    run."""
+    """Return the graph of the model that `plan` trains; None if it cannot be traced, which must not fail the run."""
     import torch
 
     try:
@@ -39,16 +38,17 @@ def follow(model: nn.Module, *inputs: Any) -> Json:
 
 
 def follow_call(model: nn.Module, call: Callable[[], Any]) -> Json:
-    """Return the layers of `model` (modules without modules in them, once for each time `call` uses them), and the edges
-    between them.
+    """Return the layers of `model` (modules without submodules, once for each use in `call`), and the edges between
+    them.
 
-    `out`: shape without the first dimension. `parameters`: numbers that belong to a layer, at its first call alone.
+    `out`: output shape without the first dimension. `parameters`: number of a layer's parameters, at its first use
+    only.
     """
     import torch
     from torch.overrides import TorchFunctionMode
 
     origins: dict[int, set[int]] = {}
-    """Tensor -> layers that it comes from."""
+    """Id of a tensor -> layers that it comes from."""
     kept: list[Any] = []  # a number is a tensor's only as long as there is the tensor
     nodes: list[Json] = []
     edges: set[tuple[int, int]] = set()
@@ -109,7 +109,7 @@ def follow_call(model: nn.Module, call: Callable[[], Any]) -> Json:
 
 
 def shape(value: Any) -> list[int]:
-    """Return the shape of the first tensor in `value`, without its first dimension; empty where there is none."""
+    """Return the shape of the first tensor in `value`, without its first dimension; empty if there is no tensor."""
     return [int(size) for tensor in tensors(value)[:1] for size in tensor.shape[1:]]
 
 

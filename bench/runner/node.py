@@ -1,6 +1,6 @@
-"""The command in a process that is not rank 0's: it serves ranks on its host until rank 0's command is over.
+"""The command in a process other than rank 0's: a node agent that runs ranks on its host until rank 0's command ends.
 
-Owns the tasks that may be ordered from another host, by name. What to train comes from rank 0 (`ddp.remote`).
+Owns the tasks that another host may order by name. Rank 0 sends what to train (`ddp.remote`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CATALOGUE: Catalogue = {
 
 
 def serve(place: LaunchedProcess) -> int:
-    """Serve rank 0 until it says that all is over; return its exit code."""
+    """Serve rank 0 until it reports its end; return its exit code."""
     try:
         with usage():
             key = place.key()

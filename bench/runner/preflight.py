@@ -1,6 +1,6 @@
-"""What is tried of a model before ranks are started: that it can be built, and of a user's own that it can be trained.
+"""Checks before ranks start: a model can be built, and a user's own model can be trained for a step.
 
-So a mistake in a user's file is a line with file and line, and costs no run. Changes nothing that a run depends on.
+A mistake in a user's file is reported with file and line before the run starts. Changes nothing that a run depends on.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ddp.replica.trainable import SUMMED, is_sum
 
 
 def checked_task(plan: RunPlan) -> Task:
-    """Return the task of a plan, whose model was built once. Raise ValueError in one line: what it refuses, such as the
-    data or its depth; Unusable for a mistake in its file."""
+    """Return the task of a plan after building its model once. Raise ValueError, in one line, if the model refuses its
+    data or depth; Unusable for a mistake in its file."""
     name = plan.spec.model
     if MODELS.is_ours(name):
         with blamed("model", name, MODELS[name], ValueError):
@@ -43,8 +43,8 @@ def checked_task(plan: RunPlan) -> Task:
 
 
 def try_step(task: Task, batch_size: int, loading: Loading) -> None:
-    """Take one training step and evaluate once. Raise what the user's code raises, TypeError for what it returns, and
-    ValueError for what cannot be trained here."""
+    """Take one training step and evaluate once. Raise the exceptions of the user's code, TypeError for wrong return
+    values, and ValueError for a task that cannot be trained here."""
     with torch.random.fork_rng(devices=[]):
         model, train, test = task.model(), task.train_data(), task.eval_data()
         for source in (train, test):

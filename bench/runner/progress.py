@@ -1,6 +1,6 @@
-"""Shows a run while it lasts: in a terminal one line that changes, elsewhere a line for each epoch; the log has all of it.
+"""Shows a run while it lasts: one changing line in a terminal, else a line for each epoch. The log has all lines.
 
-What the lines say is in `bench.runner.live_view`. Knows nothing of folders.
+`bench.runner.live_view` makes the lines. Does not know folders.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ddp.process.clock import now
 from ddp.process.codec import Record
 
 MANY = 50_000
-"""Records that take longer to analyse than a moment: a second or so."""
+"""Number of records whose analysis takes about a second or more."""
 REFRESH_HZ = 4
 
 
 class ProgressDisplay:
-    """Shows a run on `console` and writes what is known of it to `log`. A context manager."""
+    """Shows a run on `console` and writes its lines to `log`. A context manager."""
 
     def __init__(self, spec: RunSpec, console: Console, log: TextIO, before: Iterable[Record] = ()) -> None:
-        """Show `spec`. `before`: that the run was launched, and what it resumes from."""
+        """Show the run `spec`. `before`: the records so far: of the launch, and of the run that it resumes."""
         self._run = RunFigures(spec.epochs)
         self._last: EpochFigures | None = None
         for record in before:
@@ -46,11 +46,11 @@ class ProgressDisplay:
         self._ready: set[int] = set()
         self._failed: dict[int, Failed] = {}
         self._traced: set[str] = set()
-        """Tracebacks that the log has."""
+        """Tracebacks already written to the log."""
         self._slow: dict[int, SlowRank] = {}
-        """Which slow ranks were told of."""
+        """Slow ranks already reported."""
         self._note = ""
-        """What stands in place of the run's line."""
+        """Text shown in place of the run's line."""
         self._live = Live(
             console=console,
             get_renderable=self._view,
@@ -70,7 +70,7 @@ class ProgressDisplay:
 
     @property
     def _brief(self) -> bool:
-        """Whether a line that changes tells enough of a run."""
+        """Whether only the changing line is shown, without a line for each epoch."""
         return self._detail < 0 or (self._detail == 0 and self._console.is_terminal)
 
     def _view(self) -> RenderableType:
@@ -80,7 +80,7 @@ class ProgressDisplay:
         return Group(*([self._above(self._run.time_left(self._spec.epochs))] if self._above else []), *parts)
 
     def say(self, line: str, style: str | None = None, *, on: Console | None = None) -> None:
-        """Print and log one line; the last ones go to another console, and the live line ends before them."""
+        """Print and log one line. `on`: another console, for the last lines; the changing line ends before them."""
         if on:
             self._live.stop()
         (on or self._console).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -88,20 +88,21 @@ class ProgressDisplay:
             self._write(line)
 
     def log(self, line: str, style: str | None = None, *, brief: bool = False) -> None:
-        """Log one line; print it too, cut to a line's width, where more than one line a run is wanted. `brief`: print it
-        there too, but in a sweep, which has a line for the run when it is over."""
+        """Log one line; also print it, cut to the width, unless the display is brief. `brief`: print it there too,
+        except in a sweep, which prints a line at the end of each run."""
         if not self._brief or (brief and self._detail >= 0 and self._above is None):
             self._console.print(cut(line), style=style, markup=False, highlight=False, soft_wrap=True)
         self._write(line)
 
     def analysing(self, records: int) -> None:
-        """Say that training is over and so many records are looked at; few are done before anybody could read it."""
+        """Show that training is over and `records` are being analysed, if there are many: few take no noticeable
+        time."""
         if records >= MANY:
             self._note = f"analysing {records:,} records ..."
             self.log(self._note)
 
     def _tell_slow(self) -> None:
-        """Say which ranks became slow, and which of them are as fast as before again."""
+        """Report ranks that became slow, and slow ranks that have recovered."""
         for place, slow in enumerate(self._run.slow.ranks):
             if self._slow.get(place) != slow:
                 self._slow[place] = slow
@@ -116,7 +117,7 @@ class ProgressDisplay:
         self._log.flush()
 
     def update(self, record: Record) -> None:
-        """Show what a record says."""
+        """Show a record."""
         spec, run = self._spec, self._run
         for epoch in run.add(record):
             if epoch.evaluated:

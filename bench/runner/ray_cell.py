@@ -1,7 +1,8 @@
-"""One cell as a group of Ray's actors, a rank each: placed together, begun together, begun again where one is lost.
+"""One cell as a group of Ray actors, one for each rank: placed and started together, and restarted together if one is
+lost.
 
-Ray restarts an actor that is lost, on another host where there is room; all ranks of the cell then begin anew, and the
-command resumes from the last checkpoint. Owns the group of one cell; the sweep is `bench.command.ray_sweep`'s.
+Ray restarts a lost actor on another host with room. All ranks of the cell then start anew, and the command resumes
+from the last checkpoint. Owns the group of one cell; `bench.command.ray_sweep` owns the sweep.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from bench.runner.submitted_cell import END_S, QUIET, log_file
 
 LOOK_S = 1.0
 END_ALL_S = END_S + 10.0
-"""How long the actors of a cell may take to end it."""
+"""Seconds that the actors of a cell may take to end the cell."""
 
 
 @dataclass(frozen=True)
 class RaySweep:
-    """What the cells of a sweep have in common."""
+    """State shared by the cells of a sweep."""
 
     settings: RaySettings
     folder: Path
@@ -33,18 +34,18 @@ class RaySweep:
     job: str
     key: str
     stop: Event
-    """Set: cells end, and none begins."""
+    """Set when all cells must end and no further cell may start."""
     begun: Event = field(default_factory=Event)
-    """Set: there was room for a cell."""
+    """Set once a cell has found room."""
 
 
 def bundle(own: RaySettings) -> dict[str, float]:
-    """Return what a cell needs of a host, by Ray's names."""
+    """Return the resources that a cell needs on one host, by Ray's names."""
     return {"CPU": float(own.cpus * own.ranks), **({"GPU": float(own.gpus * own.ranks)} if own.gpus else {})}
 
 
 def fitting(own: RaySettings, hosts: Iterable[dict[str, Any]]) -> int:
-    """Return how many of Ray's hosts have what a cell needs, if nothing else runs there."""
+    """Return the number of Ray's hosts with the resources that a cell needs, assuming nothing else runs there."""
     have = [host["Resources"] for host in hosts if host["Alive"]]
     return sum(all(each.get(name, 0.0) >= need for name, need in bundle(own).items()) for each in have)
 
@@ -57,10 +58,10 @@ class RayCell:
         self._words = ["-m", *overrides, *QUIET]
         self._actors: list[Any] = []
         self.host = ""
-        """Of rank 0."""
+        """Host of rank 0."""
 
     def train(self) -> int | None:
-        """Train it; return its exit code, None where it was stopped."""
+        """Train the cell; return its exit code, or None if it was stopped."""
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
@@ -94,7 +95,7 @@ class RayCell:
         return kind.remote()
 
     def _attempt(self, attempt: int) -> int | None:
-        """Begin all ranks; return the exit code of rank 0, None where one was lost, or killed by a signal, or the
+        """Start all ranks; return the exit code of rank 0, or None if a rank was lost or killed by a signal, or the
         sweep was stopped."""
         from ray.exceptions import RayActorError
 
@@ -118,7 +119,7 @@ class RayCell:
         return None
 
     def _placed(self) -> list[ActorPlace] | None:
-        """Wait until all actors are there, restarted ones too; None where the sweep was stopped."""
+        """Wait until all actors run, restarted ones included; return None if the sweep was stopped."""
         from ray.exceptions import ActorUnavailableError
 
         while not self._sweep.stop.is_set():
@@ -132,7 +133,7 @@ class RayCell:
         return None
 
     def _got(self, calls: list[Any]) -> list[Any] | None:
-        """Wait for all results, or the first error, which is raised; None once the sweep is stopped."""
+        """Wait for all results; raise the first error. Return None if the sweep is stopped."""
         import ray
 
         waiting = calls
@@ -142,7 +143,7 @@ class RayCell:
         return None if waiting else list(ray.get(calls))
 
     def _end(self, attempt: int) -> None:
-        """End what is left of an attempt, as Ctrl-C does, and see it gone."""
+        """End the remaining ranks of an attempt, as Ctrl-C does, and wait for their end."""
         import ray
         from ray.exceptions import RayError
 

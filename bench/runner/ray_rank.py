@@ -1,7 +1,7 @@
-"""A rank's process as an actor of Ray's: it starts the command, with Ray's placement in the variables, and ends it.
+"""A rank's process as a Ray actor: it starts the command, with Ray's placement in environment variables, and ends it.
 
-One actor a host's rank; where a cell is on one host, one actor whose command forks the ranks. An actor that Ray restarts
-has no command: it is started again with the next attempt. Imports nothing of Ray's where it is not an actor.
+A cell on several hosts has one actor for each rank; a cell on one host has a single actor, whose command forks the
+ranks. A restarted actor has no command until the next attempt starts one. Imports Ray only in an actor.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ddp.launcher.environment import RAY
 
 @dataclass(frozen=True)
 class ActorPlace:
-    """Where an actor is."""
+    """The place of an actor."""
 
     host: str
     node: str
-    """Ray's name of the host: one host of a test may be several."""
+    """Ray's id of the node; in tests one host may be several nodes."""
     address: str
     port: int
-    """One that is free there."""
+    """A free port on that host."""
     doomed: bool
-    """Its raylet is dead: the actor still answers, and ends soon."""
+    """Whether the node's raylet is dead: the actor still answers, but will end soon."""
 
 
 class RayRank:
-    """Runs one command at a time. Methods may overlap: an actor of two threads."""
+    """Runs one command at a time. The actor has two threads, so that methods may overlap."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class RayRank:
         self._raylet = os.getppid()
 
     def place(self) -> ActorPlace:
-        """Return where this is."""
+        """Return the place of this actor."""
         import ray
 
         address = ray.util.get_node_ip_address()
@@ -55,7 +55,8 @@ class RayRank:
         return ActorPlace(os.uname().nodename, context.get_node_id(), address, port, os.getppid() != self._raylet)
 
     def train(self, words: list[str], cwd: str, variables: dict[str, str], log: str, attempt: int) -> int:
-        """Run the command to its end; return its exit code, that of an interrupted one if `end` came first."""
+        """Run the command to its end; return its exit code, or that of an interrupted command if `end` was called
+        first."""
         with self._lock, Path(log).open("ab") as file:
             if attempt <= self._over:
                 return Exit.KILLED
@@ -70,7 +71,7 @@ class RayRank:
         return running.wait()
 
     def end(self, attempt: int) -> None:
-        """End the command of this attempt, or keep it from beginning."""
+        """End the command of this attempt, or prevent its start."""
         with self._lock:
             self._over, running = attempt, self._running
         if running is not None and running.poll() is None:
@@ -82,7 +83,8 @@ class RayRank:
 
 
 def variables(places: list[ActorPlace], job: str, key: str, attempt: int) -> list[dict[str, str]]:
-    """Return what `ddp.launcher` reads, for each actor: they fill one host after the other."""
+    """Return the environment variables that `ddp.launcher` reads, for each actor. Ranks fill one host after the
+    other."""
     nodes = list(dict.fromkeys(place.node for place in places))
     beside = len(places) // len(nodes)
     hosts = ",".join(place.host for place in places[::beside])

@@ -1,6 +1,6 @@
-"""A recorded run through the core: its coordinator, fed the recorded events in the order in which it had them, must give the
-recorded commands, reports and ledger lines, each one equal; and the epochs of its result must follow from the same records.
-Reads the run folder; starts nothing.
+"""Replays a recorded run in the core. The coordinator, fed with the recorded events in their order, must return
+exactly the recorded commands, reports and ledger lines; the epochs of the result must follow from the same records.
+Reads the run folder; starts no process.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from ddp.process.codec import Record, body, decode
 from ddp.settings import make_policy, restarts
 
 SAID = (RoundClosed, Merged, GuardVerdict)
-"""Events that the coordinator gives."""
+"""Events that the coordinator emits."""
 UNHEARD = (Slice, Memory, Launched, Resumed, RunHeader, RunEnd)
-"""Events that it never has."""
+"""Events that the coordinator never receives."""
 
 
 class Unfit(ValueError):
-    """A run that cannot be replayed: one line that says why."""
+    """Raised for a run that cannot be replayed, with the reason in one line."""
 
 
 def deviation(run: Run) -> tuple[int, str | None]:
-    """Return how many records the coordinator gave as recorded, and the first that it did not, in a line. Raises Unfit."""
+    """Return the number of records that the coordinator reproduced, and a line on the first one that differs. Raises
+    Unfit."""
     m = run.metrics
     if m.world_size == 1 or engine_of(m.engine).one_process:
         raise Unfit(f"mode {m.mode} with {m.world_size} ranks has no coordinator, so nothing was decided")
@@ -77,7 +78,8 @@ def deviation(run: Run) -> tuple[int, str | None]:
 
 
 def mislearnt(run: Run) -> str | None:
-    """Return the first loss, metric or count of an epoch in the result that does not follow from the records, in a line."""
+    """Return a line on the first loss, metric or count of an epoch in the result that does not follow from the
+    records."""
     if run.metrics.source == "predicted":  # nobody learnt anything
         return None
     stream = sort([*read_records(run.path)], 0.0)
@@ -89,14 +91,15 @@ def mislearnt(run: Run) -> str | None:
 
 
 def _equal(given: Any, recorded: Any, fields: dict[str, Any]) -> bool:
-    """Return whether the core gave what is recorded, in the `fields` that the record has: an earlier version knew fewer."""
+    """Return whether the core's output equals the record in the record's `fields`; earlier versions recorded fewer
+    fields."""
     own = _limited(msgspec.to_builtins(given), fields)
-    # As text: what is not a number equals nothing.
+    # Compare as text, as NaN equals nothing.
     return type(given) is type(recorded) and msgspec.json.encode(own) == msgspec.json.encode(_limited(fields, own))
 
 
 def _limited(value: Any, other: Any) -> Any:
-    """Return `value` without the fields that `other` does not have, at any depth."""
+    """Return `value` without the fields that `other` lacks, at any depth."""
     if isinstance(value, dict) and isinstance(other, dict):
         return {key: _limited(entry, other[key]) for key, entry in sorted(value.items()) if key in other}
     if isinstance(value, list | tuple) and isinstance(other, list | tuple) and len(value) == len(other):
@@ -105,8 +108,8 @@ def _limited(value: Any, other: Any) -> Any:
 
 
 def _in_order(path: Path) -> list[tuple[float, Record, dict[str, Any]]]:
-    """Return (time, record, its fields) of all that passed the coordinator, in its order. Raises Unfit for records
-    without one."""
+    """Return (time, record, its fields) of all records that passed the coordinator, in its order. Raises Unfit if the
+    records have no order."""
     records = []
     try:
         lines = list(regular_files.whole_lines(path))

@@ -1,7 +1,7 @@
-"""`resume=RUN world_size=N`: a run that goes on with another number of ranks is a run of its own, which says where it comes
-from.
+"""`resume=RUN world_size=N`: a run resumed with another number of ranks is a new run, which records its origin.
 
-Owns what may be set beside it, and what the configuration keeps of the numbers before. Reads no checkpoint.
+Owns the keys that may be set with a new size, and the record of earlier sizes in the configuration. Reads no
+checkpoint.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SIZED_KEYS = ("world_size", "train.batch_size", "train.global_batch_size", *_POL
 
 
 def resizes(settings: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
-    """Return whether the command line asks for another number of ranks than the run has. Raise ValueError for one rank,
-    before or now: what it trains is another program."""
+    """Return whether the command line asks for another number of ranks than the run has. Raise ValueError if either
+    number is one: a single rank trains without a backend."""
     before, now = saved.get("world_size"), settings.get("world_size")
     if now is None or now == before:
         return False
@@ -35,9 +35,9 @@ def resizes(settings: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
 
 
 def sized(settings: Mapping[str, Any], command: Config, own: Config) -> Config:
-    """Return the configuration `own` of a run for the number of ranks that `command` has. Where ranks meet in every step the
-    global batch stays, unless the command sets another; else every rank keeps its batch. Raise ValueError if it cannot be
-    cut."""
+    """Return the configuration `own` of a run, changed to the number of ranks in `command`. In modes that synchronize
+    every step the global batch stays the same, unless the command sets another; in other modes each rank keeps its
+    batch. Raise ValueError if the global batch cannot be divided."""
     train, cluster = own.train, own.cluster
     if "train.batch_size" in settings or "train.global_batch_size" in settings:
         each, together = command.train.batch_size, command.train.global_batch_size
@@ -69,8 +69,9 @@ def sized(settings: Mapping[str, Any], command: Config, own: Config) -> Config:
 
 
 def lineage(saved: Mapping[str, Any], world_size: int, samples: int) -> list[dict[str, int]]:
-    """Return what a run keeps of the numbers of ranks before: for each the ranks, the batch of one, and the samples that the
-    model had seen in the end. `saved`: the configuration of the run that is resumed, after so many `samples`."""
+    """Return the record of earlier numbers of ranks: for each, the ranks, the batch of one rank, and the samples that
+    the model had seen at its end. `saved`: configuration of the resumed run; `samples`: samples seen when it is
+    resumed."""
     before: list[dict[str, int]] = list(saved.get("resized") or ())
     if saved["world_size"] == world_size:
         return before

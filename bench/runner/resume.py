@@ -1,8 +1,8 @@
-"""`resume=RUN_FOLDER`: which checkpoint to resume from, with which configuration, and what of the earlier records counts.
+"""`resume=RUN_FOLDER`: finds the checkpoint to resume from, its configuration, and the earlier records that count.
 
-The configuration is the folder's own; settings beside it may only concern where results go and how checkpoints are made.
-Of the earlier records, those stay that the checkpoint's model knows of, so the records of a run that was resumed tell
-of every sample once. Knows nothing of how a checkpoint is made (`ddp.checkpoint.checkpoint`).
+The configuration is that of the folder; the command may only change where results go and how checkpoints are made. The
+new run keeps the earlier records of work that the checkpoint contains, so that the records of a resumed run count
+every sample once. Does not know how checkpoints are made (`ddp.checkpoint.checkpoint`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ddp.engine.modes import Mode, backend_of, mode_of
 from ddp.regular_files import lines
 
 COMMAND = ("resume", "report", "validate", "force", "logger", "dashboard")
-"""Keys that are of a command and not of its run."""
+"""Keys that belong to a command, not to its run."""
 FREE = (*COMMAND, "output", "data.dir", "cluster.deadline_s")
-"""Keys that may be set beside `resume`; and those of `checkpoint`."""
+"""Keys that may be set with `resume`, besides those of `checkpoint`."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,13 @@ class ResumeSource:
     config: dict[str, Any]
     checkpoint: Checkpoint
     notes: tuple[str, ...] = ()
-    """Checkpoints that were passed over."""
+    """Lines on damaged checkpoints that were skipped."""
     because: str = ""
-    """What ended the run, where the command goes on by itself."""
+    """What ended the run, if the command resumes it automatically."""
 
     def lineage(self, world_size: int) -> list[dict[str, int]]:
-        """Return what a run of so many ranks that resumes from here keeps of the numbers before (`bench.runner.resized`)."""
+        """Return the record of earlier numbers of ranks for a run of `world_size` ranks that resumes from here
+        (`bench.runner.resized`)."""
         return lineage(self.config, world_size, self.checkpoint.coordinator.samples)
 
     @property
@@ -61,11 +62,11 @@ class ResumeSource:
 
 
 def locate(path: Path, since: float = 0.0, job: str | None = None) -> ResumeSource | Path:
-    """Return the run in or beside `path`, with its latest checkpoint; the folder itself if that run is finished.
+    """Return the run in or beside `path` with its latest checkpoint, or its folder if the run has finished.
 
-    `path` is the place of a run folder, whether one lies there or only the hidden folder of a run that was killed; or that
-    hidden folder. Runs that were begun before the time `since`, by this host's clock, or by another `job` of a launcher's,
-    are passed over. Raise ValueError with the remedy; NoRun; GoingOn, also for a run of another job."""
+    `path`: the place of a run folder, which may exist or may only have the hidden folder of a killed run beside it; or
+    that hidden folder. Skips runs begun before the time `since`, by this host's clock, or by another `job` of a
+    launcher. Raise ValueError with the remedy; NoRun; GoingOn, also for a run of another job."""
     path = Path(path).absolute()
     if since:
         since += now(path.parent) - time.time()  # files have the time of their file system
@@ -95,7 +96,7 @@ def locate(path: Path, since: float = 0.0, job: str | None = None) -> ResumeSour
 
 
 def _beside(path: Path) -> list[Path]:
-    """Return the folders of a run in or beside `path` that are there."""
+    """Return the existing folders of the run in or beside `path`."""
     folders = [path]
     if not path.name.startswith("."):
         folders += [path.with_name(path.name + FAILED), *sorted(path.parent.glob(f".tmp-{path.name}-*"))]
@@ -103,15 +104,15 @@ def _beside(path: Path) -> list[Path]:
 
 
 class NoRun(ValueError):
-    """There is no run."""
+    """Raised if there is no run."""
 
 
 class GoingOn(ValueError):
-    """A process writes the run."""
+    """Raised if a process is still writing the run."""
 
 
 class NoCheckpoints(ValueError):
-    """A run of a mode that makes no checkpoints."""
+    """Raised for a run of a mode that makes no checkpoints."""
 
 
 def _makes_none(folder: Path) -> bool:
@@ -123,8 +124,8 @@ def _makes_none(folder: Path) -> bool:
 
 
 def begun_anew(path: Path, command: Config, settings: Mapping[str, Any]) -> tuple[Config, str]:
-    """Return the configuration of the run in `path`, of a mode that makes no checkpoints, which begins anew; and a line that
-    says so. Raise ValueError for what contradicts the run."""
+    """Return the configuration of the run in `path`, whose mode makes no checkpoints, and a note that the run begins
+    anew. Raise ValueError for settings that contradict the run."""
     path = path.absolute()
     folder = _beside(path)[0]
     saved = read_object(folder / CONFIG)
@@ -139,7 +140,7 @@ def _tree(folder: Path, config: Mapping[str, Any]) -> str | None:
 
 
 def _begun(folder: Path) -> float:
-    """Return when that run was begun, seconds since the epoch; 0: it does not tell."""
+    """Return when the run was begun, seconds since the epoch; 0 if unknown."""
     try:
         return (folder / CONFIG).stat().st_mtime
     except OSError:
@@ -147,14 +148,14 @@ def _begun(folder: Path) -> float:
 
 
 def _job(folder: Path) -> str | None:
-    """Return the launcher's job that a run is of; None: of none, or its records do not tell."""
+    """Return the launcher's job of a run; None if it has none or its records do not say."""
     with suppress(ValueError, OSError, KeyError, TypeError, StopIteration, msgspec.MsgspecError):
         return str(msgspec.json.decode(next(lines(folder / EVENTS)))["env"]["launcher"]["job"])
     return None
 
 
 def _none(folder: Path) -> str:
-    """Return why that run has no checkpoint. Raise ValueError for what is no run."""
+    """Return why the run has no checkpoint. Raise ValueError if the folder is not a run."""
     if not there(folder / CONFIG):
         raise ValueError(f"resume={folder}: no run folder; give one, such as runs/<model>/<mode>/<run_id>")
     try:
@@ -171,8 +172,8 @@ def _none(folder: Path) -> str:
 
 
 def agree(settings: Mapping[str, Any], saved: dict[str, Any], free: Collection[str] = FREE) -> None:
-    """Raise ValueError for `settings` of the command line, by key, that contradict the configuration of the run, but for the
-    `free` ones."""
+    """Raise ValueError for `settings` of the command line, by key, that contradict the configuration of the run;
+    ignore the `free` keys."""
     for key, value in settings.items():
         if key in free or key.startswith("checkpoint."):
             continue
@@ -186,9 +187,9 @@ def agree(settings: Mapping[str, Any], saved: dict[str, Any], free: Collection[s
 
 
 def configured(command: Config, settings: Mapping[str, Any], source: ResumeSource) -> Config:
-    """Return the configuration of the run that is resumed. `settings`: what the command line sets of `command`, by key.
+    """Return the configuration of the resumed run. `settings`: the keys of `command` that the command line sets.
 
-    Raise ValueError for what contradicts the run."""
+    Raise ValueError for settings that contradict the run."""
     return _configured(command, settings, source.config, source.folder, source.output)
 
 
@@ -212,7 +213,7 @@ def _configured(
 
 
 def check(plan: RunPlan, source: ResumeSource) -> None:
-    """Raise ValueError if `plan`, for as many ranks as before, is not of the run that is resumed."""
+    """Raise ValueError if `plan`, with the same number of ranks, makes another run than the resumed one."""
     if plan.spec.run_id != source.config.get("run_id"):
         why = changed(source.config, plan.spec.config)
         raise ValueError(
@@ -222,7 +223,7 @@ def check(plan: RunPlan, source: ResumeSource) -> None:
 
 
 def _was(saved: dict[str, Any], key: str) -> Any:
-    """Return what the run has for a key of the command line; None if nothing."""
+    """Return the run's value for a key of the command line, or None."""
     if key in ("mode", "engine", "policy", "backend"):
         mode = _mode(saved)
         return mode.name if key == "mode" else getattr(mode, key)
@@ -242,7 +243,7 @@ def _mode(saved: dict[str, Any]) -> Mode:
 
 
 def config_of(saved: dict[str, Any], folder: Path) -> Config:
-    """Return the configuration in a run folder, typed. Raise ValueError for what is none."""
+    """Return the configuration in a run folder, typed. Raise ValueError for an invalid one."""
     try:
         return Config(
             model=_typed({"name": named_by(saved, "model", saved["model"]), "depth": saved.get("depth")}, ModelConfig),
@@ -269,13 +270,14 @@ def config_of(saved: dict[str, Any], folder: Path) -> Config:
 
 
 def _data(saved: dict[str, Any]) -> dict[str, Any]:
-    """Return the data settings, with a user's own set named so that it is found again; early runs named none."""
+    """Return the data settings, with a user's own data set named by its file or module. Early runs named no data
+    set."""
     data: dict[str, Any] = saved["data"]
     return data | {"name": named_by(saved, "data", data["name"])} if "name" in data else data
 
 
 def _policy(saved: Any) -> dict[str, Any]:
-    """Return the policy as in a configuration; a run on one rank has none."""
+    """Return the policy's settings as a configuration has them; a run on one rank has none."""
     policy = {"name": DEFAULT} if saved is None else msgspec.convert(saved, dict[str, Any])
     return policy | {"name": msgspec.convert(policy["name"], str)}
 

@@ -1,6 +1,7 @@
 """Records the runs of a user's `ddp.Trainer`: the same run folder, by the same path, as a run of the bench's own models.
 
-`ddp.trainer.recording` finds `recorder` here by name. Owns what a script is, and what is known of its task before it trains.
+`ddp.trainer.recording` finds `recorder` here by name. Owns the description of a script and of its task before
+training.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def recorder(order: RecordOrder) -> ScriptRecorder:
 
 
 def script_plan(order: RecordOrder, output: str) -> ScriptPlan:
-    """Return the plan of a run whose folder belongs into `output`. Raise ValueError."""
+    """Return the plan of a script's run with its folder in `output`. Raise ValueError."""
     job, recording, parts = order.job, order.recording, order.parts
     lr, graph, summed = _sketch(parts, recording.metric)
     digest = TaskDigest()
@@ -103,8 +104,8 @@ def script_plan(order: RecordOrder, output: str) -> ScriptPlan:
 
 
 def _unaudited(order: RecordOrder) -> tuple[str, PackedTask | None]:
-    """Return why steps of the run cannot be done again; and where they can, and its ranks are in this process, the task for
-    another one."""
+    """Return why the audit cannot recompute steps of the run (empty: it can). If it can and the ranks are in this
+    process, also return the task packed for another process."""
     task = make_task(order.parts)
     with undisturbed():
         try:
@@ -128,17 +129,17 @@ class ScriptRecorder:
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """Return the modules that ranks, and the audit, need."""
+        """Return the modules that ranks and the audit import."""
         return self._plan.job.preload
 
     @property
     def room(self) -> int:
-        """Return the bytes that go into the run's private folder for the audit."""
+        """Return the bytes that the audit needs in the run's private folder."""
         return self._plan.packed.bytes if self._plan.packed is not None else 0
 
     def run(self, job: Job, emit: Emit) -> None:
-        """Run the engine, write the run folder and its report. Raises what ended the run; ValueError, OSError if the folder
-        cannot be written."""
+        """Run the engine; write the run folder and its report. Raises the exception that ended the run; ValueError or
+        OSError if the folder cannot be written."""
         console = Console(file=io.StringIO(), quiet=True)
         try:
             plan = replace(self._plan, job=replace(job, audit=self._plan.job.audit))
@@ -156,7 +157,7 @@ class ScriptRecorder:
 
 
 def script() -> Script:
-    """Return what this process was started with."""
+    """Return the script that this process was started with."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     place = _placement()
@@ -179,18 +180,18 @@ def script() -> Script:
 
 
 def _placement() -> Placement:
-    """Return what a launcher says of this process."""
+    """Return the placement that a launcher gave this process."""
     return read(os.environ) or Placement("")
 
 
 def _kind(source: Any) -> str:
-    """Return what results call the data set."""
+    """Return the name of the data set in results."""
     return "tensors" if type(source) is TensorSource else type(getattr(source, "dataset", source)).__name__
 
 
 def _sketch(parts: Parts, metric: str) -> tuple[float, dict[str, Any] | None, bool]:
-    """Return the learning rate of the optimizer's first group, the graph of the model where it can be followed, and whether
-    the loss is a sum. Makes the model once, and leaves random generators as they were."""
+    """Return the learning rate of the optimizer's first group, the graph of the model (None: it cannot be traced), and
+    whether the loss is a sum. Builds the model once and restores the random generators."""
     with undisturbed():
         model = make_model(parts.model_factory)
         made = parts.optimizer_factory(list(model.parameters()))

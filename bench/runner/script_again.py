@@ -1,6 +1,6 @@
 """Starts a user's script again, for `rerun`, `audit` and `prove`: both ends, the command's and that of the script's process.
 
-Nothing of a run folder is unpickled: what trains is what the script makes, and the script must be the one that made the run.
+Unpickles nothing from a run folder: the script makes the task anew, and must be the script that made the run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.results.runfolder import Run, find_runs, place, read_records
 from ddp.process.scratch import scratch
 
 AGAIN = "BENCH_AGAIN"
-"""The environment variable by which a script's process knows what it is started for."""
+"""Environment variable with the order for a script's process."""
 
 
 class ProofSize(msgspec.Struct, frozen=True):
@@ -47,12 +47,12 @@ class ProofReport(msgspec.Struct, frozen=True):
 
 
 class Again(msgspec.Struct, frozen=True):
-    """What a script is started again for."""
+    """The order for a script that is started again."""
 
     output: str
-    """Where its runs go, in place of where it says."""
+    """Folder for the script's runs, in place of its own."""
     audit: str | None = None
-    """Folder of a run that is to be audited and not trained."""
+    """Folder of a run to audit; None: train."""
     prove: ProofSize | None = None
     """How much of a run is to be proved, which is not trained either."""
     run_id: str = ""
@@ -61,13 +61,14 @@ class Again(msgspec.Struct, frozen=True):
 
 
 def again_order() -> Again | None:
-    """Return what this process was started for; None: by nobody but its user."""
+    """Return the order for this process; None if the user started it."""
     text = os.environ.get(AGAIN)
     return None if text is None else msgspec.json.decode(text, type=Again)
 
 
 def rerun_script(run: Run, output: Path) -> Run:
-    """Start the script of a run again, with its folders in `output`; return the same run from there. Raise ValueError."""
+    """Start the script of a run again, with its run folders in `output`; return the new run of the same name. Raise
+    ValueError."""
     code = _start(run, Again(str(output)))
     m = run.metrics
     made = place(output, m.model, m.mode, m.run_id)
@@ -80,8 +81,8 @@ def rerun_script(run: Run, output: Path) -> Run:
 
 
 def audit_script(run: Run, folder: Path) -> AuditReport:
-    """Start the script of a run as far as the `Trainer` that made the run, and audit it there. `folder`: for files of it
-    alone. Raise ValueError."""
+    """Start the script of a run up to the `Trainer` that made the run, and audit the run there. `folder`: for the
+    audit's own files. Raise ValueError."""
     order = Again(str(folder / "runs"), audit=str(run.path.absolute()), run_id=run.metrics.run_id)
     return AuditReport.model_validate_json(_reported(run, order, folder))
 
@@ -106,7 +107,7 @@ def _name(run: Run) -> str:
 
 
 def _start(run: Run, order: Again) -> int:
-    """Run the script to its end; return its exit code. Raise ValueError where it is not the one that made the run."""
+    """Run the script to its end; return its exit code. Raise ValueError if it is not the script that made the run."""
     known: dict[str, Any] = run.config["script"]
     path, folder = known.get("path"), str(known.get("folder"))
     if not path:
@@ -128,12 +129,12 @@ def _start(run: Run, order: Again) -> int:
 
 
 def run_process(words: list[str], folder: str, variables: dict[str, str]) -> int:
-    """Run a program to its end; return its exit code. What it prints goes to standard error."""
+    """Run a program to its end; return its exit code. Its output goes to standard error."""
     return subprocess.run(words, cwd=folder, env=variables, stdout=sys.stderr.fileno(), check=False).returncode
 
 
 def audit_here(order: Again, plan: ScriptPlan) -> None:
-    """Audit the run that `order` names with the task of `plan`, and leave the report."""
+    """Audit the run that `order` names with the task of `plan`, and write the report."""
     assert order.audit is not None
     folder = Path(order.audit)
     run = find_runs(folder)[0][0]

@@ -1,7 +1,8 @@
-"""Cells of a sweep in processes beside each other, each process for many cells: `timing=off`.
+"""Runs the cells of a sweep side by side in a few processes, each of which runs many cells (`timing=off`).
 
-Owns these processes: none outlives the sweep. They are forked from one that has imported torch, and each has a fork server
-of its own for the ranks of its cells. Knows nothing of what a cell does; how many there are is `bench.config.sharing`'s.
+Owns these processes: none outlives the sweep. They are forked from a process that has imported torch; each has its own
+fork server for the ranks of its cells. Does not know what a cell does; `bench.config.sharing` decides how many
+processes there are.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from ddp.process.forkserver import script_left_alone, warm
 
 PRELOAD = ("bench.command.run", "bench.runner.launch", "bench.timeline.figure")
 PATIENCE_S = 20.0
-"""What cells get to end when the command is interrupted, before they are killed."""
+"""Seconds that cells may take to end after an interrupt, before they are killed."""
 
 
 def resources() -> Resources:
-    """Return what this machine has for cells side by side; one core where a launcher has started processes for one cell."""
+    """Return the machine's resources for cells side by side; one core if a launcher has started this command for one
+    cell."""
     with suppress(ValueError):
         if (placement := read(os.environ)) is not None and placement.world_size > 1:
             return Resources(1)
@@ -57,17 +59,17 @@ class CellProcess:
         theirs.close()
 
     def ended(self) -> str:
-        """Return how it came to its end, which it is at."""
+        """Wait for the end of the process; return how it ended, in words."""
         self._process.join()
         self.connection.close()
         return f"its process ended with exit code {self._process.exitcode}"
 
     def interrupt(self) -> None:
-        """End its cell as Ctrl-C does; it takes no other one."""
+        """End the process's cell as Ctrl-C does; the process takes no further cell."""
         self._process.terminate()
 
     def close(self, patience_s: float) -> None:
-        """Have it end; kill it where that takes longer."""
+        """Ask the process to end; kill it after `patience_s`."""
         self.connection.close()
         self._process.join(patience_s)
         if self._process.is_alive():
@@ -78,11 +80,12 @@ class CellProcess:
 def launch(
     cells: Sequence[DictConfig], plan: SharingPlan, context: HydraContext, task: Any
 ) -> list[JobReturn]:  # the task is sent to the processes
-    """Run all cells; return what came of each. Those of an interrupted command end, and KeyboardInterrupt is raised."""
+    """Run all cells; return the result of each. After an interrupt, end the running cells and raise
+    KeyboardInterrupt."""
     shared = cloudpickle.dumps((Singleton.get_state(), context, task))
     processes = [CellProcess(shared, each) for each in plan.variables]
     running: dict[int, int] = {}
-    """Number of a process -> its cell."""
+    """Index of a process -> its cell."""
     waiting, returns, patience_s = list(range(len(cells))), dict[int, JobReturn](), 0.0
     try:
         while waiting or running:
@@ -114,13 +117,13 @@ def launch(
 
 
 def _lost(task: Any, cell: DictConfig, why: str) -> JobReturn:
-    """Note a cell whose process has gone without a result."""
+    """Note a cell whose process ended without a result."""
     task.note(LostPoint(" ".join(cell.hydra.overrides.task), why))
     return JobReturn(_return_value=None, status=JobStatus.COMPLETED)
 
 
 def main(connection: Connection, shared: bytes, variables: Mapping[str, str]) -> None:
-    """Run cells in this process, made for it, until nobody sends one."""
+    """Run the cells that the command sends to this process, until the connection closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends its cells
     os.environ.update(variables)
     os.environ.setdefault(VERBOSITY, "-1")  # a line a cell: those of several would mix

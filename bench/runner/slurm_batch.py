@@ -1,7 +1,7 @@
-"""What a task of an array does: some cells one after the other, each a command of its own. The result of each is a file.
+"""A task of a SLURM array: runs some cells one after the other, each as a command, and writes a result file for each.
 
-Runs inside of SLURM, sent there by submitit, which calls `checkpoint` before the end of the task's time and has it requeued.
-SIGTERM and SIGUSR1 do the same. Knows neither settings nor the scheduler's records.
+Runs inside SLURM, sent there by submitit, which calls `checkpoint` before the task's time limit and requeues the task.
+SIGTERM and SIGUSR1 do the same. Knows neither settings nor the scheduler's accounting.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.runner.starts import MOST, in_vain
 from bench.runner.submitted_cell import END_S, KEY, QUIET, STOP, log_file, result_file, write_result
 
 SAVE_S = 12.0
-"""What a cell gets for a checkpoint, before it is interrupted: SLURM kills 30 s after SIGTERM."""
+"""Seconds that a cell gets to save a checkpoint before it is interrupted: SLURM kills 30 s after SIGTERM."""
 TOLD = (signal.SIGTERM, signal.SIGUSR1)
 IN_VAIN = (
     f"{MOST} starts in a row made no later checkpoint: set launch.minutes higher, or checkpoint.every and "
@@ -36,7 +36,7 @@ IN_VAIN = (
 ASK_S = 10.0
 LOOK_S = 0.1
 ALSO_S = 1.0
-"""Within so long a kill of all processes of a task reaches this one too, after a cell."""
+"""Seconds within which a kill of all of a task's processes reaches this one, after its cell."""
 
 
 @dataclass
@@ -44,15 +44,15 @@ class CellBatch:
     """Some cells of a sweep: their numbers and overrides."""
 
     folder: str
-    """Of the sweep's results."""
+    """Folder of the sweep's results."""
     cwd: str
     cells: list[tuple[int, list[str]]]
     places: dict[int, str] = field(default_factory=dict)
-    """Where the run of each lies."""
+    """Number of a cell -> place of its run."""
 
     def __call__(self) -> None:
-        """Train them; one that has a result already is passed over. What ends because the task is to end has none: it is
-        done again. A cell that is killed alone has failed."""
+        """Train the cells, except those that have a result. A cell that ends because the task must end gets no result
+        and runs again later. A cell that is killed alone has failed."""
         self._running: subprocess.Popen[bytes] | None = None
         self._told, folder, rank = False, Path(self.folder), int(os.environ.get("SLURM_PROCID", "0"))
         with self._listening():
@@ -82,13 +82,13 @@ class CellBatch:
                     os.kill(os.getpid(), signal.SIGKILL)
 
     def _end(self, folder: Path) -> None:
-        """End the task, and have it start again."""
+        """End the task, and requeue it."""
         requeue(folder, os.environ)
         os.kill(os.getpid(), signal.SIGKILL)
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Pass on what tells a task to end."""
+        """Pass the signals that tell a task to end on to its cell."""
         before = {number: signal.signal(number, self._pass_on) for number in TOLD}
         try:
             yield
@@ -113,13 +113,14 @@ class CellBatch:
         return code
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Tell the cell that runs; after it there is no other one."""
+        """Send the signal to the running cell; no further cell starts."""
         self._told = True
         if self._running is not None and self._running.returncode is None:
             self._running.terminate()
 
     def checkpoint(self) -> Any:
-        """End the cell, which resumes from a checkpoint made now or before, and ask for a requeue; submitit calls this."""
+        """End the cell, which will resume from its last checkpoint, and return a request to requeue; submitit calls
+        this."""
         from submitit.helpers import DelayedSubmission
 
         running = getattr(self, "_running", None)
@@ -134,7 +135,7 @@ class CellBatch:
 
 
 def requeue(folder: Path, environ: Any) -> None:
-    """Have SLURM start the task again that was told to end, unless the sweep or the job was cancelled.
+    """Requeue the ended task in SLURM, unless the sweep or the job was cancelled.
 
     Best effort: SLURM may have done so by itself."""
     job = environ.get("SLURM_JOB_ID", "")

@@ -1,4 +1,4 @@
-"""How often a cell was started and came no further, as a file in the sweep's folder: a scheduler requeues without end."""
+"""Counts a cell's starts without progress in a file in the sweep's folder, as a scheduler would requeue forever."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bench.runner.submitted_cell import SWEEP
 from ddp.regular_files import whole_lines
 
 MOST = 3
-"""Starts in a row from the same checkpoint, or from none."""
+"""Most starts in a row from the same checkpoint, or from none."""
 
 
 def in_vain(folder: Path, number: int, place: Path) -> bool:
-    """Return whether a cell was started so often without a later checkpoint; otherwise note one more start."""
+    """Return whether a cell was started `MOST` times without a newer checkpoint; otherwise count one more start."""
     file, begun = folder / f"{number}.starts", b"%d" % _reached(place, folder)
     with suppress(FileNotFoundError):
         if [*whole_lines(file)][-MOST:] == [begun] * MOST:
@@ -25,7 +25,7 @@ def in_vain(folder: Path, number: int, place: Path) -> bool:
 
 
 def _reached(place: Path, folder: Path) -> int:
-    """Return the number of the last checkpoint of a run that was made since the sweep was submitted; -1: there is none."""
+    """Return the number of a run's last checkpoint made since the sweep was submitted; -1 if there is none."""
     if not (noted := folder / SWEEP).exists():  # it is submitted just now
         return -1
     since, last = noted.stat().st_mtime, -1

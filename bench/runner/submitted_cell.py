@@ -1,4 +1,4 @@
-"""The result of a cell that a scheduler runs, as a file in the folder of its sweep. Knows no scheduler."""
+"""Files in the folder of a scheduler's sweep, such as the result of each cell. Knows no scheduler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 QUIET = ("report=false", "validate=false")
-"""Overrides of each: the sweep reports once."""
+"""Overrides of every cell, as the sweep writes one report at its end."""
 SWEEP = "sweep.json"
 """File in the folder of a sweep: what was submitted."""
 STOP = "stop"
@@ -15,16 +15,16 @@ STOP = "stop"
 KEY = "key"
 """File in the folder of a sweep: the secret of runs on several hosts, while any may start."""
 END_S = 25.0
-"""What a cell gets to end when it is told to, before it is killed: SLURM itself gives 30."""
+"""Seconds that a cell may take to end after a signal, before it is killed: SLURM itself kills after 30."""
 
 
 def result_file(folder: Path, number: int) -> Path:
-    """Return where the result of a cell lies."""
+    """Return the path of a cell's result."""
     return folder / f"{number}.json"
 
 
 def log_file(folder: Path, number: int, rank: int) -> Path:
-    """Return where the output of a rank of a cell lies."""
+    """Return the path of the log of a cell's rank."""
     return folder / f"{number}-{rank}.log"
 
 
@@ -34,7 +34,7 @@ def remove_key(folder: Path) -> None:
 
 
 def write_result(folder: Path, number: int, code: int, host: str, why: str = "") -> None:
-    """Write the exit code of a cell, where it ran, and why it ended without a run, whole or not at all."""
+    """Write the result of a cell atomically: its exit code, its host, and why it ended without a run."""
     file = result_file(folder, number)
     part = file.with_suffix(f".part-{os.getpid()}")
     part.write_text(json.dumps({"code": code, "host": host, "why": why}), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""`supervise=true`: a small process that starts the command, and starts it again when a signal has killed it.
+"""`supervise=true`: a small process that starts the command, and restarts it after a signal has killed it.
 
-The command, which is the coordinator, then resumes from its last checkpoint. Its ranks end with it; what they trained since
-that checkpoint is trained again. If this process dies, the command goes on without it. Owns the restart; knows no engine.
+The restarted command, which is the coordinator, resumes from its last checkpoint. Its ranks end with it; their work
+since that checkpoint is repeated. If this process dies, the command goes on. Owns the restart; knows no engine.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 WORD = "supervise"
 IN_A_ROW, LONG_S = 3, 60.0
-"""A command that was killed so often in a row, each time within so many seconds of its start, is left alone."""
+"""A command is not restarted after `IN_A_ROW` kills in a row, each within `LONG_S` seconds of its start."""
 
 
 def requested(words: Sequence[str]) -> tuple[bool, list[str]]:
-    """Return whether a command line asks for it, and its other words. Raises ValueError."""
+    """Return whether a command line has `supervise=true`, and its other words. Raises ValueError."""
     own = [word for word in words if word == WORD or word.startswith(f"{WORD}=")]
     for word in own:
         if word not in (f"{WORD}=true", f"{WORD}=false"):
@@ -39,7 +39,8 @@ def requested(words: Sequence[str]) -> tuple[bool, list[str]]:
 
 
 def supervise(arguments: Sequence[str]) -> int:
-    """Run `python -m bench` with `arguments` until it ends by itself; return its exit code."""
+    """Run `python -m bench` with `arguments`, and again after each kill, until it ends by itself; return its exit
+    code."""
     since, because, short = time.time(), "", 0
     while True:
         began = time.monotonic()
@@ -56,8 +57,8 @@ def supervise(arguments: Sequence[str]) -> int:
 
 
 def _run(command: list[str], environ: dict[str, str]) -> int:
-    """Return the exit code of a command, negative if a signal has killed it that was not to end it. It is told of each that
-    is to end this process: one that its whole group got, such as Ctrl-C, it takes for one."""
+    """Return the exit code of a command, negative if an unexpected signal killed it. Passes on the signals that end
+    this process; the command counts a signal sent to the whole group, such as Ctrl-C, only once."""
     signals: list[int] = []
 
     def tell(number: int, frame: FrameType | None) -> None:
@@ -77,8 +78,8 @@ def _run(command: list[str], environ: dict[str, str]) -> int:
 
 
 def left_by_killed(place: Path) -> tuple[ResumeSource | Path | None, tuple[str, ...]]:
-    """Return what the command that was killed before this one left of the run in `place`, None for nothing; and notes for
-    whoever reads the results."""
+    """Return the run in `place` left by the command killed before this one (None: none), and warnings for readers of
+    the results."""
     note = json.loads(os.environ.get(SUPERVISED, "{}"))
     because = str(note.get("because", ""))
     if not because:
