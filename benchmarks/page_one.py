@@ -1,7 +1,7 @@
-"""Makes the picture of page one at the head of README.md from a recorded sweep and its verdicts. Needs Chromium.
+"""Makes the pictures of page one at the head of README.md and of the site from a recorded sweep and its verdicts.
 
-The picture contains the digest of the text that it shows, so that a test can compare it with the record without a
-browser.
+Needs Chromium. A picture contains the digest of the text that it shows, so that a test can compare it with the record
+without a browser.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from benchmarks.documents import DOCS
 
 RECORD = DOCS / "readme" / "page.json"
 PICTURE = DOCS / "images" / "page-one.png"
+DARK = PICTURE.with_name("page-one-dark.png")
+"""The same for a dark page, where whoever shows it can switch."""
 SIZE = (1400, 900)
 """Pixels of the window; the picture has what it shows beside the contents."""
 FIGURES = "figures"
@@ -77,7 +79,7 @@ def sentence(shown: Sequence[Block]) -> str:
 
 
 def draw() -> None:
-    """Make the picture from the record. Raises ValueError without a browser."""
+    """Make the pictures from the record. Raises ValueError without a browser."""
     from playwright.sync_api import sync_playwright
 
     found = os.environ.get("BENCH_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -91,11 +93,20 @@ def draw() -> None:
         page = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
         page.goto((folder / "report.html").as_uri())
         page.add_style_tag(content="main { align-self: start }")  # no blank down to the window's edge
-        pixels = page.locator("main").screenshot()
+        for place in (PICTURE, DARK):
+            page.emulate_media(color_scheme="dark" if place == DARK else "light")
+            _save(page.locator("main").screenshot(), place, digest(shown))
         browser.close()
+
+
+def _save(pixels: bytes, place: Path, figures: str) -> None:
     info = PngInfo()
-    info.add_text(FIGURES, digest(shown))
+    info.add_text(FIGURES, figures)
     file = io.BytesIO()
-    picture = Image.open(io.BytesIO(pixels)).convert("RGB").quantize(2 * COLOURS, dither=Image.Dither.NONE)
+    picture = (
+        Image.open(io.BytesIO(pixels))
+        .convert("RGB")
+        .quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    )
     picture.save(file, "PNG", compress_level=9, pnginfo=info)
-    write_bytes(PICTURE, file.getvalue())
+    write_bytes(place, file.getvalue())

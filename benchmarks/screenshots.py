@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 PLACE = DOCS / "images" / "screens"
-SIZES = {1400: 900, 400: 800}
-"""Width and height of the window, pixels."""
+SIZES = {1400: 900, 400: 1600}
+"""Width and height of the window, pixels: of a telephone two screens, the second with the figure of page one."""
 THEMES = ("light", "dark")
-COLOURS = 64
+COLOURS = 128
 MADE_BY = "made by"
 """Key of the browser and the fonts in a picture."""
 

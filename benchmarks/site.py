@@ -30,6 +30,7 @@ KINDS = {"tutorial": "Tutorial", "how-to": "How to", "reference": "Reference", "
 REPORTS = {"example": "Many modes", "scaling": "Scaling"}
 PACKAGES = ("ddp", "bench", "ddp.data", "ddp.parallel")
 """What users import; their `__all__` is in the reference."""
+_PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.png)\)")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _ELSEWHERE = re.compile(r"(?i)(?:url\(|@import)\s*['\"]?\s*((?:https?:)?//[^'\")\s]+)")
 
@@ -63,8 +64,20 @@ def _ordered(folder: Path) -> list[Path]:
 
 
 def at_home(text: str) -> str:
-    """Return README.md as the first page: its documents lie beside it."""
-    return _LINK.sub(lambda match: f"{match[1]}{match[2].removeprefix('docs/')}{match[3]}", text)
+    """Return README.md as the first page: its documents lie beside it, and a picture that has a dark one beside it is
+    shown on light pages alone."""
+    text = _LINK.sub(lambda match: f"{match[1]}{match[2].removeprefix('docs/')}{match[3]}", text)
+    return _PICTURE.sub(lambda match: match[0] if not _dark(match[2]) else _switched(match[1], match[2]), text)
+
+
+def _dark(picture: str) -> str:
+    """Return the picture that stands for this one on a dark page; empty: there is none."""
+    dark = f"{picture.removesuffix('.png')}-dark.png"
+    return dark if (DOCS / dark).is_file() else ""
+
+
+def _switched(words: str, picture: str) -> str:
+    return f"![{words}]({picture}#only-light)\n![{words}]({_dark(picture)}#only-dark)"
 
 
 def to_reports(text: str) -> str:

@@ -18,6 +18,7 @@ from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 from PIL import Image
 
+from bench.base.mode_styles import PALETTE
 from bench.base.panels import Panels, panels
 
 if TYPE_CHECKING:
@@ -37,13 +38,14 @@ _PAGE = {
     "#e6e6e6": "var(--line, #e6e6e6)",
 }
 """Colour in a figure -> colour of the page that shows it."""
-_LIGHT_ON_DARK = (
-    *("#0072b2", "#332288", "#882255", "#aa4466", "#6f6f6f"),
-    *("#8f6300", "#1f78b4", "#a8437f", "#6e6e14", "#1f7a6c", "#007a58", "#b34f00", "#cc3311"),
+_PAGE |= {colour: f"var(--c{colour[1:]}, {colour})" for colour in (*PALETTE, "#cc3311")}
+"""Colours that a dark page shows lighter: it has a variable for each."""
+_TAG, _FINE = re.compile(r"<[^>]*>"), re.compile(r"(\.\d\d)\d+|\n")
+"""What stands between texts, and what of it nobody sees: less than a hundredth of a point."""
+_UNUSED = re.compile(
+    r'(?m)(?<=^   ) +|(?<=<g) id="[^"]*(?:axis|tick|line2d|text|patch|ollection)_\d+"| transform="rotate\(-0 [^"]*"'
 )
-"""Colours of modes and their letters (`bench.base.style`) that are too dark on a dark page; each is a CSS variable of
-the page."""
-_PAGE |= {colour: f"var(--c{colour[1:]}, {colour})" for colour in _LIGHT_ON_DARK}
+"""Blanks within a plot, names of parts that nothing refers to, and turns by nothing."""
 _IDENTITY = re.compile(r'(\bid="|url\(#|href="#)')
 
 
@@ -167,6 +169,7 @@ def _on_page(text: str, name: str) -> str:
     head, rest = text.split(">", 1)
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
     rest = _IDENTITY.sub(lambda match: f"{match[1]}{name}-", rest)
+    rest = _TAG.sub(lambda tag: _FINE.sub(r"\1", tag[0]), _UNUSED.sub("", rest))
     for colour, variable in _PAGE.items():
         rest = rest.replace(colour, variable)
     return f'{head} preserveAspectRatio="xMidYMid meet">{rest}'.strip() + "\n"

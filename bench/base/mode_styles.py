@@ -6,31 +6,46 @@ from collections.abc import Iterable
 from zlib import crc32
 
 SOLO = "solo"
-PALETTE = (
-    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255"),
-    *("#999933", "#332288", "#44aa99", "#aa4466", "#6f6f6f"),
-)
-"""Okabe and Ito's colours, then Paul Tol's muted ones."""
+BLUE, VERMILION, GREEN, PINK, GOLD = "#0d5dc2", "#c24700", "#018151", "#c03c8c", "#504f17"
+SKY, WINE, OLIVE, INDIGO, TAUPE = "#1c78a4", "#7b1646", "#353e0d", "#2a1a80", "#64564d"
+PALETTE = {
+    BLUE: "#4c86e1",
+    VERMILION: "#ec7616",
+    GREEN: "#1dc28f",
+    PINK: "#e381c6",
+    GOLD: "#f2c33a",
+    SKY: "#9ad4fb",
+    WINE: "#e25574",
+    INDIGO: "#a095f8",
+    OLIVE: "#c4b354",
+    TAUPE: "#b7bdc3",
+}
+"""Colour on a light page -> the same on a dark one. Letters can be read in all of them, and whoever is colour-blind tells
+them apart: found by a search, held by a test."""
+DARK = "; ".join(f"--c{light[1:]}: {dark}" for light, dark in PALETTE.items()) + ";"
+"""What a style sheet says of them for a dark page."""
+MODES = "/*modes*/"
+"""Its place in a style sheet."""
 MARKERS = "sDv^oPX><dph*8"
-_COLOURS = {
+_STYLES = {
     SOLO: ("#000000", "D"),
-    "nccl_sync": ("#0072b2", "s"),
-    "nccl_cadence": ("#d55e00", "D"),
-    "nccl_async": ("#cc79a7", "v"),
-    "nccl_qsr": ("#6f6f6f", "p"),
-    "cpu_sync": ("#009e73", "^"),
-    "cpu_cadence": ("#e69f00", "P"),
-    "cpu_async": ("#56b4e9", "o"),
-    "cpu_qsr": ("#aa4466", "h"),
-    "zero1": ("#332288", ">"),
-    "zero2": ("#44aa99", "<"),
-    "zero3": ("#aa4466", "*"),
-    "torch_ddp": ("#882255", "d"),
-    "torch_fsdp": ("#44aa99", "X"),
-    "torch_zero1": ("#6f6f6f", "8"),
-    "torch_local_sgd": ("#999933", "X"),
-    "graph_sync": ("#009e73", "p"),
-    "graph_cadence": ("#d55e00", "h"),
+    "nccl_sync": (BLUE, "s"),
+    "nccl_cadence": (VERMILION, "D"),
+    "nccl_async": (PINK, "v"),
+    "nccl_qsr": (TAUPE, "p"),
+    "cpu_sync": (GREEN, "^"),
+    "cpu_cadence": (GOLD, "P"),
+    "cpu_async": (WINE, "o"),
+    "cpu_qsr": (TAUPE, "h"),
+    "zero1": (INDIGO, ">"),
+    "zero2": (PINK, "<"),
+    "zero3": (GOLD, "*"),
+    "torch_ddp": (SKY, "d"),
+    "torch_fsdp": (WINE, "X"),
+    "torch_zero1": (TAUPE, "8"),
+    "torch_local_sgd": (OLIVE, "X"),
+    "graph_sync": (GREEN, "p"),
+    "graph_cadence": (VERMILION, "h"),
 }
 """Mode -> (colour, marker), the same on every page. No pair occurs twice, and modes that often appear together have
 different colours."""
@@ -38,10 +53,10 @@ different colours."""
 
 def mode_style(mode: str) -> tuple[str, str]:
     """Return the colour and marker of a mode; those of an unknown mode follow from its name."""
-    if mode in _COLOURS:
-        return _COLOURS[mode]
+    if mode in _STYLES:
+        return _STYLES[mode]
     number = crc32(mode.encode())
-    return PALETTE[number % len(PALETTE)], MARKERS[number // len(PALETTE) % len(MARKERS)]
+    return list(PALETTE)[number % len(PALETTE)], MARKERS[number // len(PALETTE) % len(MARKERS)]
 
 
 def mode_styles(modes: Iterable[str]) -> dict[str, tuple[str, str]]:

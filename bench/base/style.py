@@ -34,17 +34,6 @@ CATEGORIES = {
 }
 """Category of time -> colour, in stacking order. After Paul Tol's bright scheme."""
 
-INKS = {
-    "#e69f00": "#8f6300",
-    "#56b4e9": "#1f78b4",
-    "#cc79a7": "#a8437f",
-    "#999933": "#6e6e14",
-    "#44aa99": "#1f7a6c",
-    "#009e73": "#007a58",
-    "#d55e00": "#b34f00",
-}
-"""Colours that are too light for letters -> a darker version, with a contrast of 4.5 on white."""
-
 LABEL, LINE = 44, 100
 """Most characters of a label, and of any other line, in a picture; longer ones would leave no room for the plot."""
 TITLE, TITLE_LETTER, TITLE_LINE = 11, 0.093, 0.18

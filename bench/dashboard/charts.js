@@ -19,9 +19,13 @@ const h = (tag, attributes, ...children) => make(null, tag, attributes, children
 const s = (tag, attributes, ...children) => make(SVG, tag, attributes, children);
 
 const color = (index) => `var(--c${index % 8})`;
-/** Of a mode, as reports have it: a dark page shows the darkest of them lighter. */
-const modeColor = (text) => (text === "#000000" ? "var(--ink)" : `var(--m${text.slice(1)}, ${text})`);
-const dash = (index) => ["", "6 3", "2 3", "8 3 2 3"][Math.floor(index / 8) % 4];
+/** Of a mode, as reports have it. */
+const modeColor = (text) => (text === "#000000" ? "var(--ink)" : `var(--c${text.slice(1)}, ${text})`);
+const DASHES = ["", "6 3", "2 3", "8 3 2 3", "12 4", "1 4", "8 2 2 2 2 2", "4 1"];
+const dash = (index) => DASHES[Math.floor(index / 8) % DASHES.length];
+/** A piece of a line as a chart has it, beside its name. */
+const swatch = (line) => s("svg", { class: "swatch", width: 24, height: 4, "aria-hidden": "true" }, s("path", { d: "M0 2H24", stroke: line.color, "stroke-width": 3, "stroke-dasharray": line.dash }));
+const AXES = { s: "seconds" };
 
 function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
@@ -61,7 +65,7 @@ class Chart {
     new ResizeObserver(() => this.content && this.paint()).observe(this.element);
   }
 
-  /** series: [{name, color, dash, x: [], y: [], step, dots}], marks: [{x, label}]; unit: what y is; zero: whether the axis begins there; most:
+  /** series: [{name, color, dash, x: [], y: [], step, dots, end: a word at its end}], marks: [{x, label}]; unit: what y is; zero: whether the axis begins there; most:
    *  where it ends at the latest, of what cannot be more. */
   draw(content) {
     this.content = { marks: [], zero: false, log: false, ...content };
@@ -77,7 +81,7 @@ class Chart {
       this.box.replaceChildren(h("p", { class: "empty" }, "nothing yet"));
       return;
     }
-    const room = { left: 54, right: 10, top: unit ? 24 : 8, bottom: 22 };
+    const room = { left: 54, right: series.some((line) => line.end) ? 28 : 10, top: unit ? 24 : 8, bottom: 22 };
     let [x0, x1] = extent([...points.map((p) => p[0]), ...series.map((line) => line.until).filter((x) => x !== undefined)]), [y0, y1] = extent(points.map((p) => p[1]));
     if (x1 === x0) { const pad = Math.min(0.5, x0 / 2); x0 -= pad; x1 += pad || 0.5; } // there is nothing before the launch
     if (zero) y0 = Math.min(0, y0);
@@ -91,7 +95,7 @@ class Chart {
     const columns = ticks(x0, x1, Math.max(2, Math.floor(width / 110))).filter((x) => px(x) < width - room.right - 40);
     this.scale = { px, x0, x1, width, room };
     this.hair = s("line", { class: "hair", y1: room.top, y2: this.height - room.bottom, visibility: "hidden" });
-    const svg = s("svg", { viewBox: `0 0 ${width} ${this.height}`, height: this.height, role: "img", "aria-label": `${series.map((line) => line.name).join(", ")} against ${this.x}` },
+    const svg = s("svg", { viewBox: `0 0 ${width} ${this.height}`, height: this.height, role: "img", "aria-label": `${unit ? `${unit}: ` : ""}${series.map((line) => line.name).join(", ")}, against ${AXES[this.x] || this.x}` },
       rows.map((y) => [
         s("line", { class: "grid", x1: room.left, x2: width - room.right, y1: py(y), y2: py(y) }),
         s("text", { x: room.left - 6, y: py(y) + 4, "text-anchor": "end" }, this.format === metric ? number(y) : this.format(y)),
@@ -99,7 +103,7 @@ class Chart {
       unit ? s("text", { class: "unit", x: 2, y: 11 }, unit) : null,
       columns.map((x) => s("text", { x: px(x), y: this.height - 6, "text-anchor": "middle" }, number(x))),
       s("text", { x: width - room.right, y: this.height - 6, "text-anchor": "end" }, this.x),
-      series.map((line) => this.line(line, px, py, good)),
+      series.map((line) => this.line(line, px, py, good)), this.ends(series, px, py, good),
       apart(marks.filter((m) => m.x >= x0 && m.x <= x1), px).map((m) => [
         s("line", { class: "mark", x1: px(m.x), x2: px(m.x), y1: room.top, y2: this.height - room.bottom }),
         s("text", { class: "marked", x: px(m.x) + (px(m.x) > width - 90 ? -4 : 4), y: room.top + 10, "text-anchor": px(m.x) > width - 90 ? "end" : "start" }, m.label),
@@ -109,6 +113,18 @@ class Chart {
     svg.addEventListener("pointerleave", () => this.point(null));
     this.box.replaceChildren(svg);
     this.point(this.at);
+  }
+
+  /** Words at the ends of lines, below each other where lines end beside each other; without those that would be far away. */
+  ends(series, px, py, good) {
+    const named = series.filter((line) => line.end).map((line) => ({ line, last: line.y.findLastIndex((y, i) => good(y) && line.x[i] !== null) })).filter((one) => one.last >= 0)
+      .map(({ line, last }) => ({ line, x: px(line.x[last]) + 5, own: py(line.y[last]) + 4 })).sort((a, b) => a.own - b.own);
+    const put = [], free = (one, y) => put.every((other) => Math.abs(other.x - one.x) > 20 || Math.abs(other.y - y) >= 11);
+    for (const one of named) {
+      const y = [0, 11, -11, 22, -22].map((away) => one.own + away).find((place) => place < this.height - 14 && place > 10 && free(one, place));
+      if (y !== undefined) put.push({ ...one, y });
+    }
+    return put.map((one) => s("text", { class: "end", x: one.x, y: one.y, style: { fill: one.line.color } }, one.line.end));
   }
 
   line(line, px, py, good) {
@@ -138,7 +154,7 @@ class Chart {
     this.hair.setAttribute("x2", px(Math.min(Math.max(x, x0), x1)));
     this.legend.replaceChildren(
       ...this.content.series.map((line) => h("span", {},
-        h("i", { class: "swatch", style: { background: line.color } }), `${line.name} `, h("b", {}, this.format(nearest(line, x))))),
+        swatch(line), `${line.name} `, h("b", {}, this.format(nearest(line, x))))),
       place === null ? "" : h("span", {}, `at ${number(x, 3)} ${this.x}`));
   }
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from bench.base.mode_styles import DARK, MODES
 from bench.dashboard.board import Piece
 
 HERE = Path(__file__).parent
@@ -57,7 +58,7 @@ def _render(**values: str) -> str:
         loader=FileSystemLoader(HERE), undefined=StrictUndefined, autoescape=select_autoescape(("html", "j2"))
     )
     scripts = "".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    style = (HERE / "page.css").read_text(encoding="utf-8")
+    style = (HERE / "page.css").read_text(encoding="utf-8").replace(MODES, DARK)
     marked = {name: Markup(text) for name, text in values.items() if name == "data"}
     return environment.get_template("page.html.j2").render(
         scripts=Markup(scripts), style=Markup(style), **{**values, **marked}

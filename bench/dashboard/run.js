@@ -176,7 +176,7 @@ function rankTable([ranks, over]) {
   return h("table", { class: "ranks" }, over ? h("caption", {}, `samples/s, share, ms per step and cores ${over}`) : null,
     h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 || name === "device" ? "text" : null }, name)))),
     h("tbody", {}, ranks.map((r) => h("tr", { class: r.state === "lost" ? "gone" : null, "data-rank": r.rank },
-      h("td", {}, h("i", { class: "swatch", style: { background: color(r.rank) } }), String(r.rank)),
+      h("td", {}, swatch({ color: color(r.rank), dash: dash(r.rank) }), String(r.rank)),
       h("td", { class: "text" }, r.state === "lost" ? chip("lost", `lost at ${time(r.lost_s)}`) : r.state, " ", r.mark ? chip(r.mark) : null),
       [number(r.samples_per_s), percent(r.share), number(r.step_ms), number(r.cpu, 2), bytes(r.rss_bytes), bytes(r.peak_rss_bytes),
         r.epoch === null ? "–" : String(r.epoch + 1), number(r.steps), number(r.samples)].map((text, i) => h("td", { "data-name": heads[i + 2] }, text)),
@@ -200,10 +200,15 @@ function shares(breakdown) {
 
 const graphNote = (graph) => h("p", { class: "facts" }, `${graph.type}: ${graph.nodes.length} layers, ${number(graph.parameters)} parameters; one sample goes in as ${shape(graph.input)}`);
 
-/** Colour and dash of runs beside each other: each mode has its own colour, as in the report, and its runs have other dashes. */
+/** Colour, dash and end of runs beside each other: each mode has its own colour, as in the report, and its runs have other
+ *  dashes, and their seeds or numbers at their ends. */
 function looksOf(rows) {
-  const seen = {};
-  return rows.map((row) => { const before = (seen[row.color] = (seen[row.color] ?? -1) + 1); return { color: modeColor(row.color), dash: dash(8 * before) }; });
+  const alike = (row) => rows.filter((other) => other.color === row.color);
+  return rows.map((row) => {
+    const place = alike(row).indexOf(row), seeds = alike(row).map((other) => (/-(s\d+)-/.exec(other.run_id) || [])[1]);
+    const end = alike(row).length < 2 ? null : new Set(seeds).size === seeds.length && seeds[place] ? seeds[place] : String(place + 1);
+    return { color: modeColor(row.color), dash: dash(8 * place), end };
+  });
 }
 
 /** Several runs beside each other. */
@@ -234,12 +239,12 @@ class Comparison {
       x: done.map((e) => (choice.x === "s" ? e.seconds : e.epoch + 1)), y: done.map((e) => e.eval) }; }),
       unit: [...new Set(runs.map((run) => run.row.metric || "metric"))].join(", "), most: runs.every((run) => mostOf(run.row.metric) === 1) ? 1 : undefined });
     const heads = ["run", "status", "epochs", "time left", "time", "loss", "evaluation", "samples/s"];
-    this.table.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 ? "text" : null }, name)))),
-      h("tbody", {}, runs.map((run, i) => h("tr", {}, h("td", { class: "text" }, h("i", { class: "swatch", style: { background: looks[i].color } }), title(run)), h("td", { class: "text" }, status(run.row)),
+    this.table.replaceChildren(h("table", { class: "compared" }, h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 ? "text" : null }, name)))),
+      h("tbody", {}, runs.map((run, i) => h("tr", {}, h("td", { class: "text" }, swatch(looks[i]), title(run)), h("td", { class: "text" }, status(run.row)),
         [`${run.row.epoch} / ${run.row.epochs ?? "–"}`, time(run.row.left_s), time(run.row.seconds), metric(run.row.loss), metric(run.row.eval), [number(run.row.samples_per_s), run.row.over ? h("small", {}, ` ${run.row.over}`) : null]].map((text) => h("td", {}, text)))))));
     const configs = runs.map((run) => new Map(run.about ? run.about.config : []));
     const keys = [...new Set(configs.flatMap((config) => [...config.keys()]))].filter((key) => !["run_id", "config_hash"].includes(key) && new Set(configs.map((config) => config.get(key))).size > 1);
-    this.config.replaceChildren(keys.length ? h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "text" }, "key"), runs.map((run, i) => h("th", {}, h("i", { class: "swatch", style: { background: looks[i].color } }), run.row.mode)))),
+    this.config.replaceChildren(keys.length ? h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "text" }, "key"), runs.map((run, i) => h("th", {}, swatch(looks[i]), run.row.mode)))),
       h("tbody", {}, keys.map((key) => h("tr", {}, h("td", {}, key), configs.map((config) => h("td", { class: "value" }, config.get(key) ?? "–")))))) : h("p", { class: "quiet" }, "nowhere"));
   }
 }

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from bench.base.mode_styles import SOLO
-from bench.base.style import INKS, brief
+from bench.base.style import brief
 from bench.report.answer import Answer, Option
 from bench.report.blocks import Picture
 from bench.report.compare import is_fraction
@@ -110,9 +110,8 @@ def _draw(page: Page, axes: Axes, point: Point) -> None:
             axes.plot(*zip(*bar, strict=True), lw=1.0, **line)
         for end, arrow, is_open in zip(bar, signs[1:], open_ends, strict=False):
             axes.plot(*end, arrow if is_open else signs[0], ms=5, **line)
-    edge = colour if option.passed else INKS.get(colour, colour)
     axes.plot(
-        *point.place, marker, color=colour, mfc=colour if option.passed else "none", mec=edge, ms=7, mew=1.4, zorder=3
+        *point.place, marker, color=colour, mfc=colour if option.passed else "none", mec=colour, ms=7, mew=1.4, zorder=3
     )
     if failed(option):
         axes.plot(*point.place, "x", color=WRONG, ms=10, mew=1.6, zorder=4)
@@ -162,7 +161,7 @@ def _name(
     stand = spots([(text, onto(place)) for text, place, _ in labels], marks, plane, lines)
     for (text, place, colour), spot in zip(labels, stand, strict=True):
         leader = {"arrowstyle": "-", "color": colour, "lw": 0.8, "shrinkA": 0, "shrinkB": 4}
-        look: dict[str, Any] = {"fontsize": SIZE, "color": INKS.get(colour, colour), "ha": spot.side}
+        look: dict[str, Any] = {"fontsize": SIZE, "color": colour, "ha": spot.side}
         look |= {"weight": "bold"} if text.isdecimal() else {}
         arrow = leader if spot.moved else None
         axes.annotate(text, place, (spot.x, spot.y), textcoords="offset points", arrowprops=arrow, **look)

@@ -17,6 +17,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from bench.base.mode_styles import DARK, MODES
 from bench.report.blocks import (
     BADGE,
     Beside,
@@ -63,7 +64,7 @@ def render(blocks: Sequence[Block], folder: Path, title: str) -> str:
         title=title,
         contents=contents,
         body=Markup("\n".join(body)),
-        style=Markup(_asset("report.css")),
+        style=Markup(_asset("report.css").replace(MODES, DARK)),
         script=Markup(_asset("report.js")),
     )
 

@@ -12,6 +12,8 @@ from bench.base.panels import Box, Panels, split
 
 LARGEST, SMALLEST = 0.85, 0.6
 """Of a drawing's own size, in which a text has 16 pixels."""
+SHARE = 23
+"""Per cent of a page's width that a plot takes at least: four stand side by side where there is room for more."""
 KEY = 0.72
 """Of its own size: the sign of a legend, beside a text of the page."""
 _NAMED = re.compile(r'<g id="([^"]+)">')
@@ -35,7 +37,8 @@ def _labelled(svg: str, alt: str) -> str:
 
 
 def _plot(box: Box, part: str, alt: str) -> str:
-    size = f"flex:{box.width:.0f} 1 {SMALLEST * box.width:.0f}px;max-width:{LARGEST * box.width:.0f}px"
+    least, most = f"{SMALLEST * box.width:.0f}px", f"{LARGEST * box.width:.0f}px"
+    size = f"flex:{box.width:.0f} 1 min({most},max({least},{SHARE}%));max-width:{most}"
     svg = f'<svg viewBox="{box.view}" style="{size}">{part}</svg>'
     return _labelled(svg, alt) if alt else svg.replace("<svg ", '<svg aria-hidden="true" ', 1)
 

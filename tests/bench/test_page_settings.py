@@ -14,7 +14,7 @@ from bench.report.moves import Side, moves
 from bench.report.page import CellGroup, FigureBudget, Page
 from bench.report.scaling_series import dashes, scaling, way_of
 from bench.report.scaling_words import Studied
-from bench.report.sections import curves, scaled, speedup, target
+from bench.report.sections import comparison, curves, scaled, speedup, target
 from bench.report.sections.scaled import table
 from bench.results.cells import Cell, cells
 from bench.results.runfolder import Run
@@ -58,12 +58,14 @@ def test_settings_of_one_mode_have_lines_and_rows_of_their_own(tmp_path: Path, m
     assert [row["way of training"] for row in table(page, [ordered]).rows] == ways
     scaled._picture(page, [ordered])
     speedup.draw(page, [Rival(cell, page.cells[0]) for cell in page.cells], "name", "title", None)
-    group = CellGroup(page, "title", page.cells[0].workload, list(page.cells), FigureBudget(9))
-    curves._figure(2, group, [cell for cell in page.cells if cell.about.world_size == 2])
     for figure in figures:
         lines = [line for line in figure.axes[0].get_lines() if len(set(line.get_xdata())) > 1]  # type: ignore[arg-type]
         dashed = {line.get_linestyle() for line in lines if line.get_marker() not in ("None", "", "_", None)}
         assert len(dashed) == len(ways), dashed
+    group = CellGroup(page, "title", page.cells[0].workload, list(page.cells), FigureBudget(9))
+    curves._figure(2, group, [cell for cell in page.cells if cell.about.world_size == 2])
+    names = {axes.texts[0].get_text() for axes in figures[-1].axes}
+    assert names == {f"nccl_sync ×2 over {wire}, n=3" for wire in ("gloo", "shm")}, "each has plots of its own"
 
 
 def test_ways_of_one_mode_are_told_apart_by_their_dashes() -> None:
@@ -83,6 +85,18 @@ def test_figures_of_models_of_like_names_have_files_of_their_own(tmp_path: Path,
     page = Page(tmp_path, tmp_path, tuple(cells(made("solo", model=one) + made("solo", model=other))), (), ())
     names = {CellGroup(page, "", work, [], FigureBudget(1)).slug("curves").casefold() for work in page.workloads}
     assert len(names) == 2
+
+
+def test_the_comparison_says_of_what_its_ratio_of_speeds_is() -> None:
+    runs = made("solo")
+    for run, rate in zip(made("nccl_sync", 2), (500.0, 1000.0, 4000.0), strict=True):
+        own = run.metrics.throughput.model_copy(update={"samples_per_s": rate})
+        runs.append(replace(run, metrics=run.metrics.model_copy(update={"throughput": own})))
+    solo, other = cells(runs)
+    ratio = Rival(other, solo).speedup
+    assert ratio == pytest.approx(2e9 ** (1 / 3) / 1010, rel=1e-3), "of geometric means"
+    assert comparison._row(Rival(other, solo))["× solo"] == f"{ratio:.2f}"
+    assert "*× solo*: samples per second over solo's, of geometric means over the undisturbed seeds" in comparison.INTRO
 
 
 def untimed() -> Cell:

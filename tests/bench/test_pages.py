@@ -6,6 +6,7 @@ Contrast, names, headings and roles are axe's to judge, which the extra `dev` ha
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from PIL import Image, ImageChops
 from playwright.sync_api import Browser, Page
 
 from bench.base.mode_styles import mode_style
+from bench.dashboard import page as dashboard
+from bench.dashboard.board import whole
 from bench.report import write_report
 from benchmarks import screenshots
 from benchmarks.site import ROOT
 from tests.bench.generated import plant
+from tests.bench.streams import make_spec, write_run
 from tests.browser import browser, page  # noqa: F401
 from tests.slow import few, slow
 
@@ -108,13 +112,37 @@ def test_runs_beside_each_other_have_the_colours_of_the_report(browser: Browser,
     keys = tab.eval_on_selector_all("#runs li", "(all) => all.map((e) => e.dataset.key)")
     tab.evaluate("(keys) => choose(keys)", sorted(keys))
     tab.wait_for_function("document.querySelectorAll('#detail .chart').length === 3")
-    lines = tab.locator("#detail .chart").first.locator("svg path")
+    lines = tab.locator("#detail .chart").first.locator("svg:not(.swatch) > path")
     strokes = lines.evaluate_all("(all) => all.map((e) => getComputedStyle(e).stroke)")
     assert strokes == [shown_as(mode_style(mode)[0]) for mode in modes[:2]] + ["rgb(28, 33, 40)"], "solo's is the ink"
     ticks = tab.eval_on_selector_all(".chart text[text-anchor=end]", "(all) => all.map((e) => e.textContent)")
     assert not [text for text in ticks if re.fullmatch(r"0\.\d*0", text)], "no digit too many"
-    assert tab.eval_on_selector_all("#detail .chart svg", "(all) => all.every((e) => e.querySelector('.unit'))")
+    assert tab.eval_on_selector_all(
+        "#detail .chart svg[role=img]", "(all) => all.every((e) => e.querySelector('.unit'))"
+    )
     tab.context.close()
+
+
+def test_seeds_of_one_mode_are_told_apart(page: Page, tmp_path: Path) -> None:  # noqa: F811
+    for seed in (0, 1, 2):
+        write_run(tmp_path / "runs", make_spec("cpu_async", seed=seed, epochs=4))
+    (tmp_path / "page.html").write_text(dashboard.exported(whole(tmp_path / "runs"), Path("runs")))
+    page.goto((tmp_path / "page.html").as_uri())
+    page.evaluate("choose([...document.querySelectorAll('#runs li')].map((e) => e.dataset.key).sort())")
+    page.wait_for_function("document.querySelectorAll('#detail .chart').length === 3")
+    for chart in page.locator("#detail .chart").all():
+        looks = "(all) => all.map((e) => e.getAttribute('stroke-dasharray'))"
+        dashes = chart.locator("svg:not(.swatch) > path").evaluate_all(looks)
+        assert len(set(dashes)) == 3, "each line has a dash of its own, and its name shows it"
+        assert chart.locator(".legend path").evaluate_all(looks) == dashes
+        assert sorted(chart.locator("text.end").all_text_contents()) == ["s0", "s1", "s2"]
+        places = chart.locator("text.end").evaluate_all("(all) => all.map((e) => e.getBoundingClientRect().top)")
+        assert min(b - a for a, b in pairwise(sorted(places))) >= 10, "no word on another"
+        heights = chart.locator(".legend span").evaluate_all("(all) => all.map((e) => e.clientHeight)")
+        assert max(heights) < 24, "the piece of a line stands beside the name"
+    charts = page.locator("#detail .chart svg[role=img]").evaluate_all("(all) => all.map((e) => e.ariaLabel)")
+    assert [text.partition(":")[0] for text in charts] == ["loss", "accuracy", "samples/s"], "each says its unit"
+    assert all(text.endswith(", against seconds") for text in charts)
 
 
 def shown_as(colour: str) -> str:

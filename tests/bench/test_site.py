@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from PIL import Image, ImageColor, ImageStat
 
 import bench
 import ddp
-from benchmarks import site
+from bench.base.mode_styles import PALETTE, SOLO, mode_style
+from benchmarks import page_one, site
 
 WORKFLOWS = site.ROOT / ".github" / "workflows"
 
@@ -54,6 +57,21 @@ def test_the_example_reports_are_pages(made: tuple[Path, list[Any]]) -> None:
         assert (pages / "reports" / name / "report.html").stat().st_size > 10_000
     assert "reports/example/report.html" in (pages / "index.md").read_text()
     assert "../reports/scaling/report.html" in (pages / "reference" / "report.md").read_text()
+
+
+def test_page_one_is_dark_on_a_dark_page(made: tuple[Path, list[Any]]) -> None:
+    pages, _ = made
+    shown = re.findall(r"!\[.+\]\(images/(page-one\S*)\)", (pages / "index.md").read_text())
+    assert shown == ["page-one.png#only-light", "page-one-dark.png#only-dark"]
+    with Image.open(page_one.PICTURE) as light, Image.open(page_one.DARK) as dark:
+        assert ImageStat.Stat(light.convert("L")).median[0] > 240
+        assert ImageStat.Stat(dark.convert("L")).median[0] < 40
+        assert dark.info == light.info, "of the same figures"
+        for picture, colours in ((light, PALETTE), (dark, PALETTE.values())):
+            pixels = [each for _, each in picture.convert("RGB").getcolors(1 << 16)]
+            known = dict(zip(PALETTE, map(ImageColor.getrgb, colours), strict=True))
+            for mode in {metrics.mode for metrics in page_one.recorded()[0]} - {SOLO}:
+                assert min(math.dist(known[mode_style(mode)[0]], pixel) for pixel in pixels) < 12, "its colour is kept"
 
 
 def test_the_reference_has_every_public_name(made: tuple[Path, list[Any]]) -> None:

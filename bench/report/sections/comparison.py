@@ -7,11 +7,11 @@ from bench.report.compare import Rival, dagger, gap, mean_share, rivals, wires
 from bench.report.page import CellGroup, Page, count, levels, number, percent, speeds, table, times
 
 INTRO = (
-    "Means over the n finished runs of a cell, ± is the standard deviation over seeds. *Gap*: final metric less "
-    "solo's. *Vs alone*: samples per second over the sum of what the ranks would do if they never waited nor "
-    "communicated, measured in the same run; *steady*: the same between the controller's calibration and the last "
-    "round, where what a rank's loop does between its steps is its own work (– if the run is too short). *Waiting*: "
-    "share of the ranks' wall time."
+    "Means over the n seeds of a cell that finished, ± is their standard deviation. *Gap*: final metric less solo's. "
+    "*× solo*: samples per second over solo's, of geometric means over the undisturbed seeds. *Vs alone*: samples per "
+    "second over the sum of what the ranks would do if they never waited nor communicated, measured in the same run; "
+    "*steady*: the same between the controller's calibration and the last round, where what a rank's loop does between its "
+    "steps is its own work (– if the run is too short). *Waiting*: share of the ranks' wall time."
 )
 
 

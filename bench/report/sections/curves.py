@@ -1,35 +1,36 @@
-"""How the modes learn: loss and metric against samples and against seconds of training."""
+"""How the modes learn: the loss by samples and the metric by seconds of training, two small plots for each mode."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from bench.base import number_format
+from bench.base.mode_styles import SOLO
 from bench.base.number_format import plural
+from bench.base.style import brief
 from bench.report.blocks import Block, Picture
 from bench.report.compare import is_fraction
+from bench.report.labels import SIZE, along
 from bench.report.page import SERIES, CellGroup, Page
-from bench.report.scaling_series import DASHES
+from bench.report.small_plots import CORNER, PARTS, Place, PlotScale, grid, label, thin
 from bench.results.cells import Cell
 
 Point = dict[str, Any]
 """An evaluated epoch of a seed; nan: not known."""
-NEAR = 5
-"""Ratio of highest to lowest value below which a logarithmic axis is marked evenly."""
-
+NAME = 30
+"""Letters over a plot."""
+GREY, REFERENCE = "#999999", "#666666"
+"""Of the other modes, and of solo."""
 
 INTRO = (
-    "One point per evaluated epoch: mean over the seeds; against samples with a band from the lowest to the highest. "
-    "Seconds are training seconds; the clock stands still during evaluation. Dotted: the test loss, and the training "
-    "metric where steps recorded it."
+    "Two plots for each mode, from the best final metric to the worst: coloured its own curve, dark grey solo's, pale the "
+    "others'. One point per evaluated epoch: the mean of the seeds, with a band from the lowest to the highest. Dotted: the "
+    "test loss. The clock stands still during evaluation."
 )
 
 
@@ -78,53 +79,60 @@ def mean(values: Iterable[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
+class CurveLine(NamedTuple):
+    """The curve of a cell: by epoch the abscissa, the mean over seeds, the ends of their band, and what is dotted."""
+
+    x: list[float]
+    y: list[float]
+    low: list[float]
+    high: list[float]
+    dotted: list[float]
+
+    @property
+    def places(self) -> list[Place]:
+        """Where its points lie; without those that are not known."""
+        return [place for place in zip(self.x, self.y, strict=True) if not any(map(math.isnan, place))]
+
+    @property
+    def last(self) -> str:
+        """Where it ends; empty: nowhere."""
+        return f"{self.places[-1][1]:.3g}" if self.places else ""
+
+
 @dataclass(frozen=True)
-class Panel:
-    """One of the four plots."""
+class CurvePlot:
+    """What a plot shows of each cell: the same quantities on the same scales for all."""
 
     x: str
     y: str
     label: str
-    fraction: bool
+    fraction: bool = False
     """Plot the error rate, 1 - metric: on its logarithm, good results stay apart."""
-    beside: str
-    """The same quantity of the other data, dotted."""
+    dotted: str = ""
+    """The same quantity of other data."""
 
-    def draw(self, axes: Axes, points: Sequence[Point], look: dict[str, Any]) -> None:
-        """Add the curves of one cell; the band of its seeds where they share the abscissa."""
+    def line(self, points: Sequence[Point]) -> CurveLine:
+        """Return the curve of a cell; its band where seeds share the abscissa."""
         by_epoch = [[p for p in points if p["epoch"] == epoch] for epoch in sorted({p["epoch"] for p in points})]
-        x = [mean(p[self.x] for p in seeds) for seeds in by_epoch]
         values = [_known(self._value(p[self.y]) for p in seeds) for seeds in by_epoch]
-        if all(map(math.isnan, x)):
-            return  # without timing
-        axes.plot(x, [mean(each) for each in values], markevery=max(1, len(x) // 10), **look)
-        other = [mean(self._value(p[self.beside]) for p in seeds) for seeds in by_epoch]
-        if not all(map(math.isnan, other)):
-            axes.plot(x, other, **{**look, "ls": ":", "marker": "", "lw": 1.0, "alpha": 0.8})
-        if self.x == "samples" and len({p["seed"] for p in points}) > 1:
-            low, high = ([end(each, default=math.nan) for each in values] for end in (min, max))
-            axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)
+        low, high = ([end(each, default=math.nan) for each in values] for end in (min, max))
+        x, dotted = (
+            [mean(p.get(name, math.nan) for p in seeds) for seeds in by_epoch] for name in (self.x, self.dotted)
+        )
+        return CurveLine(x, [mean(each) for each in values], low, high, dotted)
 
     def _value(self, value: float) -> float:
         return 1 - value if self.fraction else value
 
-    def finish(self, axes: Axes, log: bool) -> None:
-        """Set scales and labels."""
-        axes.set_xlabel("samples trained" if self.x == "samples" else "training seconds")
-        axes.set_title(self.label)
-        axes.set_xlim(left=0)
-        low, high = axes.get_ylim()
-        log = log and high > low  # a single value has no scale
-        if log:
-            axes.set_yscale("log")
-            near = high < NEAR * low  # less than a few of a decade's marks would be in sight
-            axes.yaxis.set_major_locator(
-                MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]) if near else LogLocator(subs=(1.0, 2.0, 3.0, 5.0))
-            )
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-            axes.yaxis.set_minor_locator(NullLocator())
-        if self.x == "samples":
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v / 1000:g}k" if v else "0"))
+    def scale(self, lines: Sequence[CurveLine]) -> PlotScale:
+        """Return the axes that hold all the curves."""
+        y = _known(value for line in lines for part in line[1:] for value in part)
+        low, high = min(y), max(y)
+        log = (self.y == "loss" or self.fraction) and 0 < low < high
+        room = 0.06 * (math.log(high / low) if log else high - low or abs(high) or 1.0)
+        low, high = (low * math.exp(-room), high * math.exp(room)) if log else (low - room, high + room)
+        most = max(_known(value for line in lines for value in line.x), default=0.0) or 1.0
+        return PlotScale(1.03 * most, low, high, log, "samples trained" if self.x == "samples" else "training seconds")
 
 
 def _figure(size: int, group: CellGroup, whole: list[Cell]) -> Picture:
@@ -133,44 +141,78 @@ def _figure(size: int, group: CellGroup, whole: list[Cell]) -> Picture:
     data = [point for points in curves.values() for point in points]
     metric = shown[0].about.final.eval_metric
     fraction = is_fraction(metric) and all(point["metric"] < 1 for point in data)
-    eval_label = f"Test error (1 − {metric})" if fraction else f"Test {metric}"
-    panels = [
-        Panel(x, y, label, fraction and y == "metric", beside)
-        for y, label, beside in (("loss", "Training loss", "test_loss"), ("metric", eval_label, "train_metric"))
-        for x in ("samples", "seconds")
+    shown = [cell for cell in shown if curves[cell.label]]
+    timed = any(not math.isnan(point["seconds"]) for point in data)
+    plots = [
+        CurvePlot("samples", "loss", "training loss", dotted="test_loss"),
+        CurvePlot(
+            "seconds" if timed else "samples",
+            "metric",
+            f"test error (1 − {metric})" if fraction else f"test {metric}",
+            fraction,
+        ),
     ]
-    looks = {cell.label: _look(page, cell, shown) for cell in shown}
-    figure = Figure(figsize=(10.5, 6.2), layout="constrained")
-    for axes, panel in zip(figure.subplots(2, 2).flat, panels, strict=True):
-        for cell in shown:
-            if points := curves[cell.label]:
-                panel.draw(axes, points, looks[cell.label])
-        panel.finish(axes, log=all(point[panel.y] > 0 for point in data) and (panel.y == "loss" or panel.fraction))
-    _legend(figure, looks, shown, metric)
+    plots = [plot for plot in plots if any(_known(p[plot.y] for p in points) for points in curves.values())]
     world = f" on {plural(size, 'rank')}" if size > 1 else ""
-    alt = f"Training loss and test {metric} of {group.title}{world} against samples and seconds, by mode"
-    return page.figure(figure, f"{group.slug('curves')}-w{size}", data, f"{group.title}{world}", alt)
+    reference = shown[0] if shown[0].is_solo and len(shown) > 1 else None
+    each = _ranked([cell for cell in shown if cell is not reference])
+    figure, plane = grid(f"{group.title}{world}", len(each) * len(plots))
+    for column, plot in enumerate(plots):
+        lines = {cell.label: plot.line(curves[cell.label]) for cell in shown}
+        scale = plot.scale(list(lines.values()))
+        solo = lines[reference.label] if reference else None
+        for row, cell in enumerate(each):
+            axes = plane[len(plots) * row + column]
+            scale.set(axes)
+            rest = [lines[c.label] for c in shown if c is not cell and c is not reference]
+            _title(axes, f"{brief(cell.label, NAME - 5)}, n={cell.eval.n}", plot, page.styles[cell.about.mode][0])
+            _draw(axes, scale, lines[cell.label], solo, rest, page.styles[cell.about.mode])
+    shows = " and ".join(f"{plot.label} by {plot.x}" for plot in plots)
+    alt = f"{shows[0].upper()}{shows[1:]}, for each mode, of {group.title}{world}"
+    return page.figure(figure, f"{group.slug('curves')}-w{size}", data, "", alt)
 
 
-def _legend(figure: Figure, looks: Mapping[str, dict[str, Any]], shown: list[Cell], metric: str) -> None:
-    """Name the cells from best to worst, with where they ended."""
-    sign = -1.0 if shown[0].about.final.higher_is_better else 1.0
-    ranked = sorted((c for c in shown if c.eval.mean is not None), key=lambda cell: sign * (cell.eval.mean or 0.0))
-    handles = [figure.axes[0].plot([], [], **looks[cell.label])[0] for cell in ranked]
-    names = [cell.label.replace(" at speeds", "\nat speeds").replace(" with ", "\nwith ") for cell in ranked]
-    labels = [
-        f"{name}\n{number_format.metric(c.eval.mean)} (n={c.eval.n})" for name, c in zip(names, ranked, strict=True)
-    ]
-    figure.legend(
-        handles, labels, loc="outside right upper", title=f"final {metric}", alignment="left", labelspacing=0.7
+def _ranked(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells from best to worst."""
+    sign = -1.0 if cells[0].about.final.higher_is_better else 1.0
+    return sorted(cells, key=lambda cell: (cell.eval.mean is None, sign * (cell.eval.mean or 0.0)))
+
+
+def _title(axes: Axes, name: str, plot: CurvePlot, colour: str) -> None:
+    """Write over a plot whose it is, in the colour of its curve, and what it shows."""
+    place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
+    left = -72 * CORNER[0] + 4
+    axes.annotate(brief(name, NAME), (0, 1), (left, 15), fontsize=SIZE, color=colour, weight="bold", **place)
+    axes.annotate(brief(plot.label, NAME), (0, 1), (left, 4), fontsize=SIZE, **place)
+
+
+def _draw(
+    axes: Axes,
+    scale: PlotScale,
+    own: CurveLine,
+    solo: CurveLine | None,
+    rest: Sequence[CurveLine],
+    style: tuple[str, str],
+) -> None:
+    """Draw a mode before the others, which are one path: many panels are to be light."""
+    colour, marker = style
+    x, y = ([value for line in rest for value in (*line[part], math.nan)] for part in (0, 1))
+    axes.plot(x, y, color=GREY, alpha=0.4, lw=0.8)
+    axes.fill_between(own.x, own.low, own.high, color=colour, alpha=0.2, lw=0)
+    if solo is not None:
+        axes.plot(solo.x, solo.y, color=REFERENCE, lw=1.3)
+    if _known(own.dotted):
+        axes.plot(own.x, own.dotted, ":", color=colour, lw=1.1)
+    axes.plot(own.x, own.y, marker=marker, markevery=max(1, len(own.x) // 10), ms=3, color=colour, lw=1.8)
+    path, other, dotted = (
+        thin([scale.onto(place) for place in line.places]) if line else []
+        for line in (own, solo, own._replace(y=own.dotted))
     )
-
-
-def _look(page: Page, cell: Cell, shown: Sequence[Cell]) -> dict[str, Any]:
-    """Return colour and marker by mode; dashed with emulated speeds, and where several cells `shown` have one mode; solo on
-    top."""
-    colour, marker = page.styles[cell.about.mode]
-    alike = [other for other in shown if other.about.mode == cell.about.mode]
-    dashed = DASHES[(bool(alike[0].about.emulated_speeds) + alike.index(cell)) % len(DASHES)]
-    edge = {"markeredgecolor": "white", "markeredgewidth": 0.5}
-    return {"color": colour, "marker": marker, "ls": dashed, "zorder": 5 if cell.is_solo else 3, **edge}
+    taken: list[Place] = []
+    for text, ends, line, beside, look in (
+        (own.last, 1, path, other, {"color": colour, "weight": "bold"}),
+        (SOLO, 3, other, path, {"color": REFERENCE}),
+    ):
+        if line:
+            lines = [place for each in (beside, dotted) for place in (*each, *along(each, PARTS))]
+            label(axes, text, ends, line, lines, taken, look)

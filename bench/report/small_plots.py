@@ -1,0 +1,131 @@
+"""Small plots of one figure on the same scales: where everything lies is known, so nothing is measured.
+
+Owns the grid, the axes and where words stand in a plane. Knows nothing of what the plots show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from bench.base.style import put_title
+from bench.report.labels import DIGIT, LETTER, LINE, SIZE, along
+
+Place = tuple[float, float]
+NEAR = 5
+"""Ratio of highest to lowest value below which a logarithmic axis is marked evenly."""
+TICKS = 5
+"""Of an axis, at most."""
+COLUMNS, PITCH, PLANE, CORNER = 4, (2.28, 1.72), (1.72, 1.0), (0.46, 0.38)
+"""Plots in a row; inches: of a plot and its words, of its plane, and from its left and lower end to the plane."""
+STEPS, PARTS = 12, 4
+"""Places along a line that words keep off, and steps between two of them."""
+
+
+class PlotScale(NamedTuple):
+    """The axes of a plot; the horizontal one begins at 0."""
+
+    most: float
+    low: float
+    high: float
+    log: bool
+    label: str
+
+    def set(self, axes: Axes) -> None:
+        """Set limits, ticks and the name of what goes to the right."""
+        axes.set_yscale("log" if self.log else "linear")
+        axes.set(xlim=(0, self.most), ylim=(self.low, self.high))
+        x, y = marks(0, self.most, False), marks(self.low, self.high, self.log)
+        thousands = "samples" in self.label
+        axes.set_xticks(x, [f"{v / 1000:g}k" if thousands and v else f"{v:g}" for v in x], fontsize=SIZE)
+        axes.set_yticks(y, [f"{v:g}" for v in y], fontsize=SIZE)
+        axes.set_yticks([], minor=True)
+        axes.tick_params(left=False, bottom=False, pad=2)
+        axes.set_xlabel(self.label, fontsize=SIZE, labelpad=1)
+
+    def onto(self, place: Place) -> Place:
+        """Return where a place lies in the plane, in points."""
+        low, high, y = (math.log(v) if self.log else v for v in (self.low, self.high, place[1]))
+        return 72 * PLANE[0] * place[0] / self.most, 72 * PLANE[1] * (y - low) / (high - low)
+
+
+def marks(low: float, high: float, log: bool, most: int = TICKS) -> list[float]:
+    """Return round numbers in an interval, at most so many."""
+    if log and high > NEAR * low:
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for steps in ((1, 2, 5), (1, 3), (1,)):
+            ticks = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+            if len(ticks) <= most:
+                return ticks
+        return ticks[:: -(-len(ticks) // most)]
+    ticks = list(MaxNLocator(most - 1, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high))
+    return [value for value in map(float, ticks) if low <= value <= high]
+
+
+def grid(title: str, count: int) -> tuple[Figure, list[Axes]]:
+    """Return a figure of so many plots under a title. What lies where is known, so nothing needs to be measured."""
+    columns = min(COLUMNS, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(columns * PITCH[0], 0.0))
+    put_title(figure, title)
+    height = (figure.get_figheight() + 0.3 + rows * PITCH[1]) / 0.98
+    figure.set_figheight(height)
+    width, (wide, tall), (left, low) = columns * PITCH[0], PLANE, CORNER
+    places = [divmod(k, columns) for k in range(count)]
+    cells = figure.add_gridspec(
+        rows,
+        columns,
+        left=left / width,
+        right=((columns - 1) * PITCH[0] + left + wide) / width,
+        bottom=low / height,
+        top=((rows - 1) * PITCH[1] + low + tall) / height,
+        wspace=PITCH[0] / wide - 1,
+        hspace=PITCH[1] / tall - 1,
+    )
+    return figure, [figure.add_subplot(cells[place]) for place in places]
+
+
+def thin(path: list[Place]) -> list[Place]:
+    """Return some of the places along a line, the last one too."""
+    return path[:: max(1, -(-len(path) // STEPS))][:-1] + path[-1:]
+
+
+def label(
+    axes: Axes,
+    text: str,
+    ends: int,
+    own: Sequence[Place],
+    other: Sequence[Place],
+    taken: list[Place],
+    look: dict[str, Any],
+) -> None:
+    """Write a word near one of the last places, `ends` of them, of a line: within the plane, on no line or word, and nearer
+    to its `own` line than to any `other`."""
+    half = (DIGIT if "weight" in look else LETTER) * len(text) / 2
+
+    def away(spot: Place, line: Sequence[Place]) -> float:
+        return min((math.hypot(max(abs(x - spot[0]) - half, 0), y - spot[1]) for x, y in line), default=math.inf)
+
+    def room(spot: Place) -> float:
+        near, far = away(spot, full), away(spot, other)
+        free = all(abs(x - spot[0]) > 5 * half or abs(y - spot[1]) > LINE for x, y in taken)
+        return min(near, far, 0.8 * LINE) * free - max(near - far, 0) - 0.1 * near
+
+    full = (*own, *along(own, PARTS))
+    width, height = 72 * PLANE[0], 72 * PLANE[1]
+    spots = [
+        (min(max(x + aside * half, half), width - half), y + up * LINE)
+        for x, y in reversed(own[-ends:])
+        for up in (1, -1, 1.6, -1.6, 0, 2.6)
+        for aside in (0, 1, -1, 2.4, -2.4)
+        if LINE / 2 <= y + up * LINE <= height - LINE / 2
+    ]
+    if spots:
+        best = max(spots, key=room)
+        taken.append(best)
+        axes.annotate(text, best, xycoords="axes points", ha="center", va="center", fontsize=SIZE, **look)
