@@ -1,4 +1,4 @@
-"""The plane of page one's picture: points with intervals, the ends and ticks of axes that hold them, the frontier. Pure."""
+"""The plot of page one: points with intervals, the limits and ticks of its axes, the Pareto frontier. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Extent(NamedTuple):
         return self.low is None and self.high is None
 
     def unbounded(self, least: float, most: float) -> tuple[bool, bool]:
-        """Return whether it goes on beyond either end of what an axis shows at most."""
+        """Return whether it is unbounded below and above, or reaches beyond the widest range of an axis."""
         return self.low is None or self.low < least, self.high is None or self.high > most
 
 
@@ -67,17 +67,17 @@ class Point(NamedTuple):
 
     @property
     def trusted(self) -> bool:
-        """Whether it may be on the frontier: it passed, and its time says something."""
+        """Whether it may be on the frontier: it passed, and its time is reliable."""
         return self.option.sound and self.option.time is not None and not self.option.time.wide
 
 
 def clipped(ratio: float) -> float:
-    """Return a ratio within what an axis of ratios shows at most."""
+    """Return a ratio clipped to the widest range of an axis."""
     return min(max(ratio, 1 / FARTHEST), FARTHEST)
 
 
 def limits(values: Sequence[float], logarithmic: bool) -> tuple[float, float]:
-    """Return the ends of an axis that holds all values, and some room."""
+    """Return the limits of an axis that holds all values with a margin."""
     scaled = [math.log(value) for value in values] if logarithmic else list(values)
     room = 0.09 * (max(scaled) - min(scaled)) or 0.2
     low, high = min(scaled) - room, max(scaled) + room
@@ -85,7 +85,7 @@ def limits(values: Sequence[float], logarithmic: bool) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return round places on a logarithmic axis: as coarse as gives `FEWEST` of them."""
+    """Return round ticks on a logarithmic axis, as coarse as possible with at least `FEWEST` ticks."""
     shown: list[float] = []
     for steps in (TICKS, FINE, FINEST):
         shown = [step for step in steps if low <= step <= high]
@@ -95,13 +95,13 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def edge_of(points: Sequence[Point]) -> list[Place]:
-    """Return the places, by time, of one device and what may be trusted that nothing else is both sooner and better than."""
+    """Return the Pareto frontier of one device and the trusted points, sorted by time."""
     places = [(1.0, 0.0), *(p.place for p in points if p.trusted)]
     return [places[k] for k in frontier(places)]
 
 
 def frontier(points: Sequence[Place]) -> list[int]:
-    """Return the places of the points (time, quality) that no other is both sooner and better than, by time."""
+    """Return the indices of the points (time, quality) on the Pareto frontier, sorted by time."""
     best, edge = float("-inf"), []
     for place in sorted(range(len(points)), key=lambda k: (points[k][0], -points[k][1])):
         if points[place][1] > best:

@@ -1,4 +1,5 @@
-"""What page one advises for each series over numbers of devices: a sentence over all, and a row each. Pure."""
+"""The advice of page one for each series over numbers of devices: one sentence on all series, and a row for each.
+Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ SPEED, TIME, QUALITY = "speed (95 %)", "time to target", "quality"
 
 
 def advice(best: Option | None) -> tuple[Advice, str]:
-    """Return what to take for a series, judged by what is `best_of` it, and why."""
+    """Return the advice for a series, judged by its `best_of`, and why."""
     if best is None or best.speed is None:
         return "open", "no speed was measured on several devices"
     if not known(best):
@@ -43,7 +44,7 @@ def advice(best: Option | None) -> tuple[Advice, str]:
 
 
 def taken(page: Page, studied: Studied) -> Option | None:
-    """Return what a series says to take; None: it says something else."""
+    """Return the option that a series recommends; None if it recommends none."""
     best = best_of(page, studied.options)
     return best if advice(best)[0] == "several" else None
 

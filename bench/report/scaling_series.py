@@ -1,4 +1,5 @@
-"""Series of cells over the number of devices: strong scaling cuts one global batch over them, weak scaling gives each one.
+"""Series of cells over the number of devices: strong scaling divides one global batch among them, weak scaling gives
+each device its own batch.
 
 Knows nothing of tables and figures.
 """
@@ -14,10 +15,10 @@ from bench.report.page import Page
 from bench.results.cells import Cell, Workload, solo_of
 
 SIZES = 3
-"""Numbers of devices, from which on a way of training is a study of scaling: one device is one of them."""
+"""Least numbers of devices, one included, that make a way of training a study of scaling."""
 Dash = str | tuple[int, tuple[int, ...]]
 DASHES: tuple[Dash, ...] = ("-", "--", "-.", (0, (8, 2)), (0, (5, 1, 1, 1, 1, 1)))
-"""Of the lines of the ways of training of one mode."""
+"""Dashes of the lines of one mode's ways of training."""
 SHOWN = 6
 """Series on page one."""
 
@@ -54,7 +55,8 @@ def reachable(most: int, cores: int) -> tuple[list[int], list[int]]:
 
 
 def task_of(cell: Cell) -> Workload:
-    """Return what is the same for any number of ranks: the workload, with the batch of all of them for that of one."""
+    """Return the task of a cell for any number of ranks: its workload, with the global batch in place of a rank's
+    batch."""
     return cell.workload._replace(batch_size=cell.workload.batch_size * cell.about.world_size)
 
 
@@ -89,7 +91,8 @@ def scaling(page: Page) -> list[ScalingSeries]:
 
 
 def way_of(cell: Cell) -> str:
-    """Return what a cell is called on any number of devices: its mode, and what else tells it from cells of that mode."""
+    """Return the name of a cell's way of training on any number of devices: its mode, and the settings that
+    distinguish it from others of that mode."""
     return cell.label.replace(f" ×{cell.about.world_size}", "", 1)
 
 
@@ -102,7 +105,7 @@ def dashes(ways: Mapping[str, str]) -> dict[str, Dash]:
 
 
 def first(series: Sequence[ScalingSeries]) -> list[ScalingSeries]:
-    """Return those that page one shows, model by model."""
+    """Return the series that page one shows, model by model."""
     return sorted(series, key=lambda each: each.workload.model)[:SHOWN]
 
 

@@ -1,4 +1,5 @@
-"""What page one says of series over numbers of devices: what judges each, how sure that is, what limits it, what to do.
+"""The words of page one on series over numbers of devices: the option that represents each, how sure the figures are,
+what limits the speed, what to do.
 
 Speaks of what has a core for each of its devices. Decides nothing of quality: that is what verdicts say.
 """
@@ -28,28 +29,28 @@ class Studied(NamedTuple):
 
 
 def title(series: ScalingSeries) -> str:
-    """Return what is scaled, and how."""
+    """Return the title of a series: its workload, strong or weak."""
     w = series.workload
     return f"{w.model}, {series.kind}, batch {w.batch_size}"
 
 
 def known(option: Option) -> bool:
-    """Return whether its speed says something."""
+    """Return whether the option's speed is reliable."""
     return option.speed is not None and not option.speed.wide and not option.disturbed
 
 
 def speed(option: Option) -> float:
-    """Return its speed over one device's, 0 where there is none."""
+    """Return the option's speed over one device's; 0 if unknown."""
     return 0.0 if option.speed is None else option.speed.value
 
 
 def quicker(option: Option) -> bool:
-    """Return whether its speed is shown to be above one device's."""
+    """Return whether the option's speed is shown to be above one device's."""
     return known(option) and option.speed is not None and option.speed.low is not None and option.speed.low > 1
 
 
 def slower(option: Option) -> bool:
-    """Return whether its speed is shown to be below one device's."""
+    """Return whether the option's speed is shown to be below one device's."""
     return known(option) and option.speed is not None and option.speed.high is not None and option.speed.high < 1
 
 
@@ -78,7 +79,7 @@ def facts(
 
 
 def quality(options: Sequence[Option]) -> str:
-    """Return how many ways of training come to which verdict."""
+    """Return the number of ways of training by verdict."""
     groups: dict[str, list[Option]] = defaultdict(list)
     single = list({option.cell.name: option for option in options}.values())
     once = " (what is in two series counts once)" if len(single) < len(options) else ""
@@ -91,13 +92,13 @@ def quality(options: Sequence[Option]) -> str:
 
 
 def limit(options: Sequence[Option]) -> str:
-    """Return how much worse is still as good, where that is one number."""
+    """Return the allowed loss of quality, if it is the same for all options."""
     (text, *more) = {permitted(option) for option in options if permitted(option)} or {""}
     return "" if more or not text else f"{text[0].upper()}{text[1:]}."
 
 
 def seeds(options: Sequence[Option]) -> str:
-    """Return how many seeds the figures are of."""
+    """Return the number of seeds behind the figures."""
     counts = sorted({len(option.cell.one_each) for option in options})
     text = f"{plural(counts[0], 'seed')} of each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     if counts[-1] < 2:
@@ -124,7 +125,7 @@ def losses(page: Page, shown: Sequence[Studied]) -> str:
 
 
 def left(page: Page, shown: Sequence[Studied], beside: Sequence[Option] = ()) -> str:
-    """Return what would change what is said, and how to have it."""
+    """Return what would change the answers, and how to get it."""
     options = [option for each in shown for option in each.options]
     open_ = _places(shown, "INCONCLUSIVE")
     failed = _places(shown, "FAIL", worded=True)
@@ -146,7 +147,7 @@ def left(page: Page, shown: Sequence[Studied], beside: Sequence[Option] = ()) ->
 
 
 def name_of(each: Studied) -> str:
-    """Return what a series is called in a text."""
+    """Return the name of a series in a text."""
     return f"{plain(each.series.workload.model)} {each.series.kind}"
 
 

@@ -1,4 +1,5 @@
-"""The answer for one workload in a sentence or two: what to take, or why nothing is recommended and what to do first."""
+"""The answer for one workload in a sentence or two: the recommended way of training, or why there is none and what to
+do first."""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ from bench.results.cells import Cell, Workload
 from bench.validate.checks.speed import disturbed
 
 EQUALS = 3
-"""Ways that are named beside the best one."""
+"""Most ways of training named beside the best one."""
 CLAIMS = {"PASS": "is as good as one device", "FAIL": "is worse than one device"}
-"""Verdict on quality -> what it says, where it decides."""
+"""Verdict on quality -> its words, for verdicts that decide."""
 
 
 def sentence(page: Page, workload: Workload, cells: Sequence[Cell], each: Answer, brief: bool = False) -> str:
@@ -77,7 +78,7 @@ def _recorded(model: str, each: Answer) -> str:
 
 
 def name_of(page: Page, workload: Workload) -> str:
-    """Return what a workload is called: its model, if that is enough."""
+    """Return the name of a workload: its model, if that is unique."""
     if len([other for other in page.workloads if other.model == workload.model]) > 1:
         return plain(page.title(workload))
     return f"`{plain(workload.model)}`"
@@ -118,7 +119,7 @@ def alike(mine: Option, theirs: Option) -> bool:
 
 
 def undecided(each: Answer, best: Option) -> list[Option]:
-    """Return what seems to be sooner at the target than the `best`, and of which it is not decided whether it is as good."""
+    """Return the options that seem to reach the target sooner than `best`, but whose quality is undecided."""
     return [
         option
         for option in each.options

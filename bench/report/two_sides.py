@@ -1,4 +1,4 @@
-"""The report of a comparison: page one of a difference, what changed cell by cell, and what the two sides are."""
+"""The report of a comparison: page one on the differences, the changes by cell, and a description of both sides."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_comparison(before: Side, now: Side, out: Path) -> tuple[Path, str]:
 
 
 def front(page: Page, before: Side, now: Side, cells: Sequence[CellMove]) -> list[Block]:
-    """Return page one: the answer, four figures, a picture, and the cells that matter most."""
+    """Return page one: the answer, four figures, a picture, and the most important cells."""
     shown = table(map(row, cells[:ROWS]), left=2)
     return nonempty(
         Heading(f"{plain(before.name)} → {plain(now.name)}", 1),
@@ -123,7 +123,7 @@ def _factors(label: str, moved: Sequence[MeanDifference | None], dim: bool) -> T
 
 
 def row(move: CellMove) -> dict[str, str]:
-    """Return what moved of one cell, with 95 % intervals."""
+    """Return the changes of one cell, with 95 % intervals."""
     metric = move.pair.now.about.final.eval_metric
     return {
         "cell": plain(move.name),
@@ -161,7 +161,7 @@ def _scope(cells: Sequence[CellMove]) -> str:
 
 
 def _picture(page: Page, cells: Sequence[CellMove]) -> Block | None:
-    """Draw the change of result and speed of each cell with its interval, and where nothing changed."""
+    """Draw the change of result and speed of each cell with its interval, and the line of no change."""
     drawn = [move for move in cells if move.quality is not None or move.speed is not None]
     if not drawn:
         return None

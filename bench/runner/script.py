@@ -54,8 +54,8 @@ AUDITOR = "bench.audit.audit"
 
 
 def recorder(order: RecordOrder) -> ScriptRecorder:
-    """Return who records the run. Raise ValueError for one that cannot be described; SystemExit where this process was
-    started to audit or prove the run, once that is done."""
+    """Return the recorder of a run. Raise ValueError for a run that cannot be described; SystemExit after the audit or
+    proof, if this process was started for one."""
     if order.job.resume is not None:
         raise ValueError("resume with output: a run folder holds all of its run; leave output out to go on without one")
     again = again_order()

@@ -40,24 +40,24 @@ from bench.report.sentence import sentence
 from bench.results.cells import Cell, Workload
 
 WORKLOADS = 4
-"""As many are answered on page one, each with a picture."""
+"""Most workloads answered on page one, each with a picture."""
 ROWS, FEWER = 10, 8
 """Of a table, and of one of several. One row more is shown, not counted."""
 TITLE = "Benchmark report"
 KINDS: tuple[Kind, ...] = ("use", "one", "open", "nothing")
 """What can be done comes first."""
 INCHES, AMONG = (4.7, 2.9), (4.9, 2.05)
-"""Of the picture of a workload, and of one of several."""
+"""Size of the picture of a single workload, and of one of several."""
 SOONER = "sooner?"
-"""Heading of the column that answers it."""
+"""Heading of the column that says whether the target is reached sooner."""
 SPEED = "samples/s"
 """Heading of the column that stands in for those on one device, where none was trained."""
 TEXTS, RATIOS = ("quality", "why", SOONER), ("time / one device's", "efficiency")
 """Columns after the first that are words; and those that want a run of one device."""
 OPTIONAL = ("why", SOONER, *RATIOS)
-"""Columns that are left out where they say nothing."""
+"""Columns that are left out if they are empty."""
 ALLOWED = "2.5 standard deviations of *recorded* runs, or the model's minimum"
-"""How much worse is still as good, in words."""
+"""Allowed loss of quality, in words."""
 EVERY = "Every way of training"
 """Heading of the section with all rows."""
 
@@ -90,7 +90,7 @@ def section(page: Page) -> list[Block]:
 
 
 def _block(page: Page, number: int, several: bool, workload: Workload, cells: list[Cell], each: Answer) -> list[Block]:
-    """Return what is said of one workload, in fewer words of one of several."""
+    """Return the blocks on one workload; shorter if there are several."""
     lead, given = LeadText(sentence(page, workload, cells, each, several)), setup(cells, each)
     if not each.options:
         return nonempty(lead, SmallText(given))
@@ -204,7 +204,7 @@ def _chance(efficiency: Interval) -> bool:
 
 
 def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answer], several: bool) -> str:
-    """Explain columns and names, those that are shown."""
+    """Explain the columns and names that are shown."""
     options = [option for each in answers for option in each.options]
     against = any(option.rival.solo is not None for option in options)
     passed = bool(series) or any(each.passed for each in options)

@@ -47,7 +47,7 @@ class Pair:
 
     @cached_property
     def one_clock(self) -> bool:
-        """Whether times of both are real ones, or those of both are simulated."""
+        """Whether the times of both are real, or both are simulated."""
         return len({m.source for timing in self.timings for m in timing.runs}) == 1
 
     @cached_property
@@ -79,8 +79,8 @@ class Pair:
 
     @property
     def changed(self) -> bool:
-        """Whether it is trained otherwise, or anything moved beyond its interval, or in status; where there is no interval,
-        at all in the result."""
+        """Whether the settings or the status changed, or a figure changed beyond its interval; without an interval,
+        whether the result changed at all."""
         quality = self.quality
         if self.retrained or self.before.status != self.now.status or (quality is None) != (not self.now.ok):
             return True
@@ -138,7 +138,7 @@ def _cells(pairs: Iterable[Pair]) -> set[int]:
 
 
 def _single(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> dict[Hashable, Cell]:
-    """Return the cells with a key that no other one has, by it."""
+    """Return key -> cell, for the keys that only one cell has."""
     counts = Counter(map(key, cells))
     return {key(cell): cell for cell in cells if counts[key(cell)] == 1}
 

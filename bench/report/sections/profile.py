@@ -48,7 +48,7 @@ def section(page: Page) -> list[Block]:
 
 
 def _problems(cells: tuple[Cell, ...]) -> list[Problem]:
-    """Return the problems; devices that are emulated or lost are no part of them."""
+    """Return the problems, without cells with emulated or lost devices."""
     timed = [c for c in cells if any(run.metrics.timing for run in c.runs)]
     sound = [c for c in timed if not (c.about.emulated_speeds or c.about.scripted_faults)]
     problems: dict[tuple[Workload, int], Problem] = {}

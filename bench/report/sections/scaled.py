@@ -31,7 +31,7 @@ COLUMNS = 3
 
 
 def blocks(page: Page, series: Sequence[ScalingSeries]) -> list[Block]:
-    """Return what page one says of scaling, model by model."""
+    """Return the blocks of page one on scaling, model by model."""
     if not series:
         return []
     ordered, shown = first(series), studied(page, series)
@@ -57,7 +57,7 @@ def studied(page: Page, series: Sequence[ScalingSeries]) -> list[Studied]:
 
 
 def _beside(page: Page, series: Sequence[ScalingSeries]) -> list[Option]:
-    """Return what was trained of the workloads of series, but is in none of them."""
+    """Return the options that share a workload with a series but belong to none."""
     others = outside(page, series)
     compared = {
         workload: rivals(page.workloads[workload]) for workload in dict.fromkeys(cell.workload for cell in others)

@@ -27,7 +27,7 @@ class SpeedupPoint:
 
     mode: str
     way: str
-    """The mode, and what else tells its cells apart on one number of ranks."""
+    """The mode, and the settings that distinguish its cells on one number of ranks."""
     ranks: int
     n: int
     speedup: float
