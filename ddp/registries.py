@@ -56,7 +56,7 @@ def blamed(kind: str, name: str, module: str, *passing: type[Exception]) -> Iter
     types `passing` are raised unchanged."""
     try:
         yield
-    except (Unusable, *passing):  # type: ignore[misc]  # mypy knows no such tuples
+    except (Unusable, *passing):  # type: ignore[misc]  # mypy does not support this tuple
         raise
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):

@@ -55,7 +55,7 @@ def make_policy(name: str, settings: dict[str, Any]) -> Policy:
         checked = msgspec.convert(settings, policy)  # checks types, too
     except ValueError as error:
         raise ValueError(f"policy={name}: {str(error).replace(' - at `$.', ' for `')}") from None
-    # What msgspec makes lacks the defaults in `vars`.
+    # The `vars` of an object made by msgspec lack default values.
     return policy(**{key: getattr(checked, key) for key in settings})
 
 

@@ -141,7 +141,7 @@ def load(path: Path, of: Origin) -> dict[str, Any]:
     try:
         with regular_files.opened(path, LARGEST_PART) as file:
             part = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # an unpickler raises anything
+    except Exception as error:  # an unpickler may raise any error
         raise InvalidCheckpoint(f"{path}: not a part of a checkpoint ({_line(error)})") from error
     if not isinstance(part, dict):
         raise InvalidCheckpoint(f"{path}: not a part of a checkpoint")

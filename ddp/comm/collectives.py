@@ -37,7 +37,7 @@ class Collectives:
 
     @property
     def rank(self) -> int:
-        """This rank."""
+        """Return this rank."""
         return self.transport.config.rank
 
     @property

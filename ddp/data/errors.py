@@ -1,8 +1,8 @@
-"""What can go wrong with data while it is read.
+"""Errors while data is read.
 
 DataError
-├── BadSample    a data set could not give a sample, or samples that cannot be put together
-└── LateBatch    a batch was not there within the deadline
+├── BadSample    a data set could not give a sample, or gave samples that cannot be collated
+└── LateBatch    a batch was not ready within the deadline
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class DataError(Exception):
 
 
 class BadSample(DataError):
-    """A data set could not give a sample, or gave samples that cannot be put together."""
+    """A data set could not give a sample, or gave samples that cannot be collated."""
 
 
 class LateBatch(DataError):

@@ -54,7 +54,7 @@ def fingerprint(source: Any, visits: EpochOrder, augment: Augment | None = None,
         try:
             marks["drawn"] = _positions(source, visits) if like is None else like.get("drawn")
             marks["batch"] = _batch(source, visits, augment, marks["drawn"])
-        except Exception:  # of the user's own code: it is heard where the sample is trained
+        except Exception:  # the user's code may raise anything: it will raise again when the sample is trained
             marks["batch"] = None
     return marks
 

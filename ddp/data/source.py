@@ -87,7 +87,7 @@ def _alike(batch: Mapping[Any, Any], members: dict[Any, Any]) -> Mapping[Any, An
         return members
     try:
         if isinstance(batch, MutableMapping):
-            copied = copy.copy(batch)  # attributes, default factories
+            copied = copy.copy(batch)  # keeps attributes and a default factory
             copied.update(members)
             return copied
         return type(batch)(members)  # type: ignore[call-arg]

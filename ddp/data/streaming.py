@@ -67,7 +67,7 @@ class _Shelf:
 
     def find(self, batch: Batch) -> _Slot:
         """Return the slot of the requested batch, which becomes the first on the shelf."""
-        if any(same(slot.batch, batch) for slot in self.slots):  # mostly the first
+        if any(same(slot.batch, batch) for slot in self.slots):  # usually the first slot
             while not same(self.slots[0].batch, batch):
                 self.slots.popleft()
             return self.slots[0]

@@ -39,7 +39,7 @@ class Accumulating(Replica):
         self._due = False
         self._due_samples = 0, 0
         """Samples of this replica and of all replicas, in the window whose update is due."""
-        if not self._job.policy.every_step:  # windows are few
+        if not self._job.policy.every_step:  # windows are few: record every one
             self.step_sketches = StepSketches(self.sketcher, 0, 0)
 
     def begin(self, samples: int) -> None:

@@ -37,7 +37,7 @@ class SerializedRng:
     @contextmanager
     def of(self, seed: Callable[[], int], device: torch.device) -> Iterator[None]:
         """Run one replica's forward pass in this block, with random numbers from `seed`."""
-        if device.type == "cuda":  # a generator of its own
+        if device.type == "cuda":  # every GPU has its own generator
             generators: Any = torch.cuda.default_generators
             generators[device.index or 0].manual_seed(seed())
         if self._draws is False:

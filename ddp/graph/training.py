@@ -144,7 +144,7 @@ class Training:
         return output
 
     def step(self) -> None:
-        """Do a step on all replicas."""
+        """Make one step on all replicas."""
         if not self._optimizers:
             raise GraphError("no optimizer: call ddp.setup(graph, builder, optimizer_factory), or set_optimizer")
         if not self._has_gradients():

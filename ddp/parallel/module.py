@@ -35,20 +35,25 @@ UNUSED: dict[str, tuple[Any, str]] = {
 class DistributedDataParallel(nn.Module):
     """Train `module` on every rank with the gradients of all ranks: a drop-in for torch's class of the same name.
 
-    Parameters and buffers are set to those of rank 0. Every backward pass then leaves in `.grad` the average over ranks
-    (`average=False`: the sum), with the same bits on all ranks. A parameter that a rank did not use counts as a zero
-    gradient of that rank; a parameter that no rank used has no gradient.
+    Every backward pass that sends gradients leaves in `.grad` their average over ranks, with the same bits on all ranks. A
+    parameter that a rank did not use counts as a zero gradient of that rank; a parameter that no rank used has no gradient.
+    As in torch's class, a backward pass sends if its forward pass was outside `no_sync()`.
 
-    As in torch's class: which backward passes send gradients (the forward pass decides: outside `no_sync()`),
-    `broadcast_buffers` (rank 0's buffers are sent before a forward pass, in evaluation too, if the previous forward pass
-    had gradients enabled and was outside `no_sync()`), `bucket_cap_mb` (MiB; a number, or a list with one number for each
-    bucket, the last for all further buckets; None: 1, then 25), `init_sync`, `process_group` (the result of `ddp.init`;
-    None: the group of this process). `device_ids`, `output_device`, `find_unused_parameters`, `gradient_as_bucket_view` and
-    `static_graph` have no effect: unused parameters are always found, and gradients are always views of the buckets.
-    `docs/reference/distributed.md` lists the other differences.
+    Args:
+        module: the model, the same on all ranks.
+        broadcast_buffers: send rank 0's buffers before a forward pass, in evaluation too, if the previous forward pass had
+            gradients enabled and was outside `no_sync()`.
+        init_sync: set the parameters and buffers of all ranks to those of rank 0 now.
+        process_group: the result of `ddp.init`; None: the group of this process.
+        bucket_cap_mb: size of a bucket in MiB: a number, or one for each bucket, of which the last applies to all further
+            buckets; None: 1, then 25.
+        average: False: `.grad` is the sum over ranks instead of the average.
+        compression: "bfloat16" halves the bytes that are sent (shared memory sums in float32). Not in torch's class.
+        overlap: False: send gradients and buffers only in `sync_gradients()`. Not in torch's class.
+        device_ids, output_device, find_unused_parameters, gradient_as_bucket_view, static_graph: no effect. Unused
+            parameters are always found, and gradients are always views of the buckets.
 
-    Not in torch's class: `compression="bfloat16"` halves the bytes that are sent (shared memory sums in float32);
-    `overlap=False` sends gradients and buffers only in `sync_gradients()`.
+    `docs/reference/distributed.md` lists the other differences from torch's class.
 
     Raises ValueError for a model that is wrapped already or differs between ranks (with rank and parameter), RankLost for a
     rank that does not come. A backward pass that sends gradients raises ValueError if replicas have diverged, because an
@@ -224,7 +229,7 @@ class DistributedDataParallel(nn.Module):
         if samples is not None:
             self.set_samples(samples)
             if samples == 0 and self._overlap:
-                self._align_buffers(again=True)  # as the others do in their forward pass
+                self._align_buffers(again=True)  # as other ranks do in their forward pass
         elif self._settled:
             return
         self._reducer.finish()

@@ -106,7 +106,7 @@ class FileMirror:
                 data, offset = data[written:], offset + written
             if offset == size < os.fstat(fd).st_size:  # the rest of an earlier file with this name
                 os.ftruncate(fd, size)
-        except OSError as error:  # a full disk names no file
+        except OSError as error:  # the error of a full disk has no path
             raise OSError(error.errno, error.strerror, str(path)) from error
         finally:
             os.close(fd)

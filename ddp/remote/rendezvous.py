@@ -124,7 +124,7 @@ class RendezvousServer:
                 line, _ = self._listener.accept()
             except ConnectionError:
                 continue
-            except OSError:  # closed, or out of descriptors for a while
+            except OSError:  # closed, or temporarily out of file descriptors
                 if self._closed.wait(REST_S):
                     return
                 continue

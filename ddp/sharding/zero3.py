@@ -130,7 +130,7 @@ class Zero3(Zero2):
         self._stop()
         super().undo()
 
-    # Layers come and go.
+    # Gathering and freeing layers.
 
     def _before(self, needed: list[Unit], module: nn.Module, args: Any) -> None:
         if not self._parted:

@@ -109,7 +109,7 @@ class RunHandle:
         return self._recorder.folder if self._recorder is not None else None
 
     def __repr__(self) -> str:
-        """Return the run and its state, in one line."""
+        """Return the headline and the figures of the run, in one line."""
         summary = self.summary()
         return f"<RunHandle: {summary.headline}{summary.figures and f'; {summary.figures}'}>"
 

@@ -1,4 +1,4 @@
-"""`Trainer`: everything that a run needs, checked before anything starts."""
+"""`Trainer`: checks everything that a run needs, before anything starts."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class Trainer:
             checkpoint_folder=arguments.folder_of("checkpoint_folder", checkpoint_folder),
         )
         checks.check_parts(self._job.policy)
-        if size > 1:  # settings that have an entry for each rank are refused here, not in the run
+        if size > 1:  # refuse settings with a wrong number of entries here, not in the run
             self._job.policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
         self._callback = checkpoint_callback
         self._recording = check_recording(output, name, metric, higher_is_better, target, audit)

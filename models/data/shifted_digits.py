@@ -1,6 +1,7 @@
 """`shifted_digits`: the training part of `digits`, and each of its digits moved by a pixel up, down, left and right: 7190.
 
-Tested on the 359 digits of `digits`, as they are. An epoch is long enough for windows that cost little beside their work.
+The test is the 359 test digits of `digits`, not moved. An epoch is long enough for windows whose cost is small relative to
+their work.
 """
 
 from __future__ import annotations

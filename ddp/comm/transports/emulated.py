@@ -64,7 +64,7 @@ class EmulatedTransport:
         self.name, self.config = inner.name, inner.config
         self._members: tuple[int, ...] = ()
         self._number = 0
-        self._probed = inner.config.life > 0  # the others have measured it, and would not take part
+        self._probed = inner.config.life > 0  # a restarted rank: the others have measured, and would not take part
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Allocate as the other transport does."""
@@ -118,11 +118,11 @@ class EmulatedTransport:
     def _emulated(self, act: Callable[[], None], size: int, part: float) -> None:
         own, queued = self._slowness(), core_wait()
         arrival = torch.tensor([now(), own], dtype=torch.float64, device=self.config.device)
-        self._inner.all_reduce(arrival, MAX)  # before it, so that a break leaves everything as it was
+        self._inner.all_reduce(arrival, MAX)  # before the reduction, so that a break leaves the tensor unchanged
         act()
         (last, slowest), needed = arrival.tolist(), self._next(size, part)
         ratio = self._send(last, needed, own)
-        sleep_until(last + needed * slowest)  # it is over when the slowest has sent
+        sleep_until(last + needed * slowest)  # the collective ends when the slowest rank has sent
         self._sent(ratio, core_wait() - queued)
 
     def _send(self, arrival: float, needed: float, slowness: float) -> float:

@@ -1,5 +1,5 @@
 """`gloo`: PyTorch's process group over sockets: on loopback, or between hosts. Of ranks on CPUs, or of several on one GPU,
-which NCCL refuses: then everything goes through the host's memory.
+which NCCL refuses: tensors are then copied through the host's memory.
 
 The end of a process wakes all ranks that wait for it, and the coordinator ends a rank that hangs, so a collective on one
 host has no time limit. Between hosts it has the transport's limit: behind a broken link the end of a process is not noticed.

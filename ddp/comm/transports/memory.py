@@ -201,7 +201,7 @@ class Transport:
         self._meet()
         self._compare()
         count, size = len(tensors), tensors[0].numel()
-        line = 64 // tensors[0].element_size()  # no cache line is written by two ranks
+        line = 64 // tensors[0].element_size()  # two ranks must not write to the same cache line
         first, last = (min(-(-size * k // count // line) * line, size) for k in (self._me, self._me + 1))
         for start in range(first, last if self._me < count - 1 else size, PIECE):
             parts = [tensor[start : min(start + PIECE, last)] for tensor in tensors]

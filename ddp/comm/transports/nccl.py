@@ -1,4 +1,5 @@
-"""`nccl`: NCCL, where every rank has a GPU of its own. Nobody is woken there: a collective that is too late raises."""
+"""`nccl`: NCCL, where every rank has a GPU of its own. A collective that exceeds its time limit raises ExchangeBroken,
+because nothing else wakes a rank that waits in NCCL."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class Transport:
         self._group.meet(self._rank, torch.empty(0), 0, lambda tensors: None)
 
     def leave(self) -> None:
-        """Leave the group: what waits for this rank breaks."""
+        """Leave the group: collectives that wait for this rank raise ExchangeBroken."""
         self._group.leave(self._rank, self._generation)
 
     def close(self) -> None:
