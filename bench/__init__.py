@@ -1,5 +1,5 @@
-"""The harness: configuration, launching, run folders, analysis, report, validation, dashboard. `load` reads its results,
-`judge` gives the verdict on one of them."""
+"""The benchmark harness: configuration, launching, run folders, analysis, report, validation, dashboard. `load` reads
+recorded runs into a data frame; `judge` returns the verdicts on one run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ __all__ = ["judge", "load"]
 
 
 def judge(run: RunHandle | str | Path, baseline: str | Path | None = None) -> Judgement:
-    """Return the verdicts on a run, a `RunHandle` or a run folder; `print` shows them. Waits for the run to end.
+    """Return the verdicts on a run, given as a `RunHandle` or a run folder, after the run has ended. `print` shows
+    them.
 
-    Runs of the same configuration with other seeds in the same tree are judged with it. `baseline`: folder of baselines, or
-    one of its files; None: the committed ones. `Judgement.code` is the exit code of `bench validate`.
+    Judges the run together with the runs of the same configuration and other seeds in the same
+    tree. `baseline`: a folder of baselines or one baseline file; None: the committed
+    baselines. `Judgement.code` is the exit code of `bench validate`.
 
     Raises ValueError for a run without `output`, and for a path that is not a folder.
     """
@@ -58,7 +60,7 @@ def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
       `comm`, `wait`, `eval`, `checkpoint`, `other`), `peak_rss_bytes`, `peak_device_bytes`, `emulated_speed` (1: none),
       `lost`.
     - `events`: a row for each record of `events.jsonl`: `line`, `type`, `since_s` (seconds since the first one, the launch),
-      and the record's own fields, in the units of `ddp.core.events`; `record.model` is a record's field `model`.
+      and the record's own fields, in the units of `ddp.core.events`; its field `model` is the column `record.model`.
 
     Every row names its run: `path`, `run_id`, `model`, `mode`, `world_size`, `seed`, `config_hash`. Unknown values are
     missing.

@@ -1,4 +1,5 @@
-"""Entry point: `python -m bench`, and the script `bench`. Owns what every command shares: signals, last words, exit code."""
+"""Entry point of `python -m bench` and of the script `bench`. Owns what every command shares: signals, the last error
+message and the exit code."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ LINKS = (
 
 
 def main() -> int:
-    """Run the command line; its exit code (`bench.base.exitcodes`)."""
+    """Run the command line; return its exit code (`bench.base.exitcodes`)."""
     code = int(Exit.OK)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in ranks: where cores are taken, two threads wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in ranks: on busy cores two threads wait for each other
     _speak_plainly()
     with listening():
         try:
@@ -33,14 +34,14 @@ def main() -> int:
             from bench.command.cli import JUDGING, dispatch  # Ctrl-C during the imports is Ctrl-C, too
 
             if sys.argv[1:2] and sys.argv[1] in JUDGING:
-                gc.disable()  # for good: it would look at all that was read once more when the process ends
+                gc.disable()  # for good: a collection at exit would scan all records that were read
             code = dispatch(sys.argv[1:])
-            sys.stdout.flush()  # here, where somebody minds what comes of it
+            sys.stdout.flush()  # here, where an error of writing is still handled
             return code
         except KeyboardInterrupt:
             leave(Exit.KILLED, INTERRUPTED)
         except Exception:
-            if interrupted():  # an import that is interrupted may fail in its own way
+            if interrupted():  # an interrupted import may raise another exception
                 leave(Exit.KILLED, INTERRUPTED)
             with suppress(OSError):
                 traceback.print_exc()
@@ -49,17 +50,18 @@ def main() -> int:
 
 
 class _Stdout(io.TextIOWrapper):
-    """An output that goes on where nobody reads any more: `| head` has seen enough, the exit code is still to come."""
+    """Standard output that drops text after its reader has left (`| head`), so that the command still ends with its
+    exit code."""
 
     def write(self, text: str) -> int:
-        """Write it, or let it be."""
+        """Write `text`, or drop it if the reader has left."""
         try:
             return super().write(text)
         except BrokenPipeError:
             return self._unread(len(text))
 
     def flush(self) -> None:
-        """Flush what was written, or let it be."""
+        """Flush the buffer, or drop it if the reader has left."""
         try:
             super().flush()
         except BrokenPipeError:
@@ -71,7 +73,7 @@ class _Stdout(io.TextIOWrapper):
 
 
 def _speak_plainly() -> None:
-    """Signs that the encoding of the output does not have are shown as `?`: what was found out is said whatever reads it."""
+    """Show characters that the encoding of standard output lacks as `?`, so that every terminal gets the message."""
     own = sys.stdout
     if own is None:  # it was closed: `>&-`
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")

@@ -25,6 +25,7 @@ from urllib.parse import urlparse
 
 from tabulate import tabulate
 
+from bench.base.number_format import plural
 from bench.results.runfolder import EVENTS, find_runs
 from benchmarks.documents import put
 from ddp.core.events import Lost, Progress
@@ -197,7 +198,7 @@ def main() -> None:
                 blows.setdefault(who, []).append(blow)
                 print(who, blow, flush=True)
     text = tabulate([row(name, each) for name, each in blows.items()], headers="keys", tablefmt="pipe")
-    text = f"{options.rounds} kills each: median (worst).\n\n{text}"
+    text = f"{plural(options.rounds, 'kill')} each: median (worst).\n\n{text}"
     print(text)
     if options.write:
         put("explanation/recovery.md", torchft=text)

@@ -1,8 +1,9 @@
-"""The harness's plug-ins of Hydra: the sweeper `bench`, and the launcher `bench_plan`, which shows points and runs nothing.
+"""The harness's Hydra plug-ins: the sweeper `bench`, and the launcher `bench_plan`, which shows points and runs
+nothing.
 
-Hydra finds them by the name of this folder, in whatever application is started beside us: this module must import nothing
-heavy. What they do is in `bench.config.sweep_points` and `group_loader`. Annotations are not put off (`annotations`): the
-finder executes a module before it is known by its name, which dataclasses then look up.
+Hydra loads every module of a folder with this name, in any Hydra application of the environment: this module must
+import nothing heavy. The work is done in `bench.config.sweep_points` and `group_loader`. No `from __future__ import
+annotations` here: Hydra executes the module before it is in `sys.modules`, where dataclasses would look it up.
 """
 
 import sys
@@ -23,13 +24,13 @@ from omegaconf import DictConfig
 
 @dataclass
 class BenchSweeperConfig:
-    """Settings of the sweeper, as of Hydra's own."""
+    """Settings of the sweeper, the same as those of Hydra's own."""
 
     _target_: str = "hydra_plugins.elche_bench.BenchSweeper"
     max_batch_size: int | None = None
-    """Runs that the launcher gets at once; null: all."""
+    """Most runs passed to the launcher at once; null: all."""
     params: dict[str, str] | None = None
-    """What an experiment varies; the command line overrules it."""
+    """Sweep of an experiment, key -> values; the command line takes precedence."""
 
 
 @dataclass
@@ -64,7 +65,7 @@ class BenchSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
-        """Compose every point, so that a bad one is refused before anything runs; then launch them."""
+        """Compose every point first, so that a bad point is refused before any run starts; then launch them."""
         from bench.config.sweep_points import batches, points
 
         every = points([*(f"{key}={value}" for key, value in self.params.items()), *arguments], self.loader)
@@ -81,12 +82,13 @@ class BenchSweeper(Sweeper):
         return returns
 
     def _check_settings(self, every: Sequence[Sequence[str]]) -> None:
-        """Raise HydraException for a setting that no point has: it is a mistake then, as in a single run."""
+        """Raise HydraException for a setting that applies to no point: it is an error then, as in a single run."""
         for setting in set.intersection(*(self.loader.left_out(self.config, list(point)) for point in every)):
             self.hydra_context.config_loader.load_sweep_config(self.config, [*every[0], setting])
 
     def _share(self, every: Sequence[Sequence[str]]) -> None:
-        """Run points side by side where nothing is timed, there is room, and no other launcher was chosen."""
+        """Choose the launcher that runs points side by side, if no point is timed, there is room, and the user chose
+        no launcher."""
         from bench.config.sharing import CellNeeds
 
         if self.config.hydra.runtime.choices["hydra/launcher"] == "basic":
@@ -94,15 +96,16 @@ class BenchSweeper(Sweeper):
             self.launcher = SharingLauncher(self.launcher, needs)
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Raise HydraException for a point that does not compose; tell the task of the others."""
+        """Raise HydraException for a point that does not compose; announce the others to the task."""
         for overrides in batch:
             self.foresee(self.loader.point(self.config, list(overrides)), overrides, self.params)
 
 
 class PresetFolder(SearchPathPlugin):
-    """Has Hydra look for presets in a user's folder, as `--config-dir` does, where it is started without a command line.
+    """Adds a user's folder of presets to Hydra's search path, as `--config-dir` does, when Hydra is started without a
+    command line.
 
-    Which folder stands elsewhere: Hydra's finder executes this module again, and makes other classes."""
+    Another module holds the folder's path: Hydra executes this module again, which makes new classes."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         folder = getattr(sys.modules.get("bench.config.preset_folder"), "folder", None)
@@ -111,7 +114,7 @@ class PresetFolder(SearchPathPlugin):
 
 
 class SharingLauncher(Launcher):
-    """Runs points side by side where they fit (`bench.runner.side_by_side`); else in turn, as Hydra's own launcher."""
+    """Runs points side by side if they fit (`bench.runner.side_by_side`); else in turn, like Hydra's own launcher."""
 
     def __init__(self, own: Launcher, needs: Sequence[Any]) -> None:
         self.own, self.needs = own, needs
@@ -139,7 +142,8 @@ class SharingLauncher(Launcher):
 
 
 class PlanLauncher(Launcher):
-    """Calls the task with each point in turn, without a job's folder, log and copies. The task changes nothing in it."""
+    """Calls the task with each point in turn, without Hydra's job folder, log and copies. The task must not change the
+    point."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.context, self.task, self.config = hydra_context, task_function, config

@@ -1,1 +1,1 @@
-"""Own the command line: the verbs, and what is printed. Decides nothing about training."""
+"""Own the command line: its verbs and their printed output. Decides nothing about training."""

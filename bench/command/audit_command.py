@@ -1,4 +1,5 @@
-"""The verb `audit`: does again what ranks kept of a finished run, or of each in a tree, and writes `audit.json` anew."""
+"""The verb `audit`: recomputes the steps that the ranks of a finished run kept, for one run or a tree of runs, and
+writes `audit.json` anew."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from ddp.core.events import Finished
 
 
 def audit(path: Path) -> Exit:
-    """Audit a run by hand, or each run in a tree; return exit code 1 if something differs, 4 if nothing can be done again,
-    5 if the audit itself failed, of several the worst."""
+    """Audit a finished run, or each run in a tree. Return exit code 1 if a result differs, 4 if no step can be
+    recomputed, 5 if the audit itself failed; for several runs, the worst code."""
     with usage():
         runs, problems = find_runs(path)
     if not runs or runs[0].path == path:
@@ -63,7 +64,7 @@ def _audit(folder: Path) -> Exit:
 
 
 def _audited(run: Run) -> AuditReport:
-    """Audit a run of a model of the registry."""
+    """Audit a run of a registered model."""
     from bench.audit.order import order_of
     from bench.audit.process import AuditProcess
     from bench.command.cell_plan import make_plan
@@ -93,7 +94,7 @@ def _script_audited(run: Run) -> AuditReport:
 
 
 def _beside(report: AuditReport, folder: Path) -> AuditReport:
-    """Return the report with the outcomes of an earlier audit on files that are not kept any longer."""
+    """Return the report, completed by the outcomes of an earlier audit for files that have been deleted since."""
     try:
         earlier = read(folder)
     except ValueError:

@@ -1,6 +1,7 @@
-"""From the configuration of one cell to what is launched: what it resumes from, its checks, its data.
+"""Turns the configuration of one cell into a plan to launch: finds its checkpoint, checks its settings, prepares its
+data.
 
-Knows neither Hydra nor what becomes of the run.
+Knows neither Hydra nor the results of the run.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def resume_source(path: str, settings: dict[str, Any]) -> ResumeSource | Path | None:
-    """Return what to resume from, or the folder of a run that is finished; None: its mode makes no checkpoints. Raise
-    UsageError."""
+    """Return the run to resume, or the folder of a run that has finished already; None if its mode makes no
+    checkpoints. Raise UsageError."""
     from bench.runner.resume import NoCheckpoints, agree, locate
 
     with usage():
@@ -48,9 +49,10 @@ def make_plan(
     settings: Collection[str] = (),
     resized: Sequence[dict[str, int]] = (),
 ) -> RunPlan:
-    """Check everything and get the data. Imports torch, while the fork server does the same in its process.
+    """Check all settings, get the data and return the plan. Imports torch while the fork server imports it in its own
+    process.
 
-    `settings`: the keys that the user set; `resized`: of a run that there is, the numbers of ranks that it had before. Raise
+    `settings`: the keys that the user set; `resized`: the earlier numbers of ranks of an existing run. Raise
     UsageError, Unusable."""
     with usage():
         config = settled(config)
@@ -76,7 +78,7 @@ def make_plan(
 
 
 def this_machine(hosts: int = 1) -> Machine:
-    """Return what this machine has; with others like it, as many `hosts`. Imports torch."""
+    """Return the cores and GPUs of this machine, as one of `hosts` equal machines. Imports torch."""
     import torch
 
     return Machine(cores(), torch.cuda.device_count(), hosts)
@@ -88,7 +90,7 @@ def resolve(
     settings: Collection[str] = (),
     resized: Sequence[dict[str, int]] = (),
 ) -> RunPlan:
-    """Return the plan of a settled configuration, as `make_plan` has it, without a look at the data. Raise ValueError,
+    """Return the plan of a settled configuration, as `make_plan` does, without reading the data. Raise ValueError,
     Unusable."""
     from bench import models
     from bench.models.data import DATA
@@ -98,7 +100,7 @@ def resolve(
 
 
 def _check_source(source: ResumeSource, machine: Machine) -> None:
-    """Raise ValueError if the configuration in a run's folder does not mean that run today."""
+    """Raise ValueError if the configuration in a run's folder now makes another run than it did then."""
     from bench.runner.resume import check, config_of
 
     before = settled(config_of(source.config, source.folder))

@@ -1,4 +1,4 @@
-"""The verdict on each cell for a page: the gravest name, and what all of its verdicts come to in words."""
+"""The verdict on each cell for a page: the name of its gravest verdict, and a sentence on all of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from bench.results.cells import Cell
 
 
 def cell_verdicts(cells: Sequence[Cell], baselines: Path) -> dict[str, dict[str, Any]]:
-    """Return name of a cell -> `name` and `words`, as the terminal has them. The cells are judged together; what concerns
-    the baselines counts for each."""
+    """Return cell name -> `name` and `words` of its verdict, as the terminal shows them. Judges the cells together; a
+    verdict on the baselines counts for every cell."""
     from bench.command.summary import in_words
     from bench.report.answer import GRAVEST
     from bench.validate import judge_cells

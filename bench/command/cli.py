@@ -1,6 +1,7 @@
-"""The command line: the verbs and their arguments. Everything that is no verb is a configuration, and goes to Hydra.
+"""The command line: its verbs and their arguments. A first word that is no verb begins a configuration, which Hydra
+reads.
 
-Imports a verb's code only when it is asked for, so that `list` and `--help` answer at once.
+Imports the code of a verb only when that verb runs, so that `list` and `--help` answer at once.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def _said(what: object, code: Exit) -> Exit:
-    """Print what is wrong, if there is somebody to read it. Raise KeyboardInterrupt where an interrupt made it so."""
+    """Print an error on stderr, if stderr is open; return `code`. Raise KeyboardInterrupt if an interrupt caused the
+    error."""
     check()
     with suppress(OSError):
         print(f"bench: {what}", file=sys.stderr)
@@ -139,7 +141,8 @@ def _baseline(arguments: list[str]) -> int:
 
 
 def _on_a_path(verb: str, module: str, about: str, help: str = "run folder", **more: Any) -> Callable[[list[str]], int]:
-    """Make a verb that takes a path: the function of its name in a module of `bench.command`. `more`: of the argument."""
+    """Make a verb that takes one path. It runs the function of its name in a module of `bench.command`. `more`:
+    further settings of the path's argument."""
 
     def command(arguments: list[str]) -> int:
         parser = verb_parser(verb, about)
@@ -193,7 +196,8 @@ def _prove(arguments: list[str]) -> int:
 
 
 def _declared(verb: str, about: str) -> Callable[[list[str]], int]:
-    """Return the command of a verb whose module declares its options (`add`) and runs under the verb's name."""
+    """Return the command of a verb whose module has `add`, which declares the options, and a function with the verb's
+    name."""
 
     def command(arguments: list[str]) -> int:
         module = import_module(f"bench.command.{verb}_command")
@@ -276,4 +280,4 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
 }
 """First word -> command. `run` may be left out."""
 JUDGING = ("report", "validate", "compare")
-"""Verbs that read runs and end."""
+"""Verbs that read runs and end: they need no garbage collection."""

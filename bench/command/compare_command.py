@@ -17,12 +17,12 @@ from bench.results.cells import cells
 from bench.results.runfolder import Run
 
 LEAST = 4
-"""Signs of a commit."""
+"""Least digits of an abbreviated commit."""
 
 
 def compare(words: Sequence[str], root: Path, out: Path, github: bool) -> Exit:
-    """Write the report of a comparison and print its answer. `words`: what came before, and what is now; `root`: where runs
-    of commits and machines are looked for. Raise UsageError."""
+    """Write the report of a comparison and print its answer. `words`: the side before and the side now; `root`: tree
+    in which the runs of a commit or machine are searched. Raise UsageError."""
     with usage():
         before, now = (side(word, root) for word in words)
         path, summary = write_comparison(before, now, out)
@@ -36,8 +36,8 @@ def compare(words: Sequence[str], root: Path, out: Path, github: bool) -> Exit:
 
 
 def side(word: str, root: Path) -> Side:
-    """Return the runs that a word means: a tree; or, of those in `root`, the runs of a commit or of a machine. Raise
-    ValueError that says what there is."""
+    """Return the runs that `word` names: a tree of runs, or the runs of a commit or machine in `root`. Raise
+    UsageError that lists the known commits and machines, ValueError for a missing folder."""
     if not word:
         raise UsageError("a side of the comparison is empty: give a folder, a commit or a machine")
     if Path(word).is_dir():
@@ -53,8 +53,8 @@ def side(word: str, root: Path) -> Side:
 
 
 def _is_of(run: Run, word: str, sha: str | None) -> bool:
-    """Return whether a run is of a commit, by its digits or by a name that git knows as `sha`; or of a machine that is
-    called so."""
+    """Return whether a run was made at the commit or on the machine `word`. `word` may be the first digits of a
+    commit, or a name that git resolves to `sha`."""
     made = str(run.metrics.git.get("sha") or "")
     if made and (made == sha or (len(word) >= LEAST and made.startswith(word.lower()))):
         return True

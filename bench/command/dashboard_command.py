@@ -1,4 +1,5 @@
-"""The verb `dashboard`: serve a page over runs, or write it to a file. Judges cells when the page asks for that."""
+"""The verb `dashboard`: serves a page over runs, or writes the page to a file. Judges cells when the page asks for
+verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine can run, and why not the rest. Looks, and changes nothing."""
+"""The verb `doctor`: lists what this machine can run, and why the rest cannot run. Changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ddp.registries import Unusable, imported
 WORLD_SIZES = (1, 2, 4)
 SHARED = Path("/dev/shm")
 Check = tuple[str, str | None, str]
-"""What was looked at; why it is not there (None: it is); what was found."""
+"""Name of the check; why it failed (None: it passed); a description of the result."""
 
 
 def examine() -> None:
@@ -61,7 +61,7 @@ def _gpus() -> Check:
 
 
 def _steps() -> list[Check]:
-    """Return what a step can be asked for here: `train.precision`, `train.compile`."""
+    """Return the checks of the settings of a training step on this machine: `train.precision`, `train.compile`."""
     import torch
 
     from ddp.replica.abilities import HALF, lacks_compiler, lacks_half
@@ -115,7 +115,8 @@ def _data() -> list[Check]:
 
 
 def _step_backends(gloo: str | None) -> dict[str, str | None]:
-    """Return why a backend that acts inside steps alone does not work here. PyTorch's need gloo; a user's is imported."""
+    """Return, for each backend that only synchronizes inside steps, why it does not work here (None: it works).
+    PyTorch's own need gloo; a user's backend must import."""
     problems: dict[str, str | None] = {}
     for name, spec in BACKENDS.items():
         if spec.averages:
@@ -130,7 +131,7 @@ def _step_backends(gloo: str | None) -> dict[str, str | None]:
 
 
 def _modes(problems: dict[str, str | None]) -> list[list[str]]:
-    """Return mode x world size; `problems` says of a backend why it does not work here."""
+    """Return the table of modes by world size. `problems`: backend -> why it does not work here."""
     here = cores()
     rows = []
     for name, mode in modes().items():

@@ -1,4 +1,5 @@
-"""The verb `explain`: where the time of a run went, per rank and cause, and what it would do without each."""
+"""The verb `explain`: where the time of a run went, by rank and cause, and how fast the run would be without each
+cause."""
 
 from __future__ import annotations
 
@@ -24,19 +25,20 @@ from bench.results.runfolder import EVENTS, read_records
 from ddp.process.codec import Record
 
 MOST_SHOWN = 5
-"""Of each kind of a trace's figures."""
+"""Most rows of a kind in the table of a trace."""
 SHOWN = 0.001
-"""Smaller shares are one line of the table."""
+"""Causes with a smaller share of the time are summed up in one row of the table."""
 
 
 def add(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument("path", type=path_of, metavar="RUN", help="run folder, or a trace of a job (.parquet)")
+    about = "run folder, or a Parquet trace of a pipelined job (.parquet)"
+    parser.add_argument("path", type=path_of, metavar="RUN", help=about)
     parser.add_argument("--json", type=file_of, metavar="FILE", help="also write the result to this file, as JSON")
 
 
 def explain(options: argparse.Namespace) -> Exit:
-    """Print the table of a run, and write it as JSON where that is asked for. Raise UsageError."""
+    """Print the table of a run or a trace, and write it as JSON if `--json` is given. Raise UsageError."""
     file: Path | None = options.json
     with usage():
         run: ExplainedRun | Whatif
@@ -53,7 +55,8 @@ def explain(options: argparse.Namespace) -> Exit:
 
 
 def records_in(folder: Path) -> tuple[RunSpec, float, list[Record]]:
-    """Return the run in a folder, when it was launched, and its records behind the first one. Raise ValueError."""
+    """Return the run in a folder, its launch (seconds since the epoch), and its records after the first. Raise
+    ValueError."""
     if not (folder / EVENTS).is_file():
         raise ValueError(f"{folder}: no run folder; give one, such as runs/<model>/<mode>/<run_id>")
     records = list(read_records(folder))
@@ -65,7 +68,8 @@ def records_in(folder: Path) -> tuple[RunSpec, float, list[Record]]:
 
 
 def explained_run(folder: Path) -> ExplainedRun:
-    """Return where the time of the run in a folder went. Raise ValueError that names what is wrong, UsageError."""
+    """Return where the time of the run in a folder went. Raise ValueError for an unreadable folder, UsageError for a
+    run without timings."""
     spec, launched, records = records_in(folder)
     if not spec.timing:
         raise UsageError(
@@ -79,7 +83,7 @@ def explained_run(folder: Path) -> ExplainedRun:
 
 
 def table(run: ExplainedRun) -> list[str]:
-    """Return the table as Markdown, and the ranks that cost others time."""
+    """Return the table as Markdown, followed by the ranks that made other ranks wait."""
     speed = f"{rate(run.samples_per_s)} samples/s from launch to end"
     lines = [
         f"{run.rank_seconds:,.2f} rank-seconds of {run.ranks} ranks, {run.samples:,} samples: {speed}",
@@ -107,7 +111,7 @@ def table(run: ExplainedRun) -> list[str]:
 
 
 def whatif_table(figures: Whatif) -> list[str]:
-    """Return the figures of a trace as Markdown: what the job would be at without its stragglers."""
+    """Return the figures of a trace as Markdown: how fast the job would be without its stragglers."""
     lost = f"{figures.measured_s:.3f} s a step; without stragglers the job would be at {figures.ideal_s:.3f} s"
     lines = [
         f"{lost}, {figures.slowdown:.3f} times as fast ({figures.steps} steps)",

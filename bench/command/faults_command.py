@@ -1,4 +1,5 @@
-"""The verb `faults`: the matrix of faults, in virtual time or in processes, with its heat map."""
+"""The verb `faults`: runs the matrix of injected faults, in virtual time or in real processes, and draws its heat
+map."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ def add(parser: Parser) -> None:
 
 
 def faults(options: argparse.Namespace) -> Exit:
-    """Play the cells that are not in the folder yet, write table and heat map over all that are; REGRESSION if one is not
-    as documented. Raises UsageError."""
+    """Run the cells that have no result in the folder yet; write a table and a heat map of all results. Return
+    REGRESSION if a result differs from the documentation. Raises UsageError."""
     if not options.matrix:
         raise UsageError("nothing to play: give --matrix")
     worlds = WORLDS if options.world == EVERY_WORLD else (options.world,)
@@ -66,7 +67,7 @@ def faults(options: argparse.Namespace) -> Exit:
 
 
 def _write(options: argparse.Namespace, store: ResultStore, wanted: Sequence[FaultCell], worlds: Sequence[str]) -> None:
-    """Write table and heat map over all results there are."""
+    """Write the table and the heat map of all results in the store."""
     results, report = sorted(store.found.values(), key=_place), options.report or options.out
     text = lines(results)
     head = ("# Faults", "", "Written by `make faults`, which plays what is left. [Heat map](faults.html)", "")
@@ -93,7 +94,7 @@ def _place(result: FaultResult) -> tuple[int, int, tuple[int, ...]]:
 
 
 def _play(wanted: Sequence[FaultCell], sizes: Sequence[int], world: str, store: ResultStore, jobs: int) -> None:
-    """Play what has a meaning and is not stored; say how far it is, now and then."""
+    """Run the cells that have a meaning and no stored result; report progress on stderr."""
     todo = [(cell, size) for size in sizes for cell in wanted if not meaningless(cell, world)]
     todo = [(cell, size) for cell, size in todo if (str(cell), world, size) not in store.found]
     todo.sort(key=_drawn)
@@ -106,7 +107,7 @@ def _play(wanted: Sequence[FaultCell], sizes: Sequence[int], world: str, store: 
 
 
 def _drawn(place: tuple[FaultCell, int]) -> bytes:
-    """Return what cells are sorted by, so that those played before an interruption are a fair part of all."""
+    """Return a hash to sort cells by, so that the cells done before an interruption are a random sample of all."""
     return hashlib.sha256(f"{place[0]} {place[1]}".encode()).digest()
 
 
@@ -142,7 +143,7 @@ def _player(world: str) -> Callable[[FaultCell, int], FaultResult]:
 
 
 def _wanted(options: argparse.Namespace) -> list[FaultCell]:
-    """Return the cells that are asked for. Raises ValueError for names that are none."""
+    """Return the cells that the options select. Raises ValueError for unknown names."""
     names = {name: _names(name, getattr(options, name), every) for name, every in CHOICES.items()}
     return [
         cell

@@ -1,4 +1,5 @@
-"""The verb `goodput`: a history of failures in virtual time, by every way of going on."""
+"""The verb `goodput`: replays a history of failures in virtual time with each strategy of recovery, and compares
+them."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ COSTS = {
     "regroup": "forming a group",
     "copy": "copying the state to a peer or a snapshot",
 }
-"""Option -> what it is the cost of, seconds where it says nothing else."""
+"""Option -> description of the cost that it sets, in seconds unless the text names another unit."""
 
 
 def add(parser: Parser) -> None:
@@ -66,8 +67,8 @@ def _default(name: str) -> float:
 
 
 def goodput(options: argparse.Namespace) -> Exit:
-    """Play the history by each way, print the table; INCONCLUSIVE if a way did not finish in ten times the hours. Raises
-    UsageError."""
+    """Replay the history with each strategy and print the table. Return INCONCLUSIVE if a strategy did not finish
+    within ten times the hours. Raises UsageError."""
     with usage():
         _check(options)
         costs = _costs(options)
@@ -98,7 +99,7 @@ def _played(names: Iterable[str], costs: ReplayCosts, absences: list[Outage], in
 
 
 def _outages(options: argparse.Namespace, horizon_s: float) -> tuple[list[Outage], float]:
-    """Return the outages, and how many times as fast they come."""
+    """Return the outages, and the factor by which their rate is raised."""
     if "/" in options.trace or options.trace.endswith(".json"):
         trace = read_trace(Path(options.trace), options.nodes)
         compress = options.compress or trace.days * DAY_S / (options.hours * 3600)
@@ -113,7 +114,7 @@ def _costs(options: argparse.Namespace) -> ReplayCosts:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise ValueError for what cannot be."""
+    """Raise ValueError for options out of range or in conflict."""
     for way in options.policies.split(","):
         if way not in ways():
             raise ValueError(unknown("policy", way, ways()))

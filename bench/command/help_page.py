@@ -1,4 +1,5 @@
-"""`--help`: how the command is used, what can be chosen, and what each key means. Starts neither Hydra nor torch."""
+"""The page of `--help`: usage, the members of each group, and the meaning of each key. Starts neither Hydra nor
+torch."""
 
 from __future__ import annotations
 
@@ -46,14 +47,14 @@ def show() -> None:
 
 
 def _groups() -> dict[str, list[str]]:
-    """Return group -> its members."""
+    """Return group -> the names of its members."""
     members = {"model": list(MODELS), "mode": list(modes()), "experiment": list(presets())}
     members |= {"policy": list(POLICIES), "backend": list(BACKENDS), "engine": list(ENGINES)}
     return {group: sorted(names) for group, names in members.items()}
 
 
 def _chosen() -> dict[str, str]:
-    """Return group -> the member that a run has if nothing is said."""
+    """Return group -> its default member."""
     defaults = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
     assert isinstance(defaults, dict)
     return {key: value for each in defaults["defaults"] if isinstance(each, dict) for key, value in each.items()}

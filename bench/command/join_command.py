@@ -1,4 +1,4 @@
-"""The verb `join`: offers a run that is going on a process for one more rank, and tells when that rank trains."""
+"""The verb `join`: offers processes for absent ranks to a running run, and reports when these ranks train."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def add(parser: Parser) -> None:
 
 
 def join(options: argparse.Namespace) -> Exit:
-    """Offer the processes, and wait until their ranks have joined; FAILED if the run ends before. Raises UsageError."""
+    """Offer the processes and wait until their ranks have joined. Return FAILED if the run ends before. Raises
+    UsageError."""
     for name, least, most in (("ranks", 1, MAX_WORLD), ("wait", 0, DAY_S)):
         if not least <= (value := getattr(options, name)) <= most:
             raise UsageError(f"--{name} {value}: give a number from {least} to {most}")
@@ -63,7 +64,7 @@ def join(options: argparse.Namespace) -> Exit:
 
 
 class Answers:
-    """What a run's records say of the processes that it was offered."""
+    """Follows, in a run's records, what the run did with the processes that it was offered."""
 
     def __init__(self) -> None:
         self.taken = self.joined = 0
@@ -72,16 +73,16 @@ class Answers:
 
     @property
     def open(self) -> bool:
-        """Whether an offer was taken of which it is not known yet what came of it."""
+        """Whether an accepted offer is still undecided: its rank has not started, or has not joined."""
         return self._just_taken or self.joined < len(self.started)
 
     def add(self, record: Any) -> int | None:
-        """Take note of a record; return the rank that has joined with it, if it is in such a process."""
+        """Process a record. Return its rank if it tells that a rank in an offered process has joined."""
         if isinstance(record, Offered):
             self.taken, self._just_taken = self.taken + 1, True
         elif isinstance(record, Restart) and record.reason == OFFERED:
             self.started.add(record.rank)
-        elif isinstance(record, Progress):  # whoever was absent would be on its way
+        elif isinstance(record, Progress):  # an absent rank would have been started by now
             self._just_taken = False
         if isinstance(record, Joined) and record.rank in self.started:
             self.joined += 1
@@ -90,7 +91,8 @@ class Answers:
 
 
 def _going_on(path: Path) -> Path:
-    """Return the hidden folder of the one run in or at `path` that is going on. Raise ValueError."""
+    """Return the hidden folder of the only running run in or at `path`. Raise ValueError if there is not exactly
+    one."""
     here = (
         [path] if in_making(path) is not None else [*path.parent.glob(f".tmp-{path.name}-*"), *path.rglob(".tmp-*-*")]
     )
@@ -114,7 +116,7 @@ def _check(config: dict[str, Any], folder: Path) -> None:
 
 
 class _RecordTail:
-    """What is appended to a file of records from now on."""
+    """Reads the records that are appended to a file from now on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -123,7 +125,7 @@ class _RecordTail:
         self._rest = b""
 
     def new(self) -> Iterator[Any]:
-        """Iterate over the records that have come since."""
+        """Iterate over the records appended since the last call."""
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         for line in lines:
             try:

@@ -1,4 +1,5 @@
-"""`list`: what can be chosen, with a line on each. Imports torch only for recipes, which live beside it."""
+"""The verb `list`: the members of each registry and group, with a line on each. Imports torch only for recipes, whose
+modules need it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _ENDS = (".", "!", "?")
 
 
 def presets(folder: Path | None = None) -> dict[str, str]:
-    """Return names and comments of the experiments, those in a user's `folder` too."""
+    """Return experiment -> its comment, including the experiments in a user's `folder`."""
     comments: dict[str, str] = {}
     for name, file in experiments(CONF, folder).items():
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -40,8 +41,8 @@ def presets(folder: Path | None = None) -> dict[str, str]:
 
 
 def _summaries(kind: str, registry: Registry[Any], source: Callable[[Any], str] = str) -> dict[str, str]:
-    """Return the first line of the docstring of each member's module, read without importing it; of a broken one, what is
-    wrong. `source`: module of a member."""
+    """Return the first line of the docstring of each member's module, read without an import; for a broken member,
+    what is wrong. `source`: returns the module of a member."""
     lines: dict[str, str] = {}
     for name, module in [(name, source(entry)) for name, entry in registry.items()]:
         try:
@@ -56,12 +57,12 @@ def _summaries(kind: str, registry: Registry[Any], source: Callable[[Any], str] 
 
 
 def _broken(kind: str, registry: Registry[Any]) -> dict[str, str]:
-    """Return what is wrong with members that installed packages were to add."""
+    """Return member -> what is wrong, for members that an installed package failed to add."""
     return {name: f"cannot be used: {broken(kind, registry, name)}" for name in registry.complete().broken}
 
 
 def _here(name: str) -> dict[str, str]:
-    """Return the files of the present folder that define `name`, with what each says of itself; read, not imported."""
+    """Return the files of the current folder that define `name`, each with its summary, read without an import."""
     lines: dict[str, str] = {}
     for file in sorted(Path().glob("*.py")):
         with suppress(OSError, SyntaxError, ValueError):
@@ -101,7 +102,8 @@ def _policies() -> dict[str, str]:
 
 
 def _modes() -> dict[str, str]:
-    """Return what each mode's parts say of themselves, in a sentence each; all pairs share an engine, which is left out."""
+    """Return the summaries of each mode's parts, one sentence a part. Leaves out the engine that all pairs of policy
+    and backend share."""
     policies = {name: inspect.getdoc(inspect.getmodule(policy)) or "" for name, policy in POLICIES.items()}
     backends, engines = GROUPS["backends"](), GROUPS["engines"]()
     lines: dict[str, str] = {}
@@ -119,12 +121,12 @@ def _first_sentence(text: str) -> str:
 
 
 def _summary(text: str, name: str) -> str:
-    """Return the sentence without the name that many a docstring begins with."""
+    """Return the sentence without `name`, with which some docstrings begin."""
     return _sentences(text.strip().removeprefix(f"`{name}`: "))
 
 
 def _sentences(text: str) -> str:
-    """Return what the first line of a text says, to the end of the sentence that it ends in, on one line."""
+    """Return the first line of a text on one line, continued to the end of its last sentence."""
     first, _, rest = text.partition("\n\n")[0].partition("\n")
     if first.endswith(_ENDS) or not rest:
         return first
@@ -162,16 +164,16 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "sections": _sections,
     "recipes": _recipes,
 }
-"""What can be listed -> its names and what they are."""
+"""What `list` can show -> function that returns its names with a description each."""
 HEAVY = ("checks", "sections", "recipes")
-"""Left out unless asked for by name: these import pandas or torch."""
+"""Groups shown only if named on the command line, as they import pandas or torch."""
 MOST_BYTES = 1 << 20
-"""Of a file that may be a model or data set."""
+"""Largest file that is read in search of a model or data set."""
 
 
 def show(group: str | None, folder: Path | None = None) -> None:
-    """Print one group, or all that are at hand; experiments in a user's `folder` too. Raise ValueError for an unknown
-    one."""
+    """Print one group, or all groups but the heavy ones, including the experiments in a user's `folder`. Raise
+    ValueError for an unknown group."""
     from tabulate import tabulate  # not for `--help`
 
     groups = GROUPS | {"experiments": lambda: presets(folder)}

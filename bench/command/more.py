@@ -14,11 +14,11 @@ from bench.results.runfolder import METRICS
 from bench.validate import judge_cells, next_runs
 
 BENCH = "python -m bench "
-"""How a command begins that this one can run. What a script's run lacks, its user trains."""
+"""Beginning of the commands that `more` can run. Runs of a script's own are left to the user."""
 
 
 def lacking(path: Path, baselines: Path) -> list[str]:
-    """Return the commands that train what the verdicts on a run, its other seeds among them, or on a tree lack."""
+    """Return the commands that train the runs missing for the verdicts on a tree, or on a run and its other seeds."""
     alone = (path / METRICS).is_file()
     with usage():
         runs, _ = some_runs(path.resolve().parent if alone else path)
@@ -30,7 +30,8 @@ def lacking(path: Path, baselines: Path) -> list[str]:
 
 
 def more(path: Path, baselines: Path, run: Callable[[list[str]], int], show: bool = False) -> Exit:
-    """Train what verdicts lack; with `show`, print the commands alone. Runs of a baseline are proposed, not accepted."""
+    """Train the runs that verdicts lack; with `show`, only print the commands. A new baseline is proposed, not
+    accepted."""
     commands = lacking(path, baselines)
     scripts = [command for command in commands if not command.startswith(BENCH)]
     for command in scripts:  # whose seeds are in their own hands

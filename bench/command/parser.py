@@ -1,4 +1,4 @@
-"""The parser of a verb's arguments: says in one line what is wrong with them."""
+"""The parser of a verb's arguments: reports an error in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddp.suggest import nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, with the nearest valid option."""
+    """Argument parser that reports an error in one line, with the nearest valid option."""
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError."""

@@ -1,4 +1,5 @@
-"""Which cells a command line means, which of them are left to do, what they will cost: the verb `plan`. Trains nothing."""
+"""The verb `plan`: which cells a command line means, which of them are not done yet, how long they will take. Trains
+nothing."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ from bench.results.runfolder import find_runs, finished
 from bench.results.schema import Metrics
 
 USUAL_S = {"quick": 20.0}
-"""Seconds of a run of a recipe of which nothing is known here."""
+"""Recipe -> assumed seconds of a run, if no run is recorded to estimate from."""
 OTHERWISE_S = 600.0
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of one run, and where they come from."""
+    """Estimated seconds of one run, and the source of the estimate."""
 
     seconds: float
     source: str
@@ -45,7 +46,7 @@ SOURCES = {
     "this mode": ("model", "data", "mode", "world_size"),
     "this model": ("model", "data"),
 }
-"""Runs that a run is estimated from, the best first -> what they have in common with it."""
+"""Sources of an estimate, the best first -> the fields in which their runs agree with the estimated run."""
 
 
 @dataclass
@@ -54,11 +55,11 @@ class PlannedRuns:
 
     specs: list[RunSpec] = field(default_factory=list)
     done: list[bool] = field(default_factory=list)
-    """By run: whether it is there already, and a sweep skips it."""
+    """By run: whether it has finished already, so that a sweep skips it."""
     impossible: list[str] = field(default_factory=list)
-    """What cannot be, a line each."""
+    """Errors of points that cannot run, a line each."""
     left_out: list[str] = field(default_factory=list)
-    """Points of a sweep that are no runs, or none of their own, a line each."""
+    """Points of a sweep that are left out or repeat another point, a line each."""
     _keys: set[tuple[Path, str, str, str]] = field(default_factory=set)
 
     def job(self, composed: DictConfig) -> None:
@@ -114,7 +115,7 @@ def _history(planned: PlannedRuns) -> list[Metrics]:
 
 
 def table(planned: PlannedRuns, history: Sequence[Metrics]) -> list[str]:
-    """Write a row for each cell: its seeds, how many are there, what the others will take."""
+    """Return the table with a row for each cell: its seeds, how many are done, how long the others will take."""
     cells: dict[tuple[str, str, int, str], list[int]] = defaultdict(list)
     for index, spec in enumerate(planned.specs):
         cells[spec.model, spec.mode, spec.world_size, spec.config_hash].append(index)
@@ -133,7 +134,7 @@ def table(planned: PlannedRuns, history: Sequence[Metrics]) -> list[str]:
 
 
 def total(planned: PlannedRuns, history: Sequence[Metrics]) -> str:
-    """Say how many runs of how many cells there are, and how long they will take."""
+    """Return a line with the numbers of runs and cells, and how long they will take."""
     left = [spec for spec, done in zip(planned.specs, planned.done, strict=True) if not done]
     costs = {key: estimate(spec, history).seconds for key, spec in {spec.config_hash: spec for spec in left}.items()}
     seconds = sum(costs[spec.config_hash] for spec in left)
@@ -149,7 +150,8 @@ def _time(seconds: float) -> str:
 
 
 def estimate(spec: RunSpec, history: Sequence[Metrics]) -> Estimate:
-    """Estimate one run: start-up and training of the runs most like it, the training scaled by the number of epochs."""
+    """Estimate one run from the recorded runs most like it: their start-up time, and their training time scaled to its
+    epochs."""
     ok = [m for m in history if m.status == "ok" and m.epochs_planned and not m.resumed]
     for source, fields in SOURCES.items():
         known = [m for m in ok if all(getattr(m, name) == getattr(spec, name) for name in fields)]

@@ -1,4 +1,4 @@
-"""The verb `predict`: how fast other runs would be, by the records of runs that were made."""
+"""The verb `predict`: predicts the speed of other configurations from the records of runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ AS_CALIBRATED = "same"
 TRACES = (".parquet", ".json", ".json.gz")
 DOUBT = "(?) Do not rely on this interval: too far from what was calibrated."
 MOST_FOLDERS = 512
-"""Cells of more ranks have a row and no folder, which would take minutes to write."""
+"""Most ranks of a cell that gets a run folder. Larger cells get only a row, as the folder would take minutes to
+write."""
 
 
 def add(parser: Parser) -> None:
@@ -100,7 +101,7 @@ def predict(options: argparse.Namespace) -> Exit:
 
 
 def calibrated_run(folder: Path) -> CalibratedRun:
-    """Return the costs of a run and its samples per second. Raise ValueError."""
+    """Return the calibrated costs of a run and its samples per second. Raise ValueError."""
     spec, launched, records = records_in(folder)
     stream = sort(records, launched)
     try:
@@ -113,7 +114,8 @@ def calibrated_run(folder: Path) -> CalibratedRun:
 def _cells(
     options: argparse.Namespace, sources: Sequence[CalibratedCell]
 ) -> Iterator[tuple[str, PredictedCell, CalibratedCell]]:
-    """Yield what is asked for, each cell with a name where it is a variant of the one before. Raise ValueError."""
+    """Yield (name, cell, source) for each cell to predict; the name is set if the cell is a variant of the one before.
+    Raise ValueError."""
     first = sources[0].calibration
     ranks = [_count(word) for word in options.ranks.split(",")] if options.ranks else [first.ranks]
     links = [_links(word, min(ranks), options.bandwidth, first) for word in options.links.split(",")]
@@ -137,7 +139,7 @@ def _cells(
 
 
 def step_times(text: str) -> StepDistribution | TracedSteps:
-    """Return what step times are drawn from: a distribution, or the trace in a file. Raise ValueError."""
+    """Return the source of step times that `text` names: a distribution or the trace in a file. Raise ValueError."""
     return traced(Path(text)) if text.endswith(TRACES) else distribution(text)
 
 
@@ -174,7 +176,7 @@ def _policies(words: str | None) -> tuple[str, ...]:
 
 
 def _about(source: CalibratedCell, cores: int | None) -> Iterator[str]:
-    """Yield what was calibrated, and how well it predicts itself."""
+    """Yield lines on the calibration, and on how well it predicts the run that it comes from."""
     for run in source.runs:
         spec = run.calibration.spec
         itself = f"{rate(run.rate)} samples/s; predicted of itself {100 * run.error(cores):+.1f} %"
@@ -194,14 +196,14 @@ def _title(prediction: Prediction) -> str:
 
 
 def span(prediction: Prediction) -> str:
-    """Return the interval in words."""
+    """Return the interval of a prediction as text."""
     if prediction.low is None or prediction.high is None:
         return "unknown: one run"
     return f"{rate(prediction.low)} to {rate(prediction.high)}{'' if prediction.trusted else ' (?)'}"
 
 
 def table(predictions: Sequence[Prediction]) -> list[str]:
-    """Return the table as Markdown, with what lies outside of what was calibrated below."""
+    """Return the table as Markdown; below it, notes on cells outside the calibrated range."""
     head = ("cell", "samples/s", f"{100 * LEVEL:.0f} % interval", "efficiency", "waiting", "communicating", "MB")
     notes = list(dict.fromkeys(line for each in predictions for line in each.beyond))
     lines = [

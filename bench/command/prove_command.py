@@ -1,4 +1,5 @@
-"""The verb `prove`: a few steps of a model in each mode against plain PyTorch on one device, as a table and as JSON."""
+"""The verb `prove`: compares a few steps of a model in each mode with plain PyTorch on one device; writes a table and
+JSON."""
 
 from __future__ import annotations
 
@@ -28,18 +29,18 @@ if TYPE_CHECKING:
     from bench.prove.whole_batch import WholeBatch
 
 WAYS = ("mode", "engine", "policy", "backend", "experiment")
-"""Groups that choose a way of training; where none is given, all are proved."""
+"""Groups that choose a mode; if the command line has none, all modes are proved."""
 MOST_STEPS = 100
 
 
 @dataclass
 class ProofOrder:
-    """What a command line asks to be proved: plans by model, in their order."""
+    """The plans that a command line asks to prove, by model, in their order."""
 
     plans: dict[tuple[str, str, StepSettings], list[RunPlan]] = field(default_factory=dict)
 
     def job(self, composed: DictConfig) -> None:
-        """Note one way of training; Hydra calls this. Raise UsageError."""
+        """Note the plan of one mode; Hydra calls this. Raise UsageError."""
         from bench.command.cell_plan import make_plan
 
         try:
@@ -54,7 +55,7 @@ class ProofOrder:
 
 
 def _provable(config: Config) -> None:
-    """Raise UsageError for a step that the oracle does not do."""
+    """Raise UsageError for step settings that the reference loop in plain PyTorch does not support."""
     from bench.prove.tasks import refuse_unproved
 
     with usage():
@@ -62,15 +63,16 @@ def _provable(config: Config) -> None:
 
 
 def _quiet(config: Config) -> Config:
-    """Return the configuration without what is no part of a proof; engines of one rank on one."""
+    """Return the configuration without settings that play no part in a proof, and with one rank for engines that have
+    one."""
     size = 1 if engine_of(config.engine.name).one_rank else config.world_size
     return replace(config, world_size=size, audit=False, checkpoint=replace(config.checkpoint, every=0))
 
 
 def prove(arguments: list[str], parser: argparse.ArgumentParser, verbs: tuple[str, ...]) -> Exit:
-    """Prove what `arguments` ask for: options of `parser`, then overrides.
+    """Prove the modes that `arguments` select: options of `parser`, then overrides.
 
-    Return exit code 1 if something is different, 3 if something could not be proved."""
+    Return exit code 1 if a mode differs from PyTorch, 3 if a mode could not be compared."""
     parser.add_argument("--steps", type=int, default=3, help="steps, or averages, that are compared (default: 3)")
     parser.add_argument("--batch", type=int, default=4, help="samples of a micro-batch of one rank (default: 4)")
     parser.add_argument("--json", type=file_of, metavar="FILE", help="write all differences by step")
@@ -136,7 +138,7 @@ def _prove(
     proofs: list[tuple[str, Proof]],
     wholes: list[tuple[str, WholeBatch]],
 ) -> None:
-    """Add what comes out for one model, in the order of its plans."""
+    """Append the results of one model to `proofs` and `wholes`, in the order of its plans."""
     from bench.prove.proof import Way, prove
     from bench.prove.whole_batch import whole
 

@@ -1,7 +1,8 @@
-"""A sweep on a cluster of Ray's: `launch=ray`. A cell is a group of actors, as many at a time as there is room for.
+"""A sweep on a Ray cluster: `launch=ray`. A cell is a group of actors; as many cells run at a time as the cluster has
+room for.
 
-The command stays until the end: Ray ends the actors of one that is gone. `bench cancel` leaves it a word in the sweep's
-folder, from whatever host.
+The command runs until the sweep ends, as Ray kills the actors of a driver that has exited. `bench cancel` signals it
+through a file in the sweep's folder, from any host.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from bench.runner.ray_rank import new_key
 from bench.runner.submitted_cell import STOP, write_result
 
 OVER = "over"
-"""File of a sweep's folder: its command has ended."""
+"""File in a sweep's folder which shows that the sweep's command has ended."""
 LOOK_S = 0.5
 ROOM_S = 30.0
-"""After so long without room for a cell, that is said."""
+"""Seconds without room for a cell after which the command prints why."""
 CANCEL_S = END_ALL_S + 30.0
 
 
 def demand() -> None:
-    """Raise UsageError where there is no Ray."""
+    """Raise UsageError if Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
         raise UsageError("launch=ray needs Ray: pip install ray")
 
 
 def submit(output: Path, left: dict[str, list[str]], settings: RaySettings) -> Exit:
-    """Train the cells; return the gravest code. Raise UsageError, KeyboardInterrupt."""
+    """Train the cells; return their gravest exit code. Raise UsageError, KeyboardInterrupt."""
     with _connected(settings.address):
         folder = new_folder(output, "ray")
         job = folder.name.lstrip(".")
@@ -78,7 +79,7 @@ def _connected(address: str) -> Iterator[None]:
 
 
 def _train(sweep: RaySweep, left: dict[str, list[str]]) -> None:
-    """Train all cells, each in a thread that waits for it. What interrupts ends them first."""
+    """Train all cells, with one waiting thread for each. An interrupt stops the cells before it goes on."""
     until = time.monotonic() + ROOM_S
     with ThreadPoolExecutor(sweep.settings.at_once, thread_name_prefix="cell") as pool:
         waiting: set[Future[None]] = {
@@ -100,7 +101,7 @@ def _train(sweep: RaySweep, left: dict[str, list[str]]) -> None:
 
 
 def _lack(own: RaySettings) -> str:
-    """Return why no cell begins."""
+    """Return why no cell can start."""
     import ray
 
     need = ", ".join(f"{name} {count:g}" for name, count in bundle(own).items())
@@ -110,7 +111,7 @@ def _lack(own: RaySettings) -> str:
 
 
 def _one(sweep: RaySweep, number: int, words: list[str]) -> None:
-    """Train a cell, and leave its result; one that was stopped has none."""
+    """Train a cell and write its result; a stopped cell writes none."""
     if not sweep.stop.is_set():
         cell = RayCell(sweep, number, words)
         if (code := cell.train()) is not None:
@@ -118,7 +119,7 @@ def _one(sweep: RaySweep, number: int, words: list[str]) -> None:
 
 
 def live(folder: Path) -> bool:
-    """Return whether the command of a sweep still runs, as far as its folder and this host tell."""
+    """Return whether the command of a sweep still runs, as far as the sweep's folder and this host show."""
     noted = about(folder)
     gone = noted.get("host") == HOST and not alive(noted["pid"])
     return not gone and leased(folder) and not (folder / OVER).exists()
@@ -130,7 +131,7 @@ def standing(folder: Path) -> str:
 
 
 def cancel(folder: Path) -> str:
-    """Cancel a sweep and see its command gone; return why that did not come about, or nothing."""
+    """Wait until the command of a cancelled sweep has ended; return why it did not end, or an empty text."""
     until = time.monotonic() + CANCEL_S
     while not (folder / OVER).exists():
         if not (live(folder) or (folder / OVER).exists()):

@@ -1,4 +1,5 @@
-"""The verbs `rerun` and `replay`: is a run what its configuration makes, and what the core decides? Write no run folder."""
+"""The verbs `rerun` and `replay`: train a run again, or feed its events to the coordinator again, and compare. They
+write no run folder."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def rerun(folder: Path) -> Exit:
-    """Train the same cell and seed again, elsewhere, and print what came out.
+    """Train the same cell and seed again, in a temporary folder, and print how the results compare.
 
-    Return exit code 1 if bits differ that the mode promises, 3 if it promises none."""
+    Return exit code 1 if results differ that the mode promises to reproduce bit for bit, 3 if it promises none."""
     from bench.base import environment
 
     with usage():
@@ -48,7 +49,7 @@ def rerun(folder: Path) -> Exit:
 
 
 def _script_again(run: Run, output: Path) -> Metrics:
-    """Run the script again that made a run; return what came out. Raise UsageError."""
+    """Run the script of a run again; return the new metrics. Raise UsageError."""
     from bench.runner.script_again import rerun_script
 
     with usage():
@@ -56,7 +57,7 @@ def _script_again(run: Run, output: Path) -> Metrics:
 
 
 def _trained_again(run: Run, output: str) -> Metrics:
-    """Train a run of a model of the registry again; return what came out. Raise UsageError."""
+    """Train a run of a registered model again; return the new metrics. Raise UsageError."""
     from rich.console import Console
 
     from bench.command.cell_plan import make_plan
@@ -87,14 +88,14 @@ def compare(folder: Path, before: Metrics, after: Metrics) -> Exit:
 
 
 def _surroundings(before: Metrics, env: dict[str, object], git: dict[str, object]) -> list[str]:
-    """Return what is not as it was, of machine, versions and source."""
+    """Return the differences in machine, versions and source since the run."""
     was, now = {**before.env, **before.git}, {**env, **git}
     changed = [key for key in now if key not in ("load_1min", "memory_bytes") and was.get(key) != now[key]]
     return [f"{key}: {was.get(key)} then, {now[key]} now" for key in changed]
 
 
 def _refused(run: Run) -> Exit | None:
-    """Print why the folder of a run is not to be gone by, if it is not; return the exit code then."""
+    """Print why a run's folder cannot be trusted, and return the exit code; None if it can."""
     try:
         legible(run)
     except ValueError as error:
@@ -104,7 +105,7 @@ def _refused(run: Run) -> Exit | None:
 
 
 def run_in(folder: Path) -> Run:
-    """Return the run in a folder that is one. Raise ValueError."""
+    """Return the run in a run folder. Raise ValueError if it cannot be read."""
     runs, problems = find_runs(folder)
     if len(runs) != 1 or runs[0].path != folder:
         raise ValueError(problems[0] if problems else f"{folder} is not a run folder, runs/<model>/<mode>/<run_id>")
@@ -112,8 +113,8 @@ def run_in(folder: Path) -> Run:
 
 
 def replay(folder: Path) -> Exit:
-    """Feed the recorded events to the core's coordinator, and print where its commands, or losses and metrics that follow
-    from them, first deviate from the recorded ones.
+    """Feed the recorded events to the core's coordinator. Print the first place where its commands, or the losses and
+    metrics derived from them, differ from the recorded ones.
 
     Return exit code 1 if they do, 4 if nothing can be replayed or the folder was changed."""
     from bench.base import environment

@@ -1,7 +1,7 @@
-"""The verb `run`: one cell of the matrix, or with `-m` a sweep of them.
+"""The verb `run`: trains one cell of the matrix, or a sweep of cells with `-m`.
 
-Owns what a command does with the cells that Hydra composes: what goes wrong in one stays in its `CellOutcome`, and the next
-one runs. Knows neither engines nor records.
+Owns what a command does with the cells that Hydra composes: an error of one cell stays in its `CellOutcome`, and the
+next cell runs. Knows neither engines nor records.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ if TYPE_CHECKING:
 
 
 def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: Machines | None = None) -> Exit:
-    """Train what `arguments` (overrides and Hydra's flags) ask for. `verbs`: words that a misspelt one may have meant.
+    """Train the cells that `arguments` (overrides and Hydra's flags) ask for. `verbs`: suggestions for a misspelt
+    verb.
 
-    `machines`: who has processes for ranks; None: ranks are forked."""
+    `machines`: provides the processes for ranks; None: ranks are forked."""
     session = Session(PipeSafeConsole(highlight=False), machines)
     try:
         # The plan of an experiment is shown first: it costs a fraction of a second for each run.
@@ -83,13 +84,13 @@ class Session:
     config: Config | None = None
     sweep: bool = False
     dashboard: DashboardProcess | None = None
-    """The live page, if one was asked for: the same for all cells."""
+    """The live page for all cells, if the user asked for one."""
     progress: SweepProgress = field(default_factory=SweepProgress)
     launched: bool = False
-    """In a process of a launcher, with one cell of the command."""
+    """Whether this session runs one cell of the command in a launcher's process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Begin anew in another process: what came of other cells stays here."""
+        """Pickle as a fresh session: results of other cells stay in this process."""
         return Session._launched, ()
 
     @staticmethod
@@ -124,7 +125,7 @@ class Session:
         return replace(cell, swept=self.sweep, config=self.config, experiment=experiment, objective=value)
 
     def take(self, cell: CellOutcome | LostPoint) -> None:
-        """Note what came of a cell. Raise KeyboardInterrupt when it was killed."""
+        """Note the outcome of a cell. Raise KeyboardInterrupt if the cell was killed."""
         if isinstance(cell, LostPoint):
             cell = CellOutcome(cell.name, Exit.FAILED, note=cell.why, refused=True, swept=True)
         self.cells.append(cell)
@@ -140,7 +141,7 @@ class Session:
         self.console.print(line, style=style, markup=False, soft_wrap=True)
 
     def _tell(self) -> None:
-        """Leave word of how far the sweep is."""
+        """Write the progress of the sweep for the dashboard."""
         if self.sweep and not self.launched and self.config is not None and self.progress.points:
             output, progress = Path(self.config.output), self.progress
             sweep_file.write(output, len(progress.points), progress.over, progress.each)
@@ -244,9 +245,9 @@ class Session:
             self.print(f"dashboard {self.dashboard.address}")
 
     def conclude(self, baseline: Path, search: dict[str, Any] | None) -> Exit:
-        """Print what came out, write the report, compare with the baseline; return the exit code of the command.
+        """Print the results, write the report, compare with the baseline; return the exit code of the command.
 
-        Raise what came out of a cell as a defect, once the others are done."""
+        Re-raise an unexpected exception of a cell after the other cells are done."""
         for cell in self.cells:
             if cell.defect is not None:
                 raise cell.defect

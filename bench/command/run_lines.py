@@ -1,6 +1,6 @@
-"""What is printed when a run or a sweep is over, as lines: result, speed, where the time went, what went wrong. Pure.
+"""The lines printed at the end of a run or a sweep: result, speed, where the time went, what went wrong. Pure.
 
-Lines are at most `WIDTH` signs long; whatever is cut stands in `training.log`. Judges and reports have lines of their own.
+Lines have at most `WIDTH` characters; `training.log` has them uncut. Verdicts and reports have lines of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from bench.results.schema import Metrics, RankTime, Steady
 
 LABEL = 9
 MOST, TROUBLE = 5, 2
-"""Parts of the time; errors, faults and notes at the end of a run. training.log has them all."""
+"""Most parts of the time shown; most errors, faults and notes shown at the end of a run. training.log has all of
+them."""
 PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 NAMES = {
     "compute": "computing",
@@ -30,11 +31,11 @@ NAMES = {
     "eval": "evaluating",
     "other": "between steps",
 }
-"""Part of a rank's time -> what it is called in a sentence; others bear their own name."""
+"""Part of a rank's time -> its words in a sentence; other parts keep their name."""
 
 
 class Line(NamedTuple):
-    """A line with what it is about; of a label that is empty, more of the line before."""
+    """A line with its label; an empty label continues the line before."""
 
     label: str
     text: str
@@ -63,7 +64,7 @@ def result_lines(m: Metrics, detail: bool = False) -> list[Line]:
 
 
 def error_lines(m: Metrics) -> list[Line]:
-    """Return what a program did wrong: it comes before all figures, which are of a program with an error."""
+    """Return the errors of the user's program. They come before all figures, which an erroneous program produced."""
     return [Line("error", text) for text in raised(m.faults)]
 
 
@@ -78,7 +79,7 @@ def trouble_lines(m: Metrics) -> list[Line]:
 
 
 def shortened(lines: Sequence[Line], most: int = TROUBLE) -> list[Line]:
-    """Return so many of the lines; the last of them says how many there are more."""
+    """Return at most `most` lines; the last one gives the number of lines left out."""
     if len(lines) <= most:
         return list(lines)
     rest = len(lines) - most + 1
@@ -94,7 +95,7 @@ def row_line(m: Metrics) -> str:
 
 
 def disturbance(m: Metrics) -> str | None:
-    """Return the note that other programs took the run's cores; None without one."""
+    """Return the note that other programs took the run's cores, or None."""
     return next((text for text in m.warnings if text.startswith(BUSY)), None)
 
 
@@ -106,7 +107,7 @@ def sweep_table(cells: Sequence[Cell]) -> str:
 
 
 def sweep_notes(cells: Sequence[Cell]) -> list[Line]:
-    """Return notes on the cells of a sweep, each once: which were disturbed by other programs, then all else."""
+    """Return notes on the cells of a sweep, each once: first the cells disturbed by other programs, then the rest."""
     lines = []
     for cell in cells:
         disturbed = [(run.metrics.seed, text) for run in cell.runs if (text := disturbance(run.metrics))]
@@ -168,7 +169,7 @@ def _speed(m: Metrics) -> str:
 
 
 def _steady(steady: Steady) -> str:
-    """Return the speed without the beginning, the end and evaluation."""
+    """Return the steady speed: without the beginning, the end and evaluation."""
     apart = " / ".join("-" if share is None else f"{share:.1%}" for share in steady.waiting_or_communicating)
     return (
         f"{_rate(steady.samples_per_s)} samples/s over {steady.seconds:.1f} s, {steady.efficiency:.1%} of what the ranks do "
@@ -177,7 +178,7 @@ def _steady(steady: Steady) -> str:
 
 
 def _mean_breakdown(m: Metrics) -> str:
-    """Return where the ranks' time went on average, the most first, and which rank waited most."""
+    """Return where the ranks' time went on average, the largest part first, and which rank waited most."""
     means = {name: fmean(getattr(spent, name) for spent in m.breakdown) for name in PARTS}
     shown = sorted((name for name in PARTS if means[name] >= 0.005), key=lambda name: -means[name])[:MOST]
     text = ", ".join(f"{NAMES.get(name, name)} {means[name]:.0%}" for name in shown)

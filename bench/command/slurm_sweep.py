@@ -1,6 +1,7 @@
-"""A sweep as an array job of SLURM's: `launch=slurm`.
+"""A sweep as a SLURM array job: `launch=slurm`.
 
-Its records are never asked, as there may be no accounting. Knows nothing of what a cell does (`bench.runner.slurm_batch`).
+Never queries SLURM's accounting, which a cluster may lack. Does not know what a cell does
+(`bench.runner.slurm_batch`).
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from bench.runner.submitted_cell import KEY, remove_key
 
 LOOK_S = 1.0
 CANCEL_S = 90.0
-"""How long a cancelled job may take to leave the queue: SLURM kills what does not end in 30 s."""
+"""Seconds that a cancelled job may take to leave the queue: SLURM kills tasks that do not end within 30 s."""
 VANISHED_S = 90.0
-"""A job that is in no queue for so long is over: results may be seen 60 s late."""
+"""Seconds out of the queue after which a job counts as over: results may become visible 60 s late."""
 PENDS_S = 30.0
-"""When all tasks pend for so long, it is said why."""
+"""Seconds that all tasks pend before the command prints why."""
 ASK_S = 30.0
 OVER = "Invalid job id"
-"""What squeue says of a job that has long been over."""
+"""squeue's error for a job that ended long ago."""
 QUEUE = ["squeue", "--noheader", "--array", "--format=%i %T %r", "--jobs"]
 
 
@@ -45,7 +46,7 @@ def demand() -> None:
 
 
 def submit(output: Path, left: dict[str, list[str]], settings: SlurmSettings) -> Exit:
-    """Submit the cells as an array; wait for them if asked to. Return the gravest code."""
+    """Submit the cells as an array; wait for them if the settings ask for it. Return their gravest exit code."""
     folder = _submitted(output, left, settings)
     return _awaited(folder) if settings.wait else Exit.OK
 
@@ -102,7 +103,7 @@ def _sbatch(folder: Path, tasks: list[CellBatch], settings: SlurmSettings) -> st
 
 
 def _awaited(folder: Path) -> Exit:
-    """Wait until all cells have their results, or the job has left the queue."""
+    """Wait until all cells have results, or the job has left the queue."""
     seen = moved = time.monotonic()
     noted, words = about(folder), ""
     while True:
@@ -127,7 +128,7 @@ def _awaited(folder: Path) -> Exit:
 
 
 def queued(job: str) -> Counter[str] | None:
-    """Return the tasks of a job that are in the queue, by state, with the reason of those that pend; None: SLURM does not
+    """Return the number of a job's queued tasks by state, pending ones with their reason; None if SLURM does not
     answer."""
     try:
         answer = subprocess.run([*QUEUE, job], capture_output=True, text=True, timeout=ASK_S, check=False)
@@ -142,13 +143,13 @@ def queued(job: str) -> Counter[str] | None:
 
 
 def live(folder: Path) -> bool:
-    """Return whether a sweep may not be over."""
+    """Return whether a sweep may still run."""
     states = queued(about(folder)["job"])
     return states is None or bool(states)
 
 
 def standing(folder: Path) -> str:
-    """Return how the tasks of a sweep stand in the queue, in words."""
+    """Return the states of a sweep's tasks in the queue, as text."""
     states = queued(about(folder)["job"])
     if states is None:
         return "tasks: squeue does not answer"
@@ -164,7 +165,7 @@ def _in_words(states: Counter[str]) -> str:
 
 
 def cancel(folder: Path) -> str:
-    """Cancel a sweep and see it gone from the queue; return why that did not come about, or nothing."""
+    """Cancel a sweep and wait until it has left the queue; return why it did not, or an empty text."""
     job = about(folder)["job"]
     try:
         with suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,8 @@
-"""A sweep that a scheduler has: what is left to submit, how it stands, and its end: `launch=`, `status`, `cancel`.
+"""A sweep run by a scheduler (`launch=`): submits its unfinished cells, shows its state (`status`), ends it
+(`cancel`).
 
-What is left to do comes from the run folders, what came of it from files in the sweep's folder: `sweep.json`, and one for
-each cell. A folder `.slurm-*` or `.ray-*` of the tree of runs is a sweep. Each scheduler has a module of its own.
+The run folders show which cells are unfinished. The sweep's folder has `sweep.json` and a result file for each cell. A
+folder `.slurm-*` or `.ray-*` in the tree of runs is a sweep. Each scheduler has a module of its own.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ from ddp.regular_files import content
 
 @dataclass
 class Points(PlannedRuns):
-    """The runs of a command line, with the overrides of each, as hosts of a scheduler's train them."""
+    """The runs of a command line, each with its overrides, planned for the hosts of a scheduler."""
 
     settings: Settings = field(default_factory=SlurmSettings)
     presets: list[str] = field(default_factory=list)
-    """Words of the command line that say where presets are looked for."""
+    """Words of the command line that name the folders of presets."""
     points: list[list[str]] = field(default_factory=list)
     outcomes: list[CellOutcome] = field(default_factory=list)
-    """What is known of each before it ends."""
+    """Outcome of each run, as far as it is known at submission."""
 
     def job(self, composed: DictConfig) -> None:
         before, hydra = len(self.specs), HydraConfig.get()
@@ -68,7 +69,8 @@ class Points(PlannedRuns):
             self.points.append([*self.presets, *map(in_new_process, HydraConfig.get().overrides.task), *alone])
 
     def resolved(self, config: Config, keys: list[str]) -> RunSpec:
-        """Return the run with the launcher's ranks. Its hosts are taken to have what it asks for: they check that."""
+        """Return the run with the launcher's number of ranks. Assumes hosts with the requested resources: each host
+        checks its own."""
         own, ranks = self.settings, self.settings.nodes * self.settings.ranks
         if own.nodes > 1:
             if engine_of(config.engine.name).in_place:
@@ -82,7 +84,8 @@ class Points(PlannedRuns):
 
 
 def submit(arguments: list[str], verbs: tuple[str, ...], settings: Settings) -> Exit:
-    """Submit what is left of a sweep; return the gravest code of its cells, as far as it is waited for. Raise UsageError."""
+    """Submit the unfinished cells of a sweep; return the gravest exit code of the cells that the command waits for.
+    Raise UsageError."""
     scheduler = module("ray" if isinstance(settings, RaySettings) else "slurm")
     scheduler.demand()
     planned = Points(settings=settings, presets=_presets(arguments))
@@ -102,7 +105,7 @@ def submit(arguments: list[str], verbs: tuple[str, ...], settings: Settings) -> 
 
 
 def _concluded(planned: Points) -> Exit:
-    """Print what came of the runs, as the command does that trains them itself; return the gravest code."""
+    """Print the results of the runs, as `run` does for its own runs; return the gravest exit code."""
     session = Session(PipeSafeConsole(highlight=False))
     for spec, outcome in zip(planned.specs, planned.outcomes, strict=True):
         folders = [place(*spec.key), place(*spec.key).with_name(spec.run_id + FAILED)]
@@ -115,14 +118,15 @@ def _concluded(planned: Points) -> Exit:
 
 
 def _presets(arguments: list[str]) -> list[str]:
-    """Return the words of a command line that say where presets are looked for, as any folder understands them."""
+    """Return the words of a command line that name the folders of presets, with absolute paths."""
     options, _ = read(arguments)
     flag = [] if options.config_dir is None else ["--config-dir", str(Path(options.config_dir).absolute())]
     return flag + [word for word in options.overrides if word.startswith("hydra.searchpath=")]
 
 
 def under_way(output: str) -> Iterator[tuple[str, Path]]:
-    """Iterate over the cells of a tree that sweeps have which are not over: place of each, and folder of its sweep."""
+    """Iterate over the unfinished cells of the live sweeps in a tree: (place of the cell's run, folder of its
+    sweep)."""
     for folder in _sweeps(Path(output)):
         try:
             places = enumerate(about(folder)["places"])
@@ -142,14 +146,14 @@ def module(name: str) -> ModuleType:
 
 
 def new_folder(output: Path, name: str) -> Path:
-    """Make the folder of a sweep that this scheduler gets."""
+    """Make the folder of a new sweep for scheduler `name`."""
     folder = (output / f".{name}-{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 1000:03}").absolute()
     folder.mkdir(parents=True)
     return folder
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """Return what was noted of a sweep when it was submitted: its job, cells and tasks. Raise UsageError."""
+    """Return the content of `sweep.json`, written at submission: job, cells, places and tasks. Raise UsageError."""
     with suppress(ValueError, RecursionError):
         noted = json.loads(content(folder / SWEEP))
         if isinstance(noted, dict) and _scheduler(folder) in LAUNCHERS:
@@ -161,20 +165,20 @@ def about(folder: Path) -> dict[str, Any]:
 
 
 def note(folder: Path, job: str, cells: dict[str, list[str]], tasks: int) -> None:
-    """Note what was submitted: the words of each cell, by the place of its run."""
+    """Write `sweep.json`. `cells`: place of a run -> the overrides of its cell."""
     noted = {"job": job, "cells": [*cells.values()], "places": [*cells], "tasks": tasks}
     text = json.dumps(noted | {"pid": os.getpid(), "host": HOST}, indent=1)
     write_text(folder / SWEEP, text + "\n")
 
 
 def codes_of(folder: Path) -> list[Exit]:
-    """Return the exit codes of the cells that are done; an unknown one is that of a failure."""
+    """Return the exit codes of the finished cells; an unknown code counts as a failure."""
     files = [result_file(folder, number) for number in range(len(about(folder)["cells"]))]
     return [_result(file)[0] for file in files if file.exists()]
 
 
 def _result(file: Path) -> tuple[Exit, str]:
-    """Return the exit code of a cell that is done, and why it has no run."""
+    """Return the exit code of a finished cell, and why it has no run (empty: it has one)."""
     try:
         result = read_object(file)
         return Exit(result["code"]), str(result.get("why", ""))
@@ -183,7 +187,7 @@ def _result(file: Path) -> tuple[Exit, str]:
 
 
 def show(folder: Path) -> Exit:
-    """Print how a sweep stands; return the gravest code of its cells."""
+    """Print the state of a sweep; return the gravest exit code of its cells."""
     noted, codes = about(folder), codes_of(folder)
     ends = Counter(map(_word, codes))
     where = module(_scheduler(folder)).standing(folder)
@@ -198,7 +202,8 @@ def show(folder: Path) -> Exit:
 
 
 def _word(code: Exit) -> str:
-    """Return how a cell ended: nothing is validated there, so a regression is a loss that is not finite."""
+    """Return how a cell ended, as a word. A scheduler's cell is not validated, so its regression is a loss that is not
+    finite."""
     return {Exit.OK: "ok", Exit.REGRESSION: "diverged"}.get(code, "failed")
 
 
@@ -207,8 +212,7 @@ def _scheduler(folder: Path) -> str:
 
 
 def latest(path: Path) -> Path:
-    """Return the folder of the latest sweep in a tree of runs, or the folder itself, with a note to be read. Raise
-    UsageError."""
+    """Return the folder of the latest sweep in a tree of runs, or `path` itself if it is a sweep. Raise UsageError."""
     path = path.resolve()
     folders = [path] if (path / SWEEP).is_file() else _sweeps(path)
     if not folders:
@@ -223,12 +227,12 @@ def _sweeps(path: Path) -> list[Path]:
 
 
 def status(path: Path) -> Exit:
-    """Print how the latest sweep of a tree stands."""
+    """Print the state of the latest sweep of a tree."""
     return show(latest(path))
 
 
 def cancel(path: Path) -> Exit:
-    """Cancel the latest sweep of a tree, and see it gone."""
+    """Cancel the latest sweep of a tree, and wait for its end."""
     folder = latest(path)
     (folder / STOP).touch()
     problem = module(_scheduler(folder)).cancel(folder)

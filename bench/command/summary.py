@@ -1,7 +1,7 @@
-"""What is printed when a run or a sweep is over: result, verdict in words, where the report lies. `training.log` gets the
-same, uncut.
+"""Prints the end of a run or a sweep: result, verdict in words, path of the report. `training.log` gets the same text,
+uncut.
 
-Imports the judges when they are needed: they bring pandas and matplotlib, and a run should begin at once.
+Imports validation only when needed: it imports pandas and matplotlib, which would delay the start of a run.
 """
 
 from __future__ import annotations
@@ -40,46 +40,46 @@ if TYPE_CHECKING:
     from bench.validate import Verdict
 
 ROOM = WIDTH - LABEL - 1
-"""Signs beside a label."""
+"""Characters of a line beside its label."""
 NOTES = 4
-"""Notes on the cells of a sweep."""
+"""Most notes shown on the cells of a sweep."""
 UNDECIDED = ("INCONCLUSIVE", "NO_BASELINE")
-"""Verdicts that say that something is lacking, not that something is wrong."""
+"""Verdicts which mean that seeds or a baseline are missing, not that a result is wrong."""
 
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """What became of one cell of a command."""
+    """The outcome of one cell of a command."""
 
     title: str
     code: Exit
     folder: Path | None = None
     metrics: Metrics | None = None
     note: str = ""
-    """Why there is nothing new to see."""
+    """Why this command has no new result for the cell."""
     refused: bool = False
-    """It could not begin, or its results could not be written: `note` is to be shown."""
+    """Whether the cell could not start or its results could not be written; `note` says why."""
     defect: Exception | None = None
-    """Ours, not the user's nor the world's."""
+    """An unexpected exception: a bug of the harness."""
     objective: float | None = None
-    """What a searching sweeper makes better."""
+    """The number that a searching sweeper optimizes."""
     config: Config | None = None
-    """Of the cell; what concerns the command as a whole is the same in all."""
+    """Configuration of the cell; settings of the whole command are the same in all cells."""
     experiment: str | None = None
     swept: bool = False
-    """It is one of a sweep."""
+    """Whether the cell is part of a sweep."""
 
 
 @dataclass
 class Summary:
-    """Prints lines on a console and appends them to the logs of the runs that they are about."""
+    """Prints lines on a console and appends them to the logs of their runs."""
 
     console: Console
     logs: Sequence[Path] = ()
     """Run folders."""
 
     def show(self, lines: Iterable[Line], whole: bool = False) -> None:
-        """Print and log lines; a command or a path is printed `whole`, all else is cut to a line's width."""
+        """Print and log lines. Printed lines are cut to the width unless `whole`, which commands and paths need."""
         for line in lines:
             text = str(line).rstrip()
             self.print(text if whole or verbosity() > 0 else cut(text))
@@ -91,7 +91,7 @@ class Summary:
 
     @staticmethod
     def log(folders: Iterable[Path], lines: Iterable[str]) -> None:
-        """Append lines to the logs of runs; a log that cannot be written is not worth a run."""
+        """Append lines to the logs of runs. A log that cannot be written is skipped: it must not fail the run."""
         text = "".join(f"{line}\n" for line in lines)
         for folder in folders:
             with suppress(OSError):
@@ -130,8 +130,8 @@ def show_search(summary: Summary, search: Mapping[str, Any]) -> None:
 
 
 def show_sweep(summary: Summary, outcomes: Sequence[CellOutcome]) -> None:
-    """Print a row for each cell, means over its seeds; then which were not run or disturbed. Each run's log gets its own
-    result."""
+    """Print a row for each cell with means over its seeds; then the cells that did not run or were disturbed. Each
+    run's log gets its own result."""
     from bench.results.cells import cells
 
     unique = {cell.folder: cell for cell in outcomes if cell.metrics is not None and cell.folder is not None}
@@ -148,11 +148,11 @@ def show_sweep(summary: Summary, outcomes: Sequence[CellOutcome]) -> None:
 
 
 def judge(summary: Summary, root: Path, baselines: Path, own: Collection[Path]) -> Exit:
-    """Print the verdicts on the runs in the folders `own`, and one line on what else lies in `root`.
+    """Print the verdicts on the runs in the folders `own`, and one line on the other runs in `root`.
 
-    Return the exit code as far as it concerns who trained: a regression that is proved, and a run that failed, do. Too few
-    seeds for a verdict, nothing to compare with, or something to look at, do not: a run is no claim. `bench validate` has
-    exit codes for these. Seeds of a cell that finished earlier count with its own; nothing else does."""
+    Return a failing exit code only for a proved regression or a failed run. Too few seeds, a missing baseline or a
+    warning do not fail the command: `bench validate` has exit codes for these. Earlier finished seeds of a cell count
+    for its verdicts; other runs do not."""
     from bench.results.cells import apart, cells
     from bench.results.runfolder import find_runs
     from bench.validate import judge_cells
@@ -178,8 +178,8 @@ def judge(summary: Summary, root: Path, baselines: Path, own: Collection[Path]) 
 
 
 def in_words(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return what verdicts come to, for somebody who does not know their names; then the first that did not pass. Before
-    them, that seeds diverged, where no check fails by it."""
+    """Return the verdicts in plain words, then the first verdict that did not pass. Before both, a line on diverged
+    seeds if no check fails because of them."""
     undecided = [v for v in verdicts if v.check == "diverged" and v.name == "INCONCLUSIVE"]
     lost = [f"{v.cell}: {v.why.partition(':')[0]}" for v in undecided if "seeds diverged (" in v.why]
     return [*lost[:1], *_summed(verdicts)]
@@ -203,7 +203,8 @@ def _summed(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def what_next(verdicts: Sequence[Verdict], root: Path) -> list[tuple[str, str]]:
-    """Return a label and a command: what decides, where seeds or a baseline are lacking, or what did not pass, in full."""
+    """Return pairs of a label and a command: the command that trains missing seeds or a baseline, or that prints in
+    full what did not pass."""
     place = shlex.quote(str(root))
     wrong = _wrong(verdicts)
     if len(wrong) > 1 or any(len(line) > ROOM for line in wrong):
@@ -228,7 +229,7 @@ def _counted(names: Iterable[str]) -> str:
 
 
 def _others(verdicts: Sequence[Verdict]) -> str:
-    """Return what is wrong with cells that nobody asked for, by verdict; empty: nothing that is known."""
+    """Return what is wrong with the other cells of the tree, by verdict; empty if nothing is."""
     wrong = [each for each in verdicts if each.exit_code and each.name not in ("INCONCLUSIVE", "NO_BASELINE")]
     places = number_format.plural(len({verdict.cell for verdict in wrong}), "place")
     return f"{_counted(verdict.name for verdict in wrong)} in {places}" if wrong else ""
@@ -245,7 +246,7 @@ def report(summary: Summary, root: Path, out: Path, baseline: Path | None) -> No
 
 
 def write_own_report(outcome: Outcome) -> None:
-    """Write the report of one run, for loggers that keep it; whoever interrupts does not wait for that."""
+    """Write the report of one run for loggers that store it; skipped after an interrupt."""
     from bench.report import write_report
 
     if outcome.metrics.status != "killed":

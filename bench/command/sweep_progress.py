@@ -1,4 +1,5 @@
-"""How far a sweep is, and how long the rest will take. Pure but for a clock; knows neither runs nor folders."""
+"""The progress of a sweep, and the time that the rest will take. Pure but for a clock; knows neither runs nor
+folders."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from rich.table import Table
 from bench.runner.live_view import duration
 
 BAR = 30
-"""Signs of the bar."""
+"""Characters of the bar."""
 
 
 @dataclass
@@ -22,7 +23,7 @@ class SweepProgress:
     """The runs of a sweep, in their order."""
 
     clock: Callable[[], float] = time.monotonic
-    """Seconds."""
+    """Monotonic clock, seconds."""
     points: list[tuple[str, ...]] = field(default_factory=list)
     """The overrides of every run."""
     begun: int = 0
@@ -34,7 +35,7 @@ class SweepProgress:
     _since: float = 0.0
 
     def foresee(self, overrides: Sequence[str]) -> None:
-        """Note a run that there will be."""
+        """Add a run to the planned ones."""
         self.points.append(tuple(overrides))
 
     def begin(self) -> None:
@@ -42,14 +43,14 @@ class SweepProgress:
         self.begun, self._since = self.begun + 1, self.clock()
 
     def end(self, trained: bool) -> None:
-        """Note that it is over."""
+        """Note that the current run is over. `trained`: whether it trained, or was skipped."""
         self.over += 1
         if trained:
             self._trained.append(self.clock() - self._since)
 
     @property
     def place(self) -> str:
-        """Which cell of how many is under way; and which run, where cells have several."""
+        """Number of the current cell out of all; also of the run, if cells have several runs."""
         kinds = [tuple(word for word in point if not word.startswith("seed=")) for point in self.points]
         order = list(dict.fromkeys(kinds))
         current = min(max(self.begun, 1), len(kinds)) - 1
@@ -57,8 +58,9 @@ class SweepProgress:
         return cell if len(order) == len(kinds) else f"{cell}, run {current + 1} of {len(kinds)}"
 
     def left(self, run_left: float | None) -> float | None:
-        """Return the seconds that the sweep still takes, given those of the run under way; None: nothing is known yet. Runs
-        to come take as long as those that are over did on average, and as many of them will be skipped."""
+        """Return the estimated seconds until the sweep ends, given those of the current run; None if nothing is known
+        yet. Assumes that the remaining runs take as long as the finished ones on average, and that the same share is
+        skipped."""
         elapsed = self.clock() - self._since
         if not self._trained and run_left is None:
             return None
@@ -70,7 +72,7 @@ class SweepProgress:
 
     @property
     def each(self) -> float | None:
-        """Return the seconds that a run took on average, those that were skipped among them; None: nothing is known yet."""
+        """Return the mean seconds of a run, skipped runs included; None if nothing is known yet."""
         return sum(self._trained) / self.over if self._trained and self.over else None
 
     def view(self, run_left: float | None) -> RenderableType:

@@ -1,4 +1,4 @@
-"""The verb `timeline`: the timeline of a run folder, written again, in a format of others, or opened."""
+"""The verb `timeline`: writes the timeline of a run folder again, exports it to another tool's format, or opens it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.command.parser import verb_parser
 
 
 def timeline(arguments: list[str]) -> Exit:
-    """Write the files, or open one. Raise UsageError."""
+    """Write the timeline files or open the page. Raise UsageError."""
     written = (
         "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too"
     )

@@ -1,4 +1,4 @@
-"""The verbs `validate` and `baseline`: their arguments, and what is printed. What they do is in `bench.validate`."""
+"""The verbs `validate` and `baseline`: their arguments and printed output. `bench.validate` does the work."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add_validate(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
 
 
 def validate(options: argparse.Namespace) -> Exit:
-    """Judge, and print the verdicts; return the exit code. Raise UsageError."""
+    """Judge the runs and print the verdicts; return the exit code. Raise UsageError."""
     from bench.validate import Terms, judge_trees
     from bench.validate.show import lines
 
@@ -83,7 +83,8 @@ def _junit(place: Path, judgement: Judgement) -> None:
 
 
 def _with_missing(judgement: Judgement, options: argparse.Namespace, runs: Sequence[Run]) -> Judgement:
-    """Add what an experiment planned and is not here: a verdict if it was asked for, else a remark."""
+    """Add the planned but missing runs of an experiment: as a verdict if the user named the experiment, else as a
+    remark."""
     from bench.results.planned import planned
     from bench.results.rerun_command import setting
     from bench.validate.verdict import EXITS, Verdict
@@ -153,7 +154,7 @@ def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
 
 
 def baseline(options: argparse.Namespace) -> Exit:
-    """Do one action on baselines, and print what came of it; return the exit code. Raise UsageError."""
+    """Do one action on baselines and print its result; return the exit code. Raise UsageError."""
     lines: Sequence[str] = []
     code = Exit.OK
     with usage():
@@ -207,7 +208,8 @@ def _audit(options: argparse.Namespace) -> tuple[Sequence[str], Exit]:
 
 
 def some_runs(path: Path) -> tuple[list[Run], list[str]]:
-    """Do what `find_runs` does. Raise ValueError if there is nothing to judge: not one folder of a run, readable or not."""
+    """Return the runs and problems of `find_runs`. Raise ValueError if `path` has no run folder at all, readable or
+    not."""
     runs, problems = find_runs(path)
     if not runs and not problems:
         raise ValueError(f"no run to be read in {path}{_remedy(path)}")
@@ -215,7 +217,8 @@ def some_runs(path: Path) -> tuple[list[Run], list[str]]:
 
 
 def _remedy(path: Path) -> str:
-    """Say what to do where there is no run: go on with one that was killed, if there is one; make one where nothing lies."""
+    """Return advice for a folder without runs: resume a killed run if there is one; train one if the folder is
+    empty."""
     from bench.results.rerun_command import setting
 
     begun = unfinished(path)

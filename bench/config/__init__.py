@@ -1,1 +1,1 @@
-"""Own what a user says: settings and their checks, modes, Hydra, and the plan that they make. Train nothing."""
+"""Own the user's configuration: settings and their checks, Hydra, and the plan made from them. Train nothing."""

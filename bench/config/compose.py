@@ -1,7 +1,7 @@
-"""From a command line to composed configurations, one for each point of a sweep. The only module that starts Hydra.
+"""Turns a command line into composed configurations, one for each point of a sweep. The only module that starts Hydra.
 
-Hydra composes and enumerates; what Hydra or omegaconf refuses becomes a UsageError in our words
-(`bench.config.hydra_errors`), and so does a sweep that has no run in it.
+Hydra composes and enumerates. An error of Hydra or omegaconf becomes a UsageError with a message of our own
+(`bench.config.hydra_errors`); a sweep without a run is a UsageError too.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from bench.config.user_parts import enrolled
 from ddp.process.scratch import scratch
 
 SCRATCH = "BENCH_SCRATCH"
-"""Variable that names the folder of what Hydra and its plug-ins write; conf/config.yaml reads it."""
+"""Environment variable with the folder that Hydra and its plug-ins write to; conf/config.yaml reads it."""
 
 
 SEARCH = "optimization_results.yaml"
-"""File in which Hydra's searching sweepers write what they came to."""
+"""File in which Hydra's searching sweepers write their result."""
 
 
 def compose(
@@ -54,13 +54,13 @@ def compose(
     planning: bool = False,
     expect: Callable[[Sequence[str]], None] = lambda overrides: None,
 ) -> dict[str, Any] | None:
-    """Have Hydra compose every cell that `arguments` ask for, and call `job` with each, here or in processes of a launcher;
-    `take` with its result; `leave_out` with a line on each point of a sweep that is no run; `expect`, before the first, with
-    the overrides of each that is one. Return what a searching sweeper
-    wrote about its search; None: there was none. Raise UsageError, also for a sweep without a run. Our sweeper composes all
-    points before the first job, so that a bad one is refused before anything is trained.
+    """Have Hydra compose every cell that `arguments` ask for, and call `job` with each cell, in this process or in
+    processes of a launcher. Return the result of a searching sweeper, or None. Raise UsageError, also for a sweep
+    without a run. Our sweeper composes all points before the first job, so that a bad point is refused before any
+    training. `expect`: called before the first job with the overrides of each run; `take`: called with each result;
+    `leave_out`: called with a line on each point of a sweep that is left out.
 
-    `planning`: the job only reads the configuration, so that no launcher is needed and nothing is copied."""
+    `planning`: the job only reads the configuration, so that Hydra uses no launcher and copies nothing."""
     with usage():
         options, flags = read([enrolled(in_our_words(word)) for word in arguments])
     register()  # own models too
@@ -89,7 +89,7 @@ def compose(
 
 
 def _to_plan(overrides: tuple[str, ...]) -> list[str]:
-    """Return the overrides with the launcher that only shows points in place of any other."""
+    """Return the overrides with the launcher `bench_plan`, which only shows points, in place of any other."""
     for override in overrides:
         if override.startswith("hydra/sweeper=") and override.partition("=")[2] not in CHOOSING:
             raise UsageError(f"{override} chooses its points by the results of others: there is no plan of it")
@@ -98,8 +98,8 @@ def _to_plan(overrides: tuple[str, ...]) -> list[str]:
 
 
 def _searching(overrides: tuple[str, ...], folder: str | None) -> tuple[str, ...]:
-    """Return the overrides; where another sweeper is chosen, with the direction in which it is to search. `folder`: of a
-    user's presets."""
+    """Return the overrides; if the user chose another sweeper, also the direction of its search. `folder`: the user's
+    presets."""
     if not any(word.startswith("hydra/sweeper=") and word.partition("=")[2] not in CHOOSING for word in overrides):
         return overrides
     with suppress(HydraException, OmegaConfBaseException), _loading(folder) as loader:  # for Hydra to refuse
@@ -112,7 +112,8 @@ def _searching(overrides: tuple[str, ...], folder: str | None) -> tuple[str, ...
 
 @contextmanager
 def _loading(folder: str | None, conf: Path = CONF) -> Iterator[ConfigLoader]:
-    """Yield the loader of the configurations in `conf`, which looks for presets in `folder` too, as `--config-dir` does."""
+    """Yield Hydra's loader of the configurations in `conf`, which also searches `folder` for presets, as
+    `--config-dir` does."""
     preset_folder.folder = None if folder is None else str(Path(folder).resolve())
     try:
         started = hydra.initialize_config_dir(str(conf.resolve()), version_base="1.3")
@@ -123,7 +124,7 @@ def _loading(folder: str | None, conf: Path = CONF) -> Iterator[ConfigLoader]:
 
 
 def _start(task: PointTask, words: list[str]) -> None:
-    """Start Hydra by its entry point, which reads its words where every program finds them."""
+    """Start Hydra by its entry point, which reads its arguments from `sys.argv`."""
     before, sys.argv = sys.argv, ["bench", *words]
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(task)()
@@ -133,7 +134,7 @@ def _start(task: PointTask, words: list[str]) -> None:
 
 @contextmanager
 def _variables(folder: Path) -> Iterator[None]:
-    """Set what Hydra and its plug-ins read, in other processes too."""
+    """Set the environment variables that Hydra and its plug-ins read, also in child processes."""
     values = {SCRATCH: str(folder), "HYDRA_FULL_ERROR": "1"}  # Hydra is to raise, not to print and exit
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
@@ -149,8 +150,8 @@ def _variables(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def composing(conf: Path = CONF, folder: str | None = None) -> Iterator[Callable[[list[str]], DictConfig]]:
-    """Yield what composes overrides, with Hydra's own settings, and runs nothing. `folder`: of a user's presets. Raise
-    UsageError."""
+    """Yield a function that composes overrides, with Hydra's own settings, and runs nothing. `folder`: the user's
+    presets. Raise UsageError."""
     register()
     try:
         with _loading(folder, conf):
@@ -160,7 +161,7 @@ def composing(conf: Path = CONF, folder: str | None = None) -> Iterator[Callable
 
 
 def settings_of(composed: DictConfig) -> dict[str, Any]:
-    """Return what the command line of Hydra's present job sets, by key, as it was composed."""
+    """Return key -> composed value, for the keys that the command line of Hydra's current job sets."""
     settings: dict[str, Any] = {}
     for override in HydraConfig.get().overrides.task:
         key, _, value = override.partition("=")
@@ -173,7 +174,7 @@ def settings_of(composed: DictConfig) -> dict[str, Any]:
 
 
 def _emptiness(overrides: tuple[str, ...], folder: str | None) -> str:
-    """Say which part of a sweep without a point has no values."""
+    """Return the error for a sweep without points: which parts of it have no values."""
     experiment = [override for override in overrides if override.startswith("experiment=")]
     with composing(folder=folder) as composed:
         params = composed(experiment).hydra.sweeper.params or {}
@@ -182,8 +183,8 @@ def _emptiness(overrides: tuple[str, ...], folder: str | None) -> str:
 
 
 def _beneath(error: Exception, overrides: tuple[str, ...], folder: str | None) -> Exception:
-    """Return what keeps several values from being composed as a sweep, if that is what is wrong: Hydra takes what does not
-    compose for a single run, an experiment with a mistake too."""
+    """Return the underlying error if `error` only says that a single run was given several values. Hydra takes a sweep
+    that does not compose, such as a broken experiment, for a single run."""
     if not names_several(error):
         return error
     with _loading(folder) as loader:

@@ -1,7 +1,7 @@
-"""`Config`: what the user says, typed. One dataclass per group, and their registration with Hydra.
+"""`Config`: the user's configuration, typed. One dataclass per group, and their registration with Hydra.
 
-The members of the groups `model`, `mode`, `engine`, `policy` and `backend` come from the registries in code, so a new model
-or policy needs no YAML. Knows Hydra; must not know torch, and nothing behind `bench.config.plan` sees a `Config`.
+The members of the groups `model`, `mode`, `engine`, `policy` and `backend` come from the registries in code, so a new
+model or policy needs no YAML. Knows Hydra; must not know torch. Code that runs a plan never sees a `Config`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ddp.engine.modes import Mode, mode_of, modes
 
 @dataclass
 class Choice:
-    """A group whose members have a name and nothing else."""
+    """A member of a group whose members only have a name."""
 
     name: str = MISSING
 
@@ -73,7 +73,7 @@ class TrainConfig:
 
     @property
     def step(self) -> StepSettings:
-        """Return how a rank does a step. Raises ValueError for what cannot be."""
+        """Return the settings of a rank's training step. Raises ValueError for invalid ones."""
         given = {name: value for name in STEP if (value := getattr(self, name)) is not None}
         try:
             return StepSettings(**given)
@@ -194,7 +194,7 @@ class Config:
     """Compare with the committed baseline after the run or sweep."""
 
     def __post_init__(self) -> None:
-        """Say today what earlier versions said: a backend with one policy was an engine."""
+        """Accept the configurations of earlier versions, in which a backend with one policy was an engine."""
         if isinstance(self.engine, Choice) and isinstance(self.backend, Choice):
             mode = self.mode
             if mode.backend not in (None, self.backend.name):
@@ -205,13 +205,13 @@ class Config:
 
     @property
     def mode(self) -> Mode:
-        """Return the way of training that engine, policy and backend make."""
+        """Return the mode that engine, policy and backend make."""
         policy = self.policy["name"] if isinstance(self.policy, dict) else None
         return mode_of(self.engine.name, policy, self.backend.name)
 
 
 def policy_node(name: str, policy: type[Policy]) -> DictConfig:
-    """Make a typed node of the settings of a policy, with the policy's `name` beside them."""
+    """Make a typed node of a policy's settings, with the policy's `name` added."""
     node: DictConfig = OmegaConf.structured(policy)
     OmegaConf.set_readonly(node, False)  # frozen dataclasses make nodes that refuse every override
     OmegaConf.set_struct(node, False)
@@ -228,11 +228,11 @@ def _schema() -> DictConfig:
 
 
 _LAST: list[list[tuple[str, Any]]] = []
-"""What was registered last."""
+"""The groups and members registered last."""
 
 
 def register() -> None:
-    """Register the schema and the members of the groups with Hydra, where they are not what they were the last time."""
+    """Register the schema and the groups' members with Hydra, unless they are unchanged since the last call."""
     from hydra.core.config_store import ConfigStore  # takes its time, and who judges runs needs none of it
 
     store = ConfigStore.instance()
@@ -244,7 +244,7 @@ def register() -> None:
     for name in MODELS:
         own = not MODELS.is_ours(name)  # by its file: a launcher of Hydra's may compose in another process
         store.store(group="model", name=name, node=ModelConfig(MODELS[name] if own else name))
-    # Backends with one policy as engines too: earlier versions had them there.
+    # Backends with one policy are accepted as engines too, as in earlier versions.
     for group, names in (("engine", [*ENGINES, *(BACKENDS.keys() - paired_backends())]), ("backend", BACKENDS)):
         for name in names:
             store.store(group=group, name=name, node=Choice(name))
@@ -255,8 +255,8 @@ def register() -> None:
 
 
 def _preset(mode: Mode) -> dict[str, Any]:
-    """Make the preset of a mode: its parts, and settings of its policy. A backend with one policy decides, whatever
-    policy and backend are given beside it: a sweep has them for its other modes."""
+    """Make the preset of a mode: its parts, and the settings of its policy. A mode whose backend has one policy
+    ignores a `policy` or `backend` given with it, which a sweep has for its other modes."""
     if mode.name in BACKENDS:
         return {"defaults": [{"override /engine": mode.name}]}
     parts = {"engine": mode.engine, "policy": mode.policy, "backend": mode.backend}
@@ -280,7 +280,8 @@ def typed(composed: DictConfig) -> Config:
 
 
 def _made(cls: Any, node: DictConfig, values: Mapping[str, Any]) -> Any:
-    """Make what was composed after the schema, whose types have been checked; None: it was not, or has further keys."""
+    """Make an instance of `cls` from a node that was composed with its schema, so that types are checked already.
+    Return None if the node has another schema or further keys."""
     hints: dict[str, Any] = _hints(cls)
     made: Any = OmegaConf.get_type(node)
     if made is not cls or values.keys() != hints.keys():

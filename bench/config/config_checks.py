@@ -1,6 +1,6 @@
-"""Checks and completes a user's settings: what cannot be is a ValueError that names the remedy. Pure.
+"""Checks and completes a user's settings: an invalid setting is a ValueError that names the remedy. Pure.
 
-Owns every check of user input that needs more than a type, or the registries. Knows neither Hydra nor torch.
+Owns the checks of user input that need more than its type, such as the registries. Knows neither Hydra nor torch.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ MAX_PROFILED = 100
 DEVICES = ("auto", "cpu", "cuda")
 DAY_S = 86_400
 LEAST_RATE = 1e-12
-"""A learning rate below this trains nothing."""
+"""Least learning rate; a smaller one trains nothing."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the plan must know of the machine."""
+    """The cores, GPUs and hosts that a plan is checked against."""
 
     cores: int
     gpus: int = 0
     hosts: int = 1
-    """As many machines as this one."""
+    """Number of machines like this one."""
 
     def ranks(self, world_size: int) -> int:
-        """Return the ranks on one of the hosts."""
+        """Return the number of ranks on one host, rounded up."""
         return -(-world_size // self.hosts)
 
 
@@ -70,7 +70,7 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
     beyond = ("max_grad_norm", "global_batch_size", "steps", *STEP)
     given = {key: value for key, value in vars(train).items() if value is not None and key not in beyond}
     recipe = replace(setup.recipes[config.recipe], **given)
-    # 1 and 1.0 are one cell.
+    # lr=1 and lr=1.0 must hash to the same cell.
     recipe = replace(recipe, lr=float(recipe.lr), lr_scale_ratio=float(recipe.lr_scale_ratio))
     recipe = _data_of(config.data, recipe, data_names)
     recipe = replace(recipe, depth=_depth_of(config.model, setup))
@@ -88,14 +88,16 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
 
 
 def _depth_of(model: ModelConfig, setup: Setup) -> int | None:
-    """Return the depth, if it is another than the model's own. Which it can have, the model checks itself."""
+    """Return the depth if the user chose another than the model's default, else None. The model itself checks which
+    depths it supports."""
     if model.depth is not None and setup.depth is None:
         raise ValueError(f"model.depth={model.depth}: model {model.name} is of one depth; leave it out")
     return None if model.depth == setup.depth else model.depth
 
 
 def _data_of(data: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe:
-    """Return the recipe with the user's data set. Of the recipe's own settings, those stay that this data set takes."""
+    """Return the recipe with the user's data set. It keeps those of the recipe's data settings that the data set
+    accepts."""
     name = known("data set", recipe.data if data.name is None else data.name, names)
     own = {key: value for key, value in vars(data).items() if key not in ("name", "dir")}
     options = DataOptions(**own | {"shape": None if data.shape is None else tuple(data.shape)})
@@ -104,7 +106,8 @@ def _data_of(data: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe
 
 
 def _batch_size(config: Config, world_size: int) -> int | None:
-    """Return the samples of a micro-batch, or of a whole step of one rank; None: the recipe's."""
+    """Return the samples of one micro-batch of a rank (its whole step without accumulation); None: the recipe's
+    number."""
     own, together, parts = (
         config.train.batch_size,
         config.train.global_batch_size,
@@ -125,7 +128,7 @@ def _batch_size(config: Config, world_size: int) -> int | None:
 
 
 def check_engine(config: Config) -> None:
-    """Raise ValueError for what the engine cannot do."""
+    """Raise ValueError for settings that the engine does not support."""
     engine, policy = config.engine.name, config.mode.policy
     able = engine_of(engine)
     if able.policies and policy not in able.policies:
@@ -139,7 +142,7 @@ def check_engine(config: Config) -> None:
 
 
 def world_size_of(size: int | None, engine: str) -> int:
-    """Return the user's number of ranks, or that of the engine itself. Raise ValueError."""
+    """Return the user's number of ranks, or the engine's default. Raise ValueError."""
     able = engine_of(engine)
     if size is None:
         return 1 if able.one_rank else 2
@@ -153,7 +156,7 @@ def world_size_of(size: int | None, engine: str) -> int:
 
 
 def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
-    """Raise ValueError for devices, a transport, a deadline or emulated speeds that cannot be."""
+    """Raise ValueError for an invalid device, transport, deadline, number of restarts or emulated speed."""
     cluster = config.cluster
     if cluster.device not in DEVICES:
         raise ValueError(unknown("cluster.device", cluster.device, DEVICES))
@@ -169,7 +172,8 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
     if restarts(cluster.restart) != 0:
         if backend is None or not backend.checkpoints or world_size == 1:
             why = "which makes no checkpoints" if world_size > 1 else "and one rank, which is this very process"
-            raise ValueError(f"cluster.restart with mode={config.mode.name}, {why}: choose nccl_*, cpu_* or zero*")
+            remedy = "choose nccl_*, cpu_*, zero* or torch_ddp, with world_size=2 or more"
+            raise ValueError(f"cluster.restart with mode={config.mode.name}, {why}: {remedy}")
         if backend.averages and not cluster.tolerate_loss:
             raise ValueError("cluster.restart needs cluster.tolerate_loss=true")
     _check_comers(config, world_size)
@@ -181,7 +185,7 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
 
 
 def _check_comers(config: Config, world_size: int) -> None:
-    """Raise ValueError for ranks that come later, and spares, where none can."""
+    """Raise ValueError for absent ranks or spares in a mode that ranks cannot join."""
     cluster, backend = config.cluster, backend_of(config.mode)
     whole("cluster.absent", cluster.absent, 0, max(world_size - 1, 0))
     whole("cluster.spares", cluster.spares, 0, MAX_WORLD)
@@ -197,7 +201,8 @@ def _check_comers(config: Config, world_size: int) -> None:
 
 
 def links_of(config: Config, world_size: int) -> list[str] | None:
-    """Return the emulated links as they are written; None: there are none. Raise ValueError for what cannot be emulated."""
+    """Return the emulated links in their text form, or None without any. Raise ValueError for links that cannot be
+    emulated."""
     words, mode = config.cluster.links, config.mode
     if words is None or words == [] or world_size == 1:
         return None
@@ -218,7 +223,7 @@ def links_of(config: Config, world_size: int) -> list[str] | None:
 
 
 def check_profile(profile: ProfileConfig, mode: Mode, world_size: int, machine: Machine) -> None:
-    """Raise ValueError where torch.profiler cannot be had in each rank."""
+    """Raise ValueError if torch.profiler cannot run in each rank."""
     if not 0 <= profile.steps <= MAX_PROFILED:
         raise ValueError(f"profile.steps={profile.steps} is not between 0 and {MAX_PROFILED}")
     if profile.steps and engine_of(mode.engine).in_place and world_size > 1:
@@ -229,7 +234,7 @@ def check_profile(profile: ProfileConfig, mode: Mode, world_size: int, machine: 
 
 
 def check_paths(config: Config) -> None:
-    """Raise ValueError where results, data or the run to go on with have no name."""
+    """Raise ValueError if the path of the results, the data or the run to resume is empty."""
     path("output", config.output)
     path("data.dir", config.data.dir)
     if config.resume is not None:
@@ -237,13 +242,13 @@ def check_paths(config: Config) -> None:
 
 
 def check_faults(job: Job, mode: Mode, samples: int) -> None:
-    """Raise ValueError where a step at which something is to go wrong never comes, in epochs of so many `samples`."""
+    """Raise ValueError if a rank never reaches the step of a fault. `samples`: samples of an epoch."""
     check_reach(job.faults, samples, job.epochs, job.batch_size, job.world_size, mode.alike)
 
 
 def checkpoint_of(settings: Checkpointing, mode: Mode, keys: Collection[str] = ()) -> Checkpointing:
-    """Return the settings; none for a mode that makes no checkpoints. That raises ValueError where they are not the default,
-    or where the user gave one: its key is in `keys`."""
+    """Return the settings, switched off for a mode that makes no checkpoints. Raise ValueError if such a mode is given
+    settings that are not the default, or that the user set: `keys` has the keys that the user set."""
     backend = backend_of(mode)
     if (backend is None or backend.checkpoints) and not engine_of(mode.engine).virtual:
         return settings
@@ -254,13 +259,13 @@ def checkpoint_of(settings: Checkpointing, mode: Mode, keys: Collection[str] = (
 
 
 def speeds_of(speeds: list[float], world_size: int) -> list[float]:
-    """Return the speeds of the ranks that there are; nothing where all are as fast as they can be."""
+    """Return the emulated speeds of the first `world_size` ranks; empty if all are 1."""
     speeds = speeds[:world_size]
     return speeds if any(speed != 1 for speed in speeds) else []
 
 
 def dashboard_port(value: Any) -> int | None:
-    """Return the port that `dashboard=...` asks for, 0: any that is free; None: no dashboard. Raise ValueError."""
+    """Return the port that `dashboard=...` asks for; 0: any free port; None: no dashboard. Raise ValueError."""
     word = str(value).lower()
     if word in ("none", "null", "false", "no", "off", "n", "0"):
         return None

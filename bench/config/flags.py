@@ -1,4 +1,4 @@
-"""Hydra's flags on our command line: which there are, and what is wrong with them. Knows no configuration."""
+"""Hydra's flags on our command line: parses them and reports errors. Knows no configuration."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ FLAGS: dict[tuple[str, ...], dict[str, object]] = {
     ("--quiet",): {"action": "store_true", "help": "print less: what goes wrong, and the result"},
     ("--help", "-h"): {"action": "store_true", "help": "print this help"},
 }
-"""Names of a flag -> how argparse reads it. Hydra reads the same, but those of `OURS`, and wants flags before overrides."""
+"""Names of a flag -> argparse's settings for it. Hydra has the same flags, except `OURS`, and expects flags before
+overrides."""
 OURS = ("--verbose", "--quiet")
 SHOWS = {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--shell-completion", "-sc", "--version"}
-"""Flags with which Hydra only shows something."""
+"""Flags with which Hydra shows something and runs nothing."""
 _ONE_OF = ("run", "cfg", "multirun", "info", "shell_completion")
 
 
 def read(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return what the words say, overrides in `overrides`, and the words in Hydra's order. Raise UsageError."""
+    """Return the parsed arguments, with overrides in `overrides`, and the words in the order that Hydra expects. Raise
+    UsageError."""
     for word in arguments:
         if word.startswith("="):
             raise UsageError(f"{word!r} has no key: write key=value, as in seed{word}")

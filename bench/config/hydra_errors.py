@@ -1,4 +1,4 @@
-"""Turns what Hydra and omegaconf say about a command line into one line that names the mistake and the remedy."""
+"""Turns an error of Hydra or omegaconf into one line that names the mistake and the remedy."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ddp.registry import Registry
 from ddp.suggest import nearest, unknown
 
 PRESETS = ("mode", "experiment")
-"""Groups that are no key of the configuration."""
+"""Groups that are not keys of the configuration."""
 
 
 def known_keys() -> set[str]:
-    """Return every key that some configuration has, and the groups."""
+    """Return the keys of all configurations, and the groups."""
     settings = {f"policy.{key}" for policy in POLICIES.values() for key in inspect.signature(policy).parameters}
     return {*_keys(Config), *settings, *PRESETS}
 
@@ -46,7 +46,8 @@ def _keys(cls: type[Any], prefix: str = "") -> Iterator[str]:
 
 
 def complain(error: Exception, verbs: tuple[str, ...] = ()) -> str:
-    """Return one line for an exception of Hydra or omegaconf. `verbs` are words that may stand where `key=value` does."""
+    """Return one line for an exception of Hydra or omegaconf. `verbs`: words that are valid in place of
+    `key=value`."""
     match error:
         case OverrideParseException():
             return _unreadable(error, verbs)
@@ -61,7 +62,7 @@ def complain(error: Exception, verbs: tuple[str, ...] = ()) -> str:
 
 
 def unusable(group: str, name: str) -> str | None:
-    """Return what is wrong with a member of a group that an installed package was to add; None: nobody was to add it."""
+    """Return why an installed package failed to add a member of a group; None if no package declares the member."""
     members: dict[str, Registry[Any]] = {"policy": POLICIES, "backend": BACKENDS, "engine": ENGINES}
     for kind, known in members.items():
         for part in known.broken:
@@ -71,12 +72,13 @@ def unusable(group: str, name: str) -> str | None:
 
 
 def names_several(error: Exception) -> bool:
-    """Tell whether Hydra minds that a single run was given several values."""
+    """Tell whether Hydra refused several values for a single run."""
     return re.search(_SEVERAL, str(error)) is not None
 
 
 def beyond(override: str) -> str | None:
-    """Return what is wrong with an override of a key beneath a key that has none. Numbers may be places in a list."""
+    """Return the error for an override of a key below a key that has no keys below it, or None. Numbers may be list
+    indices."""
     key, _, value = override.partition("=")
     key, keys = key.lstrip("+~"), known_keys()
     above = [part for part in keys if key.startswith(f"{part}.")]
@@ -91,7 +93,7 @@ def beyond(override: str) -> str | None:
 
 
 def nameless(override: str) -> str | None:
-    """Return what is wrong with an override of a group that names no member, nor a list of members; None: nothing."""
+    """Return the error for an override of a group whose value is neither a member nor a list of members, or None."""
     key, _, _ = override.partition("=")
     if key not in GROUPS:
         return None
@@ -103,7 +105,7 @@ def nameless(override: str) -> str | None:
 
 
 def nowhere(override: str) -> str | None:
-    """Return what is wrong with a search path of which a folder is not there; None: nothing that is known."""
+    """Return the error for a search path with a missing folder, or None."""
     key, _, _ = override.partition("=")
     if key.lstrip("+") != "hydra.searchpath":
         return None
@@ -120,13 +122,13 @@ def nowhere(override: str) -> str | None:
 
 GROUPS = ("model", "engine", "policy", "backend", *PRESETS)
 _BY_NAME = ("recipe", "engine", "backend", *PRESETS)
-"""Keys that choose something by its name."""
+"""Keys whose values are names to choose from."""
 _SEVERAL = r"Ambiguous value for argument '(.+)'|Sweep parameters '(.+)' requires"
 _EXPLAINED = (
     (r"Could not append to config. An item is already at '(.+)'", "{} exists already: write it without the +"),
     (r"Multiple values for (.+)\. To override", "{} is chosen already: write it without the +"),
 )
-"""Hydra's words -> ours."""
+"""Pattern of Hydra's message -> our message."""
 
 
 def _composition(error: HydraException) -> str:
@@ -146,7 +148,7 @@ def _composition(error: HydraException) -> str:
 
 
 def _no_value(override: str) -> str | None:
-    """Return what to write in place of a value for a key that has settings beneath it; None: it has none."""
+    """Return what to write instead of a value for a key that has settings below it; None if it has none."""
     key, _, value = override.lstrip("+~").partition("=")
     beneath = sorted(other for other in known_keys() if other.startswith(f"{key}."))
     if not beneath:
@@ -157,7 +159,7 @@ def _no_value(override: str) -> str | None:
 
 
 def _or_one(word: str | None) -> str:
-    """Say what to write where a path has a comma in it."""
+    """Return how to write a path that contains a comma."""
     key, _, value = (word or "").partition("=")
     return f", or write {in_shell(key, value)} for one path" if key in PATHS else ""
 

@@ -1,4 +1,5 @@
-"""What each key of the configuration means: the sentences under the fields of its dataclasses, which are the one source."""
+"""The meaning of each configuration key: the docstrings under the fields of its dataclasses, which are the only
+source."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ class KeyDoc:
     """Its type: `float`, `list[int]`, `name` of a member of a group."""
     default: str
     text: str
-    """What it means, with unit and values."""
+    """Its meaning, with unit and values."""
 
 
 def key_docs() -> Iterator[KeyDoc]:
-    """Iterate over all keys, settings of policies among them, in the order of the configuration."""
+    """Iterate over all keys, including policies' settings, in the order of the configuration."""
     for doc in _of(Config, ""):
         if doc.key == "policy":
             yield doc
@@ -38,7 +39,8 @@ def key_docs() -> Iterator[KeyDoc]:
 
 
 def _of_policies() -> Iterator[KeyDoc]:
-    """Iterate over the settings of all policies; of one that several have, the default of the first and whose it is."""
+    """Iterate over the settings of all policies; for a shared setting, the default of the first policy and the
+    policies' names."""
     docs = [(name, doc) for name, policy in POLICIES.items() for doc in _of(policy, "policy.")]
     for key in dict.fromkeys(doc.key for _, doc in docs):
         doc = next(doc for _, doc in docs if doc.key == key)
@@ -74,7 +76,7 @@ def _default(each: Field[Any]) -> str:
 
 @cache
 def _texts(cls: Any) -> dict[str, str]:
-    """Return field -> the text under it, of a class and those that it is derived from."""
+    """Return field -> its docstring, for a class and its bases."""
     texts: dict[str, str] = {}
     bases: list[Any] = [base for base in reversed(cls.__mro__) if is_dataclass(base)]
     for base in bases:

@@ -10,7 +10,7 @@ from ddp.suggest import nearest
 
 WORD = "launch"
 LEAST_S = 60.0
-"""What a task has before it is told of its end: it imports torch, and resumes."""
+"""Least seconds of a task before the signal of its end: in this time it imports torch and resumes."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ FROM_NOTHING = ("gpus", "restarts")
 
 
 def _check(settings: Settings) -> None:
-    """Raises ValueError for a number that cannot be."""
+    """Raise ValueError for a number out of range."""
     for field in fields(settings):
         value, least = getattr(settings, field.name), int(field.name not in FROM_NOTHING)
         if type(value) is int and value < least:
@@ -97,7 +97,7 @@ def _check(settings: Settings) -> None:
 
 
 def taken(words: Sequence[str]) -> tuple[Settings | None, list[str]]:
-    """Return what a command line asks of a launcher, None for nothing, and its other words. Raises ValueError."""
+    """Return the launcher's settings in a command line (None: no launcher), and its other words. Raises ValueError."""
     own = [word for word in words if word == WORD or word.startswith((f"{WORD}=", f"{WORD}."))]
     rest = [word for word in words if word not in own]
     if not own:
@@ -135,5 +135,5 @@ def _converted(word: str, value: str, kind: type[Any]) -> Any:
 
 
 def batches(left: Sequence[Any], size: int) -> list[list[Any]]:
-    """Return what is left to do in batches of `size`."""
+    """Return `left` cut into batches of `size`."""
     return [list(left[first : first + size]) for first in range(0, len(left), size)]

@@ -1,4 +1,4 @@
-"""The number of a run that a searching sweeper (`hydra/sweeper=optuna`) makes better, by the name of `objective=`. Pure."""
+"""The number of a run that a searching sweeper (`hydra/sweeper=optuna`) optimizes, chosen by `objective=`. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ OBJECTIVES: dict[str, tuple[bool | None, Callable[[Any], float | None]]] = {
     "samples_per_s": (True, lambda m: m.throughput.samples_per_s),
     "time_to_target": (False, lambda m: m.target.seconds if m.target.reached else None),
 }
-"""Name -> whether higher is better (None: the model says), and the number; None: the run does not have it."""
+"""Name -> whether higher is better (None: the model decides), and a function that returns the number (None: the run
+has none)."""
 TIMED = ("samples_per_s", "time_to_target")
 CHOOSING = ("bench", "basic")
-"""Sweepers that try all there is, without looking at results."""
+"""Sweepers that run every point, whatever the results."""
 
 
 def check(name: str, timing: bool = True) -> None:
-    """Raise ValueError for an objective that is none, or that runs without `timing` do not have."""
+    """Raise ValueError for an unknown objective, or one that runs without `timing` lack."""
     if name not in OBJECTIVES:
         raise ValueError(unknown("objective", name, OBJECTIVES))
     if not timing and name in TIMED:
@@ -34,7 +35,8 @@ def check(name: str, timing: bool = True) -> None:
 
 
 def objective(name: str, metrics: Any) -> float:
-    """Return the number of a run with these `Metrics`; infinitely bad where it failed or never got to its target."""
+    """Return the objective of a run with these `Metrics`; infinitely bad if the run failed or never reached its
+    target."""
     higher, number = OBJECTIVES[name]
     value = number(metrics) if metrics.status == "ok" else None
     if value is not None:
@@ -43,8 +45,8 @@ def objective(name: str, metrics: Any) -> float:
 
 
 def direction(composed: DictConfig, overrides: Sequence[str]) -> list[str]:
-    """Return the override that has a searching sweeper go the way in which the objective gets better; none where the sweeper
-    has no such setting or the user chose. Raise UsageError for models that differ in it."""
+    """Return the override that sets the direction of a searching sweeper; none if the sweeper has no such setting or
+    the user set it. Raise UsageError if the models of the sweep need different directions."""
     settings: Any = OmegaConf.select(composed, "hydra.sweeper")
     if "direction" not in settings or any(word.startswith("hydra.sweeper.direction=") for word in overrides):
         return []

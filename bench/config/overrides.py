@@ -1,4 +1,5 @@
-"""Overrides as Hydra can read them: our names for keys, the home folder for `~`, quotes for text. Knows no configuration."""
+"""Rewrites overrides so that Hydra can read them: aliases of keys, the home folder for `~`, quotes around text. Knows
+no configuration."""
 
 from __future__ import annotations
 
@@ -8,18 +9,19 @@ import shlex
 from bench.base.usage import UsageError
 
 ALSO_SAID = {"+experiment": "experiment", "data_dir": "data.dir"}
-"""Key -> ours. The group is in the defaults, so `+experiment=ci` would append a second one; the field says `data_dir`."""
+"""Alias -> key. The group is in the defaults list, so that `+experiment=ci` would append it twice; `data_dir` is
+another common name."""
 ALL = "glob(*)"
 """Hydra's word for every member of a group."""
 GROUPS = ("model", "mode", "policy", "backend", "engine")
-"""Groups of which `all` may be asked for."""
+"""Groups that accept `all`."""
 PATHS = ("data.dir", "data.path", "output", "resume")
-"""Keys of files and folders: no brackets mean anything in them, and `~` is the user's own folder."""
+"""Keys of files and folders: brackets in their values are plain text, and `~` is the user's home folder."""
 
 
 def in_our_words(override: str) -> str:
-    """Return an override of a key of `ALSO_SAID` as one of ours, `all` of a group as what Hydra calls it; any other word as
-    it is."""
+    """Return an override with an alias of `ALSO_SAID` under its key, and `all` of a group as Hydra's glob; any other
+    word unchanged."""
     key, equals, value = override.partition("=")
     return f"{ALSO_SAID.get(key, key)}{equals}{ALL if key in GROUPS and value == 'all' else value}"
 
@@ -30,9 +32,10 @@ def of_all(override: str) -> bool:
 
 
 def readable(override: str) -> str:
-    """Return an override with its value in quotes where Hydra would refuse it and it can only be text; else as it is.
+    """Return an override with its value in quotes if Hydra would refuse the value and it can only be text; else
+    unchanged.
 
-    Raise UsageError for a path that may as well be several."""
+    Raise UsageError for a path that could also be a list of paths."""
     key, _, value = override.partition("=")
     path = key.lstrip("+") in PATHS
     home = path and value.startswith("~")
@@ -49,14 +52,14 @@ def readable(override: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Quote text, so that Hydra reads it whatever is in it."""
+    """Quote text, so that Hydra reads any characters in it."""
     from hydra.core.override_parser.types import Quote, QuotedString  # takes its time, and few texts need quotes
 
     return str(QuotedString(text, Quote.single).with_quotes())
 
 
 def in_shell(key: str, text: str) -> str:
-    """Return the override that means this one text, as it is typed."""
+    """Return the override that sets `key` to this text, as typed in a shell."""
     return _shelled(f"{key}={quoted(text)}")
 
 
@@ -66,7 +69,7 @@ def _shelled(override: str) -> str:
 
 
 def reads(key: str, text: str) -> bool:
-    """Tell whether Hydra has a place for this text, in quotes, under such a key."""
+    """Tell whether Hydra can parse this text, in quotes, as the value of `key`."""
     return _reads(f"{key}={quoted(text)}")
 
 

@@ -1,6 +1,6 @@
-"""From a user's settings to what is run: `Config` -> `RunSpec` and `Job`. Pure.
+"""Turns a user's settings into a run: `Config` -> `RunSpec` and `Job`. Pure.
 
-Knows neither Hydra nor torch, touches no file and no clock; relative paths are from the present folder.
+Knows neither Hydra nor torch, touches no file and no clock. Relative paths start at the current folder.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ class LaunchPlan:
 
     spec: RunSpec
     job: Job
-    """Where its `scratch` is not named, the folder is made for the launch."""
+    """If the job names no `scratch`, the launch makes a folder for it."""
 
     def audit_task(self, folder: Path) -> Callable[[], Task]:
-        """Return what makes the task in the process of the audit. `folder`: for files of it, as long as that lasts."""
+        """Return the function that makes the task in the audit's process. `folder`: for the task's files while the
+        audit runs."""
         return self.job.task
 
 
@@ -68,7 +69,7 @@ class RunPlan(LaunchPlan):
     """A run of a model in the registry."""
 
     recipe: Recipe
-    """With the user's overrides."""
+    """The recipe with the user's overrides."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,12 @@ class ScriptPlan(LaunchPlan):
     """A run of a user's script."""
 
     graph: dict[str, Any] | None = None
-    """Of the model; None: it could not be followed."""
+    """Graph of the model; None: it could not be traced."""
     packed: PackedTask | None = None
-    """The task as another process gets it; None: the job's is such a one."""
+    """The task in a form that can be sent to another process; None: the job's task is in that form."""
 
     def audit_task(self, folder: Path) -> Callable[[], Task]:
-        """Return the same, unpacked in `folder`."""
+        """Return the function that makes the task, unpacked in `folder`."""
         return self.job.task if self.packed is None else self.packed.deliver(folder)
 
 
@@ -94,7 +95,7 @@ def plan(
     code: tuple[CodeDigest, ...] = (),
     resized: Sequence[dict[str, int]] = (),
 ) -> RunPlan:
-    """Resolve and check everything. Raise ValueError for what cannot be run.
+    """Resolve and check all settings; return the plan. Raise ValueError for settings that cannot run.
 
     `settings`: the keys that the user set; `code`: digests of the user's own parts (`bench.config.user_parts`); `resized`:
     the numbers of ranks that the run had before (`bench.runner.resized`)."""
@@ -117,7 +118,7 @@ def plan(
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
     if world_size > 1:
-        # Settings that have an entry for each rank are refused here, not in the run.
+        # Lists with an entry for each rank are checked here, not in the run.
         policy.init(World(world_size, 1, 1, 1, blocking=True, in_step=False))
     resolved = (
         resolve(config, recipe, policy, world_size) | saved(code) | ({"resized": list(resized)} if resized else {})
@@ -135,7 +136,8 @@ def spec_of(
     measure: Measure,
     machine: Machine,
 ) -> RunSpec:
-    """Return the run of a checked configuration. `resolved`: what `resolve` gives; `training`: as `cell_hash` takes it."""
+    """Return the `RunSpec` of a checked configuration. `resolved`: the result of `resolve`; `training`: see
+    `cell_hash`."""
     mode, world_size = config.mode, resolved["world_size"]
     cell = cell_hash(resolved, training)
     return RunSpec(
@@ -169,15 +171,15 @@ def spec_of(
 
 
 def resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> dict[str, Any]:
-    """Return the configuration as the user could have given it, with nothing left open; where a choice has no effect, null.
+    """Return the configuration with every default filled in; settings without effect are null.
 
-    Beside it `training`: what the recipe alone has, by which baselines know the recipe."""
+    Its key `training` has the recipe's own settings, by which baselines identify the recipe."""
     mode, backend = config.mode, backend_of(config.mode)
-    # Settings that few give are left out where nobody did: hashes and old folders know nothing of them.
+    # Rarely used settings are left out if not given: older hashes and run folders lack them.
     few = {name: getattr(config.train, name) for name in ("lr_scale_ratio", "max_grad_norm")}
     rare = {name: float(value) for name, value in few.items() if value is not None} | config.train.step.given
     rare |= {} if config.train.steps is None else {"steps": config.train.steps}
-    # A folder that the user chose is found whatever folder a later command is given in.
+    # A relative folder becomes absolute, so that later commands find it from any folder.
     data_dir = config.data.dir if config.data.dir == DataConfig.dir else os.path.abspath(config.data.dir)
     return {
         "model": config.model.name,
@@ -203,7 +205,7 @@ def resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> 
 
 
 def _training_of(recipe: Recipe) -> dict[str, Any]:
-    """Return what of a recipe influences the result."""
+    """Return the settings of a recipe that influence the result."""
     apart = ("target", "data_options", "depth", "augment")
     training = {key: value for key, value in asdict(recipe).items() if key not in apart}
     if recipe.augment:
@@ -214,9 +216,10 @@ def _training_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def cell_hash(resolved: dict[str, Any], training: dict[str, Any]) -> str:
-    """Return the sha256 of the canonical JSON of all that influences the result or the speed of a run, but for its seed.
+    """Return the sha256 of the canonical JSON of all settings that influence the result or speed of a run, except the
+    seed.
 
-    `training`: what is trained how long, in place of what `resolved` says of it."""
+    `training`: the settings of what is trained and for how long; they replace those in `resolved`."""
     without = ("seed", "data", "train", "cluster", "checkpoint", "audit", "script", "timing")
     cell = {key: value for key, value in resolved.items() if key not in without}
     backend = BACKENDS.get(cell["backend"])
@@ -251,7 +254,7 @@ UNSAID: tuple[tuple[str, Any], ...] = (
     ("absent", 0),
     ("spares", 0),
 )
-"""Settings of a cluster that make no other cell."""
+"""Settings of a cluster with the value at which they are left out of the hash, as older cells lack them."""
 
 
 def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tuple[CodeDigest, ...]) -> Job:

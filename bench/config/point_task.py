@@ -1,7 +1,7 @@
-"""What Hydra calls with each point of a command, in this process or in one that a launcher started. Knows no run.
+"""The task that Hydra calls with each point of a command, in this process or in one of a launcher. Knows no run.
 
-A point of another process leaves its result as a file in the folder of the command, as sweepers keep what jobs return to
-themselves. Such a process ends its run when the command has ended, however it ended.
+In another process the result of a point is written to a file in the command's folder, as sweepers do not pass on what
+jobs return. Such a process stops its run when the command's process is gone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WATCH_S = 0.2
 
 @dataclass(frozen=True)
 class LostPoint:
-    """A point whose process has gone without a result."""
+    """A point whose process ended without a result."""
 
     name: str
     """Its overrides."""
@@ -40,21 +40,23 @@ class LostPoint:
 
 
 class PointJob(Protocol):
-    """What is done with a point that is a run; it is sent to other processes."""
+    """Runs one point. Must be picklable, as it is sent to other processes."""
 
     def __call__(self, composed: DictConfig) -> Any:
-        """Return the result, which may be sent; its attribute `objective`, if it has one, is what a sweeper searches by."""
+        """Return the result, which must be picklable. Its attribute `objective`, if any, is the number that a sweeper
+        optimizes."""
 
 
 def _worst() -> float | None:
-    """Return what a searching sweeper gets of a point without a result, which would end its search; None: there is none."""
+    """Return the worst objective, for points without a result: a searching sweeper would stop at None. Return None for
+    other sweepers."""
     direction = getattr(HydraConfig.get().sweeper, "direction", None)
     return None if direction is None else -math.inf if "max" in str(direction) else math.inf
 
 
 class PointTask:
-    """The task of Hydra. `take` gets the results, here; `leave_out` a line on each point of a sweep that is no run; `expect`
-    the overrides of those that are, all before the first one, if the sweeper knows them."""
+    """Hydra's task. Calls, in this process: `take` with each result; `leave_out` with a line on each point of a sweep
+    that is left out; `expect` with the overrides of each run, before the first run if the sweeper knows its points."""
 
     def __init__(
         self,
@@ -71,7 +73,8 @@ class PointTask:
         self.jobs = self.others = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Keep what is of this process; name the models of the user's own, for others to know."""
+        """Leave out the callbacks, which belong to this process; add the user's own models, for other processes to
+        register."""
         own = {name: MODELS[name] for name in MODELS if not MODELS.is_ours(name)}
         return {key: getattr(self, key) for key in ("job", "overrides", "folder", "home")} | {"own": own}
 
@@ -82,7 +85,7 @@ class PointTask:
         vars(self).update(state)
 
     def __call__(self, composed: DictConfig) -> float | None:
-        """Do what there is to do with a point; return what a sweeper may search by."""
+        """Run or leave out a point; return the number that a sweeper may optimize."""
         if os.getpid() == self.home[1]:
             result = self._result(composed)
             self.note(result)
@@ -98,17 +101,17 @@ class PointTask:
         return _worst() if value is None else value
 
     def foresee(self, composed: DictConfig, overrides: Sequence[str], params: Mapping[str, str]) -> None:
-        """Note a point of a sweep that is about to begin. `params`: what an experiment sweeps."""
+        """Announce a point of a sweep before the sweep starts. `params`: the experiment's sweep."""
         if left_out_reason(composed, self.overrides, params) is None:
             self._expect(overrides)
 
     def collect(self) -> None:
-        """Take the results of other processes, in the order of the points."""
+        """Read the results of other processes, in the order of the points."""
         for file in sorted(self.folder.glob("*.result"), key=lambda file: int(file.stem)):
             self.note(pickle.loads(file.read_bytes()))
 
     def _result(self, composed: DictConfig) -> Any:
-        """Return what came of a point; of one that is no run, a line."""
+        """Return the result of a point; for a point that is left out, a line that says why."""
         settings = HydraConfig.get()
         if settings.mode is RunMode.MULTIRUN:
             params = getattr(settings.sweeper, "params", None)
@@ -118,7 +121,7 @@ class PointTask:
         return self.job(composed)
 
     def note(self, result: Any) -> None:
-        """Pass on what came of a point."""
+        """Pass the result of a point to its callback."""
         if isinstance(result, str):
             self.others += 1
             self._leave_out(result)
@@ -128,7 +131,8 @@ class PointTask:
 
     @contextmanager
     def _bound(self) -> Iterator[None]:
-        """End what is done here, as SIGTERM does, when the command's process is gone; on another host nobody can tell."""
+        """End the run in this process, as SIGTERM does, when the command's process is gone. Only works on the
+        command's host."""
         done = Event()
         host, home = self.home
 

@@ -1,4 +1,4 @@
-"""Warnings of a run: what a reader of its results must know, such as that its ranks share cores. Pure."""
+"""Warnings that a run's results carry, such as that its ranks share cores. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNTIMED = "timing=off: other cells may have run beside it, so its speed is not m
 
 
 def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str, ...]:
-    """Return what a reader of the results must know."""
+    """Return the warnings for readers of the results."""
     warnings: list[str] = []
     here = machine.ranks(world_size)
     on_gpus = config.cluster.device != "cpu" and machine.gpus >= here

@@ -1,5 +1,5 @@
-"""From the arguments of a `Trainer` to the run that is recorded: a configuration like that of the bench's own models, with
-the script and the digests of what it trains in place of a recipe. Pure.
+"""Turns the arguments of a `Trainer` into a recorded run. Its configuration is like that of the bench's own models,
+with the script and the digests of its task in place of a recipe. Pure.
 
 Knows neither torch nor how digests are made.
 """
@@ -25,31 +25,31 @@ RECIPE = "script"
 
 @dataclass(frozen=True)
 class Script:
-    """Where a run comes from: what is to be started so that it is made again."""
+    """The script of a run, and how to start it again."""
 
     path: str | None
-    """Absolute; None: an interactive session."""
+    """Absolute path; None: an interactive session."""
     sha256: str | None = None
     arguments: tuple[str, ...] = ()
     folder: str = ""
-    """In which it was started."""
+    """Folder in which the script was started."""
     module: str | None = None
-    """`package.module`, where it was started by `python -m`."""
+    """`package.module`, if the script was started by `python -m`."""
     pythonpath: tuple[str, ...] = ()
-    """Folders that `PYTHONPATH` named, absolute: without them what the script imports may not be found."""
+    """Absolute folders of `PYTHONPATH`, which the script's imports may need."""
     processes: int = 1
-    """As many as torchrun, srun or mpirun started of it."""
+    """Processes of the script that torchrun, srun or mpirun started."""
     hosts: int = 1
-    """Hosts of these."""
+    """Hosts of these processes."""
 
 
 @dataclass(frozen=True)
 class ScriptTask:
-    """What a script trains, as far as results tell."""
+    """The task of a script, as results describe it."""
 
     name: str
     data: str
-    """What kind of data set it is."""
+    """Kind of the data set."""
     lr: float
     """Learning rate of the optimizer's first group."""
     lr_scale_ratio: float
@@ -57,10 +57,10 @@ class ScriptTask:
     """`constant`, or `own`."""
     augment: bool
     digests: dict[str, str]
-    """Of all that makes the task."""
+    """Part of the task -> its digest."""
     measure: Measure
     audited: bool
-    """Whether steps of it can be done again."""
+    """Whether the audit can recompute steps of it."""
 
 
 def script_spec(script: Script, task: ScriptTask, job: Job, mode: Mode, output: str, machine: Machine) -> RunSpec:

@@ -1,6 +1,6 @@
-"""Which cells of a sweep may run side by side on this machine (`timing=off`), and which is next. Pure.
+"""Decides which cells of a sweep run side by side on this machine (`timing=off`), and which cell is next. Pure.
 
-Each rank needs a core of its own, or a GPU of its own; a cell that needs more than there is runs alone. Knows no process.
+Each rank needs its own core or GPU; a cell that needs more than the machine has runs alone. Knows no process.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from omegaconf import DictConfig, OmegaConf
 from ddp.engine.modes import engine_of
 
 CELL_BYTES = 1 << 30
-"""Memory that a cell needs besides its ranks, and each of these."""
+"""Memory of a cell's own process, and of each of its ranks."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
 class CellNeeds:
-    """What decides whether others may run beside a cell."""
+    """The needs of a cell, which decide whether other cells may run beside it."""
 
     ranks: int
     timing: bool
     on_gpus: bool
-    """Whether it takes GPUs where there are enough."""
+    """Whether it uses GPUs if there are enough."""
 
     @staticmethod
     def of(composed: DictConfig) -> CellNeeds:
-        """Return the needs of a composed cell; what cannot be is left for the run itself to refuse."""
+        """Return the needs of a composed cell. Invalid settings raise nothing here: the run itself refuses them."""
         size, engine = (OmegaConf.select(composed, key) for key in ("world_size", "engine.name"))
         own = 1 if isinstance(engine, str) and engine_of(engine).one_rank else 2
         device = OmegaConf.select(composed, "cluster.device")
@@ -38,13 +38,13 @@ class CellNeeds:
 
 @dataclass(frozen=True)
 class Resources:
-    """What cells may share."""
+    """The cores, GPUs and memory that cells share."""
 
     cores: int
     gpus: tuple[str, ...] = ()
-    """As `CUDA_VISIBLE_DEVICES` calls them."""
+    """GPUs, as named in `CUDA_VISIBLE_DEVICES`."""
     memory: int = 1 << 62
-    """Bytes that are free."""
+    """Free memory, bytes."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,20 @@ class SharingPlan:
     """How cells run side by side."""
 
     costs: tuple[int, ...]
-    """By cell, of `capacity`."""
+    """By cell: its part of `capacity`."""
     capacity: int
     variables: tuple[Mapping[str, str], ...]
-    """By process that runs cells, one after the other: what it has in its environment."""
+    """By process: its environment variables. Each process runs one cell after the other."""
 
     def next(self, waiting: Sequence[int], running: Sequence[int]) -> int | None:
-        """Return the cell to begin beside those that are `running`: the first that fits; None: none does."""
+        """Return the first of the `waiting` cells that fits beside the `running` ones; None if none fits."""
         free = self.capacity - sum(self.costs[cell] for cell in running)
         fitting = (cell for cell in waiting if self.costs[cell] <= free or not running)
         return next(fitting, None)
 
 
 def sharing_plan(cells: Sequence[CellNeeds], there: Resources) -> SharingPlan | None:
-    """Return how the cells of a sweep run side by side; None: they do not, as one is timed, or two never fit."""
+    """Return how the cells of a sweep run side by side; None if a cell is timed, or no two cells fit."""
     if len(cells) < 2 or any(cell.timing for cell in cells):
         return None
     costs, capacity = tuple(cell.ranks for cell in cells), there.cores
@@ -84,7 +84,7 @@ def sharing_plan(cells: Sequence[CellNeeds], there: Resources) -> SharingPlan | 
 
 
 def _together(costs: Sequence[int], capacity: int) -> int:
-    """Return the most cells that fit at a time: the smallest."""
+    """Return the largest number of cells that fit at a time, counted from the smallest."""
     count = used = 0
     for cost in sorted(costs):
         used += cost

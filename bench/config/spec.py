@@ -1,4 +1,4 @@
-"""`RunSpec`: one run, fully resolved. What the plan makes, the launcher executes and the analysis describes.
+"""`RunSpec`: one run, fully resolved. The plan makes it, the launcher executes it, the analysis describes it.
 
 Plain data: knows neither Hydra nor torch.
 """
@@ -13,7 +13,7 @@ from ddp.core.faults import Fault
 
 
 class Measure(NamedTuple):
-    """What is measured of a model, and what is expected of it."""
+    """The metric of a model, and the value expected of it."""
 
     metric: str
     higher_is_better: bool
@@ -56,23 +56,23 @@ class RunSpec:
     depth: int | None = None
     """Layers with weights; None: the model's own number."""
     timing: bool = True
-    """Whether its speed is measured; otherwise other cells may run beside it."""
+    """Whether the run's speed is measured; otherwise other cells may run beside it."""
     faults: tuple[Fault, ...] = ()
-    """What goes wrong on purpose."""
+    """Injected faults."""
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved configuration; enough to run it again, exactly."""
     warnings: tuple[str, ...] = ()
-    """What a reader of the results must know (oversubscribed cores, emulated speeds)."""
+    """Warnings for readers of the results (oversubscribed cores, emulated speeds)."""
 
     source: str = ""
-    """`predicted`: nothing is trained, times are virtual; `virtual`: trained in virtual time; empty: it is run."""
+    """`predicted`: nothing is trained, times are virtual; `virtual`: trained in virtual time; empty: a real run."""
 
     @property
     def key(self) -> tuple[Path, str, str, str]:
-        """Return what names the run folder: output, model, mode, run id."""
+        """Return the parts of the run folder's path: output, model, mode, run id."""
         return Path(self.output), self.model, self.mode, self.run_id
 
     @property
     def title(self) -> str:
-        """Return what messages call the run."""
+        """Return the name of the run in messages."""
         return f"{self.model} {self.mode} {self.run_id}"

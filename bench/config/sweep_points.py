@@ -1,7 +1,8 @@
-"""The points of a sweep: which there are, which of them are no runs, which part has no values. Runs nothing.
+"""The points of a sweep: lists them, says which points are left out and which parts of the sweep are empty. Runs
+nothing.
 
-A sweep over world sizes is a product, in which engines of one rank meet sizes that they cannot have. These points are left
-out, with a line on each; where one size is asked for, it is the user's mistake (`EngineSpec.fits`).
+A sweep over world sizes is a product, in which engines with one rank meet sizes that they do not support. These points
+are left out, with a line on each. If the user asked for a single size, it is an error (`EngineSpec.fits`).
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from ddp.engine.modes import engine_of
 
 
 def points(overrides: Sequence[str], loader: ConfigLoader) -> list[tuple[str, ...]]:
-    """Return the overrides of each point: the product of all choices, the last one varying fastest. Where a key comes twice,
-    the later one counts. Raise HydraException."""
+    """Return the overrides of each point: the product of all choices, the last key varying fastest. If a key comes
+    twice, the later override counts. Raise HydraException."""
     varied: dict[str, list[str]] = {}
     for parsed in OverridesParser.create(config_loader=loader).parse_overrides(list(overrides)):
         key = parsed.get_key_element()
@@ -36,8 +37,8 @@ def points(overrides: Sequence[str], loader: ConfigLoader) -> list[tuple[str, ..
 
 
 def ignored_sweeper(loader: Any, config: DictConfig) -> str | None:
-    """Return the sweeper that a preset, or one that it takes in, asks for in vain, as Hydra takes the first of the choices,
-    that of the primary configuration; None: no preset does."""
+    """Return the sweeper that a preset, or a preset included by it, asks for without effect: Hydra takes the first
+    choice, that of the primary configuration. None if no preset asks for one."""
     words = [*config.hydra.overrides.hydra, *config.hydra.overrides.task]
     for part in loader.compute_defaults_list(config.hydra.job.config_name, words, RunMode.MULTIRUN).defaults:
         preset = None if part.primary or part.config_path is None else loader.repository.load_config(part.config_path)
@@ -48,15 +49,15 @@ def ignored_sweeper(loader: Any, config: DictConfig) -> str | None:
 
 
 def batches(every: Sequence[tuple[str, ...]], most: int | None) -> Iterator[tuple[int, Sequence[tuple[str, ...]]]]:
-    """Yield the number of its first point and the points of each batch of at most `most`; None: of all."""
+    """Yield (number of the first point, points) of each batch of at most `most` points; None: one batch of all."""
     size = most or max(1, len(every))
     for first in range(0, len(every), size):
         yield first, every[first : first + size]
 
 
 def left_out_reason(composed: DictConfig, overrides: Sequence[str], params: Mapping[str, str]) -> str | None:
-    """Return why this point of a sweep is no run; None if it is one. `overrides`: of the command line; `params`: what an
-    experiment sweeps, which they overrule."""
+    """Return why this point of a sweep is left out; None if it is a run. `overrides`: those of the command line;
+    `params`: the experiment's sweep, over which `overrides` take precedence."""
     engine, size = (OmegaConf.select(composed, key) for key in ("engine.name", "world_size"))
     if not isinstance(engine, str) or not isinstance(size, int) or engine_of(engine).fits(size):
         return None
@@ -67,7 +68,7 @@ def left_out_reason(composed: DictConfig, overrides: Sequence[str], params: Mapp
 
 
 def empty(overrides: Sequence[str], params: Mapping[str, str], loader: ConfigLoader) -> list[str]:
-    """Return the parts of a sweep that have no values. With one of them all of the sweep is empty."""
+    """Return the parts of a sweep that have no values. One such part makes the whole sweep empty."""
     return [override for override in _effective(overrides, params).values() if not values(override, loader)]
 
 
@@ -78,7 +79,8 @@ def _effective(overrides: Sequence[str], params: Mapping[str, str]) -> dict[str,
 
 
 def values(override: str, loader: ConfigLoader | None = None) -> list[str]:
-    """Return the overrides that one of a sweep stands for. `loader` knows the members of groups. Raise HydraException."""
+    """Return the single-value overrides that a sweep's override stands for. `loader` knows the members of groups.
+    Raise HydraException."""
     (parsed,) = OverridesParser.create(config_loader=loader).parse_overrides([override])
     if not parsed.is_discrete_sweep():
         return [override]

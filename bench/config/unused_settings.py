@@ -1,6 +1,6 @@
-"""Settings that a user gave and that mean nothing to the mode. Pure.
+"""Settings of the user that have no effect in the mode. Pure.
 
-Each is noted, not refused: a sweep has them for its other modes, and a printed command for the cell as it was trained.
+They are noted, not refused: a sweep has them for its other modes, and printed commands repeat all settings of a cell.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddp.engine.modes import backend_of, engine_of
 
 
 def moot(settings: Mapping[str, Any], config: Config, mode: str) -> list[str]:
-    """Return a line for each key of `settings` that means nothing to this run."""
+    """Return a line for each key of `settings` that has no effect in this run."""
     reasons: dict[str, str] = {}
     if settings.get("backend") == config.mode.backend:
         settings = {key: value for key, value in settings.items() if key != "backend"}
@@ -33,7 +33,7 @@ def _of_others(settings: Mapping[str, Any], config: Config) -> Iterator[tuple[st
 
 
 def _meaningless(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield each setting, or group of settings, that means nothing, and why; the reason to give first comes first."""
+    """Yield each setting or group of settings without effect, and why; of several reasons the best one comes first."""
     mode, backend, policy = config.mode, backend_of(config.mode), config.policy
     averages = backend is not None and backend.averages
     if mode.policy is None or (backend is not None and not averages):

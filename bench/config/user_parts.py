@@ -1,6 +1,6 @@
-"""Models, data sets and other parts that are users' own: by which name a run has them, and what names their code.
+"""Models, data sets and other parts of the user's own: their names in a run, and the digests of their code.
 
-A changed file makes another cell, so no baseline judges what it was not made of. Reads files; imports no torch.
+A changed file makes another cell, so that a baseline only judges runs of the same code. Reads files; imports no torch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ddp.settings import known
 from ddp.user_code import CodeDigest
 
 TASK = ("model", "data")
-"""The parts that are the same whatever trains them, and travel to ranks."""
+"""The parts of the task, which do not depend on the mode and are sent to ranks."""
 
 
 def enrolled(word: str) -> str:
-    """Return a word of a command line; where it chooses models by files or modules, these are enrolled and called by their
-    names. Raise ValueError."""
+    """Return a word of a command line. If it chooses models by files or modules, register these and put their names in
+    place of them. Raise ValueError."""
     key, equals, value = word.partition("=")
     models = [each.strip("'\" ") for each in value.split(",")]
     if key != "model" or not any(map(user_code.is_source, models)):
@@ -37,22 +37,22 @@ def enrolled(word: str) -> str:
 
 
 def in_new_process(word: str) -> str:
-    """Return a word as a process needs it in which nothing is enrolled: a model that has a file, by that again."""
+    """Return a word for a process in which no model is registered: a model from a file is again named by its file."""
     key, _, name = str(word).partition("=")
     by_file = key == "model" and "." not in name and name in MODELS and user_code.is_file(MODELS[name])
     return f"{key}={MODELS[name]}" if by_file else str(word)
 
 
 def settled(config: Config) -> Config:
-    """Return the configuration with names in place of files and modules of a user's own, which are enrolled. Raise
-    ValueError, also for a model that there is not."""
+    """Return the configuration with names in place of the user's files and modules, which are registered. Raise
+    ValueError, also for an unknown model."""
     data = config.data if config.data.name is None else replace(config.data, name=own_data(config.data.name))
     model = known("model", own_model(config.model.name), MODELS)
     return replace(config, model=replace(config.model, name=model), data=data)
 
 
 def code_of(config: Config, setup: Setup) -> tuple[CodeDigest, ...]:
-    """Return the digests of the parts of a run that are not the project's. Raise ValueError for code that is not there."""
+    """Return the digests of the parts of a run that are not the project's. Raise ValueError for missing code."""
     recipe = setup.recipes.get(config.recipe)
     data = config.data.name or (recipe.data if recipe is not None else "")
     return tuple(
@@ -61,7 +61,7 @@ def code_of(config: Config, setup: Setup) -> tuple[CodeDigest, ...]:
 
 
 def _own_parts(config: Config, data: str) -> Iterator[tuple[str, str, str]]:
-    """Iterate over kind, name and source of the parts that are not ours."""
+    """Iterate over (kind, name, source) of the parts that are not the project's."""
     mode = config.mode
     parts: tuple[tuple[str, str | None, Registry[Any]], ...] = (
         ("model", config.model.name, MODELS),
@@ -82,12 +82,13 @@ def _own_parts(config: Config, data: str) -> Iterator[tuple[str, str, str]]:
 
 
 def saved(code: tuple[CodeDigest, ...]) -> dict[str, Any]:
-    """Return the digests as a configuration has them, under `code`; nothing where all is the project's own."""
+    """Return the digests in the form of the configuration, under `code`; empty if all parts are the project's."""
     return {"code": {each.kind: {"source": each.source, "sha256": each.sha256} for each in code}} if code else {}
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return what to add where configurations of one run mean different cells: whose code was changed since; or nothing."""
+    """Return the end of an error message if a run's configuration now makes another cell: the parts whose code
+    changed. Else empty."""
     was, today = (config.get("code") or {} for config in (before, now))
     sources = [
         part["source"] for kind, part in today.items() if was.get(kind, {}).get("sha256") not in (None, part["sha256"])
@@ -96,8 +97,8 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def named_by(config: Mapping[str, Any], kind: str, name: Any) -> Any:
-    """Return what a saved configuration calls a model or data set for another process: its file or module, if it is a user's
-    own; else its `name`."""
+    """Return the name by which another process finds a model or data set of a saved configuration: its file or module
+    if it is the user's own, else `name`."""
     code = config.get("code")
     part = code.get(kind) if isinstance(code, dict) else None
     source = part.get("source") if isinstance(part, dict) else None

@@ -1,4 +1,4 @@
-"""Checks of what is given to engine `virtual`. Pure."""
+"""Checks of the settings of engine `virtual`. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from ddp.backends import paired_backends
 from ddp.core.virtual_time import CONSTANT
 
 MAX_VIRTUAL = 4096
-"""Ranks."""
+"""Most ranks in virtual time."""
 VIRTUAL_NOTE = "virtual: ranks trained in one process, all times are those of a virtual clock"
 
 
 def check_virtual(config: Config) -> None:
-    """Raise ValueError for what the engine cannot do."""
+    """Raise ValueError for settings that the engine does not support."""
     if config.backend.name not in paired_backends():
         able = ", ".join(paired_backends())
         raise ValueError(f"backend={config.backend.name} with engine=virtual: choose one of {able}")

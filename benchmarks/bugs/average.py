@@ -228,3 +228,38 @@ def worn_behind_average(ranks: Module) -> None:
                 tensor.detach().mul_(0.99)
 
     wrap(ranks.RankLoop, "_averaged", broken)
+
+
+@AVERAGE.bug(
+    "ddp.engine.handover",
+    "figures",
+    CADENCE,
+    "a rank that joins weighs as if it had trained ten batches more",
+    settings=('cluster.faults=["1@60:crash"]', "cluster.restart=always"),
+)
+def joiner_too_heavy(handover: Module) -> None:
+    load = handover.load_sent
+
+    def broken(scratch: Any, round: int, loop: Any, backend: Any) -> Any:
+        joined = load(scratch, round, loop, backend)
+        loop.samples += 160
+        return joined
+
+    handover.load_sent = broken
+
+
+@AVERAGE.bug(COLLECTIVE, "audit", CADENCE, "averages are as coarse as the wire", settings=("averaging.wire=bfloat16",))
+def average_in_half(collective: Module) -> None:
+    def broken(take: Any, self: Any) -> Any:
+        divergence = take()
+        for section, last_average in zip(self._sections, self._last, strict=True):
+            section.values.copy_(section.values.bfloat16())
+            last_average.copy_(section.values)
+        return divergence
+
+    wrap(collective.Backend, "_take", broken)
+
+
+@AVERAGE.bug(COLLECTIVE, "audit", CADENCE, "averages add up counters", models=NORMED)
+def counters_added(collective: Module) -> None:
+    collective.MAX = collective.SUM

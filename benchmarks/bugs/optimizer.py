@@ -168,3 +168,21 @@ def update_left_out(replica: Module) -> None:
         self.optimizer.step = lambda *closure: None if counted(self, "left out") % 100 == 99 else step(*closure)
 
     _made(change)(replica)
+
+
+@OPTIMIZER.bug(
+    "ddp.engine.rank",
+    "audit",
+    ("nccl_cadence", "nccl_sync"),
+    "moments are halved as the others of a lost rank form a new group",
+    settings=('cluster.faults=["1@60:crash"]',),
+)
+def moments_halved_at_loss(ranks: Module) -> None:
+    def broken(regroup: Any, self: Any, order: Any) -> None:
+        regroup(order)
+        if order.generation and not counted(self, "regrouped"):
+            for state in self.loop.replica.optimizer.state.values():
+                for value in state.values():
+                    value.mul_(0.5)
+
+    wrap(ranks.RankLoop, "_regroup", broken)

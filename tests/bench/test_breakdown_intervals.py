@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from bench.results.analysis.stream import Slices
-from bench.validate import step_seconds
 from bench.validate.checks import breakdown
 from bench.validate.run_records import Records
 from ddp.core.events import Progress, Reduced, Slice, Snapshot
@@ -103,17 +102,3 @@ def test_virtual_time_and_what_was_resumed_have_other_clocks() -> None:
             breakdown._clock(cast(Any, SimpleNamespace(metrics=SimpleNamespace(source=source, resumed=resumed))), known)
             == ""
         )
-
-
-@pytest.mark.parametrize(("share", "wrong"), [(0.97, False), (0.85, True)])
-def test_what_lies_between_steps_is_theirs(share: float, wrong: bool) -> None:
-    """Where a rank waits, or evaluates, there is other time between two reports."""
-    known: Any = Records()
-    known.progress.extend(SimpleNamespace(rank=0, epoch=0, at=at / 10, busy_s=share / 10) for at in range(60))
-    known.progress.extend(SimpleNamespace(rank=1, epoch=0, at=at / 10, busy_s=0.02) for at in range(60))
-    known.rests[1].extend((at / 10 + 0.02, at / 10 + 0.08) for at in range(60))
-    metrics = SimpleNamespace(engine="elche", policy="cadence", world_size=2)
-    run: Any = SimpleNamespace(metrics=metrics, config={})
-    assert ("rank 0 did nothing but steps" in step_seconds.shorter(run, known)) is wrong
-    metrics.policy = "sync"
-    assert step_seconds.shorter(run, known) == "", "what is exchanged lies between"

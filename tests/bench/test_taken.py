@@ -80,6 +80,8 @@ OUTER = "averaging.outer=momentum"
         # What the mode cannot do.
         ("mode=torch_fsdp checkpoint.every=1", "mode=torch_fsdp makes no checkpoints: leave out checkpoint.*"),
         ("mode=torch_zero1 checkpoint.unit=epochs", "mode=torch_zero1 makes no checkpoints: leave out checkpoint.*"),
+        ("mode=torch_fsdp cluster.restart=1", "choose nccl_*, cpu_*, zero* or torch_ddp"),
+        ("mode=nccl_sync world_size=1 cluster.restart=1", "with world_size=2 or more"),
     ],
 )
 def test_what_cannot_be_is_one_line(quiet: Bench, capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:

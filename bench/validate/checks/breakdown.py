@@ -25,7 +25,6 @@ from bench.validate.emulation import otherwise_slow
 from bench.validate.findings import UNBLOCKED, Case
 from bench.validate.records import recorded
 from bench.validate.run_records import BETWEEN_STEPS, Records
-from bench.validate.step_seconds import shorter
 from bench.validate.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
 from ddp.core.events import Averaged, Reduced, Snapshot
@@ -105,7 +104,7 @@ def _unlike(run: Run, known: Records) -> str:
     """Return the first way in which the slices disagree with the ranks' reports; empty: none."""
     if wrong := otherwise_slow(run.metrics, known, run.config) or quicker_than_links(run.metrics, known, run.config):
         return wrong
-    looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away, _processor, shorter)
+    looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away, _processor)
     return _outside(known) or next((wrong for look in looks if (wrong := look(run, known))), "")
 
 
