@@ -218,4 +218,5 @@ def test_slowness_multiplies_and_lasts_over_a_restart_as_in_processes() -> None:
     simulation.measured = measured
     simulation.run()
     assert steps[:10] == [1.0] * 5 + [2.0] * 3 + [6.0] * 2
-    assert len(steps) > 15 and set(steps[10:]) == {6.0}
+    assert len(steps) > 15
+    assert set(steps[10:]) == {6.0}
