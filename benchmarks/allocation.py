@@ -1,8 +1,9 @@
-"""Steps of one rank alone, with what ranks inherit from the fork server about memory, and as the system does it:
+"""Times the steps of a single rank with the memory settings that ranks inherit from the fork server, and with the
+system's defaults:
 
     python -m benchmarks.allocation [MODEL[:BATCH] ...]
 
-Fresh processes in turn, `PAIRS` of each; the ratio of their medians by pair, with its quartiles.
+Starts `PAIRS` fresh processes of each kind, in turn. Prints the ratio of their medians by pair, with its quartiles.
 """
 
 from __future__ import annotations

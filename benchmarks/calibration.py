@@ -1,4 +1,5 @@
-"""Do the verdicts keep what they promise? 2,000 simulated sweeps of 48 cells, judged by the lines that judge real ones.
+"""Measures the error rates of the verdicts: 2,000 simulated sweeps of 48 cells, judged by the same code as real
+sweeps.
 
 `python -m benchmarks.calibration` prints the tables of docs/explanation/validation.md; `--write` puts it there. Seeded.
 """

@@ -1,4 +1,5 @@
-"""Where the controller decides otherwise than its reference, and how far ranks are from the schedule, in virtual time.
+"""Measures, in virtual time, where the controller's decisions differ from its reference, and how far ranks are from
+the schedule.
 
 `python -m benchmarks.choices` prints tables behind docs/explanation/controller.md; `--write` puts the schedule's there.
 """

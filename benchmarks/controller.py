@@ -1,4 +1,4 @@
-"""How good the controller is, measured in virtual time. Deterministic: every number comes from a seed.
+"""Measures the quality of the controller in virtual time. Deterministic: every number comes from a seed.
 
 `python -m benchmarks.controller` prints the tables of docs/explanation/controller.md; `--write` puts them there.
 """

@@ -1,8 +1,9 @@
-"""Does averaging cost accuracy? A Markdown table of the final value against solo with the same seeds, from run folders.
+"""Measures whether averaging costs accuracy: a Markdown table of final values against solo with the same seeds, from
+run folders.
 
     python -m benchmarks.convergence runs/convergence    # after: make convergence DATA=FOLDER
 
-Reads run folders only. Efficiency and time are left out: this asks one question.
+Reads run folders only. Leaves out efficiency and time.
 """
 
 from __future__ import annotations

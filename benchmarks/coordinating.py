@@ -1,11 +1,12 @@
-"""What a real coordinator costs: the loop of production over ranks that answer at once, through an in-process channel.
+"""Measures the cost of the real coordinator: the production loop with fake ranks that answer at once through an
+in-process channel.
 
     python -m benchmarks.coordinating                     # 2 and 256 ranks x 200 rounds, microseconds an event
     python -m benchmarks.coordinating --ranks 2,64 --rounds 50 --modes cadence/nccl
     python -m benchmarks.coordinating --write             # and into docs/explanation/speed.md
 
-Counted is the processor time of the coordinator's thread: reading each message, deciding, writing the record of it and of
-what follows, writing the orders. Not counted is what fake ranks do, nor the system's calls for a pipe.
+It counts the processor time of the coordinator's thread: reading each message, deciding, writing the records and the
+orders. It does not count the fake ranks, nor the system calls of a pipe.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a live dashboard costs a run: `python -m benchmarks.dashboard`.
+"""Measures the cost of a live dashboard for a run: `python -m benchmarks.dashboard`.
 
-A dashboard in a process of its own, with one page connected that watches one run. Its processor seconds are measured, for
-they are the same on a busy machine and are all that it can take from a run: the run never waits for it.
+The dashboard runs in a process of its own, with one connected page that watches one run. Its processor seconds are
+measured: they hardly depend on the load of the machine, and are all that it takes from a run, which never waits for
+it.
 
 - *fed*: a recorded run is written anew at a chosen pace; processor time of a second of watching, and of an event.
 - *trained* (`--pairs N`): two ranks train, in turns with and without the dashboard; its processor time over the run's, and

@@ -1,11 +1,13 @@
-"""What deciding costs: seconds of processor for a run in virtual time, and microseconds an event, by policy and ranks.
+"""Measures the cost of decisions: processor seconds for a run in virtual time, and microseconds per event, by policy
+and number of ranks.
 
     python -m benchmarks.deciding                  # 8 to 4,096 ranks x 100 rounds
     python -m benchmarks.deciding --ranks 65536 --rounds 20 --policies sync
     python -m benchmarks.deciding --write          # and into docs/explanation/speed.md
 
-Each cell is a process of its own, so that memory is its peak. The coordinator alone is timed on the messages of ranks of a
-shorter run, with reading them and writing its orders: what an event costs cores that ranks would use.
+Each cell runs in a process of its own, so that its peak memory can be read. The coordinator alone is timed on the
+ranks' messages of a shorter run, including reading them and writing its orders: this is the time per event that ranks
+lose on shared cores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What verdicts tell apart: cells with a known loss, drawn from the seeds of the committed baselines, one among 48.
+"""Measures which losses verdicts detect: one cell of 48 has a known loss, drawn from the seeds of the committed
+baselines.
 
 `python -m benchmarks.discrimination` prints the table of docs/explanation/validation.md; `--write` puts it there. Seeded.
 """

@@ -1,4 +1,5 @@
-"""Measured tables in documents: each stands between the marks `<!-- name -->` and `<!-- /name -->` and is only ever made."""
+"""Writes measured tables into documents. Each stands between the marks `<!-- name -->` and `<!-- /name -->` and is
+never edited by hand."""
 
 from __future__ import annotations
 

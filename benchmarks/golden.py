@@ -1,4 +1,5 @@
-"""Golden digests: what must not change while code is moved, renamed or rewritten without a change of behaviour.
+"""Golden digests of outputs that must not change while code is moved, renamed or rewritten without a change of
+behaviour.
 
     make golden                        # compare with benchmarks/golden/digests.json; exit code 1 names what differs
     make golden ARGS=--write           # after a change that is meant: write the digests anew
@@ -7,7 +8,7 @@
 
 Four parts. `configurations`: the `config_hash` of command lines. `replay`: recorded runs of every policy, fed to the core.
 `reports`: the text and tables of reports on the recorded runs. `parameters`: `params_sha256` of synchronous training. Bits
-depend on the kind of machine, so these are kept by kind.
+depend on the kind of machine, so that parameters have digests for each kind.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Goodput of real processes against virtual time: ten scripted histories of faults, each played in both.
+"""Compares the goodput of real processes with virtual time: ten scripted histories of faults, each run in both.
 
     python -m benchmarks.goodput                 # some five minutes; the table is in reports/goodput
     python -m benchmarks.goodput --write         # and written there
 
-The simulation has the settings and the script of the run, and what things cost in it: the steps of each rank, the mean of
-its collectives and evaluations, how long losses took to be noticed and starts to be there. It is to say how these combine.
-Both count from when all ranks are ready.
+The simulation gets the settings and faults of the run and its measured costs: the steps of each rank, the mean times
+of collectives and evaluations, the times to notice a loss and to start a rank. It predicts how these combine. Both
+count from the time at which all ranks are ready.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Ways of training on one GPU, beside each other: speed and memory; and of two ranks that share it, audited. Needs a CUDA
-device.
+"""Measures the speed and memory of the ways of training on one GPU, and of two ranks that share it, audited. Needs a
+CUDA device.
 
     python -m benchmarks.gpu [--rounds N] [--seconds S] [--out FOLDER] [--write]
 
-Every round trains all cells once, with another seed, so that what disturbs the machine meets all of them. `--seconds`: no
-sweep begins after so long. `--write`: reports/gpu, of the runs that are there.
+Every round trains all cells once, with another seed, so that other load on the machine affects all cells. `--seconds`:
+no sweep begins after this time. `--write`: write reports/gpu from the existing runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Steps of this checkout against steps of another one, in turns: what a change of the gradient path costs or gains.
+"""Compares the steps of this checkout with those of another one, in turns: the cost or gain of a change in the
+gradient path.
 
     git worktree add ../before REVISION
     python -m benchmarks.gradients ../before --model mlp --recipe published --data data --pairs 60

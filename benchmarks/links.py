@@ -1,11 +1,12 @@
-"""Emulated links: what was set against what is measured, in real processes over each transport.
+"""Compares emulated links as set and as measured, in real processes over each transport.
 
     python -m benchmarks.links                # some two minutes
     python -m benchmarks.links --write        # and the table into reports/scale/links.md
 
-A collective takes as long as the shortest stay of a rank in it: the last one to arrive waits for nobody. A snapshot takes
-from when it is sent to when the coordinator's loop has it. What is off is the median over the repetitions of measured / set;
-where jitter and losses are drawn, `set` is what was drawn for that one. Exit code 1 if one is off by more than 5 %.
+The time of a collective is the shortest time of a rank in it, as the last rank to arrive waits for no other. The time
+of a snapshot is from its sending until the coordinator's loop has it. The deviation is the median of measured / set
+over the repetitions; with random jitter and losses, `set` is the value drawn for that repetition. Exit code 1 if a
+deviation exceeds 5 %.
 """
 
 from __future__ import annotations

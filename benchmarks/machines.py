@@ -1,10 +1,11 @@
-"""Do runs over two hosts train as on one, and what comes of a link that is cut? torchrun, on two hosts made of namespaces.
+"""Compares runs on two hosts with runs on one, and cuts the link between the hosts: torchrun, on two hosts made of
+namespaces.
 
     python -m benchmarks.machines [--seeds 3] [--write]    # as root, on Linux; some minutes
 
 `--write` puts the tables into docs/explanation/recovery.md.
 
-One host and two take turns, so that a busy machine disturbs both alike. `make machines` does it.
+Runs on one host and on two take turns, so that a busy machine disturbs both alike. `make machines` starts it.
 """
 
 from __future__ import annotations

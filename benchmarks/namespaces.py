@@ -1,7 +1,8 @@
 """Two hosts made of Linux namespaces, and torchrun's agents on them.
 
-Each host has a network, a name, `/dev/shm` and a monotonic clock of its own (the second's is a day ahead). Between them is a
-switch, a third namespace; the cut takes a port out of it, so that packets vanish and nobody is told. Needs root.
+Each host has a network, a name, `/dev/shm` and a monotonic clock of its own (the second's is a day ahead). A third
+namespace is the switch between them. A cut removes a port of the switch, so that packets vanish without an error.
+Needs root.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The pictures of page one at the head of README.md and of the site, made from a recorded sweep and its verdicts; need
-Chromium.
+"""Makes the pictures of page one at the head of README.md and of the site from a recorded sweep and its verdicts.
 
-A picture bears the digest of the text that it shows, so that a test holds it against the record without a browser.
+Needs Chromium. A picture contains the digest of the text that it shows, so that a test can compare it with the record
+without a browser.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The diagram of a round's phases, drawn from the table that the coordinator plays.
+"""Draws the diagram of a round's phases from the coordinator's transition table.
 
 python -m benchmarks.phases            # print it
 python -m benchmarks.phases --write    # put it into the document

@@ -1,11 +1,12 @@
-"""Predictions against truth: calibrated on two ranks without links, then emulated slow ranks, up to eight, over links.
+"""Compares predictions with measurements: calibrated on two ranks without links, applied to up to eight emulated slow
+ranks over links.
 
     python -m benchmarks.prediction                # the small grid, some two minutes; what is trained is not trained again
     python -m benchmarks.prediction --full         # three models, six modes, four links: hours
     python -m benchmarks.prediction --write        # and the table into reports/prediction
 
-Models, cells and thresholds stand here, and were committed before any truth was measured. A real cell is the mean of its
-runs; it is within the interval if that mean is.
+Models, cells and thresholds are in this file and were committed before the measurements. A real cell is the mean of
+its runs; it counts as within the interval if this mean is.
 """
 
 from __future__ import annotations

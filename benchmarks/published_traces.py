@@ -1,4 +1,4 @@
-"""Predictions held against what others have measured and published, as tables in `reports/prediction`.
+"""Compares predictions with published measurements of others, as tables in `reports/prediction`.
 
     python -m benchmarks.published_traces diloco               reports/prediction/diloco.md
     python -m benchmarks.published_traces stragglers FOLDER    reports/prediction/stragglers.md

@@ -1,4 +1,4 @@
-"""Start ranks that measure something, and bring together what they found."""
+"""Starts ranks that measure something, and collects their results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A cluster of Ray's on this host: a head without cores, and raylets that pass for hosts.
+"""A Ray cluster on this host: a head node without cores, and raylets that act as hosts.
 
-Owns its processes: what it starts it ends. They meet at this host's own address, which Ray takes for loopback as well.
+Owns its processes and ends each that it started. They connect at this host's own address, which Ray also treats as
+loopback.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The figures and pictures of README.md, made from recorded runs; wants a quiet machine, a few minutes, and Chromium.
+"""Makes the figures and pictures of README.md from recorded runs. Needs an idle machine, a few minutes, and Chromium.
 
     python -m benchmarks.readme            # from the record that lies in docs/readme
     python -m benchmarks.readme --write    # trains the README's three commands again and replaces the record
     python -m benchmarks.readme --hour     # trains what docs/tutorial/first-hour.md prints
 
-A test holds README and pictures against the record, and the record against the recipe of today.
+A test compares README and pictures with the record, and the record with the current recipe.
 """
 
 from __future__ import annotations

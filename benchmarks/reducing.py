@@ -1,4 +1,4 @@
-"""All-reduces of two transports, side by side in the same ranks, and a copy beside them: what `test_transports` runs."""
+"""Times the all-reduces of two transports and a copy in the same ranks, in turns, for `test_transports`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Seconds from a kill to full strength, and what they are made of: three ranks on digits, every mode, two seeds.
+"""Measures the seconds from a kill to full strength, and their parts: three ranks on digits, every mode, two seeds.
 
     python -m benchmarks.rejoin [MODEL]     (default: mlp)
 
-Counted from when the loss is noticed: until the rank is there again (a process, its model and data), until it has the
-others' state (the wait for the end of a window, and the transfer), until it has reported work. Where all ranks begin again
-from a checkpoint (`zero*`): until that is taken over, until all are ready, until one has reported work.
+Times count from the detection of the loss: until the rank runs again (a process with model and data), until it has the
+others' state (the wait for the end of a window, and the transfer), until it has reported work. If all ranks restart
+from a checkpoint (`zero*`): until the checkpoint is loaded, until all are ready, until one has reported work.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Does killing a run and going on from its checkpoint cost accuracy? Modes that are not bit for bit, against seeds.
+"""Measures whether a kill and a resume from the checkpoint cost accuracy, in modes that do not resume bit for bit;
+compared with the spread of seeds.
 
     python -m benchmarks.resume [--epochs 10] [--write]    # a few minutes on two cores
 
 `--write` puts the table into docs/explanation/recovery.md.
 
 Every seed is trained twice with the same settings: once uninterrupted; once killed (SIGKILL to all its processes) at a
-checkpoint drawn from the seed, and gone on with. Interleaved, so that a busy machine disturbs both alike.
+checkpoint drawn from the seed, and resumed. The two are interleaved, so that a busy machine disturbs both alike.
 """
 
 from __future__ import annotations

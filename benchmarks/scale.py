@@ -5,7 +5,7 @@
     python -m benchmarks.scale --write        # and into reports/scale
 
 Calibrated on two ranks without links, then four emulated slow ranks over `wan_1g_30ms`: trained with the link emulated, and
-predicted by `bench predict`. Both leave run folders, which are read in one way.
+predicted by `bench predict`. Both write run folders, which are read by the same code.
 """
 
 from __future__ import annotations

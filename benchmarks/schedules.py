@@ -1,8 +1,10 @@
-"""A million simulated schedules with deaths, joins, stalls and lost messages, in batches: which are done is on record.
+"""Simulates a million schedules with deaths, joins, stalls and lost messages, in batches; a file records the finished
+batches.
 
     python -m benchmarks.schedules [--most 1000000] [--jobs 2] [--into runs/schedules.jsonl]
 
-A batch is `tests/sim/test_faults.py` with schedules that were never drawn before. A batch in which a law is broken ends it.
+A batch runs `tests/sim/test_faults.py` with newly drawn schedules. The first batch that breaks an invariant ends the
+command.
 """
 
 from __future__ import annotations

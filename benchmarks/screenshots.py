@@ -1,9 +1,10 @@
-"""Pictures of page one of a report, the page of one run, dashboard and site, at 1400 and 400 pixels, light and dark.
+"""Takes pictures of page one of a report, the page of one run, the dashboard and the site, at 1400 and 400 pixels,
+light and dark.
 
 python -m benchmarks.screenshots    # or make screenshots; needs Chromium, and mkdocs for the site
 
-The runs are those of `docs/readme`, and simulated ones: so the pictures are the same wherever browser and fonts are. They
-bear the names of both. A test compares them pixel by pixel.
+The runs are those of `docs/readme` and simulated ones, so that pictures are equal wherever browser and fonts are. They
+contain the names of both. A test compares them pixel by pixel.
 """
 
 from __future__ import annotations

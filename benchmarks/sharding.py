@@ -1,9 +1,10 @@
-"""Memory of a rank by mode, ranks and batch size, measured on the tensors that live: docs/explanation/sharding.md.
+"""Measures the memory of a rank by mode, ranks and batch size, on the live tensors: docs/explanation/sharding.md.
 
     python -m benchmarks.sharding [model[@data]:batch[,batch...] ...] [--modes a,b] [--ranks 1,2,4]
 
-Two small steps go before: then the optimizer has its state and gradients have found their order. The next is watched. A row
-is printed as soon as it is measured. `data` is a data set, or `cifar100-shaped`: 3x32x32 and 100 classes, drawn by a seed.
+After two small steps the optimizer has its state and the order of gradients is known; the next step is measured. Each
+row is printed as soon as it is
+measured. `data` is a data set, or `cifar100-shaped`: 3x32x32 and 100 classes, drawn by a seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The documents as a site: search, the reference of the public names, the example reports. It loads nothing from elsewhere.
+"""Builds the site of the documents: search, the reference of the public names, the example reports. It loads nothing
+from other hosts.
 
 python -m benchmarks.site --out site    # wants the extra `docs`; `make site` brings it
 """

@@ -1,11 +1,11 @@
-"""What sketches cost, and what is kept for audits: their parts of the processor time of a run, and what sketches add to its
-records.
+"""Measures the cost of sketches and of the steps kept for audits: their shares of a run's processor time, and the
+bytes that sketches add to its records.
 
     python -m benchmarks.sketches [--epochs N] [--write]
 
-Whole runs of quick recipes with two ranks, which take turns in one process, so that the clock counts nobody else's work.
-Time in either is counted in the run that it is a part of: two runs, one without, differ by more than it is. The audit itself
-comes after the training, in a process of its own.
+It makes whole runs of quick recipes with two ranks, which take turns in one process, so that the clock counts no other
+work. The time is counted within one run, as two runs, with and without, differ by more than this cost. The audit
+itself comes after the training, in a process of its own.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Ranks that become slow, in real processes: named with their cause within three windows? And nobody in clean runs?
+"""Measures whether slow ranks in real processes are named with their cause within three windows, and no rank in clean
+runs.
 
     python -m benchmarks.slowness [--phases 200] [--clean 100] [--write]    # half an hour on two cores; can be interrupted
 
 `--write` puts the table into docs/explanation/recovery.md. A run has three slow phases, drawn from its seed: rank, cause and
 factor. Modes whose ranks meet in collectives do so over emulated links, which become slow, too. A phase that
-`ddp.core.slowness` names for its cause, or for its host, is right; one for its host is counted apart.
+`ddp.core.slowness` names for its cause, or for its host, counts as right; phases named for the host are counted
+separately.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A SLURM of two nodes on this host, of Debian packages that are unpacked and not installed. Needs root on Linux.
+"""A SLURM cluster of two nodes on this host, from Debian packages that are unpacked but not installed. Needs root on
+Linux.
 
-Owns its processes: what it starts it ends, by number. There is no accounting (sacct fails), and node names do not resolve.
+Owns its processes and ends each that it started, by process
+id. There is no accounting (sacct fails), and node names do not resolve.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Steps of several ways to train in parallel, side by side in the same ranks: what `test_steps` runs in real processes.
+"""Times the steps of several ways to train in parallel, in turns in the same ranks; `test_steps` runs it in real
+processes.
 
-Every way trains its own replica of one model, by the engine's own step, with the same samples. Ways take turns in blocks of
-steps; a block begins when all ranks are there, and lasts until this rank has done its steps.
+Every way trains its own replica of one model, by the engine's own step, with the same samples. Ways take turns in
+blocks of steps. A block begins when all ranks have arrived and ends when this rank has done its steps.
 """
 
 from __future__ import annotations

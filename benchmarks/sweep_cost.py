@@ -1,12 +1,13 @@
-"""What a sweep of short cells costs beyond their training, cells one after the other and side by side (`timing=off`).
+"""Measures the cost of a sweep of short cells beyond their training, with cells one after the other and side by side
+(`timing=off`).
 
 python -m benchmarks.sweep_cost --cells 100
 
-The total is the command's, from its start to its end, report and imports included; training is the sum of `time_s.train`.
-Both are wall time of one command, so that other programs slow both. What a cell costs besides is in processor seconds, of
-all processes: what a sweep takes more than a sweep of one cell, for each cell more, without what its ranks take from ready
-to finished. Files, audit and timeline are in it. What files cost is measured apart, by writing those of some cells again:
-the record under its chain, the result, the four forms of the timeline.
+The total is the wall time of the command, report and imports included; training is the sum of `time_s.train`. Both are
+of one command, so that other programs slow both. The extra cost of a cell is in processor seconds of all processes:
+the difference between a sweep and a sweep of one cell, per further cell, without the time of ranks from ready to
+finished. It includes files, audit and timeline. The cost of files is also measured alone, by writing those of some
+cells again: the chained records, the result, the four forms of the timeline.
 """
 
 from __future__ import annotations

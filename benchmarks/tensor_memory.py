@@ -1,4 +1,4 @@
-"""What memory a rank's tensors take, by kind, at their most: measured on the tensors that live.
+"""Measures the peak memory of a rank's tensors by kind, on the live tensors.
 
     watch = TensorWatch(lambda: kinds(model, optimizer, sharded))
     with watch:
@@ -6,8 +6,8 @@
     watch.peak                  # bytes by kind, at the moment when parameters, gradients and optimizer state took most
     watch.most                  # most bytes of all tensors at any moment
 
-Memory is counted once, however many tensors lie in it, and as long as anything holds it: activations that only the graph of
-the backward pass knows, too. What ranks lend each other (`transports.memory`) counts where it belongs.
+A storage is counted once, however many tensors share it, and as long as anything holds it, including activations that
+only the graph of the backward pass holds. Memory that ranks share (`transports.memory`) counts for its owner.
 """
 
 from __future__ import annotations

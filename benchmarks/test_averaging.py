@@ -1,4 +1,4 @@
-"""Averaging snapshots held against copying memory, interleaved in one run: ratios with their spread.
+"""Compares the averaging of snapshots with copies of memory, interleaved in one run: ratios with their spread.
 
 Memory is mapped from files, as in a run. Averaging W snapshots counts as W reads and a write of the model, a copy as one of
 each. A whole round also writes W differences, which ranks would otherwise have to compute.

@@ -1,4 +1,4 @@
-"""The cost of deciding, paid by cores that ranks would use."""
+"""The cost of the core's decisions, which take processor time from ranks."""
 
 from __future__ import annotations
 

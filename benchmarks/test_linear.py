@@ -1,6 +1,6 @@
-"""What is made of a run when it is over, over 10,000, 100,000 and 1,000,000 records: seconds of a core for each 100,000, and
-that a record takes no longer in a long run than in a short one. Half of the records tell of rounds and epochs, of which a
-longer run has as many more. `tests/bench/test_linear.py` counts where this one times."""
+"""Times the analysis of a finished run over 10,000, 100,000 and 1,000,000 records: core seconds per 100,000 records,
+which must not grow with the length of the run. Half of the records are of rounds and epochs, whose number grows with
+the run. `tests/bench/test_linear.py` counts operations in place of seconds."""
 
 from __future__ import annotations
 

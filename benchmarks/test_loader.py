@@ -1,4 +1,4 @@
-"""What a batch costs the step that trains it: resident and streamed data. Figures, no verdicts."""
+"""The time that loading a batch adds to a step, for resident and streamed data. Only measures, no thresholds."""
 
 from __future__ import annotations
 

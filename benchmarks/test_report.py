@@ -1,4 +1,4 @@
-"""A report over generated run folders, one to a thousand: seconds of a core, and peak memory."""
+"""The cost of a report over one to a thousand generated run folders: core seconds and peak memory."""
 
 from __future__ import annotations
 

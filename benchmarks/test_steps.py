@@ -1,4 +1,5 @@
-"""Step times of `nccl_sync` and `ddp.DistributedDataParallel` over torch's DDP: two ranks, ways take turns in one run."""
+"""Step times of `nccl_sync` and `ddp.DistributedDataParallel` over torch's DDP: two ranks; the modules take turns in
+one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timeline of 80,000 spans: what each of its files costs, and how large the page is."""
+"""The timeline of 80,000 spans: the time to write each of its files, and the size of the page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The shared-memory all-reduce against gloo's and against a copy: ratios from pairs in the same ranks, several launches.
 
-A copy of S bytes reads and writes S. Two ranks that reduce S bytes between them each read twice and write twice S/2: what
-one copy moves. So a share of one means that a rank reduces as fast as it copies.
+A copy of S bytes reads and writes S bytes. In an all-reduce of S bytes, each of two ranks reads 2 x S/2 and writes 2 x
+S/2 bytes, as much as one copy. So a ratio of one means that a rank reduces as fast as it copies.
 """
 
 from __future__ import annotations

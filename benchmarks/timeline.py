@@ -1,9 +1,9 @@
-"""What the timeline costs a step: `python -m benchmarks.timeline`.
+"""Measures the cost of the timeline for a step: `python -m benchmarks.timeline`.
 
-A replica of a model trains block by block, in turns with the engine's meter, which reads the clock, keeps slices and writes
-them out, and with one that does nothing. For each model: processor time of the meter's own calls over that of a step; and
-the median of the ratios of neighbouring blocks less one, with its 95 % interval, of processor time. `control` is the same
-with two meters that do nothing: what is not beyond it is not measured.
+A replica of a model trains block by block, in turns with the engine's meter, which reads the clock, keeps slices and
+writes them, and with a meter that does nothing. For each model it prints the processor time of the meter's own calls
+over that of a step, and the median ratio of neighbouring blocks' processor times less one, with its 95 % interval.
+`control` is the same with two meters that do nothing: it shows the noise.
 """
 
 from __future__ import annotations

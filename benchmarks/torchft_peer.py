@@ -1,10 +1,10 @@
-"""The same blow to our engine and to torchft: one of three ranks of `mlp` is killed and started again at once.
+"""Compares recovery in our engine and in torchft: one of three ranks of `mlp` is killed and started again at once.
 
     pip install -e '.[torchft]' && python -m benchmarks.torchft_peer [--rounds 3] [--write]    # some minutes
 
-Rounds are interleaved. Of torchft every replica group is one process over gloo; the lighthouse beats every 50 ms. A process
-of theirs imports anew when it is started again, ours is forked from a warm one: that part is told apart. `--write` puts the
-table into docs/explanation/recovery.md.
+Rounds are interleaved. In torchft every replica group is one process over gloo; the lighthouse's heartbeat is 50 ms. A
+restarted torchft process imports everything anew, while ours is forked from a warm process: the table shows this part
+separately. `--write` puts the table into docs/explanation/recovery.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A replica of `mlp` that torchft keeps in step with others: DDP, LocalSGD or DiLoCo over gloo. Run by `torchft_peer`.
+"""A replica of `mlp` that torchft synchronizes with others: DDP, LocalSGD or DiLoCo over gloo. Started by
+`torchft_peer`.
 
     python benchmarks/torchft_rank.py METHOD REPLICA REPLICAS LIGHTHOUSE STEPS NOTES
 
-Writes a line to NOTES for what happens: `[seconds on the monotonic clock, event, step, participants, samples]`.
+Writes a line to NOTES for each event: `[seconds on the monotonic clock, event, step, participants, samples]`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""How training does as ranks become many: the same samples over W virtual ranks, one table in `reports/virtual`.
+"""Measures the quality of training with many ranks: the same samples over W virtual ranks, one table in
+`reports/virtual`.
 
     python -m benchmarks.virtual            train what is missing, write reports/virtual/quality.md and quality.csv
     python -m benchmarks.virtual --trained  write them of what is trained already
 
-Each cell is a run of the command in a process of its own; its folder stays in `runs/virtual`, so a second call goes on.
+Each cell is a run of the command in a process of its own. Its folder stays in `runs/virtual`, so that a second call
+skips finished cells.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of a run beside its records: where it lies, its configuration, its graph, its result. Plain data."""
+"""The data of a run besides its records: its place, configuration, graph and result. Plain data."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from bench.results.schema import MOST_RANKS, Metrics
 
 RUNNING, LEFT = "running", "left"
-"""Statuses of a run without a result: its process lives, or it is gone without having ended the run."""
+"""Statuses of a run without a result: its process is alive, or it died before the end of the run."""
 BROKEN = "broken"
-"""Status of a folder of which nothing can be shown but why."""
+"""Status of an unreadable folder, of which only the reason is shown."""
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,14 @@ class RunCard:
     """One run folder."""
 
     key: str
-    """Path from the root that is looked at; of a run in progress, the place that it will have."""
+    """Path below the root; for a run in progress, its future place."""
     status: str
     """Of `metrics.json`, or one of the above."""
     config: dict[str, Any] = field(default_factory=dict)
     graph: dict[str, Any] | None = None
     metrics: Metrics | None = None
     problems: tuple[str, ...] = ()
-    """What of the folder cannot be read, a line each."""
+    """Errors of the folder's files, a line each."""
 
     def setting(self, *path: str) -> Any:
         """Return a value of the configuration; None where it has none."""
@@ -41,7 +41,7 @@ class RunCard:
 
     @property
     def name(self) -> tuple[str, str, str]:
-        """Model, mode and run id: of the result, else of where it lies."""
+        """Model, mode and run id, from the result, else from the folder's path."""
         if self.metrics is not None:
             return self.metrics.model, self.metrics.mode, self.metrics.run_id
         parts = ("", "", *self.key.split("/"))

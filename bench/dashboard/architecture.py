@@ -1,4 +1,4 @@
-"""The layers of a model as one SVG picture, which needs nothing else: as the page draws them (`graph.js`). Pure."""
+"""Draws the layers of a model as one self-contained SVG picture, as the page draws them (`graph.js`). Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _TIP = (
 
 
 def svg(graph: Json) -> str:
-    """Return the picture of a graph as `bench.runner.modelgraph` describes it: a row a layer, arcs for what skips layers."""
+    """Return the picture of a graph from `bench.runner.modelgraph`: one row for each layer, arcs for skip
+    connections."""
     nodes, edges = graph["nodes"], [(int(a), int(b)) for a, b in graph["edges"]]
     skips = [edge for edge in edges if edge[1] != edge[0] + 1]
     lanes = _lanes(skips)

@@ -1,8 +1,8 @@
-"""`RunBoard`: what is shown of every run now, each piece with the number of its last change.
+"""`RunBoard`: the pieces of data now shown of every run, each with the number of its last change.
 
-A reader that has everything up to a number asks for what changed since: so a connection that broke is caught up with, and
-the first one gets all. What is shown is small and bounded, so a change sends a piece as a whole, and nothing can be missed.
-Threads: one calls `refresh`, any may call `since`.
+A reader asks for the changes since the last number that it has: a broken connection catches up, and a new one gets all
+pieces. Pieces are small and bounded, so that a change sends the whole piece and a reader misses nothing. Threads: one
+calls `refresh`, any may call `since`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from bench.results.runfolder import Run
 
 ROW, ABOUT, LIVE, VERDICT, SWEEP = "row", "about", "live", "verdict", "sweep"
 OF_ALL = (ROW, VERDICT, SWEEP)
-"""Kinds that a page gets of every run, and of the sweep under way."""
+"""Kinds of pieces that a page gets for every run, and for the current sweep."""
 
 
 class Piece(NamedTuple):
-    """A piece of what is shown."""
+    """A piece of the data shown."""
 
     number: int
-    """Of its last change."""
+    """Number of its last change."""
     kind: str
     key: str
     text: str
@@ -46,9 +46,9 @@ class _Watched:
     about: RunCard
     tail: Tail[RunHistory]
     complete: bool = False
-    """Its records have been read to their end, and no more can come."""
+    """Whether its records have been read to their end and cannot grow."""
     shown: tuple[RunCard, RunHistory, int, tuple[str, ...], bool] | None = None
-    """What its pieces were made of; the number is that of the records."""
+    """Sources of its current pieces; the number counts the records."""
 
 
 @dataclass
@@ -57,20 +57,20 @@ class RunBoard:
 
     root: Path
     number: int = 0
-    """Of the last change."""
+    """Number of the last change."""
     _runs: dict[str, _Watched] = field(default_factory=dict)
     _pieces: dict[tuple[str, str], Piece] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def since(self, number: int, keys: Collection[str]) -> list[Piece]:
-        """Return what changed after `number`, in the order of changes: rows and verdicts of all runs, the rest of those in
-        `keys`."""
+        """Return the pieces changed after `number`, in the order of changes: rows and verdicts of all runs, other
+        pieces only of the runs in `keys`."""
         with self._lock:
             new = [piece for piece in self._pieces.values() if piece.number > number]
         return sorted(piece for piece in new if piece.kind in OF_ALL or piece.key in keys)
 
     def refresh(self, keys: Collection[str]) -> bool:
-        """Look at the folders again; follow the records of what is in progress and of the runs in `keys`. Whether there is
+        """Scan the folders again; read new records of running runs and of the runs in `keys`. Return whether there is
         more to read at once."""
         sweep = sweep_file.read(self.root)
         self._show(SWEEP, "", None if sweep is None else lambda: sweep)
@@ -83,7 +83,7 @@ class RunBoard:
 
     @property
     def finished(self) -> dict[str, tuple[Run, Any]]:
-        """Return the runs with a result, by key, and what changes when that does."""
+        """Return key -> (run, stamp) of the runs with a result. The stamp changes with the result."""
         return {
             key: (Run(run.place.folder, run.about.metrics, run.about.config), run.place.marks)
             for key, run in self._runs.items()
@@ -96,7 +96,7 @@ class RunBoard:
             self._show(VERDICT, key, lambda: verdict)
 
     def _look_at(self, place: tree.RunPlace, wanted: bool) -> bool:
-        """Refresh; whatever a folder does to that is shown in its own row, and harms no other."""
+        """Refresh one run. An error of its folder is shown in the run's own row and does not affect others."""
         try:
             return self._refresh(place, wanted)
         except Exception as error:
@@ -128,7 +128,7 @@ class RunBoard:
             self._show(LIVE, about.key, lambda: view.live(about, history))
 
     def _show(self, kind: str, key: str, make: Callable[[], Any] | None) -> None:
-        """Enter a piece if it is another than before."""
+        """Store a piece if it has changed."""
         text = json.dumps(make() if make else None, separators=(",", ":"), allow_nan=False)
         known = self._pieces.get((kind, key))
         if (known is None and make is None) or (known is not None and known.text == text):
@@ -139,7 +139,7 @@ class RunBoard:
 
 
 def _about(place: tree.RunPlace) -> RunCard:
-    """Return what lies beside the records; of a folder that cannot be read at all, why."""
+    """Return the card of a run folder; for an unreadable folder, a card with the reason."""
     try:
         return tree.read(place)
     except Exception as error:  # read again when the folder changes, not at every look
@@ -147,7 +147,7 @@ def _about(place: tree.RunPlace) -> RunCard:
 
 
 def _noted(about: RunCard, unread: Collection[str]) -> RunCard:
-    """Return the card with the files of records that cannot be read."""
+    """Return the card with a problem added for unreadable record files."""
     new = tuple(text for text in unread if text not in about.problems)
     return replace(about, problems=(*about.problems, *new)) if new else about
 
@@ -158,8 +158,8 @@ def _broken(key: str, error: Exception) -> RunCard:
 
 
 def whole(root: Path, keys: Collection[str] | None = None, judge: Judge | None = None) -> list[Piece]:
-    """Return everything that is shown of the runs below `root` (None: of all of them), as it is now; with `judge`, the
-    verdicts too."""
+    """Return all current pieces of the runs below `root` (`keys` None: of all runs); with `judge`, the verdicts
+    too."""
     board = RunBoard(root)
     chosen = set(tree.scan(root)) if keys is None else keys
     while board.refresh(chosen):

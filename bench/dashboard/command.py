@@ -1,4 +1,4 @@
-"""The verb `dashboard`: serve the page, or write it to a file."""
+"""The verb `dashboard`: serves the page, or writes it to a file."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def serve(path: Path, host: str, port: int, judge: Judge | None = None) -> Exit:
 
 
 def attend(path: Path, descriptor: int, judge: Judge | None = None, private: bool = False) -> Exit:
-    """Serve on the socket that was inherited, beside the process at the other end of standard input, until that ends.
-    `private`: then remove the folder, which nobody else would if that process was killed."""
+    """Serve on an inherited socket until the parent process, at the other end of standard input, ends. `private`: then
+    remove the folder, which the parent cannot do if it was killed."""
     at_parents_end(signal.SIGCONT)  # stopped, it would not notice
     os.nice(10)  # who trains goes first
     listening = socket.socket(fileno=descriptor)
@@ -91,6 +91,6 @@ def run(
 
 
 def _closed() -> None:
-    """Return when the other end of standard input is gone."""
+    """Wait until the other end of standard input is closed."""
     while os.read(sys.stdin.fileno(), 4096):
         pass

@@ -1,4 +1,5 @@
-"""The page as one HTML file: live, or with what it shows inlined. Nothing is fetched from elsewhere, and it could not be."""
+"""The page as one HTML file: live, or with its data inlined. It fetches nothing from other hosts, and its content
+security policy forbids it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def live() -> str:
 
 
 def exported(pieces: Sequence[Piece], root: Path) -> str:
-    """Return the page with `pieces` of the runs below `root` in it, readable from a file and without a network."""
+    """Return the page with `pieces` of the runs below `root` inlined, which opens from a file without a network."""
     entries = ",".join(f'{{"kind":{_json(p.kind)},"key":{_json(p.key)},"body":{p.text}}}' for p in pieces)
     # In a script element nothing but its end tag and comments mean anything; `<` within JSON strings may be written so.
     data = f'{{"root":{_json(str(root))},"pieces":[{entries}]}}'.replace("<", "\\u003c")
@@ -36,7 +37,7 @@ def exported(pieces: Sequence[Piece], root: Path) -> str:
 
 
 def policy(text: str) -> str:
-    """Return what a browser may do with the page: run its own scripts, and talk to its own server."""
+    """Return the content security policy of the page: it may run its own scripts and connect to its own server."""
     hashes = " ".join(f"'sha256-{_hash(script)}'" for script in _SCRIPT.findall(text))
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "

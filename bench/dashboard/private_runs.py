@@ -1,6 +1,7 @@
 """The dashboard over runs of a script that have no folders of their own. `ddp.monitor.harness` finds this module by name.
 
-Owns what such a run folder holds beside its records, and a server that removes all of them once the script is gone.
+Owns the files of such a run folder besides its records, and a server that removes the folders after the script has
+ended.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def describe(folder: Path, config: Json, graph: Json | None) -> None:
 def conclude(
     folder: Path, config: Json, records: Sequence[bytes], launched: float, end: tuple[float, str, str | None]
 ) -> None:
-    """Write the result of a run that is over: `end` is when, its status and what ended it. One whose records do not make a
-    whole run has none. Raises OSError."""
+    """Write the result of a run that is over. `end`: time, status and cause of its end. Writes none if the records are
+    not those of a whole run. Raises OSError."""
     ended, status, error = end
     try:
         run = [decode(line) for line in records]

@@ -1,7 +1,7 @@
-"""The dashboard beside a run: another process, which the run starts, never waits for, and ends. It cannot fail the run.
+"""The dashboard beside a run: a process that the run starts, never waits for, and ends. It cannot fail the run.
 
-The socket is the run's, so that its address is known before the other process has begun to exist; a pipe tells that one when
-the run is gone, however it went. Imports nothing that takes time: a run that has a dashboard starts no later.
+The run opens the socket, so that the address is known before the process starts. A pipe tells the process when the
+run's process has ended, even by a kill. Imports nothing slow, so that a dashboard does not delay the run's start.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from bench.base.environment import inherited
 
 ENDING_S = 3.0
-"""How long it may take to end, before it is killed."""
+"""Seconds that the process may take to end before it is killed."""
 
 
 class DashboardProcess:
     """A dashboard over the runs below a folder. Ends with `close`, or with this process."""
 
     def __init__(self, output: Path, port: int = 0, private: bool = False) -> None:
-        """Start it; `port` 0: any that is free. `private`: it removes the folder when it ends. Raises OSError if there can
-        be none."""
+        """Start the dashboard. `port` 0: any free port. `private`: the process removes the folder at its end. Raises
+        OSError if it cannot start."""
         with listen("127.0.0.1", port) as listening:
             self.address = address(listening, "127.0.0.1")
             words = ["dashboard", str(output), "--socket", str(listening.fileno()), *(["--private"] if private else [])]
@@ -38,7 +38,7 @@ class DashboardProcess:
             )
 
     def close(self) -> None:
-        """End it."""
+        """End the dashboard's process."""
         process = self._process
         assert process.stdin is not None
         with suppress(OSError):
@@ -51,7 +51,8 @@ class DashboardProcess:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a socket that connections queue at from now on. Raises OSError, also for a host or port that cannot be."""
+    """Open a listening socket, at which connections queue from now on. Raises OSError, also for an invalid host or
+    port."""
     if not 0 <= port < 1 << 16:
         raise OSError("ports are 0 to 65535")
     try:
@@ -62,6 +63,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(listening: socket.socket, host: str) -> str:
-    """Return where a browser on this machine finds it."""
+    """Return the address of the dashboard for a browser on this machine."""
     port = listening.getsockname()[1]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"

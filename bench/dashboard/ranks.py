@@ -1,4 +1,4 @@
-"""What ranks do: the table of them, and how fast they are, as plain data for JSON. Pure."""
+"""The table of ranks with their speeds, as plain data for JSON. Pure."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from bench.results.live.series import TimeBin
 from bench.results.schema import Metrics
 
 ALIKE = 0.05
-"""Ranks whose speeds differ by less are as fast as each other."""
+"""Relative difference below which two speeds count as equal."""
 
 
 class PaceOver(NamedTuple):
-    """What ranks did, all over the same time."""
+    """The speeds of all ranks over the same time."""
 
     over: str | None
-    """Which, in words; None: nothing is known yet."""
+    """That time, in words; None: nothing is known yet."""
     rates: dict[int, float]
     """Rank -> samples per second, as shown."""
     cells: dict[int, TimeBin]
 
     @property
     def rate(self) -> float | None:
-        """Of all ranks: the sum of what is shown of each."""
+        """Samples per second of all ranks: the sum of the rounded rates shown."""
         return round(sum(self.rates.values()), 6) if self.rates else None
 
 
 def pace(history: RunHistory, size: int, metrics: Metrics | None) -> PaceOver:
-    """Return the speed of a run: with a result, over its training; else of late, until the last moment that all who train
-    have reported."""
+    """Return the speed of a run: over its whole training if it has a result, else recently, up to the last moment for
+    which all training ranks have reported."""
     if metrics is not None:
         cells = {number: _within(history, number, 0.0, math.inf) for number in range(size)}
         speeds = dict(enumerate(metrics.throughput.per_rank)) if metrics.throughput.samples_per_s is not None else {}
@@ -48,7 +48,7 @@ def pace(history: RunHistory, size: int, metrics: Metrics | None) -> PaceOver:
 
 
 def _shown(rates: dict[int, float]) -> dict[int, float]:
-    """Round as they are read, so that the sum is that of what is read; without what is no number."""
+    """Round the rates as they are shown, so that their sum fits; leave out NaN."""
     known = {number: rate for number, rate in rates.items() if math.isfinite(rate)}
     return {n: float(round(rate)) if rate >= 1000 else float(f"{rate:.{DIGITS}g}") for n, rate in known.items()}
 
@@ -58,7 +58,8 @@ def _live(history: RunHistory, size: int) -> list[int]:
 
 
 def _span(history: RunHistory, size: int) -> tuple[float, float] | None:
-    """Return the last stretches of which all have told that still train: 8 of them, or a sixth of the run."""
+    """Return the begin and end of the last bins that all training ranks have reported: 8 bins, or a sixth of the
+    run."""
     ranks = [history.run.ranks[number] for number in _live(history, size)]
     if history.run.began is None or not ranks:
         return None
@@ -69,7 +70,7 @@ def _span(history: RunHistory, size: int) -> tuple[float, float] | None:
 
 
 def _within(history: RunHistory, rank: int, begin: float, end: float) -> TimeBin:
-    """Return what a rank did from `begin` to `end`, seconds; of stretches that reach beyond, a part."""
+    """Return the work of a rank from `begin` to `end`, seconds; bins that reach beyond count in part."""
     width, total = history.series.width, TimeBin()
     if history.run.began is None or begin <= history.run.since(history.run.began):
         begin = 0.0  # before that nothing was trained, so there is nothing to be left out
@@ -84,7 +85,7 @@ def _within(history: RunHistory, rank: int, begin: float, end: float) -> TimeBin
 
 
 def ranks(history: RunHistory, size: int, metrics: Metrics | None = None) -> list[Json]:
-    """Return each rank, the fastest and the slowest of those that train marked by `mark`, where their speeds differ."""
+    """Return a row for each rank. `mark` marks the fastest and slowest training ranks, if their speeds differ."""
     paced = pace(history, size, metrics)
     live = _live(history, size)
     speeds = {

@@ -1,7 +1,9 @@
-"""The server around the board: the page, and the stream of what changes on it. Reads only; answers only who names this host.
+"""The server of the board: the page, and a stream of its changes. Read-only; only answers requests whose `Host` is
+this server.
 
-The stream is server-sent events. Each carries an id, `<start of the server>-<number of the change>`: a browser that lost the
-connection sends the last one that it had, and gets what changed since; without one, or after another server's, everything.
+The stream consists of server-sent events. Each has an id, `<start of the server>-<number of the change>`. After a lost
+connection a browser sends its last id and gets the changes since. Without an id, or with another server's, it gets all
+pieces.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ from bench.dashboard.board import VERDICT, Piece, RunBoard, whole
 from bench.dashboard.verdicts import CellVerdicts, Judge
 
 POLL_S = 0.2
-"""Between two looks at the folders, while anybody is watching, seconds."""
+"""Seconds between two scans of the folders while a page is connected."""
 MOST_POLL_S = 1.0
 JUDGE_S = 2.0
-"""Between two looks for runs that are to be judged."""
+"""Seconds between two checks for runs to judge."""
 MOST_KEYS = 32
-"""Runs that one page may ask for."""
+"""Most runs that one page may ask for."""
 NOBODY = "frame-ancestors 'none'"
-"""No other page may have ours in it, and lead clicks to it."""
+"""Policy against clickjacking: no page may embed ours in a frame."""
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -54,15 +56,15 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Content-Security-Policy": f"default-src 'none'; {NOBODY}",
 }
-"""Of every answer, unless it has its own."""
+"""Headers of every response that does not set its own."""
 
 T = TypeVar("T")
 
 
 def names_us(host: str, bound: str) -> bool:
-    """Return whether a request's `Host` is this server, which is bound to `bound`, and not a name that somebody else has
-    pointed at it (DNS rebinding): an address always is, a name only where it is `localhost`, this machine's or the one
-    it was told."""
+    """Return whether a request's `Host` is this server, which is bound to `bound`, and not a foreign name that
+    resolves to it (DNS rebinding). An address is accepted always, a name only if it is `localhost`, this machine's
+    name or `bound`."""
     name = named(host)
     if name is None:
         return False
@@ -81,8 +83,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def asked_by_us(headers: Iterable[tuple[bytes, bytes]], bound: str) -> bool:
-    """Return whether a request names this server, once, and no page of another one asks. A browser says who asks in
-    `Sec-Fetch-Site`, an old one in `Origin`."""
+    """Return whether a request has exactly one `Host`, which is this server, and does not come from another site's
+    page. Browsers send the origin of a request in `Sec-Fetch-Site`, old ones in `Origin`."""
     values: dict[str, list[str]] = {}
     for name, value in headers:
         values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -94,7 +96,8 @@ def asked_by_us(headers: Iterable[tuple[bytes, bytes]], bound: str) -> bool:
 
 
 class OnlyUs:
-    """Refuses requests that name another host, and ones of other pages in the browser. Every answer has `HEADERS`."""
+    """Middleware that refuses requests for another host and requests from other sites' pages. Every response has
+    `HEADERS`."""
 
     def __init__(self, app: ASGIApp, bound: str) -> None:
         self._app, self._bound = app, bound
@@ -117,8 +120,8 @@ class OnlyUs:
 
 
 async def apart(work: Callable[[], T]) -> T:
-    """Return what `work` returns in a thread of its own, which nobody waits for at the end: a disk that does not answer
-    keeps no server from ending. Raises what it raises."""
+    """Run `work` in a daemon thread; return its result or raise its exception. The server does not wait for the thread
+    when it ends, so that a hanging disk cannot block it."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -140,7 +143,7 @@ async def apart(work: Callable[[], T]) -> T:
 
 
 class BoardStream:
-    """The board, looked after while somebody watches."""
+    """The board, kept up to date while pages are connected."""
 
     def __init__(self, root: Path, poll_s: float, closing: Callable[[], bool], judge: Judge | None = None) -> None:
         self.board = RunBoard(root)
@@ -154,7 +157,7 @@ class BoardStream:
         self._complained = ""
 
     async def look(self) -> None:
-        """Keep the board up to date, until cancelled. Sleeps while nobody watches."""
+        """Keep the board up to date until cancelled. Sleeps while no page is connected."""
         while True:
             await self._awake.wait()
             keys = {key for keys in self._watching for key in keys}
@@ -175,7 +178,7 @@ class BoardStream:
             return await apart(partial(self.board.refresh, keys))
 
     async def judge(self) -> None:
-        """Have the cells judged while somebody watches, until cancelled. What trains goes first."""
+        """Have the cells judged while a page is connected, until cancelled. Running runs take precedence."""
         if (verdicts := self._verdicts) is None:
             return
         while True:
@@ -196,7 +199,7 @@ class BoardStream:
             print(text, file=sys.stderr, flush=True)
 
     async def changes(self, keys: tuple[str, ...], last_id: str) -> AsyncIterator[ServerSentEvent]:
-        """Yield what a page is sent."""
+        """Yield the events for one page."""
         start, _, number = last_id.partition("-")
         known = start == self.start and number.isdecimal()
         sent = int(number[:18]) if known else 0

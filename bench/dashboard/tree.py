@@ -1,6 +1,7 @@
-"""Which runs there are below a folder: finished ones, and those in the making, in hidden folders beside their place.
+"""Finds the runs below a folder: finished ones, and unfinished ones in hidden folders beside their place.
 
-A run is known by the path of its place from the root (`mlp/nccl_cadence/w2-s0-73976b56`), wherever its files are by now.
+The key of a run is the path of its place below the root (`mlp/nccl_cadence/w2-s0-73976b56`), wherever its files are
+now.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from ddp import regular_files
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Where the files of a run are."""
+    """The place of a run's files."""
 
     key: str
     folder: Path
     making: bool
-    """It is not in its place yet."""
+    """Whether it is not in its final place yet."""
     running: bool
-    """The process that makes it lives."""
+    """Whether the process that writes it is alive."""
     marks: tuple[tuple[int, int], ...]
-    """Changes when configuration, graph or result do."""
+    """Stamp that changes with configuration, graph or result."""
 
 
 def scan(root: Path) -> dict[str, RunPlace]:
-    """Return the runs below `root`, or the run folder `root` itself, by key. A run that is being trained again is shown
-    as it is now; what nobody goes on with is shown where there is nothing else of the run."""
+    """Return the runs below `root`, or the run folder `root` itself, by key. A run that is being trained again is
+    shown in its current state; an abandoned attempt is shown only if the run has no other folder."""
     places: dict[str, RunPlace] = {}
     shut: list[OSError] = []
     for path, subfolders, files in regular_files.walk(root, shut):
@@ -75,7 +76,7 @@ def _mark(path: Path) -> tuple[int, int]:
 
 
 def read(place: RunPlace) -> RunCard:
-    """Read what lies beside the records; what cannot be read is a problem of the card, not raised."""
+    """Read the files beside the records. An unreadable file becomes a problem of the card and raises nothing."""
     problems: list[str] = []
     parts = {}
     for name in (CONFIG, GRAPH):

@@ -1,6 +1,7 @@
-"""The verdicts on the cells of a tree: all that finished are judged together, as `bench validate` does, when one is new.
+"""The verdicts on the cells of a tree. When a run has finished, all finished runs are judged together, as by `bench
+validate`.
 
-Who judges is given from outside. Knows nothing of what verdicts say.
+The caller supplies the judging function. Does not know what verdicts say.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from bench.results.runfolder import Run
 Judge = Callable[[Sequence[Cell]], dict[str, dict[str, Any]]]
 """Cells -> the verdict on each, by its name, as plain data for JSON. May take a second for each."""
 Made = tuple[tuple[str, Any], ...]
-"""What tells a tree from what it was: its runs, and what changes with their results."""
+"""State of a tree: its runs, each with a stamp that changes with its result."""
 
 
 class CellVerdicts:
@@ -27,7 +28,7 @@ class CellVerdicts:
     def next(self, finished: Mapping[str, tuple[Run, Any]]) -> list[tuple[str, dict[str, Any]]]:
         """Judge all cells if there is anything new, and return the verdict on the cell of each run, by key; else nothing.
 
-        `finished`: key -> a run with a result, and what changes when that does."""
+        `finished`: key -> (run with a result, stamp that changes with the result)."""
         made = tuple((key, marks) for key, (_, marks) in finished.items())
         if made == self._known:
             return []

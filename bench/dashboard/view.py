@@ -1,7 +1,7 @@
-"""What is shown of a run, as plain data for JSON: `row` for the list of runs, `live` and `about` for its page. Pure.
+"""The shown data of a run, plain for JSON: `row` for the list of runs, `live` and `about` for the run's page. Pure.
 
-The page draws what it is given and computes nothing but scales. Numbers are rounded to what an eye can see; what is not
-known is None. Times are in seconds since launch, unless a name says otherwise.
+The page draws these data and computes only scales. Numbers are rounded to visible precision; unknown values are None.
+Times are in seconds since launch, unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ddp.core.summary import EpochFigures
 
 
 def row(about: RunCard, history: RunHistory) -> Json:
-    """Return a line in the list of runs: of one with a result what that says, else what its records do."""
+    """Return a row of the list of runs: from the result if there is one, else from the records."""
     model, mode, run_id = about.name
     known: Json = {"key": about.key, "model": model, "mode": mode, "run_id": run_id, "status": about.status}
     known["color"] = mode_style(str(mode))[0]
@@ -67,12 +67,12 @@ def row(about: RunCard, history: RunHistory) -> Json:
 
 
 def about(about: RunCard) -> Json:
-    """Return what does not change while a run lasts: configuration and graph; and its result, once there is one."""
+    """Return the data that do not change during a run (configuration and graph), and the result once there is one."""
     return {"key": about.key, "config": flat(about.config), "graph": about.graph, "result": result(about)}
 
 
 def result(about: RunCard) -> Json | None:
-    """Return what came out; None while there is nothing."""
+    """Return the result of a run, or None."""
     m = about.metrics
     if m is None:
         return None
@@ -90,7 +90,7 @@ def result(about: RunCard) -> Json | None:
 
 
 def live(about: RunCard, history: RunHistory) -> Json:
-    """Return what changes while a run lasts: ranks, curves, epochs, the controller, faults."""
+    """Return the data that change during a run: ranks, curves, epochs, the controller, faults."""
     run = history.run
     size = _size(about, run)
     first = run.ready[0] if run.ready else None
@@ -115,7 +115,7 @@ def _size(about: RunCard, run: RunFigures) -> int:
 
 
 def notes(about: RunCard, history: RunHistory) -> list[str]:
-    """Return what a reader must know, from the start on."""
+    """Return the warnings known at the start of a run."""
     lines, run = list(about.problems), history.run
     if run.resumed is not None:
         lines.append(f"went on from {run.resumed.source} at {run.resumed.samples:,} samples")
@@ -144,7 +144,7 @@ def epoch(figures: EpochFigures, run: RunFigures) -> Json:
 
 
 def controller(history: RunHistory) -> Json:
-    """Return anchor and counts over time, how far replicas came apart, and what the guard said of it."""
+    """Return anchor and counts over time, the divergence of replicas, and the guard's verdicts on it."""
     run = history.run
     plan = run.plan
     lost = {number: run.since(rank.lost) for number, rank in run.ranks.items() if rank.lost is not None}
@@ -177,7 +177,7 @@ def _counts(seconds: float, counts: tuple[int, ...], lost: Mapping[int, float]) 
 
 
 def troubles(about: RunCard, history: RunHistory, size: int) -> list[Json]:
-    """Return what went wrong, a line each; as the result has it, once there is one."""
+    """Return the faults of a run, one entry each; from the result once there is one."""
     if about.metrics is not None:
         rows = about.metrics.faults
     else:

@@ -1,8 +1,8 @@
-"""Runs for the tools that people have: `logger=tensorboard|mlflow|wandb`, or a list of them. One file each.
+"""Writes runs for users' tracking tools: `logger=tensorboard|mlflow|wandb`, or a list of them. One file each.
 
-A logger is told of a run while it lasts, and writes the whole of it from the finished run folder, where its tool looks, on
-this machine. It does so in a process of its own (`process`, `follow`) and never fails a run, nor holds one up for long.
-Packages are imported there; each is an extra of the same name.
+A logger gets scalars while a run lasts, and writes the whole run from the finished run folder, on this machine, where
+its tool looks for it. It works in a process of its own (`process`, `follow`), which imports the tool's package. It
+never fails a run, nor delays it for long. Each package is an extra of the same name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOGGERS: Registry[str] = Registry("loggers", _OURS, lambda entry: entry.value)
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What loggers know of a run at its start, before it has a folder."""
+    """The data of a run that loggers get at its start, before it has a folder."""
 
     model: str
     mode: str

@@ -1,4 +1,4 @@
-"""What a logger is: a module that writes a run for one tool. Knows no tool."""
+"""The protocol of a logger: a module that writes a run for one tool. Knows no tool."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bench.loggers.recorded import Begun, Recorded, Scalar
 
 
 class Live(Protocol):
-    """A run that lasts, as a tool has it."""
+    """A running run in a tool."""
 
     def add(self, scalars: Sequence[Scalar]) -> None:
-        """Show more of it at once. Raises whatever its package raises."""
+        """Add scalars, to be shown at once. Raises the exceptions of the tool's package."""
         ...
 
     def end(self) -> None:
-        """End it, as the run is gone without a result: what was added is all there is."""
+        """Close the run, which ended without a result, with the scalars added so far."""
         ...
 
 
@@ -25,13 +25,13 @@ class Logger(Protocol):
     """A module of the registry."""
 
     def begin(self, run: Begun, output: Path) -> Live | None:
-        """Begin a run, beside what an earlier attempt at it has left; `output`: folder of all runs. None: this tool cannot
-        show a run that lasts."""
+        """Begin a run, and keep the data of an earlier attempt at it. `output`: folder of all runs. Return None if the
+        tool cannot show a running run."""
         ...
 
     def write(self, run: Recorded, output: Path, live: Live | None = None) -> Path:
-        """Write a run, in place of what an earlier attempt at it has left, or goes on with what was begun and is `live`. One
-        that is not `ok` takes the place of none that is. Where it is now.
+        """Write a run; return its place. It replaces the data of earlier attempts, or continues the run begun as
+        `live`. A run that is not `ok` never replaces one that is.
 
         Raises whatever its package raises."""
         ...

@@ -1,10 +1,10 @@
-"""A logger in a process of its own: adds what a run has learnt while the run lasts, and writes the whole of it at its end.
+"""A logger in a process of its own: adds scalars while a run lasts, and writes the whole run at its end.
 
     python -m bench.loggers.follow MODULE FOLDER OUTPUT SAID
 
-Standard input is the run's: a line on it names the finished folder; its end without one means that the run is gone, however
-it went. Says on standard output, in one line, why it could not write. What fails while the run lasts is tried again at its
-end and not spoken of: the whole is written there.
+The run holds the other end of standard input. A line on it names the finished folder; its end without a line means
+that the run's process has ended without a result. Writes one line on standard output if it could not write the run.
+Errors while the run lasts are not reported, as the whole run is written again at its end.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from ddp.process.codec import Record
 from ddp.process.orphans import at_parents_end
 
 LOOK_S = 1.0
-"""Between two looks."""
+"""Seconds between two reads of the records."""
 SHARE = 0.02
-"""Of the time is spent on looking, at most: a look takes the longer the more there is."""
+"""Most share of the time spent on reading: a read takes longer the more records there are."""
 
 
 class Learning:
-    """What a run has learnt so far, as scalars that stay as they are: of epochs that are over, and of plans."""
+    """Turns records into final scalars: those of finished epochs, and of plans."""
 
     def __init__(self, info: RunInfo) -> None:
         self._info, self._figures = info, RunFigures()
@@ -48,7 +48,7 @@ class Learning:
         self._plan: Plan | None = None
         self._plans = 0
         self.scalars: list[Scalar] = []
-        """Those that nobody has taken yet."""
+        """Scalars not yet passed on."""
 
     def add(self, record: Record) -> None:
         """Take note of a record."""
@@ -76,7 +76,7 @@ def _of_plan(name: str) -> bool:
 
 @dataclass
 class RunFollower:
-    """The run of a logger."""
+    """Follows one run for a logger."""
 
     logger: Logger
     folder: Path
@@ -84,14 +84,14 @@ class RunFollower:
     info: RunInfo
     live: Live | None = None
     given_up: bool = False
-    """The run cannot be shown while it lasts."""
+    """Whether showing the running run has failed for good."""
     _added: set[tuple[str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._tail = Tail(self.folder, partial(Learning, self.info), measured=False)
 
     def look(self) -> None:
-        """Add what is new. Never raises."""
+        """Add the new scalars. Never raises."""
         if self.given_up:
             return
         try:
@@ -109,7 +109,7 @@ class RunFollower:
             self.given_up = True
 
     def end(self, folder: Path | None) -> None:
-        """Write the run, which is over and lies in `folder`; None: it has no result. Raises whatever the logger raises."""
+        """Write the finished run in `folder`; None: it has no result. Raises the logger's exceptions."""
         if folder is not None:
             self.logger.write(recorded(folder), self.output, self.live)
             return
@@ -119,7 +119,7 @@ class RunFollower:
 
 
 def main(words: list[str]) -> str | None:
-    """Follow the run until it ends. What went wrong, in one line."""
+    """Follow the run until it ends. Return an error in one line, or None."""
     at_parents_end(signal.SIGCONT)  # stopped, it would not notice
     os.nice(10)  # who trains goes first
     module, folder, output, info = words

@@ -28,14 +28,14 @@ LONGEST = 5000
 _REFUSED = re.compile(r"[^\w./ :-]", re.ASCII)
 """Characters that no metric's name may have."""
 MOST = 500
-"""Values that are handed over at once; MLflow takes 1000, and 100 parameters."""
+"""Most values passed to MLflow in one call; its limits are 1000, and 100 for parameters."""
 
 
 T = TypeVar("T")
 
 
 class Stored:
-    """A run in the experiment that is called as its model, beside what there is of it until this has a result."""
+    """A run in the experiment with its model's name. Earlier attempts stay until this one has a result."""
 
     def __init__(self, run: Begun, output: Path) -> None:
         self.folder = output.absolute() / FOLDER
@@ -72,7 +72,7 @@ class Stored:
             self._client.log_artifact(self._id, str(file), kind)
 
     def end(self) -> None:
-        """Say that the run was killed."""
+        """Mark the run as killed."""
         self.close("killed")
 
     def close(self, status: str, seconds: float | None = None) -> None:
@@ -82,7 +82,7 @@ class Stored:
         self._client.set_terminated(self._id, STATUS.get(status, "FAILED"), end_time=at)
 
     def replace(self, status: str) -> None:
-        """Delete what earlier attempts have left; what was finished only if this one is, as with run folders."""
+        """Delete the runs of earlier attempts; a finished one only if this one is finished, as with run folders."""
         for old in self._client.search_runs([self._experiment], filter_string=f"tags.`{KEY}` = '{self._name}'"):
             if old.info.run_id != self._id and (status == "ok" or old.info.status != STATUS["ok"]):
                 self._client.delete_run(old.info.run_id)
@@ -94,7 +94,7 @@ def begin(run: Begun, output: Path) -> Live:
 
 
 def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
-    """Write a run: the rest of what is `live`, unless that says otherwise than the result by now."""
+    """Write a run: complete the `live` run, or write it anew if its values contradict the result."""
     values = {(s.name, s.step): s.value for s in run.scalars}
     same = isinstance(live, Stored) and live.values.items() <= values.items()
     stored = live if isinstance(live, Stored) and same else Stored(run, output)

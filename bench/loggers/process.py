@@ -1,5 +1,5 @@
-"""The loggers beside a run: a process for each, which follows the run folder. The run waits for them at its end, and not for
-long. Imports no package of theirs.
+"""The loggers beside a run: a process for each, which follows the run folder. At its end the run waits for them, for a
+limited time. Imports none of their packages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.base.environment import inherited
 from bench.loggers import LOGGERS, RunInfo
 
 ENDING_S = 120.0
-"""How long they may take, all together, for what is left to be written when the run is over."""
+"""Seconds that all loggers together may take to write after the run is over."""
 
 
 class LoggerProcesses:
@@ -45,8 +45,7 @@ class LoggerProcesses:
         return self
 
     def end(self, folder: Path) -> list[str]:
-        """Have the run, which is over and lies in `folder`, written as a whole. Return a line for each logger that could
-        not."""
+        """Have the loggers write the finished run in `folder`. Return a line for each logger that failed."""
         for process in self._processes.values():
             assert process.stdin is not None
             with suppress(OSError):  # it is gone
@@ -69,7 +68,7 @@ class LoggerProcesses:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End those that were not ended: the run has no result."""
+        """End the loggers that still run: the run has no result."""
         until = time.monotonic() + ENDING_S / 20
         for process in self._processes.values():
             assert process.stdin is not None

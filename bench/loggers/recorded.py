@@ -1,4 +1,4 @@
-"""What loggers log of a run folder: parameters and series of scalars. Knows no logger."""
+"""Reads the data that loggers log from a run folder: parameters and series of scalars. Knows no logger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.results.schema import Epoch, Metrics, PlanRow
 FILES = (CONFIG, METRICS, LOG, "timeline.json", "timeline.html", "timeline.csv", "report.md", "report.html")
 
 SPEEDS = ("samples_per_s", "/step_ms")
-"""Ends of the names of what tells how fast ranks were."""
+"""Suffixes of the names of scalars that measure speed."""
 
 
 class Scalar(NamedTuple):
@@ -63,7 +63,7 @@ class Recorded(Begun):
 
     @property
     def tags(self) -> dict[str, str]:
-        """Return what a run is looked for by: the commit of its source, its place in the matrix, what went wrong."""
+        """Return the tags to search a run by: the commit of its source, its cell in the matrix, its faults."""
         m = self.metrics
         lost = sorted({fault.rank for fault in m.faults if fault.rank is not None})
         known = {
@@ -84,7 +84,7 @@ class Recorded(Begun):
 
     @property
     def files(self) -> list[Path]:
-        """Return what is worth keeping beside series: configuration, result, timeline, report, as far as they exist."""
+        """Return the existing files to store beside the series: configuration, result, timeline, report."""
         there = [self.folder / name for name in FILES]
         return [file for file in (*there, *self.images) if file.is_file()]
 
@@ -127,7 +127,7 @@ def recorded(folder: Path) -> Recorded:
 
 
 def measured(scalars: Iterable[Scalar], timing: bool) -> list[Scalar]:
-    """Return those that were measured: runs without `timing` have no speeds."""
+    """Return the scalars without speeds, if the run was not timed."""
     return [scalar for scalar in scalars if timing or not scalar.name.endswith(SPEEDS)]
 
 
