@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -92,7 +93,9 @@ def _ending(records: Timed, rank: int, words: str) -> str:
     """Return the recorded end of a rank's process, if it contains these words; it may also be the end of the run."""
     for _, record in records:
         about = isinstance(record, Lost | Drop) and record.rank == rank
-        if (about or (isinstance(record, Abort) and f"rank {rank}" in record.reason)) and words in record.reason:
+        if (
+            about or (isinstance(record, Abort) and re.search(rf"rank {rank}\b", record.reason))
+        ) and words in record.reason:
             return f"rank {rank}: {record.reason[:80]}"
     return ""
 

@@ -236,7 +236,7 @@ def _results(
         number, attempt = 0, attempt + 1
         for entries in left:
             numbers, number, start = range(number, number + len(entries)), number + len(entries), start + 1
-            problems = [text for each in numbers if (text := ranks.failure(each, place))]
+            problems = [text for each in numbers if (text := ranks.failure(each, entries[0].course.world_size, place))]
             if problems:
                 yield problems[0]
                 break

@@ -58,12 +58,14 @@ def train(entries: Sequence[ProofEntry], folder: Path, preload: tuple[str, ...] 
             process.kill() if process.pid is not None else None
 
 
-def failure(number: int, folder: Path) -> str | None:
-    """Return the traceback of a rank that failed in this entry or before it; None: none failed."""
-    for text in sorted(folder.glob("failure-*.txt")):
-        if not (folder / f"trained-{number}-0.pt").exists():
-            return text.read_text(encoding="utf-8")
-    return None
+def failure(number: int, world_size: int, folder: Path) -> str | None:
+    """Return the traceback of a rank that failed in this entry or before it, or which rank ended without one; None:
+    none failed."""
+    missing = [rank for rank in range(world_size) if not (folder / f"trained-{number}-{rank}.pt").exists()]
+    if not missing:
+        return None
+    texts = sorted(folder.glob("failure-*.txt"))
+    return texts[0].read_text(encoding="utf-8") if texts else f"rank {missing[0]} ended without an error"
 
 
 def error_line(text: str) -> str:
@@ -77,7 +79,7 @@ def error_line(text: str) -> str:
 def trained(number: int, world_size: int, folder: Path) -> CourseResult:
     """Return the results of an entry. Raises AssertionError with the traceback of a rank that failed in it or
     before."""
-    problem = failure(number, folder)
+    problem = failure(number, world_size, folder)
     assert problem is None, problem
     parts = [torch.load(folder / f"trained-{number}-{rank}.pt") for rank in range(world_size)]
     losses = [sum(shares) for shares in zip(*(part["losses"] for part in parts), strict=True)]

@@ -73,9 +73,10 @@ class SimulatedRanks(RankStates):
         self._meetings.die(rank)
 
     def restart(self, rank: int, life: int) -> None:
-        """Restart `rank`. Its fault script continues, and its snapshot is kept."""
+        """Restart `rank`. Its fault script continues, it is as slow as before, and its snapshot is kept."""
         before = self.all[rank]
-        self.all[rank] = SimulatedRank(life=life, alive=False, done=before.done, laid=before.laid)
+        after = self.all[rank] = SimulatedRank(life=life, alive=False, done=before.done, laid=before.laid)
+        after.slow, after.late, after.link = before.slow, before.late, before.link
         self.timeline.after(self.costs.start_s(rank, life), self._come, rank, life)
 
     def _come(self, rank: int, life: int) -> None:
@@ -189,11 +190,11 @@ class SimulatedRanks(RankStates):
             case "stall":
                 self.stall(index)
             case "slow":
-                rank.slow = value
+                rank.slow *= value
             case "input":
-                rank.late = value - 1.0
+                rank.late = (1.0 + rank.late) * value - 1.0
             case "link":
-                rank.link = value
+                rank.link *= value
             case "flip":
                 pass  # virtual replicas have no bits
             case "heal":

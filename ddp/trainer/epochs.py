@@ -57,6 +57,6 @@ def epoch_metrics(figures: EpochFigures, before: float, devices: tuple[str, ...]
         scalars=figures.scalars,
         per_rank_scalars=tuple(figures.rank_scalars.get(rank, {}) for rank in ranks),
         per_rank_throughput=tuple(count / seconds if seconds > 0 else 0.0 for count in samples),
-        per_rank_batch_share=tuple(count / sum(steps) for count in steps),
+        per_rank_batch_share=tuple(count / max(sum(steps), 1) for count in steps),
         devices=devices,
     )

@@ -48,6 +48,14 @@ def test_what_was_recorded_is_counted_alike(run: Run) -> None:
     assert sum(1 for _ in figures.figures(run, known)) > 40
 
 
+def test_parts_of_an_evaluation_may_be_of_any_ranks(run: Run) -> None:
+    known = records(run)
+    assert known is not None
+    assert {answer.part for answer in known.evaluated} == {0, 1}
+    moved = replace(known, evaluated=[replace(answer, rank=answer.part + 1) for answer in known.evaluated])
+    assert [each.wrong for each in learning(run.metrics, moved) if each.wrong] == []
+
+
 def _doubled(patch: pytest.MonkeyPatch) -> None:
     speed = training.throughput
 

@@ -203,3 +203,20 @@ def test_the_benchmark_counts_who_is_named_already_and_was_not_sound_since() -> 
     anew = SlowRank(0, COMPUTE, 3.0, 4.0, 5.0, 2)
     late, other = SlowRank(0, COMPUTE, 3.0, 6.5, 7.5, 2), SlowRank(1, INPUT, 3.0, 4.0, 5.0, 2)
     assert named_of([held, over, anew, late, other], 0, 4.0, 7.0, 6.0) == [held, anew]
+
+
+def test_slowness_multiplies_and_lasts_over_a_restart_as_in_processes() -> None:
+    faults = (Fault(1, 5, "slow", 2.0), Fault(1, 8, "slow", 3.0), Fault(1, 10, "crash", 0.0))
+    world = World(2, 8 * 40 * 2, 8, 1, blocking=True, in_step=False, tolerate_loss=True, restarts=1)
+    simulation = Simulation(Cadence(anchor=4, max_anchor=4), world, Costs(lambda rank, done: 1.0), faults=faults)
+    steps = list[float]()
+
+    def measured(rank: int, kind: str, start: float, stop: float, seq: int) -> None:
+        if rank == 1 and kind == "forward":
+            steps.append(round(stop - start, 6))
+
+    simulation.measured = measured
+    simulation.run()
+    assert steps[:10] == [1.0] * 5 + [2.0] * 3 + [6.0] * 2
+    assert len(steps) > 15
+    assert set(steps[10:]) == {6.0}

@@ -63,7 +63,7 @@ def _epochs(known: Records) -> dict[int, _EpochRecords]:
     for event in known.progress:
         reports[event.epoch].append(event)
     for answer in known.evaluated:
-        answers[answer.epoch][answer.part or answer.rank] = answer
+        answers[answer.epoch][answer.part] = answer
     return {epoch: _EpochRecords(own, list(answers[epoch].values())) for epoch, own in reports.items()}
 
 
