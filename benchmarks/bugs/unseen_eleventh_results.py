@@ -163,12 +163,12 @@ def last_step_unrecorded(scalars: Module) -> None:
     "peak memory is told in kibibytes and called bytes",
     "ru_maxrss on Linux",
     "resnet_graph nccl_sync",
-    "ddp.engine.loop",
+    "ddp.engine.reports",
 )
-def peak_in_kibibytes(loop: Module) -> None:
+def peak_in_kibibytes(reports: Module) -> None:
     """Divide by 1024."""
-    original = loop.peak_rss_bytes
-    loop.peak_rss_bytes = lambda: original() // 1024
+    original = reports.peak_rss_bytes
+    reports.peak_rss_bytes = lambda: original() // 1024
 
 
 @LOT.bug(

@@ -54,12 +54,12 @@ def busy_without_optimizer(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@LOT.bug("record", "the peak of memory is that of the end", "a unit", "lenet nccl_cadence", "ddp.engine.loop")
-def memory_of_the_end(loop: Module) -> None:
+@LOT.bug("record", "the peak of memory is that of the end", "a unit", "lenet nccl_cadence", "ddp.engine.reports")
+def memory_of_the_end(reports: Module) -> None:
     """Report the memory of the end as the peak."""
     from ddp.process.meter import _resident
 
-    loop.peak_rss_bytes = lambda: _resident() or 0
+    reports.peak_rss_bytes = lambda: _resident() or 0
 
 
 @LOT.bug("record", "a step of four passes counts as four", "A11", "lenet solo train.accumulate=4", "ddp.engine.pending")

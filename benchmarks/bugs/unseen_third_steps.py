@@ -233,7 +233,7 @@ def evaluation_time_twice(loop: Module) -> None:
     wrap(loop.TrainingLoop, "evaluate", broken)
 
 
-def memory_in_kib(loop: Module) -> None:
+def memory_in_kib(reports: Module) -> None:
     """Report peak memory in KiB, as the system gives it, where bytes are meant."""
-    peak = loop.peak_rss_bytes
-    loop.peak_rss_bytes = lambda: peak() // 1024
+    peak = reports.peak_rss_bytes
+    reports.peak_rss_bytes = lambda: peak() // 1024
