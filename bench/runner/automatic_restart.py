@@ -15,6 +15,7 @@ from rich.console import Console
 
 from bench.base.number_format import plural
 from bench.config.plan import RunPlan
+from bench.results.analysis.faults import BEGAN_ANEW
 from bench.results.runfolder import CHECKPOINTS, CONFIG, read_object
 from bench.runner.launch import CutShort, Outcome, launch
 from bench.runner.resume import ResumeSource
@@ -74,7 +75,7 @@ def launch_with_restarts(
                 source = latest
             elif source is None:
                 times = plural(budget.begun, "time")
-                notes = (f"all ranks began anew ({times} so far), as there was no checkpoint yet: {broken}",)
+                notes = (f"{BEGAN_ANEW} ({times} so far), as there was no checkpoint yet: {broken}",)
 
 
 def last_checkpoint(broken: CutShort) -> ResumeSource | None:

@@ -19,7 +19,7 @@ from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object, r
 from bench.runner.resume import config_of
 from ddp import regular_files
 from ddp.backends import world_of
-from ddp.core.commands import Publish
+from ddp.core.commands import Publish, Shorten
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import GuardVerdict, Memory, Merged, Resumed, RoundClosed, Saved, Slice
@@ -150,6 +150,9 @@ def _coordinator(run: Run, at: float) -> Coordinator:
 
 
 def _unlike(number: int, given: Any, recorded: Any) -> str:
+    """Return a line on two records that differ. Raises Unfit for an order that earlier versions did not have."""
+    if isinstance(given, Shorten) and not isinstance(recorded, Shorten):
+        raise Unfit("an earlier version made no checkpoint before the end inside an epoch; replay it with that version")
     return f"record {number}: the core gives {_shown(given)}, recorded is {_shown(recorded)}"
 
 

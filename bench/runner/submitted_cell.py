@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 QUIET = ("report=false", "validate=false")
@@ -29,8 +30,9 @@ def log_file(folder: Path, number: int, rank: int) -> Path:
 
 
 def remove_key(folder: Path) -> None:
-    """Remove the secret of a sweep that is over."""
-    (folder / KEY).unlink(missing_ok=True)
+    """Remove the secret of a sweep that is over, unless its folder is another user's."""
+    with suppress(OSError):
+        (folder / KEY).unlink(missing_ok=True)
 
 
 def write_result(folder: Path, number: int, code: int, host: str, why: str = "") -> None:

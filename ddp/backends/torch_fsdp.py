@@ -142,8 +142,10 @@ def _shard(root: nn.Module, mesh: DeviceMesh, group_elements: int) -> None:
         if module is root or large:
             taken.update(own)
             fully_shard(module, mesh=mesh)
-            for name in own_methods(type(module)):
-                register_fsdp_forward_method(module, name)  # gathers, as `forward` does
+    for name in own_methods(
+        type(root)
+    ):  # not of inner groups: their `forward` may call them, and would lose its parameters
+        register_fsdp_forward_method(root, name)  # gathers, as `forward` does
 
 
 def own_methods(kind: type) -> set[str]:

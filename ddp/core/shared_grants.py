@@ -52,14 +52,16 @@ def split(cohort: CoordinatorState, epoch: int, start: int, stop: int) -> tuple[
 def shorten(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Shorten, ...]]:
     """End the grants of all ranks some steps ahead, once the end was announced, so that a checkpoint can be made there.
 
-    They train on meanwhile: the distance is 1.5 times the steps since the announcement, plus two. If a rank is past that
-    point when the order arrives it fails, and the run resumes from the checkpoint before."""
+    They train on meanwhile: the distance is three times the steps of at least `WATCH_S` seconds, plus two. If a rank is
+    past that point when the order arrives it fails, and the run resumes from the checkpoint before."""
     if cohort.ending is None or not cohort.shares or cohort.broken or cohort.round is not None:
         return cohort, ()
     (since, samples), world, chunk = cohort.ending, cohort.world, cohort.shares[0][1]
+    if cohort.samples == samples:  # they do not train yet: the time until then says nothing of their steps
+        return replace(cohort, ending=(at, samples)), ()
     steps = -(-(cohort.samples - samples) // (world.batch * world.size))
-    end = max(cohort.ranks[rank].steps for rank in cohort.live) + steps + steps // 2 + 2
-    if at - since < WATCH_S or not steps or end >= chunk.steps:
+    end = max(cohort.ranks[rank].steps for rank in cohort.live) + 3 * steps + 2
+    if at - since < WATCH_S or end >= chunk.steps:
         return cohort, ()
     stop, draft = chunk.start + end * chunk.batch, cohort.draft()
     for rank in cohort.live:

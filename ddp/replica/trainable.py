@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isclose
+from math import isclose, isfinite
 from typing import Any
 
 import torch
@@ -28,7 +28,12 @@ def trainable(made: Any) -> nn.Module:
 
 
 def is_sum(loss: Callable[[Tensor], Tensor], samples: int) -> bool:
-    """Return whether `loss` (indices of samples -> loss) is a sum, not a mean: it doubles if each sample is given twice."""
+    """Return whether the loss of the samples at given indices is a sum: with each of two samples twice, it is twice as
+    large, and three times with each three times. Return False where the loss cannot be computed like that."""
     indices = torch.arange(min(samples, 2))
-    once, twice = (float(loss(each).detach()) for each in (indices, indices.repeat(2)))
-    return once != 0.0 and isclose(twice, 2 * once, rel_tol=1e-3)
+    try:
+        once, *more = (float(loss(indices.repeat(times)).detach()) for times in (1, 2, 3))
+    except Exception:  # of the user's own code: training shows it
+        return False
+    multiples = (isclose(each, times * once, rel_tol=1e-3) for times, each in enumerate(more, 2))
+    return once != 0.0 and isfinite(once) and all(multiples)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.results.analysis.faults import BEGAN_ANEW
 from bench.results.runfolder import CONFIG
 from bench.results.schema import FaultRow
 from bench.validate import Verdict, judge
@@ -187,6 +188,10 @@ def test_ranks_say_which_faults_came(
         finished=[events.Finished(9.0, 1, "", 0, 0, met=met)],
     )
     monkeypatch.setattr(checks_status, "records", lambda run, lost: known)
-    found = status(write_run(tmp_path, spec, make_metrics(spec, every)))
+    metrics = make_metrics(spec, every)
+    found = status(write_run(tmp_path, spec, metrics))
     assert found.name == name
     assert line in found.line
+    # The records of a run that began anew are of its last attempt.
+    metrics = metrics.model_copy(update={"warnings": [f"{BEGAN_ANEW} (1 time so far), as there was no checkpoint yet"]})
+    assert status(write_run(tmp_path / "anew", spec, metrics)).name == "PASS"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from bench.base.usage import UsageError
@@ -22,6 +24,7 @@ from ddp import record_scalar
 from ddp.core.loader_settings import Loading
 from ddp.core.spans import Batch
 from ddp.replica.task import Task
+from ddp.replica.trainable import is_sum
 from tests.models.test_own import write_example
 from tests.runtime import toy
 
@@ -78,6 +81,20 @@ def recorded_task() -> Task:
 def test_a_loss_that_is_a_sum_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a sum, and ranks weigh means.*return the mean"):
         try_step(replace(toy.task(norm=True), loss=lambda *given: toy.evaluate(*given)[0]), 4, Loading())
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        (lambda indices: torch.arange(1.0, 3.0)[indices].mean(), False),
+        (lambda indices: torch.arange(1.0, 3.0)[indices].sum(), True),
+        (lambda indices: torch.tensor(math.inf), False),
+        (lambda indices: torch.tensor(len(indices)).log(), False),  # of a batch of equal embeddings
+        (lambda indices: 1 / 0, False),
+    ],
+)
+def test_a_sum_is_told_from_what_else_grows_with_the_batch(loss: Any, told: bool) -> None:
+    assert is_sum(loss, 100) == told
 
 
 def test_an_own_model_may_record_scalars_where_its_loss_is_tried_and_proved() -> None:

@@ -202,3 +202,29 @@ def test_a_step_that_uses_the_models_own_methods_hears_what_to_do(play: Play) ->
 def test_fully_shard_takes_the_models_own_methods(play: Play) -> None:
     assert own_methods(Halves) == {"encode"}
     assert play("sync", "torch_fsdp", halves).accuracy() > 0.9
+
+
+class Attends(nn.Module):
+    """Large enough for a group of its own, in which `forward` calls a method and then has further parameters to use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(6, 150_000), nn.Linear(150_000, 2)
+
+    def attend(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.into(inputs)  # type: ignore[no-any-return]
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.out(self.attend(inputs))  # type: ignore[no-any-return]
+
+
+def _attending() -> nn.Module:
+    return nn.Sequential(Attends())
+
+
+def attends() -> Task:
+    return replace(toy.task(), model=_attending, optimizer=partial(torch.optim.SGD, lr=1e-5))
+
+
+def test_fully_shard_takes_an_inner_group_with_a_method_of_its_own(play: Play) -> None:
+    assert play("sync", "torch_fsdp", attends, epochs=1).state()

@@ -175,6 +175,19 @@ def test_a_checkpoint_before_the_end_waits_for_no_epoch(size: int, step_s: float
     assert done % size == 0
 
 
+@pytest.mark.parametrize("step_s", [0.001, 0.005, 0.02])
+@pytest.mark.parametrize("latency_s", [0.002, 0.04])
+def test_an_end_announced_in_a_pause_is_far_enough_ahead(step_s: float, latency_s: float) -> None:
+    """Such as the first step, which compiles."""
+    world = World(2, 60_000, 1, 1, blocking=True, in_step=True, checkpoints=Checkpointing(1, "epochs", 1e6))
+    costs = Costs(lambda rank, step: 5.0 if not step else step_s, latency_s=latency_s, wire_s=1e-4, report_s=0.02)
+    run = Simulation(POLICIES["sync"](), world, costs, watch=_until_published)
+    run.later(1.0, run._coordinate, Ending(0.0))
+    with pytest.raises(StopIteration):
+        run.run()
+    assert run.records[-1][0] < 5 + 4
+
+
 def _until_published(run: Simulation) -> None:
     if isinstance(run.records[-1][1], Publish):
         raise StopIteration

@@ -18,6 +18,8 @@ from ddp.core.join_events import Joined
 from ddp.core.rounds import IN_STEP
 from ddp.core.spans import measure
 
+BEGAN_ANEW = "all ranks began anew"
+"""Begin of the warning of a run that began anew after a loss: its records are those of the last attempt."""
 _SILENT = re.compile(r"silent for [\d.]+ s")
 _ENDED = re.compile(r"rank (\d+)( failed)?: (.*)", re.DOTALL)
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*: ")

@@ -8,7 +8,7 @@ from collections import Counter
 
 from bench.base.exitcodes import Exit
 from bench.base.number_format import plural
-from bench.results.analysis.faults import unscripted, went_on
+from bench.results.analysis.faults import BEGAN_ANEW, unscripted, went_on
 from bench.results.cells import Cell
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
@@ -99,12 +99,17 @@ def _taken(run: Run) -> list[tuple[Fault, list[int]]]:
     for runs in which a rank was restarted."""
     m = run.metrics
     taking = [fault for fault in map(parse, m.scripted_faults) if fault.kind in TAKING]
-    again = m.late or m.resumed or any(row.rank is None or row.back_s is not None for row in m.faults)
+    again = _again(m) or any(row.rank is None or row.back_s is not None for row in m.faults)
     known = records(run, lost=True) if taking and not again else None
     if known is None or known.joined or known.resumed:
         return []
     first = {fault.rank: fault for fault in sorted(taking, key=lambda fault: -fault.step)}
     return [(f, [event.steps for event in known.progress if event.rank == f.rank]) for f in first.values()]
+
+
+def _again(m: Metrics) -> bool:
+    """Return whether the records are of a part of the run's steps: ranks came later, or the run began again."""
+    return bool(m.late or m.resumed) or any(line.startswith(BEGAN_ANEW) for line in m.warnings)
 
 
 def _ended(m: Metrics) -> str:
@@ -133,7 +138,7 @@ def _others(run: Run) -> list[tuple[Fault, int, bool]]:
     """Return the faults of the script, the steps of their ranks, and whether they came; of ranks that say so."""
     m = run.metrics
     script = [parse(text) for text in m.scripted_faults]
-    known = records(run, lost=True) if script and m.resumed is None and not m.late else None
+    known = records(run, lost=True) if script and not _again(m) else None
     if known is None or known.joined or known.resumed:
         return []
     met = {event.rank: event.met for event in known.finished if event.met is not None}

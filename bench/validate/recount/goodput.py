@@ -21,7 +21,8 @@ def goodput(m: Metrics, known: Records) -> Iterator[Figure]:
     """Yield what the parts of all ranks' seconds must be, and the measures that follow from them."""
     given, ranks = m.goodput, range(m.world_size)
     ready, done = ({event.rank: event.at for event in events} for events in (known.ready, known.finished))
-    if given is None or known.resumed or not known.slices or not set(ranks) == ready.keys() == done.keys():
+    trained = {event.rank for event in known.progress if event.samples}  # what an idle rank does is not kept
+    if given is None or known.resumed or not known.slices or not set(ranks) == ready.keys() == done.keys() == trained:
         return
     begin, end, parts = known.headers[-1].launched, max(done.values()), given.parts
     whole = m.world_size * (end - begin)
