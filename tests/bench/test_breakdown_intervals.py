@@ -39,7 +39,7 @@ def test_what_a_report_fell_into_counts_in_the_next_one() -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_waiting_in_steps_is_named(share: float) -> None:
-    assert "rank 0 are booked as steps and as waiting" in said([(at + 0.8, 0.8 + 0.2 * share) for at in range(10)])
+    assert "s twice: as steps and as waiting" in said([(at + 0.8, 0.8 + 0.2 * share) for at in range(10)])
 
 
 @pytest.mark.parametrize("engine", ["elche", "graph"])
@@ -53,7 +53,9 @@ def test_a_rank_without_reports_is_not_judged() -> None:
     assert said([]) == ""
 
 
-@pytest.mark.parametrize(("seconds", "line"), [(0.5, ""), (0.7, "averaging round 3 took 0.7 s, 0.5 s after its last")])
+@pytest.mark.parametrize(
+    ("seconds", "line"), [(0.5, ""), (0.7, "averaging round 3 took 0.7 s, its last snapshot was 0.5 s before")]
+)
 def test_averaging_begins_when_all_snapshots_are_there(seconds: float, line: str) -> None:
     laid = [Snapshot(at, rank, 3, 1, 16) for rank, at in enumerate((1.0, 2.0))]
     known = Records(snapshots=laid, reduced=[Reduced(2.5, 3, seconds, 100), Reduced(9.0, 4, 5.0, 100)])
@@ -82,7 +84,7 @@ def test_a_pass_backward_comes_behind_one_forward(kinds: str, turned: int) -> No
     assert known.turned[0] == turned
     known.progress.append(Progress(120.0, 0, 0, 40, 0, 1.0, 20.0, 0.1))
     run: Any = SimpleNamespace(metrics=SimpleNamespace(engine="elche", batch_size=8, backend="cpu", policy="async"))
-    assert ("on a batch that it had not gone forward on" in breakdown._lacking(run, known)) is bool(turned)
+    assert ("backward passes without a forward pass on that batch" in breakdown._lacking(run, known)) is bool(turned)
 
 
 @pytest.mark.parametrize(("elapsed", "wrong"), [(100.9, False), (None, False), (125.0, True), (80.0, True)])
@@ -91,7 +93,7 @@ def test_the_clock_of_a_run_goes_as_another_one(elapsed: float | None, wrong: bo
     run: Any = SimpleNamespace(metrics=SimpleNamespace(source=None, resumed=None))
     said = breakdown._clock(run, Records(headers=[header], ends=[end]))
     assert said == (
-        f"the run took 100 s by its own clock, and {elapsed:.4g} s by another one of the machine" if wrong else ""
+        f"the run took 100 s by its own clock, but {elapsed:.4g} s by another clock of the machine" if wrong else ""
     )
 
 

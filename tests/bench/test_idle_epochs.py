@@ -72,7 +72,7 @@ def test_a_tensor_without_gradients_in_the_last_epoch_is_named() -> None:
 
 def test_a_tensor_that_stands_still_in_the_last_epoch_is_named() -> None:
     wrong = _epochs(records(after=STANDS), 2)
-    assert wrong == "rank 1, epoch 2: head.bias has gradients and did not move in 4 windows, but did on rank 0"
+    assert wrong == "rank 1, epoch 2: head.bias has gradients but did not move in 4 windows, as it did on rank 0"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def at_times(rounds: dict[int, int], text: str = "") -> Change:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "wrong"), [({0: 2, 1: 2}, ""), ({1: 3}, "rank 1 reports steps, but 18 of 24"), ({0: 3, 1: 2}, "")]
+    ("rounds", "wrong"), [({0: 2, 1: 2}, ""), ({1: 3}, "rank 1 reports steps, but 18 of its 24"), ({0: 3, 1: 2}, "")]
 )
 def test_losses_with_a_margin_have_no_gradients_on_any_rank(rounds: dict[int, int], wrong: str) -> None:
     assert _gradients(records(gradient=at_times(rounds)), 2).startswith(wrong or "")
@@ -141,12 +141,12 @@ def test_few_steps_prove_nothing_of_branches() -> None:
         (
             256,
             [512, 512, 477, 0],
-            "has 6 batches for 4 ranks, and some train nothing: a batch size of 187 gives each one",
+            "has 6 batches for 4 ranks, so some ranks train nothing: a batch size of 187 gives each rank a batch",
         ),
         (
             512,
             [512, 512, 477, 0],
-            "has 3 batches for 4 ranks, and some train nothing: a batch size of 500 gives each one",
+            "has 3 batches for 4 ranks, so some ranks train nothing: a batch size of 500 gives each rank a batch",
         ),
         (256, [512, 477, 256, 256], ""),
         (64, [512, 512, 477, 0], ""),

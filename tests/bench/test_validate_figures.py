@@ -183,7 +183,7 @@ def test_one_rank_has_the_rate_of_its_recipe(run: Run) -> None:
     ("change", "kind", "line"),
     [
         ({}, "resident", ""),
-        ({"frozen": 7}, "auto", "frozen is 7, and 0"),
+        ({"frozen": 7}, "auto", "frozen is 7, but the records give 0"),
         ({"loader": ["streaming", "resident"]}, "auto", "loader is [streaming, resident]"),
         ({}, "streaming", "loader, as set (streaming) is [resident]"),
     ],

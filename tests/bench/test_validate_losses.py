@@ -94,7 +94,7 @@ def test_of_another_global_batch_losses_are_only_mentioned(tmp_path: Path, base:
     assert not {"eval_loss", "train_loss", "pairs"} & {check for _, check in found}
     (quality,) = (v for (_, check), v in found.items() if check == "quality")
     assert "training loss 1.5150" in quality.line
-    assert "of another global batch and not judged" in quality.line
+    assert "not judged as the global batches differ" in quality.line
 
 
 def test_losses_of_a_cells_own_baseline_are_judged(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_losses_of_a_cells_own_baseline_are_judged(tmp_path: Path) -> None:
 def test_pairs_need_no_statistics(tmp_path: Path, base: Path) -> None:
     assert one(write(tmp_path / "a", "nccl_sync", 1, first=1 + 9e-6, batch_size=16), base, "pairs").name == "PASS"
     verdict = one(write(tmp_path / "b", "nccl_sync", 1, first=1.001, batch_size=16), base, "pairs")
-    assert (verdict.name, "seed 0: 5.005 here, 5 there" in verdict.line) == ("FAIL", True)
+    assert (verdict.name, "seed 0: 5.005, solo 5" in verdict.line) == ("FAIL", True)
     with pytest.raises(ValueError, match="expected 1, got 0"):
         one(write(tmp_path / "c", "cpu_sync", 1, first=2.0, batch_size=16), base, "pairs")
 

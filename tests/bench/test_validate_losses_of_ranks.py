@@ -76,7 +76,7 @@ def slow() -> tuple[Metrics, Records]:
         ({}, ""),
         ({"named_s": 3.0}, "slow_ranks[0].named_s is 3"),
         ({"seconds": 0.5}, "slow_ranks[0].seconds is 0.5"),
-        ({"windows": 5}, "slow_ranks[0].windows is 5, and 2"),
+        ({"windows": 5}, "slow_ranks[0].windows is 5, but the records give 2"),
         ({"factor": 16.0}, "slow_ranks[0].factor is 16"),
         ({"rank": 0}, "slow_ranks has rank 1, 4 times as slow is False"),
     ],

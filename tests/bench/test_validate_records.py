@@ -128,13 +128,13 @@ DEFECTS: dict[str, tuple[str, str, Change, str]] = {
         "cpu_async",
         "average",
         each(Averaged, lambda e: replace(e, sketch_before=sketch(9.0, 1.0, 2.0))),
-        "did not move by average less snapshot",
+        "did not move by the average minus its snapshot",
     ),
     "optimizer lost": (
         "nccl_cadence",
         "average",
         each(Averaged, lambda e: replace(e, optimizer_before=(("momentum_buffer", sketch(1.0)),))),
-        "the state of the rank's own optimizer was momentum_buffer and is empty",
+        "the average turned the optimizer state momentum_buffer of the rank into empty",
     ),
     "optimizer changed": (
         "cpu_async",
@@ -145,7 +145,7 @@ DEFECTS: dict[str, tuple[str, str, Change, str]] = {
                 e, optimizer_before=(("exp_avg", sketch(1.0)),), optimizer_after=(("exp_avg", sketch(2.0)),)
             ),
         ),
-        "the average changed the state of the rank's own optimizer (optimizer.exp_avg: weighted sum",
+        "the average changed the state of the rank's optimizer (optimizer.exp_avg: weighted sum",
     ),
     "summed": (
         "nccl_sync",
@@ -158,7 +158,7 @@ DEFECTS: dict[str, tuple[str, str, Change, str]] = {
         "nccl_cadence",
         "idle",
         each(Progress, second(exchanged(lambda s: replace(s, before=NOTHING)))),
-        "rank 1 reports steps, but 18 of 18 gradients that were looked at are zero",
+        "rank 1 reports steps, but 18 of its 18 recorded gradients are zero",
     ),
     "no gradients of one tensor": (
         "nccl_cadence",
@@ -191,7 +191,7 @@ DEFECTS: dict[str, tuple[str, str, Change, str]] = {
         "solo",
         "idle",
         each((Ready, Finished), lambda e: replace(e, sketch=put(e.sketch, sketch(1.0, 1.0, 1.0), [1]))),
-        "head.bias has gradients, but ends as it began",
+        "head.bias has gradients, but its final value equals its initial value",
     ),
     "another rate": ("nccl_cadence", "rate", each(Progress, lambda e: replace(e, lr=2 * e.lr)), ""),
     "other test samples": ("nccl_sync", "evaluation", each(Evaluated, lambda e: replace(e, content=26.0)), ""),
@@ -206,19 +206,19 @@ DEFECTS: dict[str, tuple[str, str, Change, str]] = {
         "nccl_cadence",
         "evaluation",
         each(Evaluated, lambda e: replace(e, sketch=sketch(1.0, 2.0, 3.0))),
-        "epoch 0: what was evaluated is not the average of round 5",
+        "epoch 0: the evaluated model is not the average of round 5",
     ),
     "the average of another round": (
         "cpu_async",
         "evaluation",
         each(Evaluated, lambda e: replace(e, sketch=mean(6 * e.epoch + 4))),
-        "epoch 0: what was evaluated is not the average of round 5",
+        "epoch 0: the evaluated model is not the average of round 5",
     ),
     "another model at the end": (
         "solo",
         "evaluation",
         each(Finished, lambda e: replace(e, sketch=mean(16))),
-        "rank 0 ended with another model than was evaluated last",
+        "rank 0 ended with another model than the one evaluated last",
     ),
     **{name: ("nccl_cadence", "data", change, "") for name, change in DATA_DEFECTS.items()},
 }
@@ -283,5 +283,5 @@ def test_averaged_optimizer_state_may_be_off_by_what_its_wire_rounds(
     (folder / CONFIG).write_text(json.dumps({"averaging": settings}))
     found = one(tmp_path, base, "average")
     assert found.name == verdict, found.line
-    line = "left nothing of exp_avg" if off is None else "not the weighted mean of the ranks'"
+    line = "removed exp_avg from" if off is None else "not the weighted mean of all ranks' states"
     assert (line in found.line) is (verdict == "FAIL")

@@ -74,12 +74,12 @@ def timed(e: Any) -> Any:
     ("change", "fewer", "line"),
     [
         (lambda records: records, {}, ""),
-        (lambda records: records, {(1, "data"): 1}, "rank 1 has 89 times of data"),
-        (lambda records: records, {(1, "backward"): 30}, "rank 1 has 60 times of backward"),
-        (each(Evaluated, timed), {}, "by its reports"),
+        (lambda records: records, {(1, "data"): 1}, "rank 1 recorded 89 timings of data"),
+        (lambda records: records, {(1, "backward"): 30}, "rank 1 recorded 60 timings of backward"),
+        (each(Evaluated, timed), {}, "s of evaluation"),
         (each(Progress, timed), {}, "its steps took"),
-        (each(Ready, lambda e: replace(e, at=e.at + 0.5)), {}, "before it was ready"),
-        (each(Finished, second(lambda e: replace(e, at=e.at - 0.5))), {}, "after it was done"),
+        (each(Ready, lambda e: replace(e, at=e.at + 0.5)), {}, "before it reported that it was ready"),
+        (each(Finished, second(lambda e: replace(e, at=e.at - 0.5))), {}, "after it reported its end"),
     ],
 )
 def test_time_is_on_record_once(
@@ -106,4 +106,4 @@ def test_batches_have_the_size_that_is_set(tmp_path: Path, base: Path) -> None:
             tmp_path / name, make_spec("nccl_cadence"), each(Progress, lambda e, steps=steps: replace(e, steps=steps))
         )
         verdict = one(tmp_path / name, base, "ledger")
-        assert (verdict.name, "32 are set" in verdict.line) == ("FAIL", True)
+        assert (verdict.name, "the batch size is set to 32" in verdict.line) == ("FAIL", True)

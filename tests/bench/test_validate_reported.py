@@ -120,11 +120,11 @@ def test_distances_go_with_weights(
     ("peak", "on_device", "line"),
     [
         (900_000_000, 0, ""),
-        (900_000, 0, "reports a peak of 900,000 bytes, and it measured 800,000,000"),
+        (900_000, 0, "reports a peak of 900,000 bytes, but measured 800,000,000"),
         (793_000_000, 0, ""),
         (781_250_000, 0, "reports a peak of 781,250,000 bytes"),  # kB of 1,000 bytes
-        (900_000_000_000, 0, "on a machine of 16,000,000,000"),
-        (900_000_000, 7, "a peak of its device of 7 bytes, and it measured 1,000"),
+        (900_000_000_000, 0, "on a machine that has 16,000,000,000"),
+        (900_000_000, 7, "a peak of its device of 7 bytes, but measured 1,000"),
     ],
 )
 def test_peaks_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peak: int, on_device: int, line: str) -> None:
@@ -141,8 +141,8 @@ def test_peaks_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peak: 
 
 
 WRONG = {
-    0.01: "rates are 400 samples behind the baseline's on the mean (allowed: 64)",
-    -0.02: "rates are 800 samples ahead of the baseline's on the mean (allowed: 400)",
+    0.01: "learning rates are on average 400 samples behind the baseline's (allowed: 64)",
+    -0.02: "learning rates are on average 800 samples ahead of the baseline's (allowed: 400)",
 }
 
 

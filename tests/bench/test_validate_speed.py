@@ -50,7 +50,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ((850.0, 855.0, 852.0), "FAIL", "inferiority proved (if solo is as much slower"),
         ((1000.0,), "INCONCLUSIVE", "2 more seeds needed"),
         ((1300.0, 1310.0, 1305.0), "PASS", "propose a new baseline to keep it"),
-        ((1000.0, None, 1000.0), "INCONCLUSIVE", "a run has no speed"),
+        ((1000.0, None, 1000.0), "INCONCLUSIVE", "a run has no measured speed"),
         ((1000.0, 600.0, 1100.0), "INCONCLUSIVE", "not shown yet: 2 more seeds needed"),
         ((1000.0, 600.0, 1100.0, 700.0, 1000.0, 900.0, 650.0, 1100.0), "INCONCLUSIVE", "too much noise"),
     ],
@@ -107,7 +107,7 @@ def test_speeds_of_another_machine_are_refused_whichever_seed_was_there(tmp_path
     assert [field.field for field in verdict.fields] == ["env.cpu", "env.cores"]
     assert one(tmp_path, base).name == "PASS", "quality is compared all the same"
     allowed = one(tmp_path, base, "speed", allowed=("cpu", "env.cores"))
-    assert (allowed.name, "time says nothing" in allowed.line) == ("INCONCLUSIVE", True)
+    assert (allowed.name, "speeds are not compared" in allowed.line) == ("INCONCLUSIVE", True)
     footer = judge([tmp_path], base, Terms(today=TODAY, allowed=("cpu", "env.cores"))).footer
     assert footer[-1] == "allowed to differ: cpu, env.cores"
 

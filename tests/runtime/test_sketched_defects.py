@@ -196,14 +196,14 @@ DEFECTS: dict[str, tuple[str, str, Defect, str, str]] = {
         "cpu",
         around(CPU, "averaged_weights", old_evaluated),
         "evaluation",
-        "what was evaluated is not the average of round",
+        "the evaluated model is not the average of round",
     ),
     "another model at the end": (
         "sync",
         "nccl",
         around(loop.TrainingLoop, "evaluate", trained_on),
         "evaluation",
-        "rank 0 ended with another model than was evaluated last (body.0.weight",
+        "rank 0 ended with another model than the one evaluated last (body.0.weight",
     ),
     "frozen on a rank": (
         "cadence",
@@ -217,7 +217,7 @@ DEFECTS: dict[str, tuple[str, str, Defect, str, str]] = {
         "cpu",
         around(loop.TrainingLoop, "__init__", frozen_on(0, 1)),
         "idle",
-        "head.bias has gradients, but ends as it began",
+        "head.bias has gradients, but its final value equals its initial value",
     ),
     "no gradient of a layer": (
         "sync",
@@ -231,14 +231,14 @@ DEFECTS: dict[str, tuple[str, str, Defect, str, str]] = {
         "nccl",
         around(average.GradientAverage, "exchange", own_gradients),
         "average",
-        "exchange 0, rank 0: what a step exchanged is not its weighted mean",
+        "exchange 0, rank 0: the result is not the weighted mean of the ranks' values",
     ),
     "gradients summed": (
         "sync",
         "zero1",
         around(step_gradients.StepGradients, "pack", lambda pack, self, weight, **more: pack(1.0)),
         "average",
-        "what ranks own does not add up to the weighted mean",
+        "the parts that ranks own do not add up to the weighted mean",
     ),
     "buffers kept": (
         "sync",

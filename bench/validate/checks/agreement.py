@@ -37,7 +37,9 @@ def check(case: Case) -> Verdict | None:
             return verdict("FAIL", "agreement", cell, line)
         if wrong := _copies(run):
             return verdict("FAIL", "agreement", cell, f"seed {run.metrics.seed}: {wrong}")
-    return verdict("PASS", "agreement", cell, f"all ranks of {plural(len(runs), 'run')} ended with the same bits")
+    return verdict(
+        "PASS", "agreement", cell, f"all ranks of {plural(len(runs), 'run')} ended with bit-identical models"
+    )
 
 
 def _copies(run: Run) -> str:

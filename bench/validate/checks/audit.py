@@ -50,7 +50,7 @@ def _judged(run: Run) -> tuple[Name, str, AuditReport | None]:
         return "REFUSED", f"{seed}: {error}", None
     different = [item for item in report.items if item.outcome == "different"]
     if different:
-        more = f"; {len(different)} of {len(report.items)} outcomes differ" if len(different) > 1 else ""
+        more = f"; {len(different)} of {len(report.items)} recomputed items differ" if len(different) > 1 else ""
         return "FAIL", f"{seed}, {different[0]}{more}", report
     if strange := _strange(run, report):
         return "REFUSED", f"{seed}: {strange}", report
@@ -62,8 +62,8 @@ def _judged(run: Run) -> tuple[Name, str, AuditReport | None]:
             report,
         )
     if not report.count("equal", "step"):
-        why = next((item.line for item in report.items if item.what == "step"), "ranks kept none")
-        return "INCONCLUSIVE", f"{seed}: no step was done again: {why}", report
+        why = next((item.line for item in report.items if item.what == "step"), "ranks kept no step")
+        return "INCONCLUSIVE", f"{seed}: no step was recomputed: {why}", report
     if half := _unkept_half(run, report):
         return "INCONCLUSIVE", f"{seed}: no step of the {half} half of the run was kept", report
     return "PASS", "", report
@@ -89,17 +89,19 @@ def _strange(run: Run, report: AuditReport) -> str:
     """Return why an audit is not of this run; empty if it is."""
     m = run.metrics
     if report.run_id != m.run_id:
-        return f"audit.json is of run {report.run_id}"
+        return f"audit.json belongs to run {report.run_id}"
     if None not in (report.params_sha256, m.params_sha256) and report.params_sha256 != m.params_sha256:
-        return f"audit.json is of a model {str(report.params_sha256)[:12]}, the result of {str(m.params_sha256)[:12]}"
+        return (
+            f"audit.json is of model {str(report.params_sha256)[:12]}, the result has model {str(m.params_sha256)[:12]}"
+        )
     sha256 = m.record.sha256 if m.record is not None else None
     if report.records_sha256 != sha256:
-        return f"audit.json is of records {str(report.records_sha256)[:12]}, the result of {str(sha256)[:12]}"
+        return f"audit.json is of records {str(report.records_sha256)[:12]}, the result has {str(sha256)[:12]}"
     known = records(run)
     if known is not None:
         recorded = {tuple(file) for event in known.finished for file in event.kept}
         if lacking := sorted(recorded ^ set(report.kept)):
-            return f"audit.json and events.jsonl do not tell of the same kept files: {lacking[0][0]}"
+            return f"audit.json and events.jsonl list different kept files: {lacking[0][0]}"
     return ""
 
 
@@ -109,7 +111,7 @@ def _summary(reports: list[AuditReport]) -> str:
     largest = max((item.largest or 0.0 for report in reports for item in report.items), default=0.0)
     skipped = [item for report in reports for item in report.items if item.outcome == "skipped"]
     line = (
-        f"{plural(steps, 'step')} and {plural(evaluations, 'evaluation')} of {plural(len(reports), 'run')} done again are "
-        f"equal, up to {largest:.2g} of what roundings may make"
+        f"{plural(steps, 'step')} and {plural(evaluations, 'evaluation')} of {plural(len(reports), 'run')} were "
+        f"recomputed and agree (largest difference: {largest:.2g} of the rounding tolerance)"
     )
     return line + (f"; {len(skipped)} skipped: {skipped[0].line}" if skipped else "")

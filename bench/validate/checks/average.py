@@ -52,7 +52,7 @@ def check(case: Case) -> Verdict | None:
             if wrong:
                 return verdict("FAIL", "average", case.cell, f"seed {run.metrics.seed}, {wrong}")
             count += 1
-    line = f"{count} averages are the weighted means of what was brought into them"
+    line = f"{count} averages equal the weighted mean of the ranks' contributions"
     return verdict("PASS", "average", case.cell, line) if count else None
 
 
@@ -133,7 +133,7 @@ class _Rounds:
                 continue
             passed = average
             if event.rank in parts and (way := self._moved(event, parts[event.rank])):
-                yield f"{where}: the replica did not move by average less snapshot ({way})"
+                yield f"{where}: the replica did not move by the average minus its snapshot ({way})"
             else:
                 wrong = self._optimizer(event, parts)
                 yield f"{where}: {wrong}" if wrong else ""
@@ -178,13 +178,13 @@ class _Rounds:
             return self._optimizer_mean(event, parts)
         if resets(self._settings):
             self._began = after if self._began is None else self._began
-            return "" if after == self._began else "the rank's own optimizer did not begin anew"
+            return "" if after == self._began else "the state of the rank's optimizer was not reset"
         names = [name for name, _ in before]
         if names != [name for name, _ in after]:
-            return f"the state of the rank's own optimizer was {_listed(before)} and is {_listed(after)}"
+            return f"the average turned the optimizer state {_listed(before)} of the rank into {_listed(after)}"
         for (name, old), (_, new) in zip(before, after, strict=True):
             if new != old and (far := apart([self._state(name)], new, combine([(1.0, decode(old))]), 1.0)):
-                return f"the average changed the state of the rank's own optimizer ({far})"
+                return f"the average changed the state of the rank's optimizer ({far})"
         return ""
 
     def _optimizer_mean(self, event: Averaged, parts: Mapping[int, Snapshot | Averaged]) -> str:
@@ -194,14 +194,14 @@ class _Rounds:
         own = [(self._weight(part) / total, dict(_kept(part))) for part in parts.values()]
         gone = {name for name, _ in event.optimizer_before} - {name for name, _ in event.optimizer_after}
         if gone and not resets(self._settings):
-            return f"the average left nothing of {min(gone)} in the state of the rank's own optimizer"
+            return f"the average removed {min(gone)} from the state of the rank's optimizer"
         for name, new in event.optimizer_after:
             terms: list[tuple[float, Sketch]] = [(w, decode(kept[name])) for w, kept in own if name in kept]
             state = self._state(name)
             if not self._by_snapshot and self._settings.get("wire") in NARROW:
                 state = replace(state, dtype=self._settings["wire"])
             if terms and (far := apart([state], new, combine(terms), self._roundings)):
-                return f"the state of the rank's own optimizer is not the weighted mean of the ranks' ({far})"
+                return f"the state of the rank's optimizer is not the weighted mean of all ranks' states ({far})"
         return ""
 
     def _state(self, name: str) -> SketchGroup:
@@ -217,7 +217,7 @@ def _due(known: Records, world_size: int, first: int, period: int) -> Iterator[s
         recorded = [each for event in own for each in event.exchanged]  # earlier versions did not record them
         steps = [each.step for each in recorded if each.model]
         if recorded and not steps and sum(event.steps for event in own) > first:
-            yield f"rank {rank}: no average of parameters is on record, the first is due in step {first}"
+            yield f"rank {rank} recorded no average of parameters, the first is due in step {first}"
         if early := [step for step in steps if step < first or (step - first) % period]:
             yield f"rank {rank}: parameters were averaged in step {early[0]}, where no average is due"
 
@@ -235,7 +235,9 @@ def _inside_steps(known: Records, world_size: int, parts: int) -> Iterator[str]:
             continue
         for rank, own in enumerate(step):
             far = apart(known.groups, own.after, wanted, roundings)
-            yield f"{where}, rank {rank}: what a step exchanged is not its weighted mean ({far})" if far else ""
+            yield (
+                f"{where}, rank {rank}: the result is not the weighted mean of the ranks' values ({far})" if far else ""
+            )
 
 
 def _parts(groups: Sequence[SketchGroup], step: Sequence[StepSketch], wanted: Combined, roundings: float) -> str:
@@ -245,7 +247,9 @@ def _parts(groups: Sequence[SketchGroup], step: Sequence[StepSketch], wanted: Co
         terms = [(owned if other is not own else np.ones_like(owned), decode(other.after)) for other in step]
         far = apart(groups, combine(terms), wanted, roundings)
         if far:
-            return f"exchange {own.step}, rank {rank}: what ranks own does not add up to the weighted mean ({far})"
+            return (
+                f"exchange {own.step}, rank {rank}: the parts that ranks own do not add up to the weighted mean ({far})"
+            )
     return ""
 
 

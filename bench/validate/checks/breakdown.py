@@ -19,6 +19,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from operator import attrgetter
 
+from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.emulated_links import quicker_than_links
 from bench.validate.emulation import otherwise_slow
@@ -66,7 +67,7 @@ def check(case: Case) -> Verdict | None:
     off = max((abs(total - 1) for total in totals), default=0.0)
     line = f"the fractions of every rank sum to 1 within {off:.1g} (allowed: {TOLERANCE:g})"
     if missing:
-        return verdict("FAIL", "breakdown", cell, f"{line}; {len(missing)} runs lack ranks")
+        return verdict("FAIL", "breakdown", cell, f"{line}; ranks are missing in {plural(len(missing), 'run')}")
     for run, known in recorded(cell):
         if (
             wrong := _clock(run, known)
@@ -85,7 +86,7 @@ def _clock(run: Run, known: Records) -> str:
     took = end.at - header.launched
     if end.elapsed is None or abs(took - end.elapsed) <= UNLIKE * end.elapsed + CLOCK:
         return ""
-    return f"the run took {took:.4g} s by its own clock, and {end.elapsed:.4g} s by another one of the machine"
+    return f"the run took {took:.4g} s by its own clock, but {end.elapsed:.4g} s by another clock of the machine"
 
 
 def _longer(run: Run, known: Records) -> str:
@@ -96,7 +97,7 @@ def _longer(run: Run, known: Records) -> str:
         # Replicas in one process also update their models between steps.
         outside = known.seconds[rank, "optimizer"] if run.metrics.engine == "graph" else 0.0
         if computing > SLACK * busy[rank] + outside + SHARE * wall:
-            return f"rank {rank} is booked as computing for {computing:.3g} s, and its steps took {busy[rank]:.3g} s"
+            return f"rank {rank} reports {computing:.3g} s of computing, but its steps took only {busy[rank]:.3g} s"
     return ""
 
 
@@ -114,9 +115,9 @@ def _outside(known: Records) -> str:
     done = {event.rank: event.at for event in known.finished}
     for (rank, kind), (first, last) in known.spans.items():
         if first < ready.get(rank, first) - CLOCK:
-            return f"rank {rank} was at work ({kind}) for {ready[rank] - first:.3g} s before it was ready"
+            return f"rank {rank} worked ({kind}) {ready[rank] - first:.3g} s before it reported that it was ready"
         if kind != "hidden" and last > done.get(rank, last) + CLOCK:
-            return f"rank {rank} was at work ({kind}) for {last - done[rank]:.3g} s after it was done"
+            return f"rank {rank} worked ({kind}) {last - done[rank]:.3g} s after it reported its end"
     return ""
 
 
@@ -126,10 +127,10 @@ def _lacking(run: Run, known: Records) -> str:
     for rank in sorted({event.rank for event in known.progress}):
         turned, passes = known.turned[rank], known.slices[rank, "backward"]
         if turned > TURNED * passes and run.metrics.engine != "graph":
-            return f"rank {rank} went backward {turned} times of {passes} on a batch that it had not gone forward on"
+            return f"rank {rank} made {turned} of {passes} backward passes without a forward pass on that batch"
         for kind, least, what in _least(run, known, rank):
             if known.slices[rank, kind] < least:
-                return f"rank {rank} has {known.slices[rank, kind]} times of {kind} on record, for {least} {what}"
+                return f"rank {rank} recorded {known.slices[rank, kind]} timings of {kind} for {least} {what}"
     return ""
 
 
@@ -145,7 +146,7 @@ def _least(run: Run, known: Records, rank: int) -> Iterator[tuple[str, int, str]
         yield "optimizer", passed, "steps"
         meetings = sum(event.rank == rank for event in known.averaged)
         if m.backend == UNBLOCKED:
-            yield "copy", 2 * meetings, "ways to an average and back"
+            yield "copy", 2 * meetings, "copies to and from averages"
         elif m.world_size > 1 and not is_torch_native(m.backend):
             inside = meets_every_step(m.policy) and not known.averaged
             yield "exchange", passed if inside else meetings, "meetings"
@@ -162,10 +163,10 @@ def _meetings(run: Run, known: Records) -> str:
         own = [each for group in known.collectives.values() for each in group if each[0] == rank]
         seconds, measured = sum(event.seconds for event in events), sum(end - begin for _, begin, end, _ in own)
         if not measured / SLACK - CLOCK <= seconds <= SLACK * measured + CLOCK * len(events):
-            return f"rank {rank} averaged for {seconds:.3g} s by its reports, {measured:.3g} s are on record"
+            return f"rank {rank} reports {seconds:.3g} s of averaging, its recorded collectives took {measured:.3g} s"
         handed, sent = sum(event.bytes for event in events), sum(size for *_, size in own)
         if handed != sent:
-            return f"rank {rank} handed over {handed:,} bytes by its reports, {sent:,} are on record"
+            return f"rank {rank} reports {handed:,} bytes sent, its recorded collectives moved {sent:,}"
     return ""
 
 
@@ -177,7 +178,9 @@ def _averaging(run: Run, known: Records) -> str:
         if isinstance(event, Snapshot):
             laid[event.round] = event.at
         elif event.seconds > (most := event.at - laid.get(event.round, event.at - event.seconds)) + CLOCK:
-            return f"averaging round {event.round} took {event.seconds:.3g} s, {most:.3g} s after its last snapshot"
+            return (
+                f"averaging round {event.round} took {event.seconds:.3g} s, its last snapshot was {most:.3g} s before"
+            )
     return ""
 
 
@@ -195,17 +198,17 @@ def _booked_twice(run: Run, known: Records) -> str:
         took = known.seconds
         if run.metrics.engine != "graph" and away[rank] > 0 and busy[rank] + away[rank] > (1 + SHARE) * wall + CLOCK:
             return (
-                f"rank {rank} was there for {wall:.3g} s, and its averages kept it from training for {away[rank]:.3g} s"
+                f"rank {rank} ran for {wall:.3g} s, but its steps took {busy[rank]:.3g} s, averages {away[rank]:.3g} s"
             )
         rest = sum(took[rank, kind] for kind in (*BETWEEN_STEPS, *_together(run, known)))
         if busy[rank] + rest > (1 + SHARE) * wall + CLOCK:
-            return (
-                f"rank {rank} was there for {wall:.3g} s, its steps took {busy[rank]:.3g} s and the rest {rest:.3g} s"
-            )
+            return f"rank {rank} ran for {wall:.3g} s, but its steps took {busy[rank]:.3g} s and its other work {rest:.3g} s"
         inside = took[rank, "exchange"] + took[rank, "copy"] if run.metrics.backend in IN_PARTS else 0.0
         measured = took[rank, "evaluate"]
         if not measured / SLACK - CLOCK <= evaluations[rank] <= SLACK * (measured + inside) + CLOCK:
-            return f"rank {rank} evaluated for {evaluations[rank]:.3g} s by its reports, {measured:.3g} s are on record"
+            return (
+                f"rank {rank} reports {evaluations[rank]:.3g} s of evaluation, the recorded ones took {measured:.3g} s"
+            )
     return ""
 
 
@@ -242,7 +245,7 @@ def _rests_in_steps(run: Run, known: Records) -> str:
     for rank, wall in _walls(run, known).items():
         reports = sum(event.rank == rank for event in known.progress) if run.metrics.engine == "graph" else 0
         if over[rank] > CLOCK + IN_STEPS * wall + THREADS * reports:
-            return f"{over[rank]:.3g} s of rank {rank} are booked as steps and as waiting, evaluating or keeping state"
+            return f"rank {rank} booked {over[rank]:.3g} s twice: as steps and as waiting, evaluating or saving state"
     return ""
 
 
@@ -256,7 +259,9 @@ def _away(run: Run, known: Records) -> str:
     for event in known.ready:
         copied = known.seconds[event.rank, "copy"]
         if away[event.rank] < copied / SLACK - CLOCK:
-            return f"averages kept rank {event.rank} from training {away[event.rank]:.3g} s, it copied {copied:.3g} s"
+            return (
+                f"rank {event.rank} reports {away[event.rank]:.3g} s lost to averages, its copies took {copied:.3g} s"
+            )
     return ""
 
 
@@ -284,5 +289,5 @@ def _processor(run: Run, known: Records) -> str:
         computed = sum(work.compute - work.no_core for work in works if work is not None)
         computed -= sum(end - begin for begin, end in known.slowed[rank] if first.at < end <= last.at)
         if run.metrics.devices[rank : rank + 1] == ["cpu"] and computed > SLACK * used + IN_TIME:
-            return f"rank {rank} computed for {computed:.3g} s of a processor, and its process used {used:.3g} s"
+            return f"rank {rank} reports {computed:.3g} s of computing, but its process used {used:.3g} s of processor time"
     return ""

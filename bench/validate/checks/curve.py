@@ -38,7 +38,7 @@ def check(case: Case) -> Verdict | None:
         return None
     courses = {name: course(curve, name, runs) for name, curve in match.reference.curves.items()}
     name, worst = min(courses.items(), key=lambda item: _inside(item[1]))
-    line = f"{name} {_inside(worst):.0%} inside the band of {match.reference.seeds} seeds (at least {INSIDE:.0%})"
+    line = f"{name}: {_inside(worst):.0%} of the points in the band of {match.reference.seeds} seeds (at least {INSIDE:.0%})"
     line += f", {worst.worse} of {worst.points} points worse, {worst.better} better"
     if _inside(worst) >= INSIDE:
         return verdict("PASS", "curve", case.cell, line)
@@ -47,7 +47,7 @@ def check(case: Case) -> Verdict | None:
         return verdict("SUSPICIOUS", "curve", case.cell, f"{line}: too good, look for less data or another evaluation")
     if match.reference.gating:
         return verdict("FAIL", "curve", case.cell, line)
-    line += f"; the baseline has {match.reference.seeds} seeds, 20 would decide"
+    line += f"; the baseline has {match.reference.seeds} seeds, 20 are needed to decide"
     return verdict("INCONCLUSIVE", "curve", case.cell, line)
 
 

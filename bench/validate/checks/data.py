@@ -67,7 +67,7 @@ def check(case: Case) -> Verdict | None:
         leak = leak or (case.sets is None and data.shared > LEAK * data.test.samples)
     if drawn or higher:
         return verdict("SUSPICIOUS", "data", case.cell, drawn or higher)
-    line = f"in {plural(epochs, 'epoch')} ranks trained what the data set holds, in the seed's orders{notes}"
+    line = f"in {plural(epochs, 'epoch')} ranks trained the samples of the data set, in the order of the seed{notes}"
     return verdict("SUSPICIOUS" if leak else "PASS", "data", case.cell, line) if epochs else None
 
 
@@ -83,14 +83,14 @@ def _notes(data: DataContent) -> str:
 
 def _shared(data: DataContent) -> str:
     named = ", ".join(f"{test} is training sample {training}" for test, training in data.pairs)
-    return f"{plural(data.shared, 'test sample')} can be trained on too (test sample {named})"
+    return f"the training set also contains {plural(data.shared, 'test sample')} (test sample {named})"
 
 
 def _amiss(sets: Sets | None, run: Run, known: Records, data: DataContent) -> Iterator[str]:
     """Yield what is wrong, causes before their consequences."""
     for event in known.ready:
         if event.data != data:
-            yield f"rank {event.rank} has other data than rank 0: {event.data}, not {data}"
+            yield f"rank {event.rank} has other data than rank 0: {event.data} instead of {data}"
     if sets is not None:
         yield from _unlike(sets, data)
     yield from _by_rank(known)
@@ -107,13 +107,13 @@ def _amiss(sets: Sets | None, run: Run, known: Records, data: DataContent) -> It
 
 def _unlike(sets: Sets, data: DataContent) -> Iterator[str]:
     if sets.shared is not None and data.shared > sets.shared:
-        yield f"{_shared(data)}; {sets.shared} in the baseline"
+        yield f"{_shared(data)}; in the baseline it contains {sets.shared}"
     for name, part, hashes in (
         ("training", data.training, sets.training_hashes),
         ("test", data.test, sets.test_hashes),
     ):
         if hashes is not None and part.content != hashes:
-            yield f"the {name} set has the digest {part.content}, {hashes} in the baseline"
+            yield f"the {name} set has the digest {part.content}, that of the baseline has {hashes}"
 
 
 def _by_rank(known: Records) -> Iterator[str]:
@@ -124,11 +124,11 @@ def _by_rank(known: Records) -> Iterator[str]:
     for (epoch, rank), parts in sorted(ranks.items()):
         content, wanted = _total([part.content for part in parts]), _total([part.wanted for part in parts])
         if content != wanted:
-            yield f"rank {rank}, epoch {epoch}: trained samples have the digest {content}, {wanted} in the data set"
+            yield f"rank {rank}, epoch {epoch}: trained samples have the digest {content}, those of the data set {wanted}"
         placed, due = _total([part.placed for part in parts]), _total([part.placed_wanted for part in parts])
         if placed != due:
-            what = f"the digest of samples and positions is {placed}, {due} in the data set"
-            yield f"rank {rank}, epoch {epoch}: samples were trained in others' places: {what}"
+            what = f"the digest of samples and positions is {placed}, expected {due}"
+            yield f"rank {rank}, epoch {epoch}: samples were trained at the wrong positions: {what}"
 
 
 def _untold(known: Records) -> str:
@@ -139,9 +139,8 @@ def _untold(known: Records) -> str:
     for sums in known.trained:
         counts[sums.epoch, sums.rank] -= sums.samples
     (epoch, rank), count = next(((key, count) for key, count in sorted(counts.items()) if count), ((0, 0), 0))
-    return (
-        f"rank {rank}, epoch {epoch}: what {abs(count)} samples held is on record too often or never" if count else ""
-    )
+    whose = f"rank {rank}, epoch {epoch}"
+    return f"{whose}: the content of {abs(count)} samples was recorded more than once or never" if count else ""
 
 
 def _together(known: Records, data: DataContent) -> Iterator[str]:
@@ -158,12 +157,12 @@ def _together(known: Records, data: DataContent) -> Iterator[str]:
             continue
         content = _total([part.content for part in parts])
         if content is not None and content != data.training.content:
-            yield f"epoch {epoch}: all trained samples have the digest {content}, {data.training.content} in the data set"
+            yield f"epoch {epoch}: all trained samples have the digest {content}, the data set has {data.training.content}"
         counts = _labels(parts)
         labels = labels or counts
         for label, (count, there) in enumerate(zip_longest(counts, labels, fillvalue=0) if counts else ()):
             if count != there:
-                yield f"epoch {epoch}: label {label} was trained {count} times, {there} are in the data set"
+                yield f"epoch {epoch}: label {label} was trained {count} times, the data set has it {there} times"
 
 
 def _total(values: Sequence[int | None]) -> int | None:
@@ -216,7 +215,7 @@ def _of_the_others(run: Run, known: Records, data: DataContent, lost: Collection
         digest = sum(part.order for part in parts) % MODULUS
         wanted = visited(run.metrics.seed, epoch, data.training.samples, length)
         if digest != (due := order_tally(places, wanted[places])):
-            yield f"rank {rank}, epoch {epoch}: it trained samples of the digest {digest}, {due} of it entered the model"
+            yield f"rank {rank}, epoch {epoch}: its trained samples have the digest {digest}, those in the model {due}"
 
 
 def _evaluated(known: Records, test: SetContent) -> Iterator[str]:
@@ -227,4 +226,4 @@ def _evaluated(known: Records, test: SetContent) -> Iterator[str]:
         epochs[event.epoch].append(event.hashes)
     for epoch, parts in sorted(epochs.items()):
         if (content := _total(parts)) is not None and content != test.content:
-            yield f"epoch {epoch}: evaluated samples have the digest {content}, {test.content} in the test set"
+            yield f"epoch {epoch}: evaluated samples have the digest {content}, the test set has {test.content}"

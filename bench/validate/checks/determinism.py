@@ -80,7 +80,7 @@ def check(case: Case) -> Verdict | None:
     count = len(pairs) + len(recorded)
     if not count:
         return None
-    line = f"{count - len(different)} of {plural(count, 'pair')} of runs of one seed have the same bits"
+    line = f"{count - len(different)} of {plural(count, 'pair')} of runs with equal seeds are bit-identical"
     if different:
         return verdict("FAIL", "determinism", cell, f"{line}; {different[0]}")
     return verdict("PASS", "determinism", cell, line)

@@ -27,7 +27,7 @@ def check(case: Case) -> Finding | None:
     lost += fallen if len(fallen) < len(runs) - len(lost) else []
     which = f" ({', '.join(map(str, lost))})" if lost else ""
     what = f"{len(lost)} of {len(runs)} seeds diverged{which}: at most {upper(len(lost), len(runs)):.0%} do (95 %); "
-    what += f"{base[0]} of {base[1]} of the baseline: at most {upper(*base):.0%}"
+    what += f"in the baseline {base[0]} of {base[1]}: at most {upper(*base):.0%}"
     return rate("diverged", case, what, (len(lost), len(runs)), base)
 
 

@@ -33,8 +33,8 @@ def check(case: Case) -> Verdict | None:
         if wrong := _amiss(sets, run, known):
             return verdict("FAIL", "evaluation", case.cell, f"seed {run.metrics.seed}, {wrong}")
         count += run.metrics.epochs_planned
-    whose = "the baseline's test set" if sets else "one test set"
-    line = f"{count} evaluations are of {whose}, on the model that all share"
+    whose = "the baseline's test set" if sets else "the same test set"
+    line = f"{count} evaluations used {whose} and the model that all ranks share"
     return verdict("PASS", "evaluation", case.cell, line) if count else None
 
 
@@ -53,10 +53,10 @@ def _amiss(sets: Sets | None, run: Run, known: Records) -> str:
     wanted = sets or Sets(training=0, evaluated=first[0], content=first[1])
     for epoch, (samples, content) in sorted(parts.items()):
         if samples != wanted.evaluated:
-            return f"epoch {epoch}: {samples} samples were evaluated, {wanted.evaluated} are the test set"
+            return f"epoch {epoch}: {samples} samples were evaluated, the test set has {wanted.evaluated}"
         if abs(content - wanted.content) > NEAR * max(abs(wanted.content), samples):
-            sums = f"sum over their values {content:.9g} for {wanted.content:.9g}"
-            return f"epoch {epoch}: other samples were evaluated than the test set's ({sums})"
+            sums = f"sum over their values {content:.9g}, expected {wanted.content:.9g}"
+            return f"epoch {epoch}: the evaluated samples are not those of the test set ({sums})"
     return _models(known) if known.groups else ""
 
 
@@ -75,12 +75,12 @@ def _models(known: Records) -> str:
                 return f"epoch {epoch}: ranks {events[0].rank} and {event.rank} evaluated different models ({far})"
         own = [(1.0, event.own) for event in events]
         if all(text for _, text in own) and (far := apart(groups, first, mean(own), 2.0 * len(own) + 1)):
-            return f"epoch {epoch}: what was evaluated is not the mean of the ranks' replicas ({far})"
+            return f"epoch {epoch}: the evaluated model is not the mean of the ranks' replicas ({far})"
         made = averages.get(rounds[epoch], "") if epoch in rounds else ""
         if far := unlike(groups, first, made):
-            return f"epoch {epoch}: what was evaluated is not the average of round {rounds[epoch]} ({far})"
+            return f"epoch {epoch}: the evaluated model is not the average of round {rounds[epoch]} ({far})"
     last = by_epoch[max(by_epoch)][0].sketch if by_epoch else ""
     for end in known.finished:
         if far := unlike(groups, end.sketch, last):
-            return f"rank {end.rank} ended with another model than was evaluated last ({far})"
+            return f"rank {end.rank} ended with another model than the one evaluated last ({far})"
     return ""

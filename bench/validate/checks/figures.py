@@ -40,7 +40,7 @@ def check(case: Case) -> Verdict | None:
             if wrong := figure.wrong:
                 return verdict("FAIL", "figures", case.cell, f"seed {m.seed}: {wrong}")
             count += 1
-    line = f"{plural(count, 'figure')} are what was recorded says"
+    line = f"{plural(count, 'figure')} recomputed from the records agree with the result"
     return verdict("PASS", "figures", case.cell, line) if count else None
 
 

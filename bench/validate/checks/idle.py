@@ -69,9 +69,9 @@ def _scarce(run: Run) -> str:
         return ""
     # All windows of an epoch are cut alike: of six batches two windows have three each, and one of four ranks has none.
     most = (samples - 1) // (m.world_size - 1) if batches < m.world_size else samples // (2 * m.world_size)
-    advice = f"a batch size of {most} gives each one" if most else "train with fewer ranks"
+    advice = f"a batch size of {most} gives each rank a batch" if most else "train with fewer ranks"
     number = "1 batch" if batches == 1 else f"{batches} batches"
-    return f"an epoch of {samples} samples has {number} for {m.world_size} ranks, and some train nothing: {advice}"
+    return f"an epoch of {samples} samples has {number} for {m.world_size} ranks, so some ranks train nothing: {advice}"
 
 
 def _narrow(run: Run, known: Records) -> str:
@@ -80,7 +80,7 @@ def _narrow(run: Run, known: Records) -> str:
     least, size = max((event.least for event in known.ready), default=1), run.metrics.batch_size
     if size >= least or all(_samples(run)):
         return ""
-    return f"a rank has {least} samples or none, and some train nothing with a batch size of {size}: {least} gives each some"
+    return f"a rank needs {least} samples a step, so some ranks train nothing at batch size {size}: set {least} or more"
 
 
 def _samples(run: Run) -> list[int]:
@@ -95,7 +95,7 @@ def _amiss(run: Run, known: Records) -> str:
     m = run.metrics
     for rank, samples in enumerate(_samples(run)):
         if not samples:
-            return f"rank {rank} brought nothing into the model in the whole run"
+            return f"no sample of rank {rank} entered the model in the whole run"
     if not known.groups:
         return ""
     return _gradients(known, m.world_size) or _windows(known, m.world_size) or _epochs(known, m.world_size)
@@ -109,12 +109,12 @@ def _gradients(known: Records, world_size: int) -> str:
     nothing = [(own == 0).all(axis=1) for own in sizes]
     for rank, own in enumerate(nothing):
         if trained and _lacking(own, [other for number, other in enumerate(nothing) if number != rank]):
-            return f"rank {rank} reports steps, but {own.sum()} of {len(own)} gradients that were looked at are zero"
+            return f"rank {rank} reports steps, but {own.sum()} of its {len(own)} recorded gradients are zero"
     moves = any(report.lr for report in known.progress)  # a schedule may begin at a rate of 0
     for place, number in enumerate(trained):
         name = known.groups[number].name
         if moves and known.still(number) and any(_notable(own, MOST)[place] for own in sizes):
-            return f"{name} has gradients, but ends as it began"
+            return f"{name} has gradients, but its final value equals its initial value"
         lacking = [rank for rank, own in enumerate(sizes) if len(own) >= EACH and not own[:, place].any()]
         having = [
             rank for rank, own in enumerate(sizes) if lacking and len(own) >= EACH and _notable(own, NEARLY)[place]
@@ -189,9 +189,7 @@ def _epochs(known: Records, world_size: int) -> str:
                 own, theirs = ([each[at] for at in common] for each in (within[rank], within[other]))
                 used = len(gradients[rank]) >= FEW and _notable_in(gradients[rank], number).all()
                 if used and _stood(own, theirs, number):
-                    return (
-                        f"{whose}: {name} has gradients and did not move in {len(own)} windows, but did on rank {other}"
-                    )
+                    return f"{whose}: {name} has gradients but did not move in {len(own)} windows, as it did on rank {other}"
     return ""
 
 

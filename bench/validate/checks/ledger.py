@@ -47,9 +47,9 @@ def _batches(run: Run, known: Records) -> str:
         for event in () if together else progress:
             if event.samples > event.steps * (size + least):
                 own = f"batches of {event.samples / event.steps:.3g} samples in epoch {event.epoch}"
-                return f"rank {event.rank} trained {own}, {size} are set"
+                return f"rank {event.rank} trained {own}, the batch size is set to {size}"
         if steps * size > LARGER * samples + 2 * m.epochs_planned * ranks * size:
-            return f"batches of {samples / steps:.3g} samples were trained, {size} are set"
+            return f"batches of {samples / steps:.3g} samples were trained, the batch size is set to {size}"
     return ""
 
 

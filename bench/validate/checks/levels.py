@@ -87,7 +87,7 @@ def other_losses(case: Case) -> str:
         if sample.mean is not None:
             beside = f"{_shown(sample, metric, theirs)}, solo {_shown(theirs, metric, theirs)}"
             parts.append(f"{LABELS[name]} {beside}")
-    return f"{'; '.join(parts)}, of another global batch and not judged" if parts else ""
+    return f"{'; '.join(parts)}, not judged as the global batches differ" if parts else ""
 
 
 def _losses(case: Case) -> dict[str, Metric]:

@@ -42,11 +42,9 @@ def check(case: Case) -> Verdict | None:
         return None
     seed, mine, solo, limit = max(pairs, key=lambda pair: abs(pair[1] / pair[2] - 1) / pair[3])
     apart = abs(mine / solo - 1)
-    line = (
-        f"first epoch's training loss, {plural(len(pairs), 'pair')} of equal seeds with solo at the same global batch: "
-    )
-    why = "" if limit == APART else ", as another kind of processor rounds otherwise"
-    line += f"at most {apart:.1g} of it apart (limit {limit:g}{why}), seed {seed}: {mine:.7g} here, {solo:.7g} there"
+    line = f"training loss of the first epoch, {plural(len(pairs), 'pair')} with solo of equal seed and global batch: "
+    why = "" if limit == APART else ", as another kind of processor rounds differently"
+    line += f"relative difference at most {apart:.1g} (limit {limit:g}{why}), seed {seed}: {mine:.7g}, solo {solo:.7g}"
     return verdict("PASS" if apart <= limit else "FAIL", "pairs", cell, line)
 
 

@@ -25,7 +25,7 @@ def check(case: Case) -> Verdict | None:
         if wrong := _amiss(run, known.measured()):
             return verdict("FAIL", "peak_memory", case.cell, f"seed {run.metrics.seed}: {wrong}")
         count += len(known.finished)
-    line = f"{count} peaks of memory are no less than what ranks measured"
+    line = f"{count} peaks of memory are no lower than any measurement of the rank"
     return verdict("PASS", "peak_memory", case.cell, line) if count else None
 
 
@@ -41,7 +41,7 @@ def _amiss(run: Run, known: Records) -> str:
         kinds = (("", end.peak_rss_bytes, max(LESS_BYTES, batches)), (" of its device", end.peak_device_bytes, 0))
         for (where, peak, less), least in zip(kinds, least_bytes, strict=False):
             if peak < least - max(LESS * least, less):
-                return f"rank {end.rank} reports a peak{where} of {peak:,} bytes, and it measured {least:,}"
+                return f"rank {end.rank} reports a peak{where} of {peak:,} bytes, but measured {least:,} during the run"
         if isinstance(most, int) and end.peak_rss_bytes > most:
-            return f"rank {end.rank} reports a peak of {end.peak_rss_bytes:,} bytes on a machine of {most:,}"
+            return f"rank {end.rank} reports a peak of {end.peak_rss_bytes:,} bytes on a machine that has {most:,}"
     return ""

@@ -101,7 +101,7 @@ def _shifted(m: Metrics, known: Records, reference: Reference) -> str:
     if abs(behind) <= most:
         return ""
     way = "behind" if behind > 0 else "ahead of"
-    return f"rates are {abs(behind):,.0f} samples {way} the baseline's on the mean (allowed: {most:,.0f})"
+    return f"learning rates are on average {abs(behind):,.0f} samples {way} the baseline's (allowed: {most:,.0f})"
 
 
 def _reach(m: Metrics, known: Records) -> float:

@@ -7,7 +7,6 @@ statistics over them are wrong.
 
 from __future__ import annotations
 
-from bench.base.number_format import plural
 from bench.validate.findings import Case
 from bench.validate.reference import Reference, twins
 from bench.validate.verdict import Verdict, verdict
@@ -23,7 +22,8 @@ def check(case: Case) -> Verdict | None:
     if case.own is not None and (wrong := _copied(ended, case.own)):
         return verdict("REFUSED", "seeds", case.cell, f"{wrong}: {WHY}")
     count = len({seed for seed, _ in ended})
-    return verdict("PASS", "seeds", case.cell, f"{plural(count, 'seed')}, each with parameters of its own")
+    alone = "1 seed, so no other seed has the same parameters"
+    return verdict("PASS", "seeds", case.cell, f"{count} seeds ended with different parameters" if count > 1 else alone)
 
 
 WHY = "one is a copy of the other, or the seed has no effect"

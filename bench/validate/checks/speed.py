@@ -34,10 +34,12 @@ def check(case: Case) -> Finding | None:
         return None
     differing = elsewhere(reference, runs)
     if refused := beyond(differing, case.allowed):
-        line = f"not comparable: time on another machine ({len(refused)} fields differ)"
+        line = f"not comparable: speeds of different machines ({len(refused)} fields differ)"
         return remark("REFUSED", "speed", case.cell.name, line, tuple(refused))
     if differing:
-        return verdict("INCONCLUSIVE", "speed", case.cell, "on another machine, as was allowed: time says nothing")
+        return verdict(
+            "INCONCLUSIVE", "speed", case.cell, "the machine differs, as allowed, so speeds are not compared"
+        )
     if untimed := [m.seed for m in runs if not m.timing]:
         line = f"timing=off in seeds {', '.join(map(str, untimed))}"
         return verdict("INCONCLUSIVE", "speed", case.cell, f"{line}: train them again without it")
@@ -46,7 +48,7 @@ def check(case: Case) -> Finding | None:
         return verdict("INCONCLUSIVE", "speed", case.cell, f"{line}: train them again alone, with force=true")
     values = [m.throughput.samples_per_s for m in runs]
     claim = timed("speed", case, reference.metrics[METRIC], values, "samples per second")
-    return claim or verdict("INCONCLUSIVE", "speed", case.cell, "a run has no speed")
+    return claim or verdict("INCONCLUSIVE", "speed", case.cell, "a run has no measured speed")
 
 
 def elsewhere(reference: Reference, runs: Sequence[Metrics]) -> list[FieldDifference]:

@@ -61,9 +61,9 @@ def _unallowed(run: Run) -> str:
     if m.status != "ok" or first is None or m.resumed is not None:
         return ""
     if first.kind == "dropped" and not costly(m) and first.rank not in m.late:
-        return f"seed {m.seed}: rank {first.rank} did not do as ordered, and was given up: {first.text:.200}"
+        return f"seed {m.seed}: rank {first.rank} did not follow its orders and was dropped: {first.text:.200}"
     if isinstance(cluster, dict) and cluster.get("tolerate_loss") is False:
-        return f"seed {m.seed}: the run went on without rank {first.rank}, and cluster.tolerate_loss is false"
+        return f"seed {m.seed}: the run went on without rank {first.rank}, although cluster.tolerate_loss is false"
     return ""
 
 
@@ -72,12 +72,12 @@ def _never(run: Run) -> str:
     lost = {row.rank for row in run.metrics.faults}
     for fault, steps, met in _others(run):
         if not met and steps > fault.step + BEYOND:
-            return f"rank {fault.rank} trained {steps} steps, and {fault} of the script never came"
+            return f"rank {fault.rank} trained {steps} steps, but the scripted {fault} never occurred"
     for fault, own in _taken(run):
         steps, gone = sum(own), fault.rank in lost
         if steps > fault.step + BEYOND * gone:
-            came = "came later" if gone else "never came"
-            return f"rank {fault.rank} trained {steps} steps, and {fault} of the script {came}"
+            came = "occurred later" if gone else "never occurred"
+            return f"rank {fault.rank} trained {steps} steps, but the scripted {fault} {came}"
     return ""
 
 
@@ -89,8 +89,8 @@ def _earlier(cell: Cell) -> str:
             if m.scripted_faults != [str(fault)] or fault.rank not in {row.rank for row in m.faults}:
                 continue
             if fault.step - sum(own) > UNREPORTED * max(own, default=0) + FEW:
-                behind = f"rank {fault.rank} was lost behind {sum(own)} steps that it reported"
-                return f"seed {m.seed}: {behind}, and {fault} is in the script"
+                behind = f"rank {fault.rank} was lost after the {sum(own)} steps that it reported"
+                return f"seed {m.seed}: {behind}, though the script has {fault}"
     return ""
 
 
@@ -116,7 +116,7 @@ def _ended(m: Metrics) -> str:
     """Name the rank whose process exited by itself in the middle of a run, if no script takes ranks away; empty:
     none."""
     rows = [] if costly(m) else [row for row in m.faults if _EXITED.search(row.text)]
-    return f"seed {m.seed}: the program of rank {rows[0].rank} ended: {rows[0].text}" if rows else ""
+    return f"seed {m.seed}: the process of rank {rows[0].rank} exited: {rows[0].text}" if rows else ""
 
 
 def _losses(cell: Cell) -> str:
@@ -126,7 +126,7 @@ def _losses(cell: Cell) -> str:
         for fault in m.faults
     ]
     losses += [
-        f"seed {run.metrics.seed}: {fault} {'came' if came else 'never came'} in {plural(steps, 'step')}"
+        f"seed {run.metrics.seed}: {fault} {'occurred' if came else 'never occurred'} in {plural(steps, 'step')}"
         for run in cell.runs
         for fault, steps, came in _others(run)
         if fault.kind in UNSEEN or not came

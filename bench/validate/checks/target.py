@@ -28,5 +28,5 @@ def check(case: Case) -> Finding | None:
     bound = f"at most {upper(missed, len(runs)):.0%} miss it, 95 %"
     whose = "the baseline's " if own else ""
     what = f"{sum(reached)} of {len(runs)} seeds reach {whose}{reference.metric} {target:g} ({bound}), "
-    what += f"{base[1] - base[0]} of {base[1]} of the baseline"
+    what += f"in the baseline {base[1] - base[0]} of {base[1]}"
     return rate("target", case, what, (missed, len(runs)), base)

@@ -72,9 +72,9 @@ def amiss(sets: Sets | None, run: Run, known: Records) -> str:
     """Say that other samples were read than are due; empty: they were the right ones."""
     samples, epochs = known.ready[0].samples, run.metrics.epochs_planned
     if sets is not None and samples != sets.training:
-        return f"an epoch has {samples} samples, {sets.training} in the baseline"
+        return f"an epoch has {samples} samples, the baseline's has {sets.training}"
     began = known.resumed[-1].at if known.resumed else -inf
     read = sum(event.visited or 0 for event in known.progress if event.at > began) % MODULUS
     if read == _wanted(run, known) % MODULUS:
         return ""
-    return f"the data set was asked for other samples than each of {samples} once in {plural(epochs, 'epoch')}"
+    return f"ranks did not read each of {samples} samples exactly once per epoch, in {plural(epochs, 'epoch')}"

@@ -46,8 +46,8 @@ def check(case: Case) -> Verdict | None:
     ]
     m, expected = (wrong or measured)[0]
     line = (
-        f"seed {m.seed}: {m.sync.bytes:,} bytes of {m.sync.kind} sent, {m.sync.bytes / expected - 1:+.2%} of the formula's "
-        f"{expected:,} (allowed: none less, {beyond.get(m.run_id, BEYOND):.0%} more for buffers)"
+        f"seed {m.seed}: {m.sync.bytes:,} bytes of {m.sync.kind} sent, {m.sync.bytes / expected - 1:+.2%} vs. the formula's "
+        f"{expected:,} (allowed: no less, {beyond.get(m.run_id, BEYOND):.0%} more for buffers)"
     )
     return verdict("FAIL" if wrong else "PASS", "volume", cell, line)
 

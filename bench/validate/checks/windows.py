@@ -43,7 +43,7 @@ def check(case: Case) -> Verdict | None:
         if known is not None and (wrong := next(filter(None, _rules(run.metrics, known, settings)), "")):
             return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
     windows = sum(len(elche.windows) for _, elche in schedules)
-    return verdict("PASS", "windows", case.cell, f"{plural(windows, 'window')} as long as ordered, at most")
+    return verdict("PASS", "windows", case.cell, f"none of {plural(windows, 'window')} is longer than ordered")
 
 
 def _rules(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> Iterator[str]:
@@ -66,10 +66,10 @@ def beyond_settings(elche: Elche, settings: Mapping[str, JsonValue], began: bool
         and elche.plans[0].anchor > first
         and not settings.get("partition_ratios")
     ):
-        return f"first order: an anchor of {elche.plans[0].anchor}, and {first} is set (anchor)"
+        return f"first order: an anchor of {elche.plans[0].anchor}, but anchor is set to {first}"
     for plan in elche.plans:
         if isinstance(most, int) and plan.anchor > max(most, 1):
-            return f"order at {plan.seconds:.2f} s: an anchor of {plan.anchor}, and {most} is set at most (max_anchor)"
+            return f"order at {plan.seconds:.2f} s: an anchor of {plan.anchor}, but max_anchor is set to {most}"
     return ""
 
 
@@ -91,5 +91,7 @@ def beyond_orders(m: Metrics, elche: Elche, settings: Mapping[str, JsonValue]) -
         most = windows * ordered + beyond + m.world_size
         if sum(row.steps) > most:
             steps = " + ".join(map(str, row.steps))
-            return f"round {row.round}: windows of {steps} steps, and {most} in all are ordered at most, {orders[-1].counts}"
+            return (
+                f"round {row.round}: windows of {steps} steps, at most {most} in all are ordered ({orders[-1].counts})"
+            )
     return ""

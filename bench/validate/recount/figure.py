@@ -25,7 +25,7 @@ class Figure:
         """A message if the values differ; empty: they do not."""
         if _alike(self.recorded, self.wanted, self.slack):
             return ""
-        return f"{self.name} is {_shown(self.recorded)}, and {_shown(self.wanted)} by what was recorded"
+        return f"{self.name} is {_shown(self.recorded)}, but the records give {_shown(self.wanted)}"
 
 
 def _alike(left: Any, right: Any, slack: float) -> bool:
