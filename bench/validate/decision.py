@@ -145,7 +145,7 @@ def _word(claim: LevelClaim, call: Call) -> tuple[Name, str]:
     if claim.only_proved:
         return "INCONCLUSIVE", f"neither shown nor disproved at {claim.seeds} seeds: {NOISY}"
     if claim.base_seeds < GATING_SEEDS:
-        return "INCONCLUSIVE", f"the baseline has {claim.base_seeds} seeds, {GATING_SEEDS} would decide"
+        return "INCONCLUSIVE", f"the baseline has {claim.base_seeds} seeds, {GATING_SEEDS} are needed to decide"
     return (
         "INCONCLUSIVE",
         f"neither shown nor disproved after the last look at {LOOKS[-1]} seeds: they scatter too much",

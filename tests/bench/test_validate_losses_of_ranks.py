@@ -42,7 +42,7 @@ def lost(rows: list[dict[str, Any]]) -> list[str]:
         ([{"back_s": None}], "faults[0].back_s is missing"),
         ([{"back_s": 4.0}], "faults[0].back_s is 4"),
         ([{"back_s": 2.0, "seconds": 1.0}], "faults[0].seconds is 1"),
-        ([{"back_s": 2.0, "rank": 2}], "faults: ranks is [2], and [1]"),
+        ([{"back_s": 2.0, "rank": 2}], "faults: ranks is [2], but the records give [1]"),
         ([], "faults: ranks is []"),
     ],
 )
