@@ -134,7 +134,7 @@ DEFECTS: dict[str, tuple[str, str, Change, str]] = {
         "nccl_cadence",
         "average",
         each(Averaged, lambda e: replace(e, optimizer_before=(("momentum_buffer", sketch(1.0)),))),
-        "the average turned the optimizer state momentum_buffer of the rank into empty",
+        "the rank's optimizer state had momentum_buffer before the average and has nothing after it",
     ),
     "optimizer changed": (
         "cpu_async",

@@ -173,7 +173,7 @@ DEFECTS: dict[str, tuple[str, str, Defect, str, str]] = {
         "nccl",
         around(NCCL, "average", optimizer_lost),
         "average",
-        "was momentum_buffer and is",
+        "had momentum_buffer before the average and has",
     ),
     "optimizer lost in flight": (
         "async",

@@ -181,7 +181,9 @@ class _Rounds:
             return "" if after == self._began else "the state of the rank's optimizer was not reset"
         names = [name for name, _ in before]
         if names != [name for name, _ in after]:
-            return f"the average turned the optimizer state {_listed(before)} of the rank into {_listed(after)}"
+            return (
+                f"the rank's optimizer state had {_listed(before)} before the average and has {_listed(after)} after it"
+            )
         for (name, old), (_, new) in zip(before, after, strict=True):
             if new != old and (far := apart([self._state(name)], new, combine([(1.0, decode(old))]), 1.0)):
                 return f"the average changed the state of the rank's optimizer ({far})"
@@ -268,4 +270,4 @@ def _average(event: Averaged) -> str:
 
 
 def _listed(sketches: OptimizerSketch) -> str:
-    return ", ".join(name for name, _ in sketches) or "empty"
+    return ", ".join(name for name, _ in sketches) or "nothing"
