@@ -92,10 +92,10 @@ class _Auditor:
         yield from self._initial()
         for name in self._kept.changed:
             yield AuditItem(
-                what="step", outcome="different", line=f"{name} is not what the rank recorded", files=[name]
+                what="step", outcome="different", line=f"{name} has another digest than the rank recorded", files=[name]
             )
         for name in self._kept.missing:
-            yield AuditItem(what="step", outcome="skipped", line=f"{name} is not here", files=[name])
+            yield AuditItem(what="step", outcome="skipped", line=f"{name} is missing", files=[name])
         groups = list(steps_of(self._kept.steps))
         for group in groups:
             yield self._step(group)
@@ -130,7 +130,9 @@ class _Auditor:
             return
         for part, source in (("train", self._data.source), ("test", self._bench.test_data)):
             own = content(source)
-            line = f"the {part} part of {self._order.data} is {own[:16]}, {known[part][:16]} is committed"
+            line = (
+                f"the {part} part of {self._order.data} has digest {own[:16]}, the committed one is {known[part][:16]}"
+            )
             equal = own == known[part]
             yield AuditItem(what="data", outcome="equal" if equal else "different", line="" if equal else line)
 
@@ -139,7 +141,7 @@ class _Auditor:
         if self._order.planned and not self._order.resumed and self._order.initial:
             made = digest(self._bench.initial)
             equal = made == self._order.initial
-            line = f"ranks began with the model {self._order.initial[:16]}, the seed makes {made[:16]}"
+            line = f"ranks began with model {self._order.initial[:16]}, but the seed gives {made[:16]}"
             yield AuditItem(what="initial", outcome="equal" if equal else "different", line="" if equal else line)
 
     def _step(self, group: Sequence[KeptStep]) -> AuditItem:
@@ -153,7 +155,7 @@ class _Auditor:
             complete(group)
             apart, largest = self._differences(group)
             if apart and not all(self._data.steady(first.epoch, *span) for each in group for span in each.batches):
-                raise Incomplete("the data set gives other samples at each reading")
+                raise Incomplete("the data set gives different samples at each reading")
             if apart and not self._order.model:
                 before = whole(every(group, "before"))
                 self._unrepeated |= not repeats(self._bench, lambda: redo(self._bench, before, group))
@@ -164,7 +166,7 @@ class _Auditor:
         more = f"; and {len(apart) - MOST_LINES} more" if len(apart) > MOST_LINES else ""
         lines = "; ".join(map(str, apart[:MOST_LINES])) + more
         if apart and first.then:
-            lines = f"{len(first.row)} steps from there on: {lines}"
+            lines = f"{len(first.row)} steps from this one on: {lines}"
         return AuditItem(**about, outcome="different" if apart else "equal", line=lines, largest=largest)
 
     def _differences(self, group: Sequence[KeptStep]) -> tuple[list[StepDifference], float | None]:
@@ -271,7 +273,7 @@ class _Auditor:
         try:
             state = whole((name, part) for name, each in parts.items() for part in each)
             if not state:
-                raise Incomplete("the model at the end was not kept")
+                raise Incomplete("the final model was not kept")
             self._bench.load(state)
         except Incomplete as error:
             return AuditItem(what="evaluation", outcome="skipped", line=str(error), **about)
@@ -279,13 +281,13 @@ class _Auditor:
             self.final_sha256 = own = digest(state)
             wanted = self._order.params_sha256
             if wanted not in (None, own):
-                line = f"the model kept at the end is {own[:16]}, {str(wanted)[:16]} was recorded"
+                line = f"the kept final model has digest {own[:16]}, recorded is {str(wanted)[:16]}"
                 return AuditItem(what="evaluation", outcome="different", line=line)
         if not repeatable(self._bench.test_data):
-            line = "the test set gives other samples at each reading"
+            line = "the test set gives different samples at each reading"
             return AuditItem(what="evaluation", outcome="skipped", line=line, **about)
         line = evaluation.different(self._bench, self._order, (recorded[0], recorded[1]), spans)
         if line and not self._order.model and not evaluation.repeats(self._bench, self._order, spans):
-            line = "an evaluation comes out otherwise each time"
+            line = "each repetition of the evaluation gives another value"
             return AuditItem(what="evaluation", outcome="skipped", line=line, **about)
         return AuditItem(what="evaluation", outcome="different" if line else "equal", line=line, **about)

@@ -52,7 +52,7 @@ def _chained(first: KeptStep, then: KeptStep, buffers: bool, moving: Collection[
         if name not in first.after:
             apart.append(f"{name} (new)")
     apart += [f"{name} (gone)" for name in first.after.keys() - then.before.keys()]
-    line = f"{', '.join(apart[:MOST_LINES])}: not as the step before left it" if apart else ""
+    line = f"{', '.join(apart[:MOST_LINES])}: changed since the step before" if apart else ""
     place = {"rank": then.rank, "epoch": then.epoch, "step": then.step}
     return AuditItem(
         what="chain", outcome="different" if apart else "equal", line=line, files=[first.file, then.file], **place
@@ -66,7 +66,7 @@ def ends(known: Mapping[int, Parts]) -> Iterator[AuditItem]:
         apart = [
             str(name) for name, parts in known[rank].items() if _digests(parts) != _digests(known[first].get(name, []))
         ]
-        line = f"{apart[0]} of its model is another than rank {first}'s at the end" if apart else ""
+        line = f"{apart[0]} of its final model differs from rank {first}'s" if apart else ""
         yield AuditItem(what="chain", outcome="different" if apart else "equal", line=line, rank=rank)
 
 
@@ -81,9 +81,7 @@ def rounded(order: AuditOrder, known: Mapping[int, Parts]) -> Iterator[AuditItem
         if len(values) < FEWEST:
             continue
         coarse = exact > ROUNDED * len(values)
-        line = (
-            f"{exact} of {len(values)} parameters of the end are exact in bfloat16: they were rounded" if coarse else ""
-        )
+        line = f"{exact} of {len(values)} final parameters are exact in bfloat16: they were rounded" if coarse else ""
         yield AuditItem(what="average", outcome="different" if coarse else "equal", line=line, rank=rank)
 
 
@@ -106,7 +104,7 @@ def left_alone(
         line = ""
         if lost:
             name = lost[0] if lost[0].startswith((f"{PARAMETERS} ", f"{BUFFERS} ")) else f"optimizer state {lost[0]}"
-            line = f"{name} is {'gone' if after.get(lost[0]) is None else 'another'} after {what}"
+            line = f"{name} {'is gone' if after.get(lost[0]) is None else 'changed'} after {what}"
         knowable = _untaken(order) and not (order.moves and what.startswith("step "))
         knowable = knowable or what.startswith("regrouping ")  # a lost rank is the reason for it
         outcome: Outcome = "equal" if not lost else "different" if knowable else "skipped"

@@ -41,7 +41,7 @@ class StepDifference:
     """The difference, as a multiple of the allowed one."""
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.engine} in the run, {self.audit} done again"
+        return f"{self.what}: {self.engine} in the run, {self.audit} recomputed"
 
 
 def shake_of(parameters: Sequence[Tensor]) -> float:
@@ -108,7 +108,7 @@ def states_apart(
     apart, largest = [], 0.0
     for name, parts in engine.items():
         if name not in own.after:
-            apart.append(StepDifference(str(name), "there", "not there", math.inf))
+            apart.append(StepDifference(str(name), "present", "missing", math.inf))
             continue
         size, noise = figures[name]
         least = _epsilon(own.after[name]) * _norm(own.after[name])
@@ -124,7 +124,7 @@ def states_apart(
         if not excess <= 1.0:
             apart.append(_named(name, parts, before, own, excess))
     for name in own.after.keys() - engine.keys():
-        apart.append(StepDifference(str(name), "not there", "there", math.inf))
+        apart.append(StepDifference(str(name), "missing", "present", math.inf))
     return sorted(apart, key=lambda each: (OPTIMIZER in each.what, -each.excess)), largest
 
 

@@ -79,7 +79,7 @@ def _apart(order: AuditOrder, wanted: dict[str, float | None]) -> Iterator[tuple
             if value is None or counted is None or not work.norms:
                 continue
             if not isclose(counted, value, rel_tol=NEAR.get(name, 0.0)):
-                yield rank, f"{name} of rank {rank} is {counted:,}, the model's {value:,}"
+                yield rank, f"{name} of rank {rank} is {counted:,}, the model gives {value:,}"
 
 
 def _of_steps(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> Iterator[tuple[int | None, str]]:
@@ -94,7 +94,7 @@ def _of_steps(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> It
                 wanted = wanted or each[name].get((rank, measured[-1]), ())
             # In a run of fewer steps the optimizer has no state yet when it is measured.
             if wanted and counted not in wanted and (name == "gradient_bytes" or len(measured) == MEASURED):
-                yield rank, f"{name} of rank {rank} is {counted:,}, the model's {wanted[0]:,}"
+                yield rank, f"{name} of rank {rank} is {counted:,}, the model gives {wanted[0]:,}"
 
 
 def _in_parts(order: AuditOrder, bench: Bench) -> Iterator[tuple[int | None, str]]:
@@ -109,7 +109,7 @@ def _in_parts(order: AuditOrder, bench: Bench) -> Iterator[tuple[int | None, str
         size, sizes = getattr(bench, name), [getattr(work, name) for work in works]
         total = None if size is None or None in sizes else sum(sizes)
         if total is not None and not size <= total <= size + more and set(sizes) != {size}:
-            yield None, f"{name} of all ranks are {total:,}, of which each has a part, and the model's {size:,}"
+            yield None, f"{name} of all ranks, each with a part, add up to {total:,}, the model gives {size:,}"
 
 
 def _first(bench: Bench) -> Any:

@@ -58,7 +58,7 @@ def updates(order: AuditOrder) -> Iterator[AuditItem]:
     for rank, work in enumerate(order.works):
         steps = max((report.last for report in order.reports if report.rank == rank), default=0)
         if work.updates is not None and steps:
-            line = f"{steps} steps were reported, its optimizer did {work.updates}" if work.updates != steps else ""
+            line = f"{steps} steps were reported, its optimizer made {work.updates}" if work.updates != steps else ""
             yield AuditItem(what="chain", outcome="different" if line else "equal", line=line, rank=rank)
 
 
@@ -69,7 +69,7 @@ def scales(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
     most = FACTOR * 2.0 ** (sum(report.last - report.first for report in order.reports) // DOUBLED)
     for each in steps:
         if each.scale[0] > most:
-            line = f"the loss was multiplied by {each.scale[0]:g}, {most:g} is the most after so many steps"
+            line = f"the loss scale is {each.scale[0]:g}, at most {most:g} is possible after so many steps"
             place: dict[str, Any] = {"rank": each.rank, "epoch": each.epoch, "step": each.step, "files": [each.file]}
             yield AuditItem(what="chain", outcome="different", line=line, **place)
             return
@@ -88,7 +88,7 @@ def resets(order: AuditOrder, steps: Sequence[KeptStep], bench: Bench) -> Iterat
                 # Only the largest of the per-parameter counters; other numbers of an optimizer count something else.
                 if OF in name or name.endswith(COUNTER) or _moved(then, counts, after, name) != 1:
                     continue
-                line = f"{name} counted {counts[name]:g} steps, {most} at most since an average had it begin anew"
+                line = f"{name} counted {counts[name]:g} steps, at most {most} are possible since an average reset it"
                 wrong = counts[name] > most
                 place: dict[str, Any] = {"rank": rank, "epoch": then.epoch, "step": then.step, "files": [then.file]}
                 yield AuditItem(what="chain", outcome="different" if wrong else "equal", line=line * wrong, **place)
@@ -142,7 +142,7 @@ def _item(begun: Sequence[tuple[KeptStep, Counts]], name: str, passes: float, of
         before, after = earlier.get(name, 0.0), later.get(name)
         between, wanted = then.step - first.step, passes * (then.step - first.step)
         if after is not None and not wanted <= after - before <= max(passes * of_all, wanted):
-            line = f"{name} counted {after - before:g} in {between} steps up to this one, {wanted:g} are due"
+            line = f"{name} counted {after - before:g} in {between} steps up to this one, expected {wanted:g}"
             place: dict[str, Any] = {
                 "rank": then.rank,
                 "epoch": then.epoch,

@@ -44,13 +44,13 @@ def _otherwise(order: AuditOrder, folder: Path, model: Mapping[str, Any]) -> Ite
     index = int(folder.name)
     wanted = order.saved.get((index, None))
     if wanted is not None and "tensors" in model and _digest(model["tensors"]) != wanted:
-        yield _item(f"the model in checkpoint {index} is another than was to be saved", None)
+        yield _item(f"the model in checkpoint {index} differs from the one to be saved", None)
     for rank in range(order.world_size):
         part = _read(folder / f"rank-{rank}.pt") if (index, rank) in order.saved else {}
         state: Mapping[Any, Mapping[str, Any]] = part.get("optimizer", {}).get("state", {})
         own = [value for entry in state.values() for value in entry.values() if isinstance(value, Tensor)]
         if part and _digest(own) != order.saved[index, rank]:
-            yield _item(f"the optimizer in checkpoint {index} has another state than was to be saved", rank)
+            yield _item(f"the optimizer state in checkpoint {index} differs from the one to be saved", rank)
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:
@@ -79,11 +79,11 @@ def _apart(state: Mapping[str, Any], end: Parts, whole: bool) -> str:
     for name, parts in end.items():
         value = state.get(name.name)
         if value is None and name.kind == PARAMETERS and whole:
-            return f"{name} is not in it"
+            return f"{name} is missing"
         if not isinstance(value, Tensor) or len(parts) > 1 or parts[0].every > 1:
             continue
         if value.shape != parts[0].shape or hashlib.sha256(raw(value.detach())).hexdigest() != parts[0].sha256:
-            return f"{name} is another than the rank ended with"
+            return f"{name} differs from what the rank ended with"
     return ""
 
 
@@ -95,4 +95,4 @@ def _other_model(part: Mapping[str, Any], end: Parts) -> str | None:
         return None
     own: dict[Name, Tensor] = {name: named[name.name] for name in end}
     equal = digest(own) == _digest(tensors)
-    return "" if equal else "the checkpoint's state_dict is another model than is resumed from it"
+    return "" if equal else "the checkpoint's state_dict differs from the model that a resumed run loads"

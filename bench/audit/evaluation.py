@@ -52,7 +52,7 @@ def different(
         ("test loss", recorded[0], loss, noise[0]),
     ):
         if ours is not None and not abs(ours - again) <= slack:
-            lines.append(f"{what}: {ours:.6g} in the run, {again:.6g} done again")
+            lines.append(f"{what}: {ours:.6g} in the run, {again:.6g} recomputed")
     if known is not None and not lines and not same:
         if not (is_near(loss, known[0]) or abs(loss - known[0]) <= noise[0]):
             lines.append(f"test loss: {loss:.6g} by the set-up's function, {known[0]:.6g} by its definition")
@@ -84,7 +84,7 @@ def added_up(batches: Sequence[EvaluatedBatch], reported: tuple[float | None, fl
         parts = [value for value in values if value is not None]
         whole = len(parts) == len(batches) and len(parts) < BATCHES
         if whole and total is not None and not isclose(sum(parts), total, rel_tol=EXACT, abs_tol=EXACT):
-            return f"sum of the {what}: {total:.6g} in the run, its batches have {sum(parts):.6g}"
+            return f"sum of the {what}: {total:.6g} in the run, its batches add up to {sum(parts):.6g}"
     return ""
 
 

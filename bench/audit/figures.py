@@ -142,7 +142,7 @@ def weighed(order: AuditOrder) -> Iterator[AuditItem]:
     for each in order.reports:
         for name, _, calls in each.scalars:
             if calls != each.samples:
-                line = f"{name} was recorded of {calls} samples, {each.samples} were trained"
+                line = f"{name} was recorded for {calls} samples, {each.samples} were trained"
                 place: dict[str, Any] = {"rank": each.rank, "epoch": each.epoch, "step": each.first}
                 yield AuditItem(what="report", outcome="different", line=line, **place)
                 return

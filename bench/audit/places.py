@@ -96,8 +96,10 @@ def misplaced(records: Sequence[Record]) -> str:
                     chunks.add(place)
                     granted += chunk.stop - chunk.start
             if not merged <= record.seen <= most:
-                limit = f"{merged} were in the model" if record.seen < merged else f"{most} can have been by then"
-                return f"rank {record.rank} was told that {record.seen} samples had been seen, {limit}"
+                limit = (
+                    f"{merged} were in the model" if record.seen < merged else f"at most {most} are possible by then"
+                )
+                return f"rank {record.rank} was told that {record.seen} samples had been seen, but {limit}"
     return ""
 
 
@@ -114,7 +116,9 @@ def out_of_turn(records: Sequence[Record]) -> str:
             chunk = record.chunk
             end = ends[chunk.epoch]
             if chunk.parts == 1 and chunk.start != end:
-                return f"rank {record.rank} was granted {chunk.start} of epoch {chunk.epoch}, {end} is next"
+                return (
+                    f"rank {record.rank} was granted position {chunk.start} of epoch {chunk.epoch}, but {end} is next"
+                )
             ends[chunk.epoch] = max(chunk.stop, end)
     return ""
 

@@ -43,11 +43,11 @@ def unknowable(task: Task, data: TrainingData) -> str:
     if task.epoch_callback is not None:
         return "what epoch_callback does is not known beyond its run"
     if task.sampler is not None and not np.array_equal(data.visits(0), data.visits(0)):
-        return "the sampler gives another order when it is asked again"
+        return "the sampler gives another order each time"
     if not repeatable(data.source, partial(data.read, 0, 0)):
-        return "the data set gives other samples at each reading"
+        return "the data set gives different samples at each reading"
     if not data.steady(0, 0, SAMPLES):
-        return "augment gives other samples each time"
+        return "augment gives different samples each time"
     return ""
 
 

@@ -108,7 +108,7 @@ def resumed_rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
         lost, twice = isclose(now, first, rel_tol=NEAR), isclose(now * first, was * was, rel_tol=NEAR)
         known = bench.task.epoch_callback is None or lost or twice
         if len(due) == 1 and known and not isclose(was, now, rel_tol=NEAR):
-            line = f"the learning rate was {was:.6g} before the run went on in this epoch, and {now:.6g} after"
+            line = f"the learning rate was {was:.6g} before the run was resumed in this epoch, and {now:.6g} after"
             place: dict[str, Any] = {"rank": rank, "epoch": epoch, "step": after[0].first}
             yield AuditItem(what="rate", outcome="different", line=line, **place)
             return

@@ -25,7 +25,7 @@ COARSE = 1e-3
 """Relative tolerance of losses of a step that is repeated where bits may differ."""
 TRIES = 8
 """Number of repetitions."""
-UNREPEATED = "what it does follows from no seed of the run: done again, it comes out otherwise each time"
+UNREPEATED = "the step depends on more than the seed of the run: each repetition gives another outcome"
 
 
 def redo(
@@ -125,7 +125,7 @@ def complete(group: Sequence[KeptStep]) -> None:
     if not group[0].together:
         return
     if len({tuple((each.seen, each.total) for each in kept.row) for kept in group}) > 1:
-        raise Incomplete(f"ranks {[each.rank for each in group]} kept other steps")
+        raise Incomplete(f"ranks {[each.rank for each in group]} kept different steps")
     for parts in zip(*(each.row for each in group), strict=True):
         at, total = 0, 0
         for start, stop in sorted(span for part in parts for span in part.work if span[1] > span[0]):

@@ -176,9 +176,7 @@ def setup(order: AuditOrder, task: Task, sample: Tensor | None) -> Iterator[Audi
     if (factors := table.get(f"schedule {order.schedule}")) is not None:
         for point, (own, known) in enumerate(zip(scheduled(task.schedule), factors, strict=True)):
             if not isclose(own, known, rel_tol=TINY, abs_tol=TINY):
-                lines.append(
-                    f"schedule {order.schedule} gives {own:.6g} at {point / POINTS:g}, {known:.6g} is committed"
-                )
+                lines.append(f"schedule {order.schedule} gives {own:.6g} at {point / POINTS:g}, committed: {known:.6g}")
     entry = None if sample is None else table.get(key(order.model, order.data, sample, order.depth))
     entry = table[entry] if isinstance(entry, str) else entry  # the same as with another data set
     if entry is not None and sample is not None:
@@ -200,18 +198,18 @@ def settings_reached(order: AuditOrder, task: Task, samples: int) -> Iterator[Au
     made = several(task.optimizer(list(model.parameters())))
     rates = {float(group["lr"]) for each in made for group in each.param_groups}
     lines = [
-        f"the optimizer's learning rate is {rate:.6g}, {order.lr:.6g} is set"
+        f"the optimizer's learning rate is {rate:.6g}, but {order.lr:.6g} is set"
         for rate in sorted(rates)
         if order.lr is not None and not isclose(rate, order.lr, rel_tol=1e-9)
     ]
     if order.depth is not None and (layers := _layers(model)) != order.depth:
-        lines.append(f"the model has {layers} layers, depth {order.depth} is set")
+        lines.append(f"the model has {layers} layers, but depth {order.depth} is set")
     if order.samples is not None and samples != order.samples:
-        lines.append(f"the data set has {samples} training samples, {order.samples} are set")
+        lines.append(f"the data set has {samples} training samples, but {order.samples} are set")
     measure = _table().get(f"measure of {order.model}, {order.recipe}")
     if None not in (measure, order.measure) and list(order.measure or ()) != measure:
         lines.append(
-            f"metric, whether higher is better, and target are {list(order.measure or ())}, {measure} is committed"
+            f"metric, whether higher is better, and target are {list(order.measure or ())}, committed: {measure}"
         )
     for line in lines[:1]:
         yield AuditItem(what="setup", outcome="different", line=line)
@@ -226,11 +224,11 @@ def _layers(model: nn.Module) -> int:
 
 def _apart(own: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
     parts = [part for part in ("optimizer", "modules", "dropout") if own[part] != known[part]]
-    lines = [f"the {part} is {own[part]}, {known[part]} is committed" for part in parts]
+    lines = [f"the {part} is {own[part]}, committed: {known[part]}" for part in parts]
     for name, value in known["figures"].items():
         near = LOOSE if name == "by chance" else NEAR
         if not isclose(own["figures"][name], value, rel_tol=near, abs_tol=TINY):
-            lines.append(f"of chosen parameters, {name} is {own['figures'][name]:.6g}, {value:.6g} is committed")
+            lines.append(f"of chosen parameters, {name} is {own['figures'][name]:.6g}, committed: {value:.6g}")
     return lines or list(_values_apart(own, known))
 
 
@@ -240,16 +238,16 @@ def _values_apart(own: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[
         count, size = committed
         # The root mean square of random values varies by chance.
         if not abs(begun[-1] - size) <= DEVIATIONS / (2 * count) ** 0.5 * size:
-            yield f"parameter {number} begins with values of {begun[-1]:.4g}, {size:.4g} is committed"
+            yield f"parameter {number} is initialized with RMS {begun[-1]:.4g}, committed: {size:.4g}"
     gradients = list(_both(own["gradients"], known["gradients"]))
     least = TINY * max(size for _, (size,) in gradients)
     for number, ((gradient,), (size,)) in enumerate(gradients):
         if not isclose(gradient, size, rel_tol=GRADIENT, abs_tol=least):
-            yield f"of chosen parameters, number {number} has a gradient of {gradient:.4g}, {size:.4g} is committed"
+            yield f"of chosen parameters, number {number} has a gradient of {gradient:.4g}, committed: {size:.4g}"
     for name, value in known["training"].items():
         near = LOOSE if known["figures"]["by chance"] > TINY else NEAR
         if not isclose(own["training"][name], value, rel_tol=near, abs_tol=NEAR / 10):
-            yield f"of chosen parameters in training, the {name} is {own['training'][name]:.6g}, {value:.6g} is committed"
+            yield f"of chosen parameters in training, the {name} is {own['training'][name]:.6g}, committed: {value:.6g}"
 
 
 def _both(own: str, known: str) -> Iterator[tuple[list[float], list[float]]]:

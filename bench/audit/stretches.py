@@ -131,5 +131,5 @@ def _judged(
     except Incomplete as error:
         return AuditItem(**about, outcome="skipped", line=str(error))
     lines = "; ".join(map(str, apart[:MOST_LINES]))
-    line = f"{len(steps)} steps up to this one, all from the state before them: {lines}" if apart else ""
+    line = f"{len(steps)} steps up to this one, recomputed from the state before them: {lines}" if apart else ""
     return AuditItem(**about, outcome="different" if apart else "equal", line=line, largest=largest)

@@ -34,7 +34,7 @@ def unkept(optimizer: Callable[[list[nn.Parameter]], Any], parameters: Iterable[
         return ""
     for first, then in zip(before, _numbers(optimizers), strict=True):
         for key in (key for key in then if then[key] != first.get(key)):
-            return f"the optimizer keeps {key!r} in its parameter groups, which no step's state has"
+            return f"the optimizer keeps {key!r} in its parameter groups, which kept steps do not contain"
     for each in optimizers:
         for state in each.state.values():
             for key, value in state.items():

@@ -160,7 +160,7 @@ def _differing(terms: Terms, grouped: Sequence[Cell], library: Library) -> list[
     fields = [field for cell in grouped for field in _differences(cell, library)]
     idle = [name for name in terms.allowed if beyond(fields, [name]) == fields]
     lines = [f"allowed to differ: {', '.join(terms.allowed)}"]
-    return lines + ([f"though nothing differs in: {', '.join(idle)}"] if idle else [])
+    return lines + ([f"but nothing differs in: {', '.join(idle)}"] if idle else [])
 
 
 def _unsealed(grouped: Sequence[Cell]) -> list[str]:
@@ -168,9 +168,7 @@ def _unsealed(grouped: Sequence[Cell]) -> list[str]:
     finished = [m for cell in grouped for m in cell.ok]
     if not (count := sum(m.record is None for m in finished)):
         return []
-    return [
-        f"unsealed: {count} of {plural(len(finished), 'run')}, of an earlier version: their results are taken at their word"
-    ]
+    return [f"unsealed: {count} of {plural(len(finished), 'run')}, of an earlier version: their results are trusted"]
 
 
 def _judged(
@@ -195,7 +193,7 @@ def _findings(cell: Cell, judged: Callable[[Cell], list[Finding]]) -> list[Findi
                 culprits.append(run)
         where = ", ".join(str(run.path) for run in culprits or cell.runs)
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return [remark("REFUSED", "readable", cell.name, f"{where}: what lies there does not fit together: {reason}")]
+        return [remark("REFUSED", "readable", cell.name, f"{where}: its files contradict each other: {reason}")]
 
 
 def _allowed(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], list[str]]:
@@ -232,11 +230,13 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
             replace(refused, reproduce=command(cell.runs), more=next_runs.reference(cell))
         ]
     if match.reference.expired(terms.today) and not terms.allow_expired:
-        line = f"the baseline of {name} expired after {match.reference.expires}: make it anew, or --allow-expired"
+        line = (
+            f"the baseline of {name} expired after {match.reference.expires}: make a new one, or pass --allow-expired"
+        )
         return Case(cell, None), [remark("EXPIRED", "baseline", cell.name, line)]
     case = Case(cell, match, terms.allowed)
     if every:  # the difference was allowed: compare, but never pass
-        line = f"compared with {name} though they differ, as was allowed: {_fields(every)}; proves nothing"
+        line = f"compared with {name} although they differ, as allowed: {_fields(every)}; this proves nothing"
         return case, [remark("INCONCLUSIVE", "baseline", cell.name, line, every)]
     return case, []
 

@@ -39,7 +39,7 @@ def unrooted(path: Path, reference: Reference) -> str:
         less = weaker(Reference.model_validate(body), reference)
     except ValidationError:  # it has another version of the schema
         return ""
-    return f"{line}: it asks less ({less[0]}), and says no reason" if less and not reference.because else ""
+    return f"{line}: it asks less ({less[0]}), and gives no reason" if less and not reference.because else ""
 
 
 def committed(path: Path) -> str | None:

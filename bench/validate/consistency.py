@@ -99,7 +99,7 @@ def _check_result(run: Run, known: Reading, body: dict[str, Any], as_written: bo
     spec = known.header.spec
     config = {"run_id": spec["run_id"], "config_hash": spec["config_hash"], **spec["config"]}
     for field, recorded, recomputed in differences(run.config, tame_all(config), slack=0.0):
-        raise ValueError(f"{run.path / CONFIG}: {field} is {_shown(recorded)}, and {_shown(recomputed)} by {EVENTS}")
+        raise ValueError(f"{run.path / CONFIG}: {field} is {_shown(recorded)}, but {EVENTS} gives {_shown(recomputed)}")
     written = {key: value for key, value in body.items() if key != "record"}
     anew = known.result.model_dump(mode="json", exclude={"record"})
     if as_written and written == anew:
@@ -107,7 +107,9 @@ def _check_result(run: Run, known: Reading, body: dict[str, Any], as_written: bo
     for field, recorded, recomputed in differences(written, anew, slack=ROUNDING if as_written else 0.0):
         if as_written and _is_earlier(field, recorded, recomputed, run):
             continue
-        raise ValueError(f"{run.path / METRICS}: {field} is {_shown(recorded)}, and {_shown(recomputed)} by {EVENTS}")
+        raise ValueError(
+            f"{run.path / METRICS}: {field} is {_shown(recorded)}, but {EVENTS} gives {_shown(recomputed)}"
+        )
 
 
 def _is_earlier(field: str, recorded: object, recomputed: object, run: Run) -> bool:
@@ -142,7 +144,7 @@ def _check_digest(run: Run, seal: RecordSeal, body: dict[str, Any]) -> None:
     if there(run.path / EVENTS):
         named = seal.model_dump(exclude={"result"})
         for field, recorded, actual in differences(named, seal_of(run.path / EVENTS)._asdict(), "record"):
-            raise ValueError(f"{run.path / METRICS}: {field} is {recorded}, and {actual} by {EVENTS}")
+            raise ValueError(f"{run.path / METRICS}: {field} is {recorded}, but {EVENTS} has {actual}")
     raise ValueError(f"{run.path / METRICS}: record.result is not the digest of its content: one of them was changed")
 
 
@@ -169,13 +171,13 @@ def _result(m: Metrics) -> str:
         if len(values) != size:
             return f"{name}: {plural(len(values), 'rank')}, but world_size is {size}"
     if min(m.epochs_planned, m.batch_size) < 1 or m.lr * m.lr_scale <= 0:
-        return f"{m.epochs_planned} epochs of batches of {m.batch_size} at lr {m.lr:g} x {m.lr_scale:g} are no training"
+        return f"{m.epochs_planned} epochs of batches of {m.batch_size} at lr {m.lr:g} x {m.lr_scale:g} cannot train"
     for name, value in _numbers(m.model_dump()):
         if not abs(value) <= LARGEST:
-            return f"{name} is beyond {LARGEST:g}, which is no measurement"
+            return f"{name} is beyond {LARGEST:g}, which cannot be a measurement"
     speed = m.throughput.samples_per_s
     if speed is not None and speed < 0:
-        return f"throughput.samples_per_s is {speed:g}, which is no speed"
+        return f"throughput.samples_per_s is {speed:g}, which cannot be a speed"
     return ""
 
 
@@ -210,15 +212,15 @@ def _events(m: Metrics, known: Records) -> str:
     ranks = {event.rank for event in known.ready}
     if ranks != set(range(most_ranks(m))):
         who = f"ranks {_listed(ranks)}" if ranks else "no rank"
-        return f"tells of {who} that became ready, but world_size is {m.world_size}: lines are missing, or were changed"
+        return f"records {who} as ready, but world_size is {m.world_size}: lines are missing, or were changed"
     by_rank = (known.progress, known.snapshots, known.averaged, known.evaluated)
     strange = {event.rank for events in by_rank for event in events} - ranks
     if strange:
-        return f"tells of ranks {_listed(strange)}, but world_size is {m.world_size}"
+        return f"has records of ranks {_listed(strange)}, but world_size is {m.world_size}"
     samples, trained = known.ready[0].samples, sum(event.samples for event in known.progress)
     if known.progress and not 0 < samples * m.epochs_planned <= ROOM * trained:
         planned = f"{m.epochs_planned} epochs of {samples}"
-        return f"{trained} samples are reported as trained, of {planned}: lines are missing"
+        return f"{trained} samples are reported as trained, but {planned} are planned: lines are missing"
     return _sketches(known)
 
 
@@ -230,7 +232,7 @@ def _sketches(known: Records) -> str:
         except ValueError as error:
             return str(error)
         if rows != len(known.groups):
-            return f"sketches have {rows} groups, and {len(known.groups)} are named"
+            return f"sketches have {rows} groups, but {len(known.groups)} are named"
     return ""
 
 

@@ -93,7 +93,7 @@ def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool
     text += f", margin {claim.show(claim.margin)} ({claim.margin_why})"
     name, why = _word(claim, call)
     if name == "PASS" and better and claim.only_proved:
-        why = "better by more than the margin, proved: propose a new baseline to keep it"
+        why = "proved better by more than the margin: propose a new baseline to keep it"
     elif name == "PASS" and better:
         name, why = ("PASS", "better than the margin, accepted") if accept_improvement else ("SUSPICIOUS", TOO_GOOD)
     why += f"; {claim.note}" if name == "PASS" and claim.note else ""
@@ -122,11 +122,11 @@ def _sensitivity(claim: LevelClaim) -> str:
 
 
 TOO_GOOD = (
-    "better by more than the margin, proved: look for a leak, less data or another evaluation; if it is meant, say "
+    "proved better by more than the margin: look for leaked or less data or another evaluation; if intended, pass "
     "--accept-improvement and propose a new baseline"
 )
 
-MACHINE = " (if solo is as much slower here, it is the machine)"
+MACHINE = " (if solo is slower by as much here, the machine is the reason)"
 NOISY = "too close to the margin, or too much noise; train the cell again on a quieter machine"
 
 
@@ -139,7 +139,7 @@ def _word(claim: LevelClaim, call: Call) -> tuple[Name, str]:
     if call is Call.PASS:
         return "PASS", "not inferior"
     if call is Call.NOT_SHOWN and not claim.only_proved:
-        return "FAIL", f"worse, proved, and not shown to be within the margin, after the last look at {LOOKS[-1]} seeds"
+        return "FAIL", f"proved worse, and not shown to be within the margin, after the last look at {LOOKS[-1]} seeds"
     if more is not None:
         return "INCONCLUSIVE", f"not shown yet: {next_runs.seeds(claim.case.cell, more)}"
     if claim.only_proved:
@@ -168,19 +168,19 @@ def _spread(claim: Spread, p: float) -> Verdict:
 
 
 SCATTER = (
-    "the distances of its seeds from their median are larger than the baseline's: what a seed comes to is more a matter of "
-    "luck, which a mean hides; train these seeds again, and look for a race, lost updates, or a rate that is too high"
+    "the seeds scatter more around their median than the baseline's, which a mean hides: train these seeds again, and look "
+    "for a race, lost updates, or a learning rate that is too high"
 )
 
 
 def _rate(claim: Rate, p: float) -> Verdict:
     text = f"{claim.what}, adjusted p {p:.2g} (limit {PROOF:g})"
     if p <= PROOF:
-        return verdict("FAIL", claim.check, claim.case.cell, f"{text}: more than of the baseline, proved")
+        return verdict("FAIL", claim.check, claim.case.cell, f"{text}: proved to be more than in the baseline")
     if claim.expected:
         return verdict("PASS", claim.check, claim.case.cell, text)
     more = next_look(len(claim.case.cell.one_each))
-    need = next_runs.seeds(claim.case.cell, more) if more else "not to be explained by chance alone, nor proved"
+    need = next_runs.seeds(claim.case.cell, more) if more else "neither explained by chance nor proved"
     shortfall = verdict("INCONCLUSIVE", claim.check, claim.case.cell, f"{text}: more than expected; {need}")
     return _more(shortfall, claim.case.cell, len(claim.case.cell.one_each))
 
@@ -190,20 +190,20 @@ def _footer(levels: Sequence[LevelClaim], spreads: Sequence[Spread], rates: Sequ
         return []
     looks = ", ".join(f"{size} seeds at {spent:.1%}" for size, spent in zip(LOOKS, SPENT, strict=True))
     lines = [
-        f"looks: {looks}; together 5 % of a cell that is worse by its margin pass",
-        f"family: {len(levels)} levels, {len(spreads)} scatters, {len(rates)} rates; claims of failure are adjusted (Holm): "
-        f"if all cells are equal, any of them fails at most with {PROOF:.0%}, a look and kind, however seeds scatter",
+        f"looks: {looks}; together they pass a cell that is worse by its margin with 5 % probability",
+        f"family: {len(levels)} tests of levels, {len(spreads)} of scatter, {len(rates)} of rates, adjusted (Holm): "
+        f"if all cells are as good as their baselines, the chance of any FAIL is at most {PROOF:.0%} per look and kind",
     ]
     if hard := [claim for claim in levels if not claim.only_proved and smallest(claim) * len(levels) > PROOF]:
         fewest = min(claim.seeds for claim in hard)
         family = f"a family of {len(levels)}"
-        lines.append(f"{plural(fewest, 'seed')} can prove no loss in {family} but a gross one: 5 or more can")
+        lines.append(f"{plural(fewest, 'seed')} can prove only a gross loss in {family}: 5 or more can prove others")
     weakest = min(levels, key=lambda claim: claim.power)
     where = f"({weakest.case.cell.name}, {weakest.check})"
-    lines.append(f"power at equality, last look: {weakest.power:.4f} or more {where}")
+    lines.append(f"power for equal cells, last look: at least {weakest.power:.4f} {where}")
     references = [claim.case.match.reference for claim in levels if claim.case.match]
     if provisional := sorted({reference.name for reference in references if not reference.gating}):
-        why = f"fewer than {GATING_SEEDS} seeds, so nothing fails for not being shown"
+        why = f"fewer than {GATING_SEEDS} seeds, so a missing proof is not a FAIL"
         lines.append(f"provisional baselines ({why}): {'; '.join(provisional)}")
     return lines
 

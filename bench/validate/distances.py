@@ -55,7 +55,7 @@ def amiss(known: Records, settings: Mapping[str, Any]) -> str:
     mean = float(np.mean([np.mean(ratios) for ratios in shown.values()])) if len(shown) >= LEAST else 1.0
     if 1.0 / TIMES <= mean <= TIMES or (mean and _directions(ways) * (mean - 1 - log(mean)) < CHANCE):
         return ""
-    return f"squared distances from averages are {mean:.3g} times as large by sketches as ranks report"
+    return f"by sketches, squared distances from averages are {mean:.3g} times those that ranks report"
 
 
 def _unequal(known: Records, parts: Mapping[int, Mapping[int, Any]], settings: Mapping[str, Any]) -> str:
@@ -81,10 +81,10 @@ def _unequal(known: Records, parts: Mapping[int, Mapping[int, Any]], settings: M
             if not first * (1 - UNEQUAL) <= second <= first * (1 + UNEQUAL):
                 shown = " and ".join(f"{distance:.4g}" for distance in distances)
                 shares = " and ".join(f"{weight / sum(weights):.1%}" for weight in weights)
-                return f"round {number}: squared distances of {shown} do not go with weights of {shares}"
+                return f"round {number}: squared distances of {shown} do not fit weights of {shares}"
         several += len(weights) > 2
         alike += len(weights) > 2 and len(set(distances)) == 1
-    return f"all ranks are equally far from the average in {alike} rounds" if alike == several >= LEAST else ""
+    return f"all ranks report equal distances from the average in {alike} rounds" if alike == several >= LEAST else ""
 
 
 def _ratio(groups: Sequence[SketchGroup], event: Averaged, average: str) -> str:
@@ -96,7 +96,7 @@ def _ratio(groups: Sequence[SketchGroup], event: Averaged, average: str) -> str:
     if not np.isfinite(most) or distance * (1 - ROUNDING) <= squared <= 4 * distance * (1 + ROUNDING):
         return ""
     low, high = np.sqrt([distance / most, 4 * distance / most])
-    return f"a divergence of {event.divergence:.4g} was reported, distance over norm is {low:.4g} to {high:.4g}"
+    return f"the reported divergence is {event.divergence:.4g}, but distance over norm is {low:.4g} to {high:.4g}"
 
 
 def _directions(ways: Sequence[NDArray[np.float64]]) -> float:

@@ -14,11 +14,11 @@ def drawn_again(known: Records) -> str:
     seen: dict[str, int] = {}
     for event in known.finished:
         if event.numbers and (other := seen.setdefault(event.numbers[0], event.rank)) != event.rank:
-            return f"ranks {other} and {event.rank} draw the same numbers of NumPy"
+            return f"ranks {other} and {event.rank} draw the same random numbers of NumPy"
     begun = {state: ("at the start", rank) for state, rank in seen.items()}
     for event in known.finished:
         for number, (before, after) in enumerate(zip(event.numbers[1::2], event.numbers[2::2], strict=False), 1):
             here = f"in its epoch {number}", event.rank
             if before != after and (first := begun.setdefault(after, here)) != here:
-                return f"rank {event.rank} draws NumPy's numbers {here[0]} that rank {first[1]} drew {first[0]}"
+                return f"rank {event.rank} draws the random numbers of NumPy {here[0]} that rank {first[1]} drew {first[0]}"
     return ""

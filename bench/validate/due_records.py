@@ -44,7 +44,7 @@ def unsketched_steps(m: Metrics, known: Records) -> str:
         drawn = {step for step in range(sum(event.steps for event in own)) if not step or draw(key, step) < part}
         sketched = drawn & {each.step for event in own for each in event.exchanged if not each.model}
         if len(drawn) >= LEAST and len(sketched) < len(drawn) / 2:
-            return f"rank {rank} has sketches of {len(sketched)} steps on record, {len(drawn)} were drawn"
+            return f"rank {rank} recorded sketches of {len(sketched)} steps, but {len(drawn)} were due"
     return ""
 
 
@@ -61,7 +61,7 @@ def unsketched_rounds(known: Records, sketched: set[int]) -> str:
     drawn = {number for number, seconds in since.items() if draw(0, number) * number * ENOUGH_S < seconds}
     if len(drawn) < LEAST or len(drawn & sketched) >= len(drawn) / 2:
         return ""
-    return f"ranks recorded sketches of {len(drawn & sketched)} averages, {len(drawn)} were drawn"
+    return f"ranks recorded sketches of {len(drawn & sketched)} averages, but {len(drawn)} were due"
 
 
 def unsaved(m: Metrics, known: Records, config: dict[str, Any]) -> str:

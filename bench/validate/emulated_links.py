@@ -36,7 +36,7 @@ def quicker_than_links(m: Metrics, known: Records, config: dict[str, Any]) -> st
         least = least_s(links, sorted(event.rank for event in events), size)
         if len(events) == m.world_size and took < NEARLY * least:
             return (
-                f"the average of round {number} took {took * 1e3:.3g} ms, and {size} bytes over these links take "
+                f"the average of round {number} took {took * 1e3:.3g} ms, but {size} bytes over these links need "
                 f"{least * 1e3:.3g} ms (cluster.links)"
             )
     return ""

@@ -53,7 +53,7 @@ def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
         alone = (median(each) if each else 0.0) * steps - waited
         if not factor * alone / LEAST - CLOCK <= waited <= factor * worked * MOST + CLOCK:
             return (
-                f"rank {rank} waited {waited:.3g} s behind steps of {worked:.3g} s to be slower, where it should be "
+                f"rank {rank} waited {waited:.3g} s after steps of {worked:.3g} s to be slower, but should be "
                 f"{1 + factor:.3g} times as slow (cluster.speeds, cluster.faults)"
             )
     return other_than_scripted(m, known, speeds)

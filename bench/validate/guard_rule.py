@@ -44,7 +44,9 @@ def against_guard(m: Metrics, known: Records, settings: Mapping[str, JsonValue])
         due, given = (each.get(event.round, "stable") for each in (verdicts, recorded))
         if due != given:
             most = max(event.divergence)
-            return f"round {event.round}: the guard ({name}) found it {given}, a divergence of {most:.4g} is {due}"
+            return (
+                f"round {event.round}: the guard ({name}) reported {given}, but a divergence of {most:.4g} means {due}"
+            )
     apart = settings.get("max_batch_diff") is not None or settings.get("partition_ratios")
     return "" if apart else _grown(known, verdicts, longest_window(m, known))
 
@@ -91,8 +93,9 @@ def _grown(known: Records, verdicts: Mapping[int, str], most: int) -> str:
         if before is not None and after is not None and not is_cut(before, most):
             allowed = max(1, ceil(before.anchor * HALF)) if verdict == "nudge" else before.anchor
             if content < QUIET and after.anchor > allowed:
-                line = f"found it {verdict}" if verdict != "stable" else f"was content {content} times"
-                return f"round {event.round}: an anchor of {after.anchor} is ordered, {allowed} is due, as the guard {line}"
+                line = f"reported {verdict}" if verdict != "stable" else f"reported stable only {content} times"
+                given = f"an anchor of {after.anchor} is ordered, at most {allowed} is allowed"
+                return f"round {event.round}: {given}, as the guard {line}"
         before = after
     return ""
 

@@ -49,8 +49,8 @@ class SketchDifference:
     """The difference, as a multiple of what rounding can cause."""
 
     def __str__(self) -> str:
-        how = f"{self.times:.3g} times what rounding can do"
-        return f"{self.group}: weighted sum {self.value:.9g} for {self.wanted:.9g}, {how}"
+        how = f"off by {self.times:.3g} times the rounding tolerance"
+        return f"{self.group}: weighted sum {self.value:.9g}, expected {self.wanted:.9g}, {how}"
 
 
 def combine(terms: Sequence[tuple[float | Rows, Sketch]]) -> Combined:
@@ -58,7 +58,7 @@ def combine(terms: Sequence[tuple[float | Rows, Sketch]]) -> Combined:
     Raises ValueError for sketches of different lengths."""
     if len({len(sketch.sizes) for _, sketch in terms}) > 1:
         counts = ", ".join(str(len(sketch.sizes)) for _, sketch in terms)
-        raise ValueError(f"sketches have {counts} groups; all of a run have as many")
+        raise ValueError(f"sketches have {counts} groups; all sketches of a run need the same number")
     shape = terms[0][1].sums.shape
     sums, magnitudes, sizes = np.zeros(shape), np.zeros(shape), np.zeros(shape[0])
     for factor, sketch in terms:
@@ -83,7 +83,7 @@ def apart(
     every value and a change of the size `room`; else None. Groups in which `wanted` is not finite are ignored."""
     actual = combine([(1.0, decode(given))]) if isinstance(given, str) else given
     if not actual.sums.shape == wanted.sums.shape == (len(groups), wanted.sums.shape[1]):
-        raise ValueError(f"sketches have {len(actual.sizes)}, {len(wanted.sizes)} groups, and {len(groups)} are named")
+        raise ValueError(f"sketches have {len(actual.sizes)}, {len(wanted.sizes)} groups, but {len(groups)} are named")
     units = np.array([UNITS.get(group.dtype, UNITS["float32"]) for group in groups]).reshape(-1, 2)
     least = units[:, 1] * np.sqrt([group.elements for group in groups])
     sizes = np.maximum(wanted.sizes, np.where(np.isfinite(actual.sizes), actual.sizes, 0.0))

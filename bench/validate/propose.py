@@ -56,7 +56,7 @@ def propose(
     runs = _sound(cell, dirty)
     diverged = sorted({run.metrics.seed for run in cell.runs if run.metrics.status == "diverged"})
     if diverged and not because:
-        raise ValueError(f"{cell.name}: seeds {diverged} diverged: find out why, then say it with --because")
+        raise ValueError(f"{cell.name}: seeds {diverged} diverged: find out why, then give the reason with --because")
     metrics = [run.metrics for run in runs]
     about = metrics[0]
     quality = _quality(metrics)
@@ -66,7 +66,9 @@ def propose(
         compared[speed.METRIC] = _time(cell.name, metrics, slower)
     far = _far(compared["quality"])
     if far and not because:
-        raise ValueError(f"{cell.name}: seeds {far} lie far from the others: find out why, then say it with --because")
+        raise ValueError(
+            f"{cell.name}: seeds {far} lie far from the others: find out why, then give the reason with --because"
+        )
     days = QUALITY_DAYS if slower is None else TIME_DAYS
     body: dict[str, JsonValue] = {
         **{name: getattr(about, name) for name in ("model", "data", "recipe", "mode", "engine", "world_size")},
@@ -109,7 +111,9 @@ def _sound(cell: Cell, dirty: bool) -> list[Run]:
         few = f"{len(cell.ok)} seeds, a baseline needs {MIN_SEEDS}"
         raise ValueError(f"{name}: {few}, and 20 to be more than provisional")
     if any(m.emulated_speeds or m.scripted_faults or m.faults or m.resumed or m.late for m in cell.ok):
-        raise ValueError(f"{name}: with slowed devices, faults or from a checkpoint: that is no baseline")
+        raise ValueError(
+            f"{name}: trained with slowed devices, with faults or from a checkpoint, so it cannot be a baseline"
+        )
     if any(m.final.eval is None for m in cell.ok):
         raise ValueError(f"{name}: a run has no {cell.about.final.eval_metric}")
     required = [Fingerprint.of(m).required for m in cell.ok]
@@ -121,7 +125,7 @@ def _sound(cell: Cell, dirty: bool) -> list[Run]:
             f"--dirty, or commit and train again: {rerun(cell)}"
         )
     if not dirty and not all(m.git.get("sha") or m.git.get("version") for m in cell.ok):
-        raise ValueError(f"{name}: no commit is recorded of the source that made it (git was not there); say --dirty")
+        raise ValueError(f"{name}: no commit of its source is recorded (git was missing); pass --dirty")
     return [run for run in cell.runs if run.metrics.status == "ok"]
 
 
@@ -216,17 +220,17 @@ def _time(name: str, metrics: Sequence[Metrics], slower: float) -> dict[str, Any
     lenient."""
     known = [m.throughput.samples_per_s for m in metrics if m.throughput.samples_per_s]
     if not 0 < slower < math.inf:
-        raise ValueError(f"{slower:g} % slower is no margin: say more than 0")
+        raise ValueError(f"{slower:g} % slower is no margin: give more than 0")
     if len(known) < len(metrics):
         raise ValueError(f"{name}: a run has no speed (timing=off measures none): leave out --time")
     if busy := [m.seed for m in metrics if speed.disturbed(m)]:
         raise ValueError(
-            f"{name}: other programs used the cores during seeds {busy}, so their speeds are none; train these again "
+            f"{name}: other programs used the cores during seeds {busy}, so their speeds do not count; train these again "
             "(force=true) on a quiet machine, or leave out --time"
         )
     machines = [Fingerprint.of(m).machine for m in metrics]
     if unknown := [field for field in ("cpu", "cores", "torch") if not machines[0].get(field)]:
-        raise ValueError(f"{name}: its runs do not tell {', '.join(unknown)} of their machine: leave out --time")
+        raise ValueError(f"{name}: its runs did not record {', '.join(unknown)} of their machine: leave out --time")
     for field, first, other in (field for machine in machines for field in differences(machines[0], machine)):
         raise ValueError(f"{name}: speeds of two machines: {field} {first} and {other}")
     return {

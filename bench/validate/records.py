@@ -196,4 +196,4 @@ def _recomputed(path: Path, every: _Every, known: Records) -> tuple[RunHeader, M
     except ValueError as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
     except (AssertionError, LookupError, TypeError, ArithmeticError) as error:
-        raise ValueError(f"{path}: no result follows from it ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{path}: no result can be computed from it ({type(error).__name__}: {error})") from None

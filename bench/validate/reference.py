@@ -259,7 +259,7 @@ REMEDY = "restore it, or make it anew: python -m bench baseline propose RUNS"
 
 
 def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _once(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
@@ -275,7 +275,7 @@ def _once(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
 def _version(body: JsonValue) -> None:
     version = body.get("schema_version") if isinstance(body, dict) else VERSION
     if version != VERSION:
-        raise ValueError(f"it is of schema version {version}, and {VERSION} is read here")
+        raise ValueError(f"it has schema version {version}, but this program reads {VERSION}")
 
 
 def _inconsistency(reference: Reference) -> str:

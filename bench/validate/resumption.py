@@ -29,10 +29,10 @@ def begun_otherwise(known: Records) -> str:
         saved = {event.rank: event for event in _saved(known, resumed)}
         ranks = list(_ready(known, resumed))
         if wrong := _shards(list(saved.values()), ranks):
-            return f"ranks went on from checkpoint {resumed.index} with {wrong}"
+            return f"ranks resumed from checkpoint {resumed.index} with {wrong}"
         for ready in ranks:
             if saved and (wrong := _model(known, saved[min(saved)], ready) or _own(resumed, saved, ready)):
-                return f"rank {ready.rank} went on from checkpoint {resumed.index} with {wrong}"
+                return f"rank {ready.rank} resumed from checkpoint {resumed.index} with {wrong}"
     return ""
 
 
@@ -65,7 +65,7 @@ def _own(resumed: Resumed, saved: dict[int, Saved], ready: Ready) -> str:
     )
     before, after = dict(own.lasting), dict(ready.lasting)
     other = [name for name in before if after and before[name] != after.get(name) and not resumed.ranks]
-    return kept_otherwise(wanted, given) or (f"other {other[0]} than it had" if other else "")
+    return kept_otherwise(wanted, given) or (f"other {other[0]} than it had saved" if other else "")
 
 
 def _shards(saved: Sequence[Saved], ranks: Sequence[Ready]) -> str:
@@ -74,7 +74,7 @@ def _shards(saved: Sequence[Saved], ranks: Sequence[Ready]) -> str:
     before, after = _sums([event.optimizer for event in saved]), _sums([event.optimizer for event in ranks])
     for name in sorted(before.keys() | after.keys()) if before and after else ():
         if name not in before or name not in after:
-            return f"no {name}" if name in before else f"{name} that nobody had"
+            return f"no {name}" if name in before else f"{name}, which no rank had saved"
         group = SketchGroup(name, "optimizer", 1, "float32", False)
         if far := apart([group], combine(after[name]), combine(before[name]), 0.0):
             return f"other {far}"

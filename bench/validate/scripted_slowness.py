@@ -93,10 +93,12 @@ def other_than_scripted(m: Metrics, known: Records, speeds: Sequence[float]) -> 
         stretches = list(_stretches(_reports(known, rank), [fault for fault in script if fault.rank == rank], speed))
         for stretch in stretches:
             if wrong := _waited(stretch, m.backend in IN_PASSES) or _late(stretch):
-                return f"rank {rank}, {f'from {stretch.fault} on' if stretch.fault else 'ahead of its script'}: {wrong}"
+                return (
+                    f"rank {rank}, {f'from {stretch.fault} on' if stretch.fault else 'before its first fault'}: {wrong}"
+                )
         for before, after in pairwise(stretches):
             if wrong := _change(before, after, resident):
-                return f"rank {rank}: {wrong}, so {after.fault} of the script did not come then"
+                return f"rank {rank}: {wrong}, so the scripted {after.fault} did not occur then"
     return ""
 
 
@@ -155,7 +157,7 @@ def _waited(stretch: _Stretch, within: bool) -> str:
     if least <= waited <= (inf if within and stretch.steps else stretch.steps * worked * MOST + CLOCK):
         return ""
     return (
-        f"it waited {waited:.3g} s behind {stretch.count} steps of {worked:.3g} s, which were to take "
+        f"it waited {waited:.3g} s after {stretch.count} steps of {worked:.3g} s, which should take "
         f"{1 + stretch.steps:.3g} times as long"
     )
 
@@ -164,11 +166,11 @@ def _late(stretch: _Stretch) -> str:
     """Say that batches or transfers were not as late as they should be; empty: they were."""
     least = stretch.late * stretch.compute / LEAST if stretch.late >= NOTABLE and stretch.long else 0.0
     if least and stretch.data < least - CLOCK / stretch.count:
-        return f"a batch took {stretch.data:.3g} s, and was to be late by {LEAST * least:.3g} s"
+        return f"a batch took {stretch.data:.3g} s, but should be late by {LEAST * least:.3g} s"
     transfer = stretch.transfer if stretch.link - 1 >= NOTABLE else None
     if transfer is not None and transfer < 1 + (stretch.link - 1) / LEAST:
         return (
-            f"a transfer took {transfer:.3g} times what its link needs, and was to take {stretch.link:.3g} times that"
+            f"a transfer took {transfer:.3g} times what its link needs, but should take {stretch.link:.3g} times that"
         )
     return ""
 

@@ -29,12 +29,12 @@ def saved_otherwise(known: Records) -> str:
         for copy in copies:
             where = f"checkpoint {copy.index}, rank {copy.rank}"
             if far := unlike(known.groups, copy.sketch, first.sketch):
-                return f"{where}: another model was saved than on rank {first.rank} ({far})"
+                return f"{where}: the saved model differs from that of rank {first.rank} ({far})"
             last = _last_average(known, copy)
             if last is not None and (
                 far := unlike(known.groups, copy.sketch, last.sketch_average or last.sketch_after)
             ):
-                return f"{where}: what was saved is not the average of round {last.round} ({far})"
+                return f"{where}: the saved model is not the average of round {last.round} ({far})"
     return ""
 
 
@@ -47,7 +47,7 @@ def joined_otherwise(known: Records, settings: Mapping[str, Any]) -> str:
             continue
         where = f"rank {joined.rank} joined in round {joined.round} with"
         if far := unlike(known.groups, joined.sketch, other.sketch or _average_before(known, joined)):
-            return f"{where} another model than all share ({far})"
+            return f"{where} a model that differs from the shared one ({far})"
         if resets(settings) and not joined.optimizer:
             continue  # it resets its optimizer at that average; the sender may have taken steps since
         # An averaged state is that of the last average; the sender may have taken steps since, too.
@@ -67,11 +67,11 @@ def kept_otherwise(wanted: OptimizerSketch, given: OptimizerSketch, values: bool
     """Say how the state of a rank's optimizer differs from `wanted`; empty: it does not. `values`: compare values, not
     only names."""
     if [name for name, _ in wanted] != [name for name, _ in given]:
-        return f"{_listed(given)} as the state of its optimizer, which was {_listed(wanted)}"
+        return f"optimizer state {_listed(given)} instead of {_listed(wanted)}"
     for (name, old), (_, new) in zip(wanted, given, strict=True):
         group = SketchGroup(f"optimizer.{name}", "optimizer", 1, "float32", False)
         if values and (far := apart([group], new, combine([(1.0, decode(old))]), 0.0)):
-            return f"another state of its optimizer ({far})"
+            return f"a different optimizer state ({far})"
     return ""
 
 

@@ -33,7 +33,7 @@ def off_rule(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> s
     most = longest_window(m, known)
     short, last, rounds = 0, "", 0
     for number, lr, due, order in _orders(known, m.elche, base, alpha, most):
-        line = f"round {number}: an anchor of {order.anchor} is ordered, {due} is due at the rate {lr:.4g}"
+        line = f"round {number}: the ordered anchor is {order.anchor}, the rule gives {due} at learning rate {lr:.4g}"
         if order.anchor > due:
             return line
         rounds += 1
@@ -53,13 +53,13 @@ def apart_from_settings(m: Metrics, known: Records, settings: Mapping[str, JsonV
         line = f"order at {plan.seconds:.2f} s: {plan.counts} steps"
         if isinstance(lead, int):
             if min(plan.counts) and max(plan.counts) - min(plan.counts) > lead:
-                return f"{line}, and a rank may be {lead} ahead of another (max_batch_diff)"
+                return f"{line}, but max_batch_diff allows a lead of {lead}"
         elif isinstance(parts, list) and (shares := [part for part in parts if isinstance(part, int | float)]):
             due = [sum(plan.counts) * share / sum(shares) for share in shares]
             if any(abs(count - part) > len(parts) for count, part in zip(plan.counts, due, strict=False)):
-                return f"{line}, and parts of {parts} are set (partition_ratios)"
+                return f"{line}, but partition_ratios is set to {parts}"
         elif isinstance(least, int) and plan.anchor < least and not nudged and not is_cut(plan, most):
-            return f"{line}, an anchor of {plan.anchor}, and {least} is set at least (min_anchor, anchor)"
+            return f"{line}, an anchor of {plan.anchor}, but at least {least} is set (min_anchor, anchor)"
     return ""
 
 
@@ -83,7 +83,7 @@ def apart_from_speeds(m: Metrics, known: Records, settings: Mapping[str, JsonVal
         return ""
     return (
         f"rank {slow} takes {median(times):.3g} times as long for a step as rank {fast}, which trains {more:.3g} times as "
-        f"many in a window of {len(rounds)}"
+        f"many steps (medians of {len(rounds)} windows)"
     )
 
 

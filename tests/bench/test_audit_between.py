@@ -61,11 +61,11 @@ def grouped(patch: pytest.MonkeyPatch) -> None:
 BROKEN: dict[str, tuple[Break, str]] = {
     "moments rounded by a checkpoint": (
         wrapped(TrainingLoop, "save", rounded),
-        "exp_avg is another after the evaluation and checkpoint 0",
+        "exp_avg changed after the evaluation and checkpoint 0",
     ),
     "weights moved by an evaluation": (
         wrapped(Replica, "evaluate", nudged),
-        "parameters 0.weight is another after the ev",
+        "parameters 0.weight changed after the ev",
     ),
     "other groups of parameters": (grouped, "learning rate after"),
 }
@@ -140,8 +140,8 @@ def worn(averaged: Any, self: Any, *about: Any) -> Any:
 @pytest.mark.parametrize(
     ("breaks", "sign"),
     [
-        (wrapped(TrainingLoop, "ready", reset), "rank 1: parameters 0.weight is another after the start"),
-        (wrapped(RankLoop, "_averaged", worn), "parameters 0.weight is another after the average of round"),
+        (wrapped(TrainingLoop, "ready", reset), "rank 1: parameters 0.weight changed after the start"),
+        (wrapped(RankLoop, "_averaged", worn), "parameters 0.weight changed after the average of round"),
     ],
     ids=["start", "average"],
 )
@@ -175,7 +175,7 @@ def test_what_a_snapshot_changes_is_named(
         wrapped(snapshot.Backend, "snapshot", halved)(patch)
         job, records = train_together(tmp_path, "cpu_async", ADAM)
     found = different(audited(job, records))
-    assert any("exp_avg is another after the snapshot of round" in line for line in found), found
+    assert any("exp_avg changed after the snapshot of round" in line for line in found), found
 
 
 @contextmanager
@@ -197,7 +197,7 @@ def test_what_a_look_at_an_average_leaves_is_named(
         patch.setattr(snapshot, "swapped", looked)
         job, records = train_together(tmp_path, "cpu_async", ADAM)
     found = different(audited(job, records))
-    assert any("is another after the average of round" in line and "buffers" in line for line in found), found
+    assert any("changed after the average of round" in line and "buffers" in line for line in found), found
 
 
 def test_a_layer_that_is_left_out_of_a_step_is_named(
@@ -239,9 +239,9 @@ def compressed(average: Any, self: Any, *about: Any) -> Any:
 @pytest.mark.parametrize(
     ("mode", "breaks", "sign"),
     [
-        ("nccl_cadence", wrapped(TrainingLoop, "report", offloaded), "exp_avg is another after step"),
-        ("nccl_cadence", wrapped(RankLoop, "_average", compressed), "parameters 0.bias is another after step"),
-        ("cpu_async", wrapped(RankLoop, "_average", compressed), "parameters 0.bias is another after step"),
+        ("nccl_cadence", wrapped(TrainingLoop, "report", offloaded), "exp_avg changed after step"),
+        ("nccl_cadence", wrapped(RankLoop, "_average", compressed), "parameters 0.bias changed after step"),
+        ("cpu_async", wrapped(RankLoop, "_average", compressed), "parameters 0.bias changed after step"),
     ],
     ids=["report", "average", "snapshot"],
 )
@@ -271,7 +271,7 @@ def test_ranks_that_end_with_other_models_are_named() -> None:
 
     items = list(ends({0: model(1.0, 2.0), 1: model(1.0, 2.0), 2: model(1.0, 2.5), 3: {name: []}}))
     assert [item.outcome for item in items] == ["equal", "different", "different"]
-    assert items[1].line == "parameter 0.weight of its model is another than rank 0's at the end"
+    assert items[1].line == "parameter 0.weight of its final model differs from rank 0's"
     assert list(ends({})) == list(ends({0: model(1.0, 2.0)})) == []
 
 

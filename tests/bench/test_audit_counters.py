@@ -126,7 +126,7 @@ def test_steps_of_an_optimizer_without_a_counter_are_counted(
         wrapped(Replica, "step", breaks)(patch)
         made = train_alone(tmp_path, toy.task) if mode == "solo" else train_together(tmp_path, mode, toy.task)
     found = different(audited(*made))
-    counts = [re.search(r"(\d+) steps were reported, its optimizer did (\d+)", line) for line in found]
+    counts = [re.search(r"(\d+) steps were reported, its optimizer made (\d+)", line) for line in found]
     assert {int(count[2]) - int(count[1]) for count in counts if count} == {more}, found
 
 
@@ -151,7 +151,7 @@ def test_steps_of_each_of_several_optimizers_are_counted(
         if broken:
             wrapped(Several, "step", second_left_out)(patch)
         made = train_alone(tmp_path / "run", two_optimizers)
-    found = [line for line in different(audited(*made)) if "its optimizer did" in line]
+    found = [line for line in different(audited(*made)) if "its optimizer made" in line]
     assert bool(found) is broken
 
 

@@ -49,7 +49,7 @@ def misnamed(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "sign"), [(rounded, "another than the rank ended with"), (misnamed, "is not in it")]
+    ("change", "sign"), [(rounded, "differs from what the rank ended with"), (misnamed, "is missing")]
 )
 def test_a_final_state_of_another_model_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Break, sign: str
@@ -124,11 +124,11 @@ def test_settings_that_reached_the_set_up(tmp_path: Path, name: str) -> None:
     assert found(replace(order, lr=0.25), made) == "the optimizer's learning rate is 0.125, 0.25 is set"
     measure = load(name).metric, load(name).higher_is_better, recipe.target
     assert found(replace(order, recipe="quick", measure=measure), made) == ""
-    assert "is committed" in found(replace(order, recipe="quick", measure=(*measure[:2], 0.9 * recipe.target)), made)
-    assert "is committed" in found(
+    assert "committed: " in found(replace(order, recipe="quick", measure=(*measure[:2], 0.9 * recipe.target)), made)
+    assert "committed: " in found(
         replace(order, recipe="quick", measure=(measure[0], not measure[1], recipe.target)), made
     )
-    assert found(order, made, samples=99) == "the data set has 99 training samples, 100 are set"
+    assert found(order, made, samples=99) == "the data set has 99 training samples, but 100 are set"
     if recipe.depth is not None:
         assert "layers, depth" in found(replace(order, depth=recipe.depth + 6), made)
     assert found(replace(order, model="", lr=0.25), made) == ""
@@ -155,9 +155,7 @@ def test_a_buffer_that_an_evaluation_moves_by_itself_is_the_models_own(tmp_path:
 
     job, records = train_alone(tmp_path / "run", task)
     assert [line for line in different(audited(job, records, model="")) if "calls" in line] == []
-    assert [
-        line for line in different(audited(job, records)) if "buffers calls is another after the evaluation" in line
-    ]
+    assert [line for line in different(audited(job, records)) if "buffers calls changed after the evaluation" in line]
 
 
 def test_the_last_evaluation_is_done_again_in_the_parts_that_it_had(tmp_path: Path) -> None:

@@ -32,4 +32,4 @@ def test_what_changes_where_an_epoch_begins_is_named(
         wrapped(TrainingLoop, "begin", halved_once)(patch)
         job, records = train_together(tmp_path, mode, ADAM)
     found = different(audited(job, records))
-    assert any("exp_avg_sq is another after" in line and "the beginning of epoch" in line for line in found), found
+    assert any("exp_avg_sq changed after" in line and "the beginning of epoch" in line for line in found), found

@@ -134,7 +134,7 @@ def test_bytes_of_parts_are_those_of_the_whole(tmp_path: Path, mode: str) -> Non
     for name in ("gradient_bytes", "optimizer_bytes"):
         none = [replace(work, **{name: 0}) for work in works]
         (line,) = different(audited(job, records, works=tuple(none)))
-        assert f"{name} of all ranks are 0" in line
+        assert f"{name} of all ranks, each with a part, add up to 0" in line
         more = replace(works[0], **{name: getattr(works[0], name) + 10_000})
         assert different(audited(job, records, works=(more, *works[1:])))
 

@@ -71,8 +71,8 @@ def test_files_that_were_swapped_or_lost_are_named(tmp_path: Path) -> None:
     second.write_bytes(first.read_bytes())
     first.unlink()
     report = audited(job, records)
-    assert [line for line in different(report) if "is not what the rank recorded" in line]
-    assert [item.line for item in report.items if item.outcome == "skipped"] == [f"{first.name} is not here"]
+    assert [line for line in different(report) if "has another digest than the rank recorded" in line]
+    assert [item.line for item in report.items if item.outcome == "skipped"] == [f"{first.name} is missing"]
 
 
 @given(total=st.integers(1, 5000), window=st.integers(1, 300), rank=st.integers(0, 3), seed=st.integers(0, 99))
@@ -177,7 +177,7 @@ def test_the_check_reads_what_the_audit_found(tmp_path: Path) -> None:
     (run,) = find_runs(folder)[0]
     report = AuditReport.model_validate(body)
     wrong = AuditItem(
-        what="step", outcome="different", line="loss: 1 in the run, 2 done again", rank=1, epoch=2, step=3
+        what="step", outcome="different", line="loss: 1 in the run, 2 recomputed", rank=1, epoch=2, step=3
     )
     write_report(folder, report.model_copy(update={"items": [*report.items, wrong]}), run.metrics)
     verdict = one(tmp_path / "runs", base, "audit")

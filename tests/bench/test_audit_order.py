@@ -55,4 +55,4 @@ def test_a_rate_is_the_same_where_a_run_goes_on_in_an_epoch(
     bench: Any = SimpleNamespace(task=task, rules=rules, rates=lambda seen: [schedule[seen > 48]])
     items = list(resumed_rates(order, bench))
     assert [item.outcome for item in items] == ["different"] * found
-    assert all("was 0.5 before the run went on in this epoch, and 0.15 after" in item.line for item in items)
+    assert all("was 0.5 before the run was resumed in this epoch, and 0.15 after" in item.line for item in items)

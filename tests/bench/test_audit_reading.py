@@ -105,8 +105,8 @@ def test_a_rank_that_came_back_and_did_no_step_has_nothing_to_measure() -> None:
     ("loss", "metric", "line"),
     [
         (3.0, 4.0, ""),
-        (3.5, 4.0, "sum of the losses: 3.5 in the run, its batches have 3"),
-        (3.0, 5.0, "sum of the metrics: 5 in the run, its batches have 4"),
+        (3.5, 4.0, "sum of the losses: 3.5 in the run, its batches add up to 3"),
+        (3.0, 5.0, "sum of the metrics: 5 in the run, its batches add up to 4"),
         (None, 4.0, ""),
     ],
 )

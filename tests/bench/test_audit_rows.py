@@ -112,7 +112,7 @@ def test_what_happens_once_is_between_states_that_were_kept(
         wrapped(Replica, "step", doubled_once)(patch)
         found = different(made(tmp_path / "once"))
     assert found
-    assert all("all from the state before them" in line for line in found), found
+    assert all("recomputed from the state before them" in line for line in found), found
 
 
 def test_another_order_of_ranks_changes_no_more_than_is_measured() -> None:

@@ -157,7 +157,7 @@ def test_the_verdict_is_refused_with_folder_field_and_both_values(folder: Path, 
     (folder / METRICS).write_text(json.dumps(edited(body, ("final", "eval"), 0.99)))
     (verdict,) = judge([folder], tmp_path / "none", Terms()).verdicts
     assert (verdict.name, verdict.check) == ("REFUSED", "readable")
-    assert verdict.line == f"{folder / METRICS}: final.eval is 0.99, and {recomputed} by {EVENTS}"
+    assert verdict.line == f"{folder / METRICS}: final.eval is 0.99, but {EVENTS} gives {recomputed}"
     with pytest.raises(ValueError, match=f"{folder / METRICS}: record.result is not the digest of its content"):
         consistent(find_runs(folder)[0][0])  # by which a report goes, too
 
@@ -176,7 +176,7 @@ def test_a_run_that_ended_otherwise_is_sealed_too(
     assert not refusal(run.path)
     body = json.loads((run.path / METRICS).read_text())
     (run.path / METRICS).write_text(json.dumps(body | {"status": "ok"}))
-    assert f"status is ok, and {status} by {EVENTS}" in refusal(run.path)
+    assert f"status is ok, but {EVENTS} gives {status}" in refusal(run.path)
 
 
 @pytest.mark.parametrize(("version", "refused"), [(4, False), (5, True)])
@@ -234,7 +234,7 @@ def test_every_edit_of_a_baseline_is_refused(tmp_path: Path) -> None:
 def test_every_edit_of_an_audit_is_refused(folder: Path, tmp_path: Path) -> None:
     (run,) = find_runs(folder)[0]
     items = [
-        audit_file.AuditItem(what="step", outcome="different", line="loss: 1 in the run, 2 done again", rank=1, step=3),
+        audit_file.AuditItem(what="step", outcome="different", line="loss: 1 in the run, 2 recomputed", rank=1, step=3),
         audit_file.AuditItem(what="evaluation", outcome="equal", largest=0.25, files=["kept-0-end.state"]),
     ]
     made = audit_file.AuditReport(

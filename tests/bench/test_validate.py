@@ -61,7 +61,7 @@ def test_not_shown_fails_only_after_the_last_look_and_against_a_whole_baseline(
 ) -> None:
     runs = cell(tmp_path, MODE, (0.965, 0.969, 0.966, 0.970, 0.967, 0.968, 0.966, 0.969))
     verdict = one(runs, whole)
-    why = "worse, proved, and not shown to be within the margin, after the last look at 8 seeds"
+    why = "proved worse, and not shown to be within the margin, after the last look at 8 seeds"
     assert (verdict.name, why in verdict.line) == ("FAIL", True)
     luck = cell(tmp_path / "luck", MODE, (0.974, 0.972, 0.96, 0.978, 0.96, 0.97, 0.961, 0.96))
     verdict = one(luck, whole)
@@ -238,8 +238,8 @@ def test_the_footer_tells_of_the_family(tmp_path: Path, whole: Path, base: Path)
     runs = cell(tmp_path, MODE, FIVE)
     footer = "\n".join(judge([runs], whole, Terms(today=TODAY)).footer)
     assert "family: 1 levels, 1 scatters, 2 rates" in footer
-    assert "any of them fails at most with 1%" in footer
-    assert "power at equality, last look: 1.0000" in footer
+    assert "the chance of any FAIL is at most 1%" in footer
+    assert "power for equal cells, last look: at least 1.0000" in footer
     assert "provisional" not in footer
     assert "provisional baselines" in "\n".join(judge([runs], base, Terms(today=TODAY)).footer)
 

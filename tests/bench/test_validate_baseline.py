@@ -92,7 +92,7 @@ def test_another_schema_version_is_called_one(base: Path) -> None:
     path = the_file(base)
     body = json.loads(path.read_text()) | {"schema_version": 2, "a_new_field": 1}
     path.write_text(json.dumps(body | {"digest": digest(body)}))
-    with pytest.raises(Broken, match="it is of schema version 2, and 1 is read here"):
+    with pytest.raises(Broken, match="it has schema version 2, but this program reads 1"):
         read(path)
 
 
@@ -154,7 +154,7 @@ def test_a_changed_tree_makes_no_baseline_unless_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="uncommitted changes"):
         write_proposals(tmp_path / "runs", tmp_path / "p", TODAY)
     nowhere = changed_runs(tmp_path / "nowhere", {"sha": None, "dirty": None})
-    with pytest.raises(ValueError, match="no commit is recorded"):
+    with pytest.raises(ValueError, match="no commit of its source is recorded"):
         write_proposals(nowhere, tmp_path / "p", TODAY)
     assert write_proposals(tmp_path / "runs", tmp_path / "p", TODAY, dirty=True)
     installed = changed_runs(tmp_path / "installed", {"sha": None, "dirty": None, "version": "0.1.0"})

@@ -41,10 +41,10 @@ def test_the_average_is_saved() -> None:
 
 def test_a_replica_in_its_place_is_named() -> None:
     own = [replace(event, sketch=OTHER) for event in SAVED]
-    assert "checkpoint 0, rank 1: another model was saved than on rank 0" in saved_otherwise(
+    assert "checkpoint 0, rank 1: the saved model differs from that of rank 0" in saved_otherwise(
         replace(RECORDS, saved=[SAVED[0], own[1]])
     )
-    assert "what was saved is not the average of round 3" in saved_otherwise(replace(RECORDS, saved=own))
+    assert "the saved model is not the average of round 3" in saved_otherwise(replace(RECORDS, saved=own))
 
 
 def test_averages_of_a_process_that_is_gone_are_none_of_the_next() -> None:

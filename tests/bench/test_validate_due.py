@@ -64,7 +64,7 @@ def drawn(step: int) -> bool:
 
 def test_steps_that_are_drawn_are_sketched() -> None:
     assert unsketched_steps(*stepped(drawn)) == ""
-    assert "rank 0 has sketches of 1 steps on record" in unsketched_steps(*stepped(lambda step: not step))
+    assert "rank 0 recorded sketches of 1 steps" in unsketched_steps(*stepped(lambda step: not step))
     assert unsketched_steps(*stepped(lambda step: not step, model=True)) == "", "PyTorch's local SGD"
     metrics, known = stepped(lambda step: not step)
     assert unsketched_steps(metrics.model_copy(update={"backend": "torch_fsdp"}), known) == "", "which sketches none"

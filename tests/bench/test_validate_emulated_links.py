@@ -75,7 +75,7 @@ def said(seconds: tuple[float, float], config: Sequence[str] = ("4ms/100mbit",),
 
 def test_an_average_that_is_too_quick_is_named() -> None:
     assert said((0.9, 0.0204)) == ""
-    assert "the average of round 7 took 16.6 ms, and 153688 bytes over these links take 20.3 ms" in said((0.9, 0.0166))
+    assert "the average of round 7 took 16.6 ms, but 153688 bytes over these links need 20.3 ms" in said((0.9, 0.0166))
 
 
 @pytest.mark.parametrize(

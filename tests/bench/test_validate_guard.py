@@ -57,8 +57,8 @@ def _plan(anchor: int, reason: str) -> Plan:
             SOUND | {6: "suppress"},
             "round 6: the guard (level) found it suppress, a divergence of 0.02 is stable",
         ),
-        ([10, 10, 20, 10, 5, 5, 5, 5, 5, 5, 5], SOUND, "round 2: an anchor of 20 is ordered, 10 is due"),
-        ([10] * 11, SOUND, "round 4: an anchor of 10 is ordered, 5 is due, as the guard found it nudge"),
+        ([10, 10, 20, 10, 5, 5, 5, 5, 5, 5, 5], SOUND, "round 2: an anchor of 20 is ordered, at most 10 is allowed"),
+        ([10] * 11, SOUND, "round 4: an anchor of 10 is ordered, at most 5 is allowed, as the guard reported nudge"),
         ([10, 10, 10, 10, 5, 5, 5, 9, 9, 9, 9], SOUND, "round 7: an anchor of 9 is ordered"),
     ],
 )

@@ -97,14 +97,14 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "empty epochs": ("nccl_sync", first("Ready", lambda one: one.update(samples=0)), "3 epochs of 0"),
     "a rank more": ("nccl_cadence", ranks(3), "2 ranks, but world_size is 3"),
     "a rank less": ("nccl_sync", ranks(1), "2 ranks, but world_size is 1"),
-    "a rank less everywhere": ("nccl_sync", alone, "tells of ranks 0, 1 that became ready, but world_size is 1"),
+    "a rank less everywhere": ("nccl_sync", alone, "records ranks 0, 1 as ready, but world_size is 1"),
     "immensely many ranks": (
         "nccl_sync",
         ranks(2_000_000_000),
         "world_size: Input should be less than or equal to 4096",
     ),
     "no ranks": ("nccl_sync", ranks(0), "world_size: Input should be greater than or equal to 1"),
-    "a strange rank": ("nccl_sync", first("Progress", lambda one: one.update(rank=7)), "tells of ranks 7"),
+    "a strange rank": ("nccl_sync", first("Progress", lambda one: one.update(rank=7)), "has records of ranks 7"),
     "no training settings": (
         "nccl_cadence",
         edited(CONFIG, lambda body: body.update(train=None)),
@@ -133,17 +133,17 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "an immense result": (
         "nccl_cadence",
         edited(METRICS, lambda body: body["final"].update(eval=1e308)),
-        "final.eval is beyond 1e+100, which is no measurement",
+        "final.eval is beyond 1e+100, which cannot be a measurement",
     ),
     "an immense count": (
         "nccl_cadence",
         edited(METRICS, lambda body: body["elche"]["plans"][0].update(counts=[1, 10**400])),
-        "elche.plans[0].counts[1] is beyond 1e+100, which is no measurement",
+        "elche.plans[0].counts[1] is beyond 1e+100, which cannot be a measurement",
     ),
     "a speed below zero": (
         "nccl_cadence",
         edited(METRICS, lambda body: body["throughput"].update(samples_per_s=-1.0)),
-        "throughput.samples_per_s is -1, which is no speed",
+        "throughput.samples_per_s is -1, which cannot be a speed",
     ),
     "a breakdown of one rank of two": (
         "nccl_cadence",
@@ -155,11 +155,11 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
         edited(METRICS, lambda body: body["elche"]["windows"][0]["steps"].append(1)),
         "elche.windows[0].steps: 3 ranks, but world_size is 2",
     ),
-    "no rate": ("nccl_cadence", edited(METRICS, lambda body: body.update(lr_scale=0.0)), "are no training"),
+    "no rate": ("nccl_cadence", edited(METRICS, lambda body: body.update(lr_scale=0.0)), "cannot train"),
     "a weight that overflows": (
         "nccl_cadence",
         edited(CONFIG, lambda body: body["averaging"].update(gamma=1e9)),
-        "does not fit together: OverflowError",
+        "contradict each other: OverflowError",
     ),
 }
 

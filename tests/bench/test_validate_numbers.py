@@ -18,7 +18,7 @@ PLAIN = "a", "a", "a", "b", "b", "c", "c"
         (PLAIN, ("d", "d", "d", "d", "d", "d", "d"), ""),  # nothing is drawn
         (PLAIN, ("d", "d", "d", "e", "e", "d", "d"), ""),  # a data set that seeds by sample
         (PLAIN, (), ""),
-        (PLAIN, ("a", "a", "a"), "ranks 0 and 1 draw the same numbers"),
+        (PLAIN, ("a", "a", "a"), "ranks 0 and 1 draw the same random numbers"),
         (
             PLAIN,
             ("d", "d", "x", "e", "x"),

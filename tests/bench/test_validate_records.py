@@ -261,7 +261,7 @@ def test_ranks_that_end_apart(tmp_path: Path, base: Path) -> None:
 
     write(tmp_path, make_spec("nccl_cadence"), each(Finished, apart))
     found = one(tmp_path, base, "agreement")
-    assert (found.name, "(ranks 0 and 1, head.bias: weighted sum 0 for 1" in found.line) == ("FAIL", True)
+    assert (found.name, "(ranks 0 and 1, head.bias: weighted sum 0, expected 1" in found.line) == ("FAIL", True)
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ def rounds(count: int, seed: int = 0, ways: int = 0) -> Records:
     ("change", "settings", "line"),
     [
         ({}, {}, ""),
-        ({"divergence": (APART / NORM) ** 2}, {}, "a divergence of 0.001111 was reported"),
-        ({"divergence": APART / NORM / 3, "distance": APART**2 / 9}, {}, "by sketches as ranks report"),
-        ({"divergence": APART / NORM * 3, "distance": APART**2 * 9}, {}, "by sketches as ranks report"),
+        ({"divergence": (APART / NORM) ** 2}, {}, "the reported divergence is 0.001111"),
+        ({"divergence": APART / NORM / 3, "distance": APART**2 / 9}, {}, "times those that ranks report"),
+        ({"divergence": APART / NORM * 3, "distance": APART**2 * 9}, {}, "times those that ranks report"),
         ({"divergence": 0.5}, {"elastic": 0.5}, ""),
         ({"distance": 0.0}, {}, ""),
     ],
@@ -86,11 +86,11 @@ def test_replicas_may_come_apart_along_few_directions(monkeypatch: pytest.Monkey
     [
         ((80, 80), (1.0, 1.0), {}, ""),
         ((80, 40), (1.0, 2.0), {}, ""),
-        ((80, 40), (1.0, 1.0), {}, "do not go with weights of 66.7% and 33.3%"),
+        ((80, 40), (1.0, 1.0), {}, "do not fit weights of 66.7% and 33.3%"),
         ((80, 40), (1.0, 1.0), {"gamma": 0.0}, ""),
         ((80, 40), (1.0, 1.0), {"wire": "bfloat16"}, ""),
         ((80, 80, 80), (1.0, 1.0, 1.1), {}, ""),
-        ((80, 80, 80), (1.0, 1.0, 1.0), {}, "all ranks are equally far from the average in 16 rounds"),
+        ((80, 80, 80), (1.0, 1.0, 1.0), {}, "all ranks report equal distances from the average in 16 rounds"),
     ],
 )
 def test_distances_go_with_weights(

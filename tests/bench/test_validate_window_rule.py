@@ -40,7 +40,7 @@ def _plan(seconds: float, anchor: int) -> PlanRow:
     [
         (DUE, ""),
         ([4, 4, 4, 4, 4, 4, 500], ""),  # shorter in some
-        ([4, 4, 25, 25, 100, 500, 500], "round 3: an anchor of 25 is ordered, 4 is due at the rate 0.04"),
+        ([4, 4, 25, 25, 100, 500, 500], "round 3: the ordered anchor is 25, the rule gives 4 at learning rate 0.04"),
         ([4, 4, 25, 4, 100, 170, 170], ""),  # the slower one's part of an epoch
         ([3, 3, 5, 4, 10, 10, 10], "5 of 6 orders are too short"),
     ],

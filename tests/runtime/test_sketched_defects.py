@@ -180,7 +180,7 @@ DEFECTS: dict[str, tuple[str, str, Defect, str, str]] = {
         "cpu",
         around(CPU, "apply", optimizer_lost_in_flight),
         "average",
-        "optimizer.momentum_buffer: weighted sum 0 for",
+        "optimizer.momentum_buffer: weighted sum 0, expected",
     ),
     "coarse": ("async", "cpu", around(CPU, "snapshot", coarse), "average", "the average is not the weighted mean"),
     "torn": ("async", "cpu", around(CPU, "snapshot", torn), "average", "the average is not the weighted mean"),
