@@ -50,7 +50,7 @@ def _otherwise(order: AuditOrder, folder: Path, model: Mapping[str, Any]) -> Ite
         state: Mapping[Any, Mapping[str, Any]] = part.get("optimizer", {}).get("state", {})
         own = [value for entry in state.values() for value in entry.values() if isinstance(value, Tensor)]
         if part and _digest(own) != order.saved[index, rank]:
-            yield _item(f"the optimizer state in checkpoint {index} differs from the one to be saved", rank)
+            yield _item(f"the optimizer in checkpoint {index} has a different state from the one to be saved", rank)
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:

@@ -121,7 +121,7 @@ def test_settings_that_reached_the_set_up(tmp_path: Path, name: str) -> None:
     job, records = train_alone(tmp_path / "run", toy_task, epochs=1)
     order = replace(ordered(job, records), model=name, lr=0.125, depth=recipe.depth, samples=100)
     assert found(order, made) == ""
-    assert found(replace(order, lr=0.25), made) == "the optimizer's learning rate is 0.125, 0.25 is set"
+    assert found(replace(order, lr=0.25), made) == "the optimizer's learning rate is 0.125, but 0.25 is set"
     measure = load(name).metric, load(name).higher_is_better, recipe.target
     assert found(replace(order, recipe="quick", measure=measure), made) == ""
     assert "committed: " in found(replace(order, recipe="quick", measure=(*measure[:2], 0.9 * recipe.target)), made)

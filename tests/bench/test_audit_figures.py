@@ -77,7 +77,7 @@ def counting(change: Any) -> Any:
     ("change", "sign"),
     [
         (lambda count: (count, 1), ""),
-        (lambda count: (8, 1), "accuracy was recorded of"),
+        (lambda count: (8, 1), "accuracy was recorded for"),
         (lambda count: (count, 0.98), "training metric of rank 0"),
     ],
 )

@@ -119,7 +119,7 @@ def test_data_of_another_content_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     job, records = train_alone(tmp_path, toy.task)
     train, test = map(content, (toy.source(None, toy.SAMPLES), TensorSource(*toy.data(100))))
     monkeypatch.setattr(reading, "CONTENTS", tmp_path / "contents.json")
-    for digests, parts in (((train, test), []), ((train, train), ["data: the test part of toy is"])):
+    for digests, parts in (((train, test), []), ((train, train), ["data: the test part of toy has digest"])):
         body = {"toy": dict(zip(("train", "test"), digests, strict=True))}
         reading.CONTENTS.write_text(json.dumps(body))
         found = different(audited(job, records))

@@ -62,4 +62,4 @@ def test_a_grant_out_of_turn_is_named() -> None:
         replace(records[first], chunk=records[other].chunk),
         replace(records[other], chunk=records[first].chunk),
     )
-    assert out_of_turn(records).endswith("of epoch 0, 0 is next")
+    assert out_of_turn(records).endswith("of epoch 0, but 0 is next")

@@ -69,7 +69,7 @@ def test_what_happens_now_and_then_is_in_a_row(tmp_path: Path, monkeypatch: pyte
         made = train_alone(tmp_path, ADAM) if mode == "solo" else train_together(tmp_path, mode, ADAM, epochs=6)
     assert max(in_rows(*made)) >= 6
     found = different(audited(*made))
-    assert any("steps from there on: loss" in line for line in found), found
+    assert any("steps from this one on: loss" in line for line in found), found
 
 
 def doubled_once(step: Any, self: Any, *batch: Any) -> Any:

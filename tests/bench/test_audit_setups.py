@@ -137,7 +137,7 @@ def test_a_set_up_on_data_of_a_users_own_is_held_to_no_others(order: Any) -> Non
         ("mlp", lambda task: replace(task, model=lambda: Capped(task.model())), "committed"),
         ("lenet", partial(of_modules, wider), "parameter 6 is initialized with RMS 0.1084, committed: 0.07228"),
         ("lenet", partial(of_modules, frozen), "the modules is"),
-        ("lenet", partial(of_modules, detached), "number 0 has a gradient of 0, 0.03968"),
+        ("lenet", partial(of_modules, detached), "number 0 has a gradient of 0, committed: 0.03968"),
         ("mlp", lambda task: replace(task, schedule=lambda seen: 1.0 - seen), "schedule cosine gives"),
     ],
 )

@@ -127,7 +127,7 @@ def test_another_environment_is_refused_unless_allowed(tmp_path: Path, base: Pat
     assert judgement.code is Exit.INCONCLUSIVE
     assert "allowed to differ: torch" in judgement.footer
     typo = judge([tmp_path], base, Terms(today=TODAY, allowed=("torch", "batch_siz"))).footer
-    assert typo[-1] == "though nothing differs in: batch_siz"
+    assert typo[-1] == "but nothing differs in: batch_siz"
     for late, allowed in ((TODAY, ("cpu",)), (date(2027, 6, 1), ("torch",)), (TODAY, ("torch", "cpu"))):
         spoken = judge([tmp_path], base, Terms(today=late, allowed=allowed)).footer
         assert spoken[-1] == f"allowed to differ: {', '.join(allowed)}", "refused or expired: they differ all the same"
@@ -237,7 +237,7 @@ def test_a_known_failure_is_expected_until_its_last_day(tmp_path: Path, base: Pa
 def test_the_footer_tells_of_the_family(tmp_path: Path, whole: Path, base: Path) -> None:
     runs = cell(tmp_path, MODE, FIVE)
     footer = "\n".join(judge([runs], whole, Terms(today=TODAY)).footer)
-    assert "family: 1 levels, 1 scatters, 2 rates" in footer
+    assert "family: 1 tests of levels, 1 of scatter, 2 of rates" in footer
     assert "the chance of any FAIL is at most 1%" in footer
     assert "power for equal cells, last look: at least 1.0000" in footer
     assert "provisional" not in footer

@@ -178,7 +178,7 @@ def test_rerun_trains_again_and_leaves_the_folder(
     for verb in ("rerun", "replay"):
         assert cli.dispatch([verb, str(run.path)]) == 4
         assert "REFUSED" in (line := capsys.readouterr().out)
-        assert "params_sha256 is another, and d1 of seed 0 by events.jsonl" in line
+        assert "params_sha256 is another, but events.jsonl gives d1 of seed 0" in line
     assert cli.dispatch(["rerun", str(tmp_path / "runs")]) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 

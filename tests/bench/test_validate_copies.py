@@ -60,9 +60,9 @@ def test_a_rank_joins_with_what_was_sent() -> None:
 @pytest.mark.parametrize(
     ("joined", "sign"),
     [
-        ({"optimizer": ()}, "with nothing as the state of its optimizer, which was exp_avg, step"),
-        ({"optimizer": (("exp_avg", OTHER), ("step", ONE))}, "another state of its optimizer (optimizer.exp_avg"),
-        ({"sketch": OTHER}, "another model than all share (weight"),
+        ({"optimizer": ()}, "with optimizer state nothing instead of exp_avg, step"),
+        ({"optimizer": (("exp_avg", OTHER), ("step", ONE))}, "a different optimizer state (optimizer.exp_avg"),
+        ({"sketch": OTHER}, "a model that differs from the shared one (weight"),
     ],
 )
 def test_what_was_not_taken_over_is_named(joined: dict[str, object], sign: str) -> None:

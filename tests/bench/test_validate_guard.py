@@ -51,11 +51,11 @@ def _plan(anchor: int, reason: str) -> Plan:
     ("anchors", "verdicts", "wrong"),
     [
         (ANCHORS, SOUND, ""),
-        (ANCHORS, {}, "round 2: the guard (level) found it stable, a divergence of 0.07 is suppress"),
+        (ANCHORS, {}, "round 2: the guard (level) reported stable, but a divergence of 0.07 means suppress"),
         (
             ANCHORS,
             SOUND | {6: "suppress"},
-            "round 6: the guard (level) found it suppress, a divergence of 0.02 is stable",
+            "round 6: the guard (level) reported suppress, but a divergence of 0.02 means stable",
         ),
         ([10, 10, 20, 10, 5, 5, 5, 5, 5, 5, 5], SOUND, "round 2: an anchor of 20 is ordered, at most 10 is allowed"),
         ([10] * 11, SOUND, "round 4: an anchor of 10 is ordered, at most 5 is allowed, as the guard reported nudge"),

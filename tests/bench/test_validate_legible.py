@@ -85,7 +85,7 @@ def alone(folder: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[str, Damage, str]] = {
-    "no first lines": ("nccl_cadence", events(begun), "tells of no rank that became ready"),
+    "no first lines": ("nccl_cadence", events(begun), "records no rank as ready"),
     "one first line less": ("nccl_cadence", events(lambda lines: lines[1:]), "lines are missing"),
     "most lines missing": (
         "nccl_sync",
@@ -118,12 +118,12 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "sketches of unequal length": (
         "nccl_cadence",
         first("Averaged", lambda one: one.update(sketch_average=sketch(1.0, 2.0))),
-        "sketches have 2 groups, and 3 are named",
+        "sketches have 2 groups, but 3 are named",
     ),
     "a step's sketch of unequal length": (
         "nccl_sync",
         first("Progress", lambda one: one["exchanged"][0].update(before=sketch(1.0))),
-        "sketches have 1 groups, and 3 are named",
+        "sketches have 1 groups, but 3 are named",
     ),
     "a sketch that is none": (
         "nccl_cadence",
@@ -232,7 +232,7 @@ def test_what_no_check_is_prepared_for_refuses_one_cell(
 def test_no_baseline_is_made_of_them(tmp_path: Path) -> None:
     folders = [write(tmp_path / "runs", make_spec("solo", seed=seed)) for seed in range(5)]
     DAMAGES["no first lines"][1](folders[3])
-    with pytest.raises(ValueError, match=f"{folders[3].name}/events.jsonl: tells of no rank"):
+    with pytest.raises(ValueError, match=f"{folders[3].name}/events.jsonl: records no rank"):
         write_proposals(tmp_path / "runs", tmp_path / "out", TODAY)
 
 

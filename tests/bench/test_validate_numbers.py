@@ -22,9 +22,9 @@ PLAIN = "a", "a", "a", "b", "b", "c", "c"
         (
             PLAIN,
             ("d", "d", "x", "e", "x"),
-            "rank 1 draws NumPy's numbers in its epoch 2 that rank 1 drew in its epoch 1",
+            "rank 1 draws the random numbers of NumPy in its epoch 2 that rank 1 drew in its epoch 1",
         ),
-        (("a", "a", "x"), ("d", "d", "x"), "rank 1 draws NumPy's numbers in its epoch 1 that rank 0 drew"),
+        (("a", "a", "x"), ("d", "d", "x"), "rank 1 draws the random numbers of NumPy in its epoch 1 that rank 0 drew"),
     ],
     ids=["own", "none", "seeded by sample", "not recorded", "alike", "each epoch", "each rank"],
 )

@@ -56,7 +56,7 @@ SLOW, INPUT, LINK = ["1@300:slow*3"], ["1@300:input*3"], ["1@300:link*3"]
     [
         (SLOW, [(300, 3.0, 1.0, 1.0)], ""),
         (SLOW, [], "rank 1 waited 0 s"),
-        (SLOW, [(100, 3.0, 1.0, 1.0)], "rank 1, ahead of its script: it waited 0.4 s"),
+        (SLOW, [(100, 3.0, 1.0, 1.0)], "rank 1, before its first fault: it waited 0.4 s"),
         (SLOW, [(560, 3.0, 1.0, 1.0)], "rank 1 waited 0.08 s"),
         ([*SLOW, "1@400:heal"], [(300, 3.0, 1.0, 1.0), (400, 1.0, 1.0, 1.0)], ""),
         ([*SLOW, "1@400:heal"], [(300, 3.0, 1.0, 1.0), (460, 1.0, 1.0, 1.0)], "from 1@400:heal on: it waited 0.12 s"),

@@ -47,7 +47,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ((1000.0, 998.0, 1003.0), "PASS", "not inferior"),
         ((970.0, 975.0, 972.0), "PASS", "worse by 2.8%"),
-        ((850.0, 855.0, 852.0), "FAIL", "inferiority proved (if solo is as much slower"),
+        ((850.0, 855.0, 852.0), "FAIL", "inferiority proved (if solo is slower by as much"),
         ((1000.0,), "INCONCLUSIVE", "2 more seeds needed"),
         ((1300.0, 1310.0, 1305.0), "PASS", "propose a new baseline to keep it"),
         ((1000.0, None, 1000.0), "INCONCLUSIVE", "a run has no measured speed"),
@@ -128,7 +128,7 @@ def test_runs_that_shared_their_cores_say_nothing_of_speed(tmp_path: Path, base:
     ("changes", "why"),
     [
         ({"warnings": [f"{BUSY} 1.7 of 2 cores"]}, r"other programs used the cores during seeds \[0, 1, 2, 3, 4\]"),
-        ({"env": {"torch": "2.13.0", "gpus": []}}, "do not tell cpu, cores of their machine"),
+        ({"env": {"torch": "2.13.0", "gpus": []}}, "did not record cpu, cores of their machine"),
     ],
 )
 def test_no_time_is_kept_of_runs_that_have_none(tmp_path: Path, changes: dict[str, object], why: str) -> None:
