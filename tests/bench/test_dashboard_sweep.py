@@ -221,7 +221,7 @@ def test_the_page_of_a_sweep(tab: Page, sweep: Path, tmp_path: Path, width: int)
     cut = "document.querySelector('table.ranks').scrollWidth - document.querySelector('.card .scroll').clientWidth"
     assert width > 400 or tab.evaluate(cut) <= 0
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    paths = drawn(tab, "Anchor", "svg path", "d")
+    paths = drawn(tab, "Anchor", "svg[role=img] path", "d")
     ends = [float(path.rpartition("H")[2]) for path in paths if "H" in path]
     assert ends[1] < ends[0] - 10, "the line of rank 1 ends where it was lost"
     levels = [float(text) for text in drawn(tab, "Evaluation", "svg text[text-anchor=end]", "") if text[0].isdigit()]
