@@ -98,7 +98,7 @@ def test_an_exported_page_compares_runs_without_a_server(tab: Page, tmp_path: Pa
     tab.locator("#runs li input").nth(0).check()
     tab.locator("#runs li input").nth(1).check()
     tab.wait_for_selector("h2:text('Comparison')")
-    assert tab.locator("#detail .chart svg").count() == 3
+    assert tab.locator("#detail .chart svg[role=img]").count() == 3
     assert tab.locator("#detail table >> nth=0").locator("tbody tr").count() in (2, 3)
     tab.get_by_role("button", name=HOSTILE).click()
     assert HOSTILE in tab.inner_text("#detail")
