@@ -20,4 +20,4 @@ def test_parameters_that_are_exact_in_fewer_bits_are_named(coarse: bool) -> None
     order: Any = SimpleNamespace(model="mlp")
     (item,) = rounded(order, {0: parts})
     assert (item.outcome == "different") is coarse
-    assert ("1000 of 1000 parameters" in item.line) is coarse
+    assert ("1000 of 1000 final parameters" in item.line) is coarse
