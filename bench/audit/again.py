@@ -34,7 +34,7 @@ Work = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Done:
-    """The outcome of a repeated step."""
+    """Result of a repeated step."""
 
     losses: list[list[float]]
     """Mean losses, [rank][batch]."""
@@ -97,7 +97,7 @@ class Bench:
 
     @cached_property
     def _own_rates(self) -> list[float]:
-        """The rates of a new optimizer, created only once, as every report and step is compared with them."""
+        """Return the rates of a new optimizer, created only once, as every report and step is compared with them."""
         optimizers = several(self.task.optimizer(list(self.model.parameters())))
         return [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
 

@@ -2,7 +2,7 @@
 
 `bench baseline` writes it, never a person: the file carries a digest of its content, and is refused if the digest does
 not fit. Means and deviations are computed from the values when needed. What decides a verdict is stored as it was on
-that day: margins, target, bands. Knows nothing of where files lie (`bench.validate.library`).
+that day: margins, target, bands. Knows nothing of where files lie: the module `library` does.
 """
 
 from __future__ import annotations
