@@ -63,7 +63,7 @@ def scaled(name: str, into: Any, values: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "broken", "sign"),
     [
-        ("load_optimizer", lost, "nothing as the state of its optimizer, which was exp_avg, exp_avg_sq, step"),
+        ("load_optimizer", lost, "with optimizer state nothing instead of exp_avg, exp_avg_sq, step"),
         ("copy_into", scaled, "with another model"),
         ("set_others", begun_anew, "with other random numbers than it had"),
     ],
